@@ -1,0 +1,70 @@
+"""Fairlead: durable, fair task queues for services with many tenants."""
+
+from fairlead.app import App
+from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, LimitTree, RateLimit
+from fairlead.core.processing import Processing, ProcessingPolicy
+from fairlead.core.retry import Delays, Exponential, Fixed, NoRetry, RetryPolicy
+from fairlead.current import ContextFilter, CurrentTask, current_task
+from fairlead.errors import (
+    ConfigurationError,
+    FairleadError,
+    InvalidTask,
+    NotAllowed,
+    ResultNotKept,
+    ResultTimeout,
+    Retry,
+    SchemaMismatch,
+    Snooze,
+    StaleVersion,
+    StoreUnavailable,
+    TaskFailed,
+    TaskTimeout,
+    UnknownQueue,
+    UnknownTask,
+)
+from fairlead.handle import TaskHandle
+from fairlead.handler import RunInterceptor as Interceptor
+from fairlead.model import Outcome, State
+from fairlead.task import Draft, Task
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "App",
+    "ConcurrencyPolicy",
+    "ConfigurationError",
+    "ContextFilter",
+    "CurrentTask",
+    "Delays",
+    "Draft",
+    "Exponential",
+    "FairleadError",
+    "Fixed",
+    "Full",
+    "Interceptor",
+    "InvalidTask",
+    "Limit",
+    "LimitTree",
+    "NoRetry",
+    "NotAllowed",
+    "Outcome",
+    "Processing",
+    "ProcessingPolicy",
+    "RateLimit",
+    "ResultNotKept",
+    "ResultTimeout",
+    "Retry",
+    "RetryPolicy",
+    "SchemaMismatch",
+    "Snooze",
+    "StaleVersion",
+    "State",
+    "StoreUnavailable",
+    "Task",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskTimeout",
+    "UnknownQueue",
+    "UnknownTask",
+    "current_task",
+]

@@ -1,0 +1,329 @@
+"""The application: its queues, its tasks, and where they live."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from fairlead.clock import SYSTEM_CLOCK, Clock
+from fairlead.config import Settings
+from fairlead.connect import Connections, connect
+from fairlead.core.limits import ConcurrencyPolicy
+from fairlead.core.processing import Processing, ProcessingPolicy
+from fairlead.core.retry import Exponential, RetryPolicy
+from fairlead.errors import ConfigurationError, UnknownQueue
+from fairlead.handle import TaskHandle
+from fairlead.handler import Handler, RunInterceptor
+from fairlead.model import NewTask, Submitted, TaskRecord
+from fairlead.periodic import Periodic
+from fairlead.ports.observer import Observer, Silent
+from fairlead.ports.wake import Wake
+from fairlead.queue import DEFAULT_PARTITIONS, Queue
+from fairlead.stores.migrate import check, migrate
+from fairlead.task import Draft, Task, encode, joined_connection
+from fairlead.transaction import Transaction, announce_after_commit
+
+if TYPE_CHECKING:
+    from fairlead.engine.node import Node
+    from fairlead.management import Management
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_QUEUE = "default"
+PAYLOAD_LIMIT = 1 << 20
+"""Bytes of JSON."""
+
+DEFAULT_RETRY = Exponential(max_attempts=5)
+DEFAULT_PROCESSING = Processing()
+
+
+class App:
+    """Declares queues and tasks, and submits. Nothing is opened before the first use.
+
+    `url`: where tasks live, `sqlite:///tasks.db` or `postgresql://...`; else $FAIRLEAD_URL, [tool.fairlead] or fairlead.toml.
+    `channel`, `coordinator`: URLs too; the database itself by default.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        channel: str | None = None,
+        coordinator: str | None = None,
+        name: str = "fairlead",
+        payload_limit: int = PAYLOAD_LIMIT,
+        interceptors: Sequence[RunInterceptor] = (),
+        observer: Observer | None = None,
+        on_incident: Callable[[TaskRecord], None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.name = name
+        self.payload_limit = payload_limit
+        self.interceptors = tuple(interceptors)
+        self.observer: Observer = observer or Silent()
+        self.on_incident = on_incident
+        self.clock = clock
+        self.queues: dict[str, Queue] = {}
+        self.handlers: dict[str, Handler] = {}
+        self.periodics: list[Periodic] = []
+        self._partitions: dict[str, int] = {}
+        self._urls = (url, channel, coordinator)
+        self._connections: Connections | None = None
+        self._checked = False
+        self._lock = threading.RLock()
+        self._transactions: dict[int, Transaction] = {}
+
+    # declaring --------------------------------------------------------------------------------------------------------
+
+    def queue(
+        self,
+        name: str,
+        *,
+        order: str = "fifo",
+        partitions: int = DEFAULT_PARTITIONS,
+        concurrency: ConcurrencyPolicy | None = None,
+    ) -> Queue:
+        """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError for bad values."""
+        queue = Queue(name, order, partitions, concurrency)
+        if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
+            raise ConfigurationError(f"queue {name!r} is declared twice with different settings")
+        self.queues[name] = queue
+        self._partitions[name] = partitions
+        return queue
+
+    @overload
+    def task(self, function: Callable[P, R]) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        queue: str = ...,
+        name: str | None = ...,
+        retry: RetryPolicy = ...,
+        processing: ProcessingPolicy | None = ...,
+        timeout: float | None = ...,
+        concurrency: ConcurrencyPolicy | None = ...,
+        transactional: bool = ...,
+        keep_result: bool = ...,
+        executor: str | None = ...,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[P, R] | None = None,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        name: str | None = None,
+        retry: RetryPolicy = DEFAULT_RETRY,
+        processing: ProcessingPolicy | None = None,
+        timeout: float | None = None,
+        concurrency: ConcurrencyPolicy | None = None,
+        transactional: bool = False,
+        keep_result: bool = False,
+        executor: str | None = None,
+    ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+        """Register a sync or async function as a task; its name is the function's unless `name` says otherwise.
+
+        `timeout`: seconds one run may take; short for `processing=Processing(timeout=...)`.
+        `transactional`: the function gets `connection`, and what it writes there, the tasks it submits and its completion
+        commit in one transaction. `keep_result`: `handle.result()` answers its return value.
+        Raises ConfigurationError for a name taken or a function whose arguments cannot travel.
+        """
+        if processing is not None and timeout is not None:
+            raise ConfigurationError("give timeout= or processing=, not both")
+
+        def register(function: Callable[P, R]) -> Task[P, R]:
+            task_name = name or getattr(function, "__name__", "")
+            if not task_name.strip() or len(task_name.encode()) > 200 or "\x00" in task_name:
+                raise ConfigurationError(f"task name {task_name!r}: use 1 to 200 bytes of text")
+            if task_name in self.handlers:
+                raise ConfigurationError(f"a task named {task_name!r} is registered already; give one of them name=")
+            handler = Handler(
+                function,
+                name=task_name,
+                queue=queue,
+                retry=retry,
+                processing=processing or (DEFAULT_PROCESSING if timeout is None else Processing(timeout=timeout)),
+                concurrency=concurrency,
+                transactional=transactional,
+                keep_result=keep_result,
+                executor=executor,
+            )
+            self.handlers[task_name] = handler
+            if queue not in self.queues:
+                self.queues[queue] = Queue(queue)
+                self._partitions[queue] = self.queues[queue].partitions
+            return Task(self, handler, function)
+
+        return register if function is None else register(function)
+
+    def periodic(self, cron: str, *, timezone: str = "UTC", **options: Any) -> Callable[[Any], Any]:
+        """Submit a task at each time of a cron expression, once in the whole cluster.
+
+        Stands above `@app.task`, or on a plain function, which it makes a task. The function takes no arguments, or one
+        named `slot`: the aware datetime it runs for. Raises ConfigurationError for a bad expression or timezone.
+        """
+
+        def register(target: Any) -> Any:
+            task = target if isinstance(target, Task) else self.task(**options)(target)
+            self.periodics.append(Periodic(task.handler, cron, timezone))
+            return task
+
+        return register
+
+    # submitting -------------------------------------------------------------------------------------------------------
+
+    def submit_many(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+        """Submit drafts of any tasks in one transaction: the caller's when they carry a connection."""
+        if not drafts:
+            return []
+        tasks, connection = self._prepare(drafts)
+        steps = self.store.submission(tasks)
+        if connection is None:
+            submitted, wake = self.store.database.run(steps)
+            self.channel.announce(wake)
+            return self._handles(tasks, submitted, None)
+        submitted, wake = self.store.database.join(connection, steps)
+        self._announce_later(connection, wake)
+        return self._handles(tasks, submitted, wake)
+
+    async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+        """The same from asynchronous code."""
+        if not drafts:
+            return []
+        tasks, connection = self._prepare(drafts)
+        steps = self.store.submission(tasks)
+        if connection is None:
+            submitted, wake = await self.store.database.run_async(steps)
+            self.channel.announce(wake)
+            return self._handles(tasks, submitted, None)
+        submitted, wake = await self.store.database.join_async(connection, steps)
+        self._announce_later(connection, wake)
+        return self._handles(tasks, submitted, wake)
+
+    def transaction(self, connection: Any) -> Transaction:
+        """`with app.transaction(connection):` (or `async with`) begins and commits on a plain connection, and tells the
+        nodes after the commit; nothing is told after a rollback. Submits inside use `connection=` as ever."""
+        return Transaction(self, connection)
+
+    def _prepare(self, drafts: Sequence[Draft]) -> tuple[list[NewTask], Any]:
+        for interceptor in self.interceptors:
+            drafts = [interceptor.submitting(draft) for draft in drafts]
+        drafts = list(drafts)
+        tasks = encode(drafts, self._partitions, self.clock.now(), self.payload_limit)
+        return tasks, joined_connection(drafts)
+
+    def _handles(self, tasks: Sequence[NewTask], submitted: Sequence[Submitted], wake: Wake | None) -> list[TaskHandle]:
+        self.observer.submitted(tasks)
+        return [
+            TaskHandle(self, id, is_new, task.keep_result, wake)
+            for task, (id, is_new) in zip(tasks, submitted, strict=True)
+        ]
+
+    def _announce_later(self, connection: Any, wake: Wake) -> None:
+        from fairlead.current import current_task
+
+        task = current_task()
+        if task is not None and task.connection is connection:
+            task.wakes.append(wake)
+        elif (transaction := self._transactions.get(id(connection))) is not None:
+            transaction.wakes.append(wake)
+        else:
+            announce_after_commit(connection, lambda: self.channel.announce(wake))
+
+    # where tasks live -------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Where tasks live. Raises ConfigurationError when nothing says."""
+        return self._settings().url
+
+    def _settings(self) -> Settings:
+        url, channel, coordinator = self._urls
+        return Settings.load(url=url, channel=channel, coordinator=coordinator)
+
+    @property
+    def connections(self) -> Connections:
+        """The adapters, made at first use, the schema not yet checked."""
+        with self._lock:
+            if self._connections is None:
+                settings = self._settings()
+                self._connections = connect(settings.url, settings.channel, settings.coordinator, self.clock)
+            return self._connections
+
+    @property
+    def store(self) -> Any:
+        """The task store, its schema checked. Raises SchemaMismatch, StoreUnavailable."""
+        store = self.connections.store
+        if not self._checked:
+            with self._lock:
+                if store.dialect == "sqlite":
+                    migrate(store.database, only_if_new=True)
+                check(store.database)
+                self._checked = True
+        return store
+
+    @property
+    def channel(self) -> Any:
+        """The trigger channel."""
+        return self.connections.channel
+
+    @property
+    def bell(self) -> Any:
+        """How wakes reach other processes."""
+        return self.connections.bell
+
+    @property
+    def management(self) -> Management:
+        """Look at tasks and change them: what operators do."""
+        from fairlead.management import Management
+
+        return Management(self)
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date; answers the names of the migrations applied."""
+        return migrate(self.connections.store.database)
+
+    def close(self) -> None:
+        """Close all connections. The application may be used again."""
+        with self._lock:
+            if self._connections is not None:
+                self._connections.store.database.close()
+                self._connections = None
+                self._checked = False
+
+    # working ----------------------------------------------------------------------------------------------------------
+
+    def node(self, *, queues: Iterable[str] | None = None, **settings: Any) -> Node:
+        """A worker node of this application, to be run in an event loop: `await app.node().run()`.
+
+        `queues`: which ones it serves (all by default). Further settings: see `fairlead.engine.node.NodeSettings`.
+        Raises UnknownQueue.
+        """
+        from fairlead.engine.node import Node, NodeSettings
+        from fairlead.periodic import periodic_poller
+
+        wanted = list(self.queues if queues is None else queues)
+        for queue in wanted:
+            if queue not in self.queues:
+                raise UnknownQueue(f"no queue named {queue!r}; this application has {', '.join(sorted(self.queues))}")
+        settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        store = self.store
+        return Node(
+            NodeSettings(**settings),
+            [self.queues[queue] for queue in wanted],
+            self.handlers,
+            store,
+            self.channel,
+            self.connections.coordinator,
+            self.clock,
+            self.observer,
+            self.interceptors,
+            [periodic_poller(self)] if self.periodics else [],
+            self.on_incident,
+        )

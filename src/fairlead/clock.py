@@ -1,0 +1,55 @@
+"""Time as Fairlead sees it: integer microseconds since 1970 UTC, and a port so that tests may own it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+MICROS = 1_000_000
+"""Microseconds in a second."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ONE_MICRO = timedelta(microseconds=1)
+
+
+def to_micros(instant: datetime) -> int:
+    """Microseconds since 1970 UTC of an aware datetime, exactly. Raises ValueError for a naive one."""
+    if instant.tzinfo is None or instant.utcoffset() is None:
+        raise ValueError(f"naive datetime {instant!r}: give a timezone, as in datetime.now(timezone.utc)")
+    return (instant - _EPOCH) // _ONE_MICRO
+
+
+def to_datetime(micros: int) -> datetime:
+    """The aware UTC datetime of `micros` microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+class Clock(Protocol):
+    """Where an engine takes its time from."""
+
+    def now(self) -> int:
+        """Wall time in microseconds since 1970 UTC; may step."""
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never steps back."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when `seconds` of this clock have passed."""
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+SYSTEM_CLOCK = SystemClock()

@@ -1,0 +1,54 @@
+"""Configuration: what the code or the command line says, then FAIRLEAD_* in the environment, then a file."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.errors import ConfigurationError
+
+_KEYS = ("url", "channel", "coordinator")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where an application lives."""
+
+    url: str
+    channel: str | None = None
+    coordinator: str | None = None
+
+    @classmethod
+    def load(cls, folder: Path | None = None, **given: str | None) -> Settings:
+        """The settings in force in `folder` (the current one by default).
+        Raises ConfigurationError when nothing says where tasks live, or a file cannot be read."""
+        from_file = _from_files(folder or Path.cwd())
+        found = {key: given.get(key) or os.environ.get(f"FAIRLEAD_{key.upper()}") or from_file.get(key) for key in _KEYS}
+        if not found["url"]:
+            raise ConfigurationError(
+                "no URL says where tasks live: pass App('sqlite:///tasks.db'), set FAIRLEAD_URL, "
+                "or write url = '...' into fairlead.toml or [tool.fairlead] of pyproject.toml"
+            )
+        return cls(**{key: None if value is None else str(value) for key, value in found.items()})  # type: ignore[arg-type]
+
+
+def _from_files(folder: Path) -> dict[str, Any]:
+    for name, section in (("fairlead.toml", ()), ("pyproject.toml", ("tool", "fairlead"))):
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            table: Any = tomllib.loads(path.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{path}: {error}") from error
+        for key in section:
+            table = table.get(key, {})
+        unknown = set(table) - set(_KEYS)
+        if unknown:
+            raise ConfigurationError(f"{path}: unknown setting {', '.join(sorted(unknown))}; known: {', '.join(_KEYS)}")
+        if table:
+            return dict(table)
+    return {}

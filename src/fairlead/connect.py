@@ -1,0 +1,88 @@
+"""From URLs to adapters: the one place that knows them all. Optional ones are imported only when a URL asks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from fairlead.channels.database import DatabaseChannel
+from fairlead.clock import Clock
+from fairlead.coordination.database import DatabaseCoordinator
+from fairlead.errors import ConfigurationError
+from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.trigger_channel import Bell, TriggerChannel
+from fairlead.stores.sql_store import SqlTaskStore
+
+KNOWN = "sqlite:///tasks.db, sqlite:////absolute/path/tasks.db, postgresql://user:password@host:port/database"
+
+
+class Connections(NamedTuple):
+    """What an application talks to."""
+
+    store: SqlTaskStore
+    bell: Bell
+    channel: TriggerChannel
+    coordinator: Coordinator
+
+
+def connect(url: str, channel: str | None, coordinator: str | None, clock: Clock) -> Connections:
+    """The adapters for these URLs; nothing is opened yet. Raises ConfigurationError for a URL of no known kind."""
+    store = task_store(url)
+    if channel not in (None, "database", "memory://", "database://"):
+        raise ConfigurationError(f"channel {channel!r} is unknown; use 'database' (default) or 'memory://'")
+    if coordinator not in (None, "database", "database://"):
+        raise ConfigurationError(f"coordinator {coordinator!r} is unknown; use 'database' (default)")
+    bell = _memory_bell() if channel == "memory://" else _bell(store)
+    return Connections(store, bell, DatabaseChannel(store, bell, clock), DatabaseCoordinator(store))
+
+
+def task_store(url: str) -> SqlTaskStore:
+    """The task store of a URL."""
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        from fairlead.stores.sqlite import SqliteTaskStore
+        from fairlead.stores.sqlite_database import SqliteDatabase
+
+        parts = urlsplit(url)
+        options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        unknown = options.keys() - {"synchronous"}
+        path = unquote(parts.path).removeprefix("/")
+        if parts.netloc or not path or unknown:
+            why = f"unknown option {', '.join(sorted(unknown))}" if unknown else "it names no file"
+            raise ConfigurationError(f"URL {url!r}: {why}; use {KNOWN} (option: ?synchronous=FULL)")
+        return SqliteTaskStore(SqliteDatabase(Path(path), options.get("synchronous", "FULL")))
+    if scheme in ("postgresql", "postgres"):
+        try:
+            import asyncpg  # noqa: F401
+            import psycopg  # noqa: F401
+        except ImportError as error:
+            raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[postgres]'") from error
+        from fairlead.stores.postgres import PostgresTaskStore
+        from fairlead.stores.postgres_database import PostgresDatabase
+
+        return PostgresTaskStore(PostgresDatabase(url))
+    raise ConfigurationError(f"URL {_without_secret(url)!r} is of no known kind; use {KNOWN}")
+
+
+def _bell(store: SqlTaskStore) -> Bell:
+    from fairlead.stores.sqlite_database import SqliteDatabase
+
+    if isinstance(store.database, SqliteDatabase):
+        from fairlead.channels.fifo_bell import FifoBell
+
+        return FifoBell(store.database.path)
+    from fairlead.channels.postgres_bell import PostgresBell
+
+    return PostgresBell(store.database)  # type: ignore[arg-type]
+
+
+def _memory_bell() -> Bell:
+    from fairlead.channels.memory_bell import MemoryBell
+
+    return MemoryBell()
+
+
+def _without_secret(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.hostname or "").geturl()

@@ -1,0 +1,1 @@
+"""Where Fairlead meets other libraries. Each module needs its own extra."""

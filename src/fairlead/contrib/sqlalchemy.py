@@ -1,0 +1,38 @@
+"""SQLAlchemy: what a session or connection does after its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+
+def after_commit(source: Any, call: Callable[[], None]) -> None:
+    """Call once after the commit of the transaction that `source` is in; not at all when it is rolled back."""
+    if isinstance(source, AsyncSession | async_scoped_session):
+        source = source.sync_session
+    elif isinstance(source, AsyncConnection):
+        source = source.sync_connection
+    elif isinstance(source, scoped_session):
+        source = source()
+    commit, rollback = ("after_commit", "after_rollback") if isinstance(source, Session) else ("commit", "rollback")
+    done = False
+
+    def committed(committing: Any) -> None:
+        nonlocal done
+        if not done:
+            done = True
+            if not isinstance(committing, Session):
+                # A connection's event comes before its commit: make it here, SQLAlchemy's own then finds nothing to do.
+                committing.connection.commit()
+            call()
+
+    def rolled_back(_: Any) -> None:
+        nonlocal done
+        done = True
+
+    event.listen(source, commit, committed, once=True)
+    event.listen(source, rollback, rolled_back, once=True)

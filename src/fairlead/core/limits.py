@@ -1,0 +1,198 @@
+"""How many tasks may run at once, or start in a while: the concurrency policies."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Literal, NamedTuple, Protocol
+
+from fairlead.errors import ConfigurationError
+from fairlead.model import Trigger
+
+Per = Literal["fairness_key", "name"]
+
+
+class Full(NamedTuple):
+    """No room now. The trigger's column is parked until the limit frees a slot, or until `retry_at`."""
+
+    limit: Hashable
+    retry_at: float | None = None
+    """Monotonic seconds; for limits that time frees, and for policies that only know a time."""
+
+
+class ConcurrencyPolicy(Protocol):
+    """What a limit must answer; write your own by these four methods. All are called on the node's event loop and must
+    not block. One that raises fails the attempt of that task and harms nothing else."""
+
+    def column(self, trigger: Trigger) -> Hashable:
+        """Triggers of one name with different columns never hold each other up; None: by name alone."""
+
+    def book(self, trigger: Trigger, now: float) -> Full | None:
+        """Take a slot for this trigger (None), or say what is full. `now`: monotonic seconds."""
+
+    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        """The run has ended: give the slot back; answers the limits that have room again."""
+
+    def unbook(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        """The booking led to no run (another node was quicker): undo it; answers the limits that have room again."""
+
+
+class Limit:
+    """At most `n` at once on each node; with `per`, at most `n` for each fairness key or each task name."""
+
+    def __init__(self, n: int, per: Per | None = None) -> None:
+        self.n = _positive("Limit", n)
+        self.per = _per("Limit", per)
+        self._running: dict[str | None, int] = {}
+
+    def __repr__(self) -> str:
+        return f"Limit({self.n}{'' if self.per is None else f', per={self.per!r}'})"
+
+    def column(self, trigger: Trigger) -> Hashable:
+        return _key(self.per, trigger)
+
+    def book(self, trigger: Trigger, now: float) -> Full | None:
+        key = _key(self.per, trigger)
+        running = self._running.get(key, 0)
+        if running >= self.n:
+            return Full((self, key))
+        self._running[key] = running + 1
+        return None
+
+    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        key = _key(self.per, trigger)
+        left = self._running[key] - 1
+        if left:
+            self._running[key] = left
+        else:
+            del self._running[key]  # a limit per key stays as small as what runs
+        return ((self, key),)
+
+    unbook = free
+
+
+class LimitTree:
+    """Limits inside a limit, all of which must have room: `LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})`
+    lets 30 run in total, of these 15 payouts and 3 of acme's. `per_fairness_key` holds for every key not named."""
+
+    def __init__(
+        self,
+        total: int,
+        *,
+        names: Mapping[str, int] | None = None,
+        fairness_keys: Mapping[str, int] | None = None,
+        per_fairness_key: int | None = None,
+    ) -> None:
+        self.total = _positive("LimitTree", total)
+        self.names = {name: _positive(f"LimitTree name {name!r}", n) for name, n in (names or {}).items()}
+        self.fairness_keys = {key: _positive(f"LimitTree key {key!r}", n) for key, n in (fairness_keys or {}).items()}
+        self.per_fairness_key = None if per_fairness_key is None else _positive("LimitTree", per_fairness_key)
+        self._running: dict[tuple[str, str], int] = {}
+
+    def column(self, trigger: Trigger) -> Hashable:
+        key = trigger.fairness_key
+        return key if self.per_fairness_key is not None or key in self.fairness_keys else None
+
+    def book(self, trigger: Trigger, now: float) -> Full | None:
+        running = self._running
+        levels = self._levels(trigger)
+        for level, n in levels:
+            if running.get(level, 0) >= n:
+                return Full((self, level))
+        for level, _ in levels:
+            running[level] = running.get(level, 0) + 1
+        return None
+
+    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        freed = []
+        for level, _ in self._levels(trigger):
+            left = self._running[level] - 1
+            if left:
+                self._running[level] = left
+            else:
+                del self._running[level]
+            freed.append((self, level))
+        return freed
+
+    unbook = free
+
+    def running(self) -> Mapping[tuple[str, str], int]:
+        """What runs now at each level, as {("total", ""): 3, ("name", "payout"): 2, ...}."""
+        return dict(self._running)
+
+    def _levels(self, trigger: Trigger) -> list[tuple[tuple[str, str], int]]:
+        """The levels on this trigger's path, the narrowest first: a parked column waits for the limit it really needs."""
+        levels = []
+        n = self.fairness_keys.get(trigger.fairness_key, self.per_fairness_key)
+        if n is not None:
+            levels.append((("fairness_key", trigger.fairness_key), n))
+        if trigger.name in self.names:
+            levels.append((("name", trigger.name), self.names[trigger.name]))
+        levels.append((("total", ""), self.total))
+        return levels
+
+
+class RateLimit:
+    """At most `n` starts in `per` seconds on each node, `burst` (default: n) at once: a token bucket.
+
+    Waiting for a token spends no attempt and holds up no other name. With `key`, each fairness key or name has a bucket
+    of its own; a bucket that has filled up again is forgotten, so that many keys cost nothing.
+    """
+
+    _SWEEP_ABOVE = 1024
+
+    def __init__(self, n: int, per: float, key: Per | None = None, burst: int | None = None) -> None:
+        self.n = _positive("RateLimit", n)
+        if not per > 0:
+            raise ConfigurationError(f"RateLimit per={per!r}: use seconds above 0")
+        self.per = float(per)
+        self.key = _per("RateLimit", key)
+        self.burst = self.n if burst is None else _positive("RateLimit burst", burst)
+        self._rate = self.n / self.per
+        # The generic cell rate algorithm keeps one number for each bucket: when it will be full again.
+        self._full_at: dict[str | None, float] = {}
+        self._sweep_above = self._SWEEP_ABOVE
+
+    def column(self, trigger: Trigger) -> Hashable:
+        return _key(self.key, trigger)
+
+    def book(self, trigger: Trigger, now: float) -> Full | None:
+        key = _key(self.key, trigger)
+        full_at = max(now, self._full_at.get(key, now)) + 1 / self._rate
+        opens_at = full_at - self.burst / self._rate
+        if opens_at > now + 1e-9:  # the rounding of two additions, no more
+            return Full((self, key), opens_at)
+        if len(self._full_at) >= self._sweep_above:
+            self._sweep(now)
+        self._full_at[key] = full_at
+        return None
+
+    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        return ()
+
+    def unbook(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        key = _key(self.key, trigger)
+        if key in self._full_at:
+            self._full_at[key] -= 1 / self._rate
+        return ((self, key),)
+
+    def _sweep(self, now: float) -> None:
+        self._full_at = {key: full_at for key, full_at in self._full_at.items() if full_at > now}
+        self._sweep_above = max(self._SWEEP_ABOVE, 2 * len(self._full_at))
+
+
+def _key(per: Per | None, trigger: Trigger) -> str | None:
+    if per is None:
+        return None
+    return trigger.fairness_key if per == "fairness_key" else trigger.name
+
+
+def _positive(what: str, n: int) -> int:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ConfigurationError(f"{what}: {n!r} is no limit; use a whole number of at least 1")
+    return n
+
+
+def _per(what: str, per: Per | None) -> Per | None:
+    if per not in (None, "fairness_key", "name"):
+        raise ConfigurationError(f"{what}: {per!r} is unknown; use 'fairness_key', 'name' or nothing")
+    return per

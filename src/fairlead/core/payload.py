@@ -1,0 +1,32 @@
+"""The bytes of a payload as they are stored: JSON, compressed when that pays."""
+
+from __future__ import annotations
+
+import zlib
+
+from fairlead.errors import InvalidTask
+from fairlead.model import PayloadFormat
+
+COMPRESS_ABOVE = 1024
+"""Bytes; a smaller payload is never worth the cycles."""
+
+
+def pack(encoded: bytes) -> tuple[bytes, str]:
+    """The stored bytes and their format: compressed above COMPRESS_ABOVE bytes when that makes them smaller."""
+    if len(encoded) > COMPRESS_ABOVE:
+        smaller = zlib.compress(encoded, 6)
+        if len(smaller) < len(encoded):
+            return smaller, PayloadFormat.JSON_ZLIB
+    return encoded, PayloadFormat.JSON
+
+
+def unpack(stored: bytes, payload_format: str) -> bytes:
+    """The JSON bytes of a stored payload. Raises InvalidTask for an unknown format or broken bytes."""
+    if payload_format == PayloadFormat.JSON:
+        return stored
+    if payload_format == PayloadFormat.JSON_ZLIB:
+        try:
+            return zlib.decompress(stored)
+        except zlib.error as error:
+            raise InvalidTask(f"payload marked {payload_format} cannot be decompressed: {error}") from error
+    raise InvalidTask(f"payload format {payload_format!r} is unknown to this version; known: json, json+zlib")

@@ -1,0 +1,139 @@
+"""Completes ended runs in batches: one batch is on its way while the next one gathers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from fairlead.clock import Clock
+from fairlead.engine.execution import Execution
+from fairlead.errors import StoreUnavailable
+from fairlead.model import Finish, State
+from fairlead.ports.observer import Observer
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.wake import Wake
+
+log = logging.getLogger("fairlead.completion")
+
+MOST_AT_ONCE = 1000
+"""Finishes in one batch."""
+
+MOST_WAITING = 5000
+"""Finishes in memory: beyond, nothing more is grabbed until the store has caught up."""
+
+_PAUSE_AFTER_TROUBLE = 0.5  # seconds
+
+
+class Completion:
+    """Every finish is written until the store has taken it or said that the task is no longer ours."""
+
+    def __init__(
+        self,
+        node: str,
+        store: TaskStore,
+        announce: Callable[[Wake], None],
+        settled: Callable[[Sequence[Execution]], None],
+        observer: Observer,
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._announce = announce
+        self._settled = settled
+        self._observer = observer
+        self._clock = clock
+        self._waiting: list[tuple[Execution, Finish]] = []
+        self._more = asyncio.Event()
+        self._writing = 0
+
+    @property
+    def unwritten(self) -> int:
+        """Finishes that the store does not have yet."""
+        return len(self._waiting) + self._writing
+
+    def add(self, execution: Execution, finish: Finish) -> None:
+        """A run has ended like this."""
+        self._waiting.append((execution, finish))
+        self._more.set()
+
+    async def run(self) -> None:
+        """Write for as long as the node lives."""
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write all that waits."""
+        while self._waiting:
+            batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+            self._writing = len(batch)
+            try:
+                await self._write(batch)
+            except asyncio.CancelledError:
+                self._waiting[:0] = batch
+                raise
+            finally:
+                self._writing = 0
+
+    async def _write(self, batch: list[tuple[Execution, Finish]]) -> None:
+        finishes = [finish for _, finish in batch]
+        tried_before = False
+        while True:
+            try:
+                refused, wake = await self._store.complete(self._node, finishes)
+                break
+            except StoreUnavailable as error:
+                log.warning("completions wait for the store", extra={"waiting": self.unwritten, "error": str(error)})
+                tried_before = True
+                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+            except Exception as error:
+                # One finish that the store cannot take must not keep back the others.
+                if len(batch) == 1:
+                    batch, finishes = self._unwritable(batch[0], error)
+                    continue
+                log.error("a batch of completions was refused; writing them one by one", exc_info=error)
+                for entry in batch:
+                    await self._write([entry])
+                return
+        if wake is not None:
+            self._announce(wake)
+        self._settled([execution for execution, _ in batch])
+        if refused:
+            lost = set(refused)
+            if not tried_before:  # after an answer that got lost, ours may be the write that moved the version
+                self._observer.counted("refused_completions", len(lost))
+                for execution, finish in batch:
+                    if finish.id in lost:
+                        log.warning(
+                            "a finished run was not counted: the task had been given to another node",
+                            extra={"task_id": finish.id, "version": finish.version, "queue": execution.trigger.queue},
+                        )
+            batch = [(execution, finish) for execution, finish in batch if finish.id not in lost]
+        self._observer.finished([(execution.trigger, execution.grabbed, finish) for execution, finish in batch])
+        for execution, finish in batch:
+            if finish.next_state == State.ERROR:
+                log.error(
+                    "task needs a person",
+                    extra={
+                        "task_id": finish.id,
+                        "task_name": execution.trigger.name,
+                        "queue": execution.trigger.queue,
+                        "attempt": execution.grabbed.attempt,
+                        "error_type": finish.error_type,
+                    },
+                )
+
+    def _unwritable(
+        self, entry: tuple[Execution, Finish], error: Exception
+    ) -> tuple[list[tuple[Execution, Finish]], list[Finish]]:
+        execution, finish = entry
+        log.error("a completion cannot be written; its task goes to ERROR", exc_info=error, extra={"task_id": finish.id})
+        plain = Finish(
+            finish.id, finish.version, "failed", State.ERROR, finish.started_at, finish.finished_at,
+            type(error).__qualname__, "the end of this run could not be written; see the worker's log",
+        )  # fmt: skip
+        if finish.error_type == plain.error_type:
+            raise error  # not even this can be written: let the node stop
+        return [(execution, plain)], [plain]

@@ -1,0 +1,139 @@
+"""Takes triggers out of the table, books their slots, grabs the tasks and has them run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from fairlead.clock import MICROS, Clock
+from fairlead.core.booking import Booking
+from fairlead.core.trigger_table import TriggerTable
+from fairlead.engine.completion import MOST_WAITING, Completion
+from fairlead.engine.execution import Execution
+from fairlead.engine.intake import Intake
+from fairlead.errors import StoreUnavailable
+from fairlead.handler import Handler
+from fairlead.model import Trigger
+from fairlead.ports.observer import Observer
+from fairlead.ports.task_store import Grab, TaskStore
+
+log = logging.getLogger("fairlead.dispatcher")
+
+MOST_AT_ONCE = 500
+"""Tasks in one grab."""
+
+_PAUSE_AFTER_TROUBLE = 1.0  # seconds
+_NEVER_STUCK = 1 << 62
+
+
+class Dispatcher:
+    """One grab is on its way at a time; what its tasks and those before them free meanwhile goes into the next."""
+
+    def __init__(
+        self,
+        node: str,
+        store: TaskStore,
+        table: TriggerTable,
+        booking: Booking,
+        intake: Intake,
+        completion: Completion,
+        handlers: Mapping[str, Handler],
+        start: Callable[[Sequence[Execution]], None],
+        policy_failed: Callable[[Execution, BaseException], None],
+        lost_answer: Callable[[], None],
+        observer: Observer,
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._table = table
+        self._booking = booking
+        self._intake = intake
+        self._completion = completion
+        self._handlers = handlers
+        self._start = start
+        self._policy_failed = policy_failed
+        self._lost_answer = lost_answer
+        self._observer = observer
+        self._clock = clock
+        self._wanted = asyncio.Event()
+        self.in_flight: dict[str, Execution] = {}
+        """Grabbed and not yet completed, by task id."""
+
+    def wake(self) -> None:
+        """There may be something to dispatch: a trigger came, a slot was freed."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Dispatch for as long as the node lives."""
+        while True:
+            if not await self._dispatch():
+                await self._wait()
+
+    async def _wait(self) -> None:
+        retry_at = self._table.next_retry()
+        try:
+            async with asyncio.timeout(None if retry_at is None else max(0.0, retry_at - self._clock.monotonic())):
+                await self._wanted.wait()
+        except TimeoutError:
+            pass
+
+    async def _dispatch(self) -> bool:
+        """One batch; False when there is nothing that may run now."""
+        self._wanted.clear()
+        if self._completion.unwritten >= MOST_WAITING:
+            return False
+        triggers, broken = self._table.take(MOST_AT_ONCE, self._clock.monotonic())
+        if not triggers and not broken:
+            return False
+        self._intake.taken(triggers)
+        self._intake.taken(failure.trigger for failure in broken)
+        executions = await self._grab([*triggers, *(failure.trigger for failure in broken)])
+        if broken:
+            errors = {failure.trigger.id: failure.error for failure in broken}
+            for execution in executions:
+                if (error := errors.get(execution.grabbed.id)) is not None:
+                    self._policy_failed(execution, error)
+            executions = [execution for execution in executions if execution.grabbed.id not in errors]
+        if executions:
+            self._start(executions)
+        return True
+
+    async def _grab(self, triggers: Sequence[Trigger]) -> list[Execution]:
+        now = self._clock.now()
+        wanted = [Grab(t.id, t.version, t.path, self._stuck_at(t.name, now)) for t in triggers]
+        try:
+            grabbed = await self._store.grab(self._node, wanted, now)
+        except StoreUnavailable as error:
+            log.warning("nothing can be grabbed while the store is away", extra={"error": str(error)})
+            self._unbook(triggers)
+            self._lost_answer()  # the grab may have happened all the same
+            await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+            return []
+        by_id = {trigger.id: trigger for trigger in triggers}
+        executions = []
+        handlers, in_flight = self._handlers, self.in_flight
+        for task in grabbed:
+            trigger = by_id.pop(task.id)
+            execution = Execution(trigger, task, handlers.get(trigger.name))
+            in_flight[task.id] = execution
+            executions.append(execution)
+        if by_id:
+            self._observer.counted("lost_grabs", len(by_id))
+            self._unbook(list(by_id.values()))
+        self._observer.grabbed([(execution.trigger, execution.grabbed) for execution in executions])
+        return executions
+
+    def _stuck_at(self, name: str, now: int) -> int:
+        handler = self._handlers.get(name)
+        if handler is None or handler.processing.max_stuck is None:
+            return _NEVER_STUCK
+        return now + round(handler.processing.max_stuck * MICROS)
+
+    def _unbook(self, triggers: Sequence[Trigger]) -> None:
+        now = self._clock.monotonic()
+        for trigger in triggers:
+            self._table.freed(self._booking.unbook(trigger, now))
+        self._intake.forget(triggers)
+        self._wanted.set()

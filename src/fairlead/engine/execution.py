@@ -1,0 +1,85 @@
+"""One run of one grabbed task, from the grab to its finish."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from fairlead.clock import MICROS, to_datetime
+from fairlead.core.payload import unpack
+from fairlead.current import CurrentTask
+from fairlead.errors import UnknownTask
+from fairlead.handler import Handler
+from fairlead.model import GrabbedTask, Trigger
+
+_context_decoder = msgspec.json.Decoder(dict[str, str])
+_NO_CONTEXT: dict[str, str] = {}
+
+
+class CancelReason(StrEnum):
+    """Why a run was stopped from outside."""
+
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"  # a person cancelled it, or it was given to another node: the store knows already
+    SHUTDOWN = "shutdown"
+
+
+class Execution:
+    """A grabbed task on this node. `handler` is None when no handler of that name is registered."""
+
+    __slots__ = ("cancel_reason", "current", "grabbed", "handler", "deadline", "runner", "started_at", "trigger")  # fmt: skip
+
+    def __init__(self, trigger: Trigger, grabbed: GrabbedTask, handler: Handler | None) -> None:
+        self.trigger = trigger
+        self.grabbed = grabbed
+        self.handler = handler
+        self.started_at: int | None = None
+        self.deadline: int | None = None
+        """Microseconds; when the run is stopped."""
+        self.cancel_reason: CancelReason | None = None
+        self.runner: asyncio.Task[Any] | None = None
+        """The event-loop task that runs it now, for handlers that can be interrupted."""
+        self.current: CurrentTask | None = None
+
+    def start(self, now: int) -> CurrentTask:
+        """Note that the run starts, and make what the handler may know about it."""
+        trigger, grabbed, handler = self.trigger, self.grabbed, self.handler
+        self.started_at = now
+        timeout = handler.processing.timeout if handler is not None else None
+        if timeout is not None:
+            self.deadline = now + round(timeout * MICROS)
+        self.current = CurrentTask(
+            grabbed.id,
+            trigger.name,
+            trigger.queue,
+            grabbed.version,
+            grabbed.attempt,
+            grabbed.tries,
+            trigger.priority,
+            trigger.fairness_key,
+            _NO_CONTEXT if grabbed.context is None else _context_decoder.decode(grabbed.context),
+            None if self.deadline is None else to_datetime(self.deadline),
+        )
+        return self.current
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The decoded arguments. Raises InvalidTask for a payload that does not fit, UnknownTask without a handler."""
+        if self.handler is None:
+            raise UnknownTask(
+                f"no task named {self.trigger.name!r} is registered in this worker's application; "
+                "deploy one that has it, then resume this task"
+            )
+        return self.handler.arguments.decode(unpack(self.grabbed.payload, self.grabbed.payload_format))
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Ask the run to stop: interrupts an asynchronous handler, tells a handler in a thread."""
+        if self.cancel_reason is not None:
+            return
+        self.cancel_reason = reason
+        if self.current is not None:
+            self.current.cancel()
+        if self.runner is not None:
+            self.runner.cancel()

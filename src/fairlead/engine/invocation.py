@@ -1,0 +1,127 @@
+"""Calls a handler the way it asks to be called: with its interceptors, and inside a transaction when it wants one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairlead.clock import Clock
+from fairlead.current import CurrentTask
+from fairlead.engine.execution import Execution
+from fairlead.engine.outcome import succeeded
+from fairlead.errors import FairleadError
+from fairlead.handler import RunInterceptor
+from fairlead.model import Finish
+from fairlead.ports.statements import Database
+from fairlead.ports.task_store import Completed, TaskStore
+from fairlead.ports.wake import Wake
+
+
+class Superseded(FairleadError):
+    """The task was given to another node while a transactional handler ran: everything it wrote was rolled back."""
+
+
+class Committed:
+    """What a transactional handler answers the engine: its end is in the store already."""
+
+    __slots__ = ("finish",)
+
+    def __init__(self, finish: Finish) -> None:
+        self.finish = finish
+
+
+class Invocation:
+    """How runs become calls. A transactional handler's own writes, the tasks it submits and its completion commit
+    together, or not at all."""
+
+    def __init__(
+        self,
+        node: str,
+        store: TaskStore,
+        announce: Callable[[Wake], None],
+        interceptors: Sequence[RunInterceptor],
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._database: Database = store.database
+        self._announce = announce
+        self._interceptors = tuple(interceptors)
+        self._clock = clock
+
+    async def on_loop(self, execution: Execution) -> Any:
+        """Run an asynchronous handler; answers its return value, or Committed."""
+        args, kwargs = execution.arguments()
+        handler = execution.handler
+        assert handler is not None
+        if not handler.transactional and not self._interceptors:
+            return await handler.function(*args, **kwargs)
+        if handler.transactional:
+            call = functools.partial(self._in_transaction_async, execution, args, kwargs)
+        else:
+            call = functools.partial(handler.function, *args, **kwargs)
+        return await self._intercepted(execution.current, call)
+
+    def in_thread(self, execution: Execution) -> Any:
+        """Run a synchronous handler in this thread; answers its return value, or Committed."""
+        args, kwargs = execution.arguments()
+        handler = execution.handler
+        assert handler is not None
+        if handler.transactional:
+            return self._in_transaction(execution, args, kwargs)
+        return handler.function(*args, **kwargs)
+
+    async def _intercepted(self, task: CurrentTask | None, call: Callable[[], Any]) -> Any:
+        assert task is not None
+        for interceptor in reversed(self._interceptors):
+            call = functools.partial(interceptor.run, task, call)
+        return await call()
+
+    def _in_transaction(self, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Committed:
+        handler, current = execution.handler, execution.current
+        assert handler is not None and current is not None
+        with self._database.transaction() as connection:
+            current.connection = connection
+            try:
+                result = handler.function(*args, **kwargs, connection=connection)
+                finish = self._last_step(execution, result)
+                completed = self._database.join(connection, self._store.completion(self._node, [finish]))
+                self._check(execution, completed)
+            finally:
+                current.connection = None
+        return self._committed(execution, finish, completed)
+
+    async def _in_transaction_async(
+        self, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Committed:
+        handler, current = execution.handler, execution.current
+        assert handler is not None and current is not None
+        async with self._database.transaction_async() as connection:
+            current.connection = connection
+            try:
+                result = await handler.function(*args, **kwargs, connection=connection)
+                finish = self._last_step(execution, result)
+                steps = self._store.completion(self._node, [finish])
+                completed = await self._database.join_async(connection, steps)
+                self._check(execution, completed)
+            finally:
+                current.connection = None
+        return self._committed(execution, finish, completed)
+
+    def _last_step(self, execution: Execution, result: Any) -> Finish:
+        if execution.cancel_reason is not None:
+            raise Superseded(f"the run was stopped ({execution.cancel_reason}) before it could commit")
+        return succeeded(execution, result, self._clock.now())
+
+    @staticmethod
+    def _check(execution: Execution, completed: Completed) -> None:
+        if completed.refused:
+            raise Superseded("the task was given to another node while it ran; nothing it wrote was kept")
+
+    def _committed(self, execution: Execution, finish: Finish, completed: Completed) -> Committed:
+        assert execution.current is not None
+        for wake in [*execution.current.wakes, completed.wake]:
+            if wake is not None:
+                self._announce(wake)
+        return Committed(finish)

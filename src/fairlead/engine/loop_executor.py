@@ -1,0 +1,110 @@
+"""Runs asynchronous handlers on the event loop.
+
+A few long-lived runners take the executions from one queue. A handler that never waits costs no event-loop task of its
+own: its runner goes straight to the next. Whenever a runner starts a handler while more are queued, it gets one other
+runner ready, so that as many run at once as have something to wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from fairlead.clock import Clock
+from fairlead.current import set_current
+from fairlead.engine.execution import Execution
+
+Finished = Callable[[Execution, Any, BaseException | None], None]
+"""Called in the event loop with the execution and what it returned or raised."""
+
+Invoke = Callable[[Execution], Awaitable[Any]]
+"""Runs the handler of an execution, interceptors and transaction included."""
+
+_LONGEST_TURN = 0.005
+"""Seconds a runner goes on without letting the event loop do anything else."""
+
+
+class LoopExecutor:
+    """At most as many runners as executions are waiting; all are children of the node's task group."""
+
+    def __init__(self, clock: Clock, invoke: Invoke, finished: Finished, group: asyncio.TaskGroup) -> None:
+        self._clock = clock
+        self._invoke = invoke
+        self._finished = finished
+        self._group = group
+        self._queue: deque[Execution] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+        self._getting_ready = False
+
+    def start(self, executions: Iterable[Execution]) -> None:
+        """Run these as soon as possible."""
+        self._queue.extend(executions)
+        self._get_one_ready()
+
+    def take_back(self) -> list[Execution]:
+        """Those that have not started; they will not."""
+        waiting = list(self._queue)
+        self._queue.clear()
+        return waiting
+
+    def stop(self) -> None:
+        """End the runners; call when nothing runs any more."""
+        for runner in self._runners:
+            runner.cancel()
+
+    def _get_one_ready(self) -> None:
+        if self._getting_ready or not self._queue:
+            return
+        self._getting_ready = True
+        while self._idle:
+            future = self._idle.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        runner = self._group.create_task(self._run(), name="fairlead-runner")
+        self._runners.add(runner)
+        runner.add_done_callback(self._runners.discard)
+
+    async def _run(self) -> None:
+        queue, clock = self._queue, self._clock
+        runner = asyncio.current_task()
+        assert runner is not None
+        while True:
+            self._getting_ready = False
+            turn_ends = clock.monotonic() + _LONGEST_TURN
+            while queue:
+                execution = queue.popleft()
+                if queue:
+                    self._get_one_ready()
+                result = error = None
+                set_current(execution.start(clock.now()))
+                execution.runner = runner
+                try:
+                    result = await self._invoke(execution)
+                except asyncio.CancelledError as cancelled:
+                    if execution.cancel_reason is None:
+                        raise
+                    error = cancelled
+                except Exception as raised:
+                    error = raised
+                execution.runner = None
+                set_current(None)
+                if execution.cancel_reason is not None:
+                    self._absorb_cancel(runner)
+                self._finished(execution, result, error)
+                if clock.monotonic() > turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = clock.monotonic() + _LONGEST_TURN
+            future = asyncio.get_running_loop().create_future()
+            self._idle.append(future)
+            await future
+
+    @staticmethod
+    def _absorb_cancel(runner: asyncio.Task[None]) -> None:
+        # The cancel was meant for the execution, not for its runner; one that has not been delivered yet must not hit
+        # the next execution either.
+        while runner.cancelling():
+            runner.uncancel()

@@ -1,0 +1,90 @@
+"""This node's life as the others see it, and the cluster's wishes as this node hears them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from fairlead.clock import MICROS, Clock
+from fairlead.errors import StoreUnavailable
+from fairlead.ports.task_store import TaskStore
+
+log = logging.getLogger("fairlead.membership")
+
+HEARTBEAT_SECONDS = 2.5
+SILENT_SECONDS = 10.0
+"""A node not heard of for this long counts as dead."""
+
+
+class View(msgspec.Struct, frozen=True):
+    """What one round of the membership has learnt."""
+
+    queues: Mapping[str, tuple[int, bool]]
+    """(partitions, paused) of each queue this node serves."""
+    members: frozenset[str]
+    """Living nodes that share a queue with this one."""
+
+
+class Membership:
+    """Beats, reads what people have set, and finds out which grabbed tasks are no longer this node's."""
+
+    def __init__(
+        self,
+        node: str,
+        store: TaskStore,
+        partitions: Mapping[str, int],
+        seen: Callable[[View], None],
+        in_flight: Callable[[], Collection[str]],
+        taken_away: Callable[[Collection[str]], None],
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._partitions = dict(partitions)
+        self._seen = seen
+        self._in_flight = in_flight
+        self._taken_away = taken_away
+        self._clock = clock
+        self._look = asyncio.Event()
+
+    def look(self) -> None:
+        """A person or another node changed something: look now."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Beat for as long as the node lives."""
+        while True:
+            self._look.clear()
+            try:
+                async with asyncio.timeout(SILENT_SECONDS):
+                    await self.beat()
+            except (StoreUnavailable, TimeoutError) as error:
+                log.warning("no heartbeat: the store is away", extra={"error": str(error)})
+            try:
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+
+    async def beat(self) -> None:
+        """One round."""
+        now = self._clock.now()
+        await self._store.heartbeat(self._node, sorted(self._partitions), now)
+        queues = await self._store.register_queues(self._partitions)
+        nodes = await self._store.database.read(self._store.nodes())
+        members = frozenset(
+            record.node
+            for record in nodes
+            if record.seen_at >= now - SILENT_SECONDS * MICROS and not self._partitions.keys().isdisjoint(record.queues)
+        )
+        self._seen(View(queues, members))
+        held = list(self._in_flight())
+        if held:
+            still = await self._store.still_held(self._node, held)
+            gone = set(held) - still
+            if gone:
+                # Ended meanwhile by this node itself, or taken away: only those still in flight here matter.
+                self._taken_away(gone)

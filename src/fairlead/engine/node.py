@@ -1,0 +1,342 @@
+"""A node: everything that runs in one worker process, started in order and stopped in reverse.
+
+    ownership, membership -> channel -> intake -> trigger table -> dispatcher -> executors -> completion
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.clock import Clock
+from fairlead.core.booking import Booking
+from fairlead.core.trigger_table import TriggerTable
+from fairlead.engine.completion import Completion
+from fairlead.engine.deadlines import Deadlines
+from fairlead.engine.dispatcher import Dispatcher
+from fairlead.engine.execution import CancelReason, Execution
+from fairlead.engine.intake import LOOK_AHEAD, Intake
+from fairlead.engine.invocation import Committed, Invocation, Superseded
+from fairlead.engine.loop_executor import LoopExecutor
+from fairlead.engine.membership import Membership, View
+from fairlead.engine.outcome import failed, stopped, succeeded
+from fairlead.engine.ownership import LEASE_SECONDS, Ownership
+from fairlead.engine.pollers import Intervals, Poller, Pollers
+from fairlead.engine.process_executor import ProcessExecutor
+from fairlead.engine.slots import Slots
+from fairlead.engine.thread_executor import ThreadExecutor
+from fairlead.errors import StoreUnavailable
+from fairlead.handler import ExecutorKind, Handler, RunInterceptor
+from fairlead.model import PartitionKey, TaskRecord
+from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.observer import Observer
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import TriggerChannel
+from fairlead.ports.wake import Wake
+from fairlead.queue import Queue
+
+log = logging.getLogger("fairlead.node")
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """How one worker process runs. Times in seconds."""
+
+    name: str
+    """Unique for each start of a process: what a node of an earlier start holds is never this one's."""
+    concurrency: int = 500
+    """Runs at once, of all kinds together."""
+    threads: int = 16
+    processes: int = 2
+    drain: float = 20.0
+    """How long running tasks may take to end after a stop; what is left then is handed back."""
+    application: str | None = None
+    """MODULE:APP, for the children of the process executor."""
+    intervals: Intervals = field(default_factory=Intervals)
+    lease_seconds: float = LEASE_SECONDS
+    look_ahead: int = LOOK_AHEAD
+
+
+class Node:
+    """See the module. `run()` returns after `stop()`, or raises what broke it."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        queues: Sequence[Queue],
+        handlers: Mapping[str, Handler],
+        store: TaskStore,
+        channel: TriggerChannel,
+        coordinator: Coordinator,
+        clock: Clock,
+        observer: Observer,
+        interceptors: Sequence[RunInterceptor] = (),
+        extra_pollers: Sequence[Poller] = (),
+        on_incident: Callable[[TaskRecord], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._store = store
+        self._channel = channel
+        self._clock = clock
+        self._observer = observer
+        self._handlers = handlers
+        self._stopping = asyncio.Event()
+        self._paused: frozenset[str] = frozenset()
+        self._ask_reconcile = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._known_partitions: frozenset[PartitionKey] = frozenset()
+        name = settings.name
+
+        slots = Slots(settings.threads, settings.processes)
+        self._booking = Booking(settings.concurrency)
+        for queue in queues:
+            self._booking.register_queue(queue.name, queue.concurrency)
+        for handler in handlers.values():
+            self._booking.register_task(handler.queue, handler.name, slots.of(handler.executor), handler.concurrency)
+        self.table = TriggerTable(self._booking)
+
+        self.intake = Intake(channel, self.table, self._wake_dispatcher, observer, clock, settings.look_ahead)
+        self.completion = Completion(name, store, channel.announce, self._settled, observer, clock)
+        self.dispatcher = Dispatcher(
+            name, store, self.table, self._booking, self.intake, self.completion, handlers, self._start,
+            self._policy_failed, self._ask_reconcile.set, observer, clock,
+        )  # fmt: skip
+        self._invocation = Invocation(name, store, channel.announce, interceptors, clock)
+        self._deadlines = Deadlines(self.dispatcher.in_flight, clock)
+        self._pollers = [
+            *Pollers(store, channel.announce, handlers, observer, on_incident, clock, settings.intervals).all(),
+            *extra_pollers,
+        ]
+        self.ownership = Ownership(
+            name, coordinator, [poller.name for poller in self._pollers], self._assigned, channel.announce, clock,
+            settings.lease_seconds,
+        )  # fmt: skip
+        self._membership = Membership(
+            name, store, {queue.name: queue.partitions for queue in queues}, self._seen,
+            self.dispatcher.in_flight.keys, self._taken_away, clock,
+        )  # fmt: skip
+
+    # life -------------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Start, serve until `stop()`, drain, leave. Raises what broke a part: nothing fails unseen."""
+        async with asyncio.TaskGroup() as executors:
+            self._loop_executor = LoopExecutor(self._clock, self._invocation.on_loop, self._finished, executors)
+            self._thread_executor = ThreadExecutor(
+                self._clock, self.settings.threads, self._invocation.in_thread, self._finished
+            )
+            self._process_executor = ProcessExecutor(
+                self._clock, self.settings.processes, self.settings.application, self._finished, executors
+            )
+            await self._membership.beat()
+            await self._channel.open(self._heard)
+            await self.ownership.renew()
+            log.info("node started", extra={"node": self.settings.name, "queues": sorted(self.ownership.partitions)})
+            async with asyncio.TaskGroup() as parts:
+                taking = [parts.create_task(self.intake.run()), parts.create_task(self.dispatcher.run())]
+                keeping = [
+                    parts.create_task(part)
+                    for part in (
+                        self._membership.run(),
+                        self.ownership.run(),
+                        self.completion.run(),
+                        self._deadlines.run(),
+                        self._reconcile(),
+                        self._measure(),
+                        *(poller.run(self.ownership, self._clock) for poller in self._pollers),
+                    )
+                ]
+                await self._stopping.wait()
+                for part in taking:
+                    part.cancel()
+                await asyncio.wait(taking)
+                await self._drain()
+                for part in keeping:
+                    part.cancel()
+                await asyncio.wait(keeping)
+            await self._leave()
+            self._loop_executor.stop()
+        log.info("node stopped", extra={"node": self.settings.name})
+
+    def stop(self) -> None:
+        """Take nothing more, let what runs end, hand back the rest, then leave. Safe to call more than once."""
+        self._stopping.set()
+
+    async def _drain(self) -> None:
+        waiting = [
+            *self._loop_executor.take_back(), *self._thread_executor.take_back(), *self._process_executor.take_back(),
+        ]  # fmt: skip
+        await self._hand_back(waiting)
+        in_flight = self.dispatcher.in_flight
+        deadline = self._clock.monotonic() + self.settings.drain
+        while in_flight and self._clock.monotonic() < deadline:
+            self._ended.clear()
+            try:
+                async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
+                    await self._ended.wait()
+            except TimeoutError:
+                break
+        if in_flight:
+            log.warning("stopping tasks that did not end in time", extra={"tasks": sorted(in_flight)})
+            for execution in list(in_flight.values()):
+                interruptible = execution.runner is not None
+                execution.cancel(CancelReason.SHUTDOWN)
+                if not interruptible and (finish := stopped(execution, self._clock.now())) is not None:
+                    self.completion.add(execution, finish)
+            await asyncio.sleep(0.1)  # what was interrupted gets its turn to clean up
+        await self.completion.flush()
+
+    async def _hand_back(self, executions: Sequence[Execution]) -> None:
+        if not executions:
+            return
+        held = [(execution.grabbed.id, execution.grabbed.version) for execution in executions]
+        try:
+            wake = await self._store.hand_back(self.settings.name, held)
+        except StoreUnavailable as error:
+            log.warning("could not hand back; others will resume", extra={"tasks": len(held), "error": str(error)})
+            return
+        finally:
+            self._settled(executions)
+        if wake is not None:
+            self._channel.announce(wake)
+
+    async def _leave(self) -> None:
+        await self._process_executor.stop()
+        self._thread_executor.stop()
+        try:
+            await self.ownership.release_all()
+            if not self.dispatcher.in_flight:
+                await self._store.forget_node(self.settings.name)
+            self._channel.announce(Wake(control=True))
+        except StoreUnavailable as error:
+            log.warning("left without a word: the store is away", extra={"error": str(error)})
+        await self._channel.close()
+
+    # what the parts tell each other -----------------------------------------------------------------------------------
+
+    def _wake_dispatcher(self) -> None:
+        self.dispatcher.wake()
+
+    def _assigned(self, owned: frozenset[PartitionKey]) -> None:
+        for lost in self._known_partitions - owned:
+            dropped = self.table.drop(lost)
+            self.intake.taken(dropped)
+            self.intake.forget(dropped)
+        self._known_partitions = owned
+        self._channel.assign(owned)
+
+    def _seen(self, view: View) -> None:
+        self.ownership.partitions = {queue: partitions for queue, (partitions, _) in view.queues.items()}
+        if view.members != self.ownership.members:
+            self.ownership.members = view.members
+            self.ownership.look()
+        paused = frozenset(queue for queue, (_, is_paused) in view.queues.items() if is_paused)
+        for queue in paused - self._paused:
+            self.table.pause(queue)
+            log.info("queue paused", extra={"queue": queue})
+        for queue in self._paused - paused:
+            self.table.resume(queue)
+            log.info("queue resumed", extra={"queue": queue})
+            self.dispatcher.wake()
+        self._paused = paused
+
+    def _heard(self, wake: Wake) -> None:
+        if wake.control:
+            self._membership.look()
+            self.ownership.look()
+        if wake.due is not None:
+            for poller in self._pollers:
+                if poller.name == "due":
+                    poller.look()
+
+    def _taken_away(self, ids: Collection[str]) -> None:
+        for task_id in ids:
+            execution = self.dispatcher.in_flight.get(task_id)
+            # One whose run has ended is only waiting for its completion; the store will say what became of it.
+            if execution is not None and execution.started_at is not None and execution.current is not None:
+                execution.cancel(CancelReason.CANCELLED)
+
+    def _start(self, executions: Sequence[Execution]) -> None:
+        if len(executions) == 1 or all(
+            e.handler is not None and e.handler.executor is ExecutorKind.LOOP for e in executions
+        ):
+            kinds = {self._kind(executions[0]): executions}
+        else:
+            kinds = {}
+            for execution in executions:
+                kinds.setdefault(self._kind(execution), []).append(execution)  # type: ignore[attr-defined]
+        for kind, those in kinds.items():
+            if kind is ExecutorKind.LOOP:
+                self._loop_executor.start(those)
+            elif kind is ExecutorKind.THREAD:
+                self._thread_executor.start(those)
+            else:
+                self._process_executor.start(those)
+
+    @staticmethod
+    def _kind(execution: Execution) -> ExecutorKind:
+        return ExecutorKind.LOOP if execution.handler is None else execution.handler.executor
+
+    def _finished(self, execution: Execution, result: Any, error: BaseException | None) -> None:
+        """A run has ended. Its slot is free from here on; its task is ours until the completion is written."""
+        trigger = execution.trigger
+        self.table.freed(self._booking.free(trigger, self._clock.monotonic()))
+        execution.current = None
+        if isinstance(result, Committed):
+            self._observer.finished([(trigger, execution.grabbed, result.finish)])
+            self._settled([execution])
+        else:
+            now = self._clock.now()
+            if execution.cancel_reason is not None:
+                finish = stopped(execution, now)
+            elif isinstance(error, Superseded):
+                finish = None
+            elif error is not None:
+                finish = failed(execution, error, now)
+            else:
+                finish = succeeded(execution, result, now)
+            if finish is not None:
+                self.completion.add(execution, finish)
+            else:
+                self._settled([execution])
+        self.dispatcher.wake()
+
+    def _policy_failed(self, execution: Execution, error: BaseException) -> None:
+        execution.started_at = self._clock.now()
+        self.completion.add(execution, failed(execution, error, execution.started_at))
+
+    def _settled(self, executions: Sequence[Execution]) -> None:
+        in_flight = self.dispatcher.in_flight
+        for execution in executions:
+            in_flight.pop(execution.grabbed.id, None)
+        self.intake.forget([execution.trigger for execution in executions])
+        self._ended.set()
+        self.dispatcher.wake()
+
+    # keeping honest ---------------------------------------------------------------------------------------------------
+
+    async def _reconcile(self) -> None:
+        """After a grab whose answer was lost: what the store says this node holds, but no part of it knows, goes back."""
+        while True:
+            await self._ask_reconcile.wait()
+            try:
+                await self._clock.sleep(1.0)
+                held = await self._store.held(self.settings.name)
+                unknown = [(task_id, version) for task_id, version in held if task_id not in self.dispatcher.in_flight]
+                if unknown:
+                    log.warning("handing back tasks grabbed unknowingly", extra={"tasks": len(unknown)})
+                    wake = await self._store.hand_back(self.settings.name, unknown)
+                    if wake is not None:
+                        self._channel.announce(wake)
+                self._ask_reconcile.clear()
+            except StoreUnavailable:
+                continue
+
+    async def _measure(self) -> None:
+        while True:
+            self._observer.gauges(len(self.table), len(self.dispatcher.in_flight))
+            await self._clock.sleep(1.0)
+

@@ -1,0 +1,119 @@
+"""What an ended run means for its task: done, another try, later, or a person's help."""
+
+from __future__ import annotations
+
+import traceback
+
+from fairlead.clock import MICROS, to_micros
+from fairlead.engine.execution import CancelReason, Execution
+from fairlead.errors import FairleadError, InvalidTask, Retry, Snooze, TaskTimeout, UnknownTask
+from fairlead.handler import encode_result
+from fairlead.model import Finish, Outcome, State
+
+MOST_ERROR_TEXT = 4000
+"""Characters kept of an error and its traceback."""
+
+_HOPELESS = (UnknownTask, InvalidTask)
+"""No retry can help before a person changes something."""
+
+
+def succeeded(execution: Execution, result: object, now: int) -> Finish:
+    """The finish of a run that returned. A result that is no JSON fails the attempt."""
+    grabbed = execution.grabbed
+    kept = None
+    if grabbed.keep_result:
+        try:
+            kept = encode_result(result)
+        except (TypeError, ValueError) as error:
+            return failed(execution, InvalidTask(f"its result cannot be kept as JSON: {error}"), now)
+    return Finish(
+        grabbed.id, grabbed.version, Outcome.DONE, State.DONE, execution.started_at, now, None, None, kept
+    )
+
+
+def failed(execution: Execution, error: BaseException, now: int) -> Finish:
+    """The finish of a run that raised: as its retry policy says, or in ERROR."""
+    if isinstance(error, Snooze):
+        return _finish(execution, error, now, Outcome.SNOOZED, to_micros(error.until), spends_try=False)
+    outcome = Outcome.TIMED_OUT if isinstance(error, TaskTimeout) else Outcome.RETRIED
+    delay = error.after if isinstance(error, Retry) else None
+    tries = execution.grabbed.tries
+    resets = False
+    if isinstance(error, Retry):
+        resets = error.reset_tries
+        # A Retry raised from an error is judged by that error.
+        cause: BaseException = error.__cause__ or error
+    else:
+        cause = error
+    if not isinstance(error, _HOPELESS):
+        by_policy = _policy_delay(execution, 1 if resets else tries, cause)
+        if isinstance(by_policy, BaseException):
+            return _finish(execution, by_policy, now, Outcome.FAILED, None)
+        if by_policy is not None:
+            due = now + round((by_policy if delay is None else delay) * MICROS)
+            return _finish(execution, error, now, outcome, due, resets_tries=resets)
+    return _finish(execution, error, now, Outcome.TIMED_OUT if outcome is Outcome.TIMED_OUT else Outcome.FAILED, None)
+
+
+def stopped(execution: Execution, now: int) -> Finish | None:
+    """The finish of a run that was cancelled from outside; None when the store has already given the task away."""
+    if execution.cancel_reason is CancelReason.TIMEOUT:
+        handler = execution.handler
+        timeout = handler.processing.timeout if handler is not None else None
+        return failed(execution, TaskTimeout(f"ran longer than its timeout of {timeout} s"), now)
+    if execution.cancel_reason is CancelReason.SHUTDOWN:
+        grabbed = execution.grabbed
+        return Finish(
+            grabbed.id, grabbed.version, Outcome.CANCELLED, State.SUBMITTED, execution.started_at, now,
+            None, "the worker shut down", None, None, spends_try=False,
+        )  # fmt: skip
+    return None
+
+
+def _policy_delay(execution: Execution, tries: int, error: BaseException) -> float | BaseException | None:
+    handler = execution.handler
+    if handler is None:
+        return None
+    try:
+        return handler.retry.delay(tries, error)
+    except Exception as broken:  # a user's policy: it must harm no other task
+        return broken
+
+
+def _finish(
+    execution: Execution,
+    error: BaseException,
+    now: int,
+    outcome: Outcome,
+    run_at: int | None,
+    spends_try: bool = True,
+    resets_tries: bool = False,
+) -> Finish:
+    """`run_at` None: no further try, the task goes to ERROR."""
+    grabbed = execution.grabbed
+    if run_at is None:
+        state = State.ERROR
+    else:
+        state = State.WAITING if run_at > now else State.SUBMITTED
+    return Finish(
+        grabbed.id,
+        grabbed.version,
+        outcome,
+        state,
+        execution.started_at,
+        now,
+        f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+        error_text(error),
+        None,
+        run_at,
+        spends_try,
+        resets_tries,
+    )
+
+
+def error_text(error: BaseException) -> str:
+    """What an operator reads: the message, and the end of the traceback for errors that are not Fairlead's own."""
+    message = str(error)
+    if not isinstance(error, FairleadError) and error.__traceback__ is not None:
+        message = f"{message}\n{''.join(traceback.format_exception(error))[-MOST_ERROR_TEXT + 500:]}"
+    return message[:MOST_ERROR_TEXT].replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,149 @@
+"""Which partitions and which pollers are this node's: leases, shared evenly among the nodes that live."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+
+from fairlead.clock import Clock
+from fairlead.errors import StoreUnavailable
+from fairlead.model import PartitionKey
+from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.wake import Wake
+
+log = logging.getLogger("fairlead.ownership")
+
+LEASE_SECONDS = 10.0
+_PARTITION = "partition/"
+_POLLER = "poller/"
+
+
+def lease_of(key: PartitionKey) -> str:
+    """The name of the lease on a partition."""
+    return f"{_PARTITION}{key.queue}/{key.partition}"
+
+
+class Ownership:
+    """Renews this node's leases, takes free ones up to its share, gives up what is beyond it.
+
+    Past `LEASE_SECONDS` without a renewal this node acts as if it owned nothing, whatever the coordinator may say later.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        coordinator: Coordinator,
+        pollers: Sequence[str],
+        assigned: Callable[[frozenset[PartitionKey]], None],
+        announce: Callable[[Wake], None],
+        clock: Clock,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self._node = node
+        self._coordinator = coordinator
+        self._pollers = tuple(pollers)
+        self._assigned = assigned
+        self._announce = announce
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._look = asyncio.Event()
+        self._expires = 0.0
+        self.partitions: Mapping[str, int] = {}
+        """How many partitions each queue has that this node serves."""
+        self.members: frozenset[str] = frozenset()
+        """Living nodes to share with; kept up to date by the membership."""
+        self.owned: frozenset[PartitionKey] = frozenset()
+        self._elected: set[str] = set()
+        self.changed = asyncio.Event()
+        """Set whenever the elected pollers change."""
+
+    def is_elected(self, poller: str) -> bool:
+        """True while this node is the one that runs the poller."""
+        return poller in self._elected and self._clock.monotonic() < self._expires
+
+    def look(self) -> None:
+        """Something changed in the cluster: do not wait for the next renewal."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Keep the leases for as long as the node lives."""
+        every = self._lease_seconds / 4
+        while True:
+            self._look.clear()
+            try:
+                async with asyncio.timeout(max(0.1, every)):
+                    await self.renew()
+            except (StoreUnavailable, TimeoutError) as error:
+                if self._clock.monotonic() >= self._expires and (self.owned or self._elected):
+                    log.warning("leases ran out while the coordinator was away", extra={"error": str(error)})
+                    self._hold({})
+            try:
+                async with asyncio.timeout(every):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+
+    async def renew(self) -> None:
+        """One round: renew, take, give up."""
+        began = self._clock.monotonic()
+        held = await self._coordinator.renew(self._node, self._lease_seconds)
+        leases = await self._coordinator.leases()
+        wanted = [lease_of(PartitionKey(q, p)) for q, count in self.partitions.items() for p in range(count)]
+        beyond = self._beyond_share(held, wanted)
+        if beyond:
+            await self._release(beyond)
+            held = {name: range_id for name, range_id in held.items() if name not in beyond}
+        taken = {lease.name for lease in leases}
+        free = [name for name in wanted if name not in taken]
+        mine = [name for name in held if name.startswith(_PARTITION)]
+        room = self._share(len(wanted)) - len(mine)
+        # Each node begins at another place, so that they seldom reach for the same lease.
+        start = zlib.crc32(self._node.encode()) % max(1, len(free))
+        ask = (free[start:] + free[:start])[: max(0, room)]
+        ask += [_POLLER + name for name in self._pollers if _POLLER + name not in taken]
+        if ask:
+            held |= await self._coordinator.acquire(ask, self._node, self._lease_seconds)
+        self._expires = began + self._lease_seconds
+        self._hold(held)
+
+    async def release_all(self) -> None:
+        """Give up everything at once, so that others need not wait for the leases to run out."""
+        names = [lease_of(key) for key in self.owned] + [_POLLER + name for name in self._elected]
+        self._hold({})
+        if names:
+            await self._release(names)
+
+    async def _release(self, names: Sequence[str]) -> None:
+        wake = await self._coordinator.release(names, self._node)
+        if wake is not None:
+            self._announce(wake)
+
+    def _share(self, partitions: int) -> int:
+        nodes = sorted(self.members | {self._node})
+        base, rest = divmod(partitions, len(nodes))
+        return base + (nodes.index(self._node) < rest)
+
+    def _beyond_share(self, held: Mapping[str, int], wanted: Sequence[str]) -> list[str]:
+        mine = sorted(name for name in held if name.startswith(_PARTITION))
+        too_many = len(mine) - self._share(len(wanted))
+        strangers = [name for name in mine if name not in set(wanted)]
+        rest = [name for name in mine if name in set(wanted)]
+        return strangers + (rest[-(too_many - len(strangers)) :] if too_many > len(strangers) else [])
+
+    def _hold(self, held: Mapping[str, int]) -> None:
+        owned = frozenset(
+            PartitionKey(queue, int(partition))
+            for queue, _, partition in (
+                name.removeprefix(_PARTITION).rpartition("/") for name in held if name.startswith(_PARTITION)
+            )
+        )
+        elected = {name.removeprefix(_POLLER) for name in held if name.startswith(_POLLER)}
+        if elected != self._elected:
+            self._elected = elected
+            self.changed.set()
+        if owned != self.owned:
+            log.info("partitions changed", extra={"owned": sorted(f"{q}/{p}" for q, p in owned)})
+            self.owned = owned
+            self._assigned(owned)

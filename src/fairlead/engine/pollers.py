@@ -1,0 +1,172 @@
+"""The pollers: what no trigger brings. Each runs on one elected node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from fairlead.clock import MICROS, Clock
+from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.engine.ownership import Ownership
+from fairlead.errors import StoreUnavailable
+from fairlead.handler import Handler
+from fairlead.model import State, TaskRecord
+from fairlead.ports.observer import Observer
+from fairlead.ports.task_store import TaskStore, Woken
+from fairlead.ports.wake import Wake
+
+log = logging.getLogger("fairlead.pollers")
+
+BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Seconds between two rounds of each poller, and how long history is kept."""
+
+    due: float = 5.0
+    lost: float = 2.0
+    stuck: float = 60.0
+    clean: float = 60.0
+    incidents: float = 60.0
+    keep_history: float = 30 * 86_400.0
+
+
+class Poller:
+    """Runs `round` every `interval` seconds while this node is elected for `name`; `round` may answer a sooner time."""
+
+    def __init__(self, name: str, interval: float, round: Callable[[], Awaitable[float | None]]) -> None:
+        self.name = name
+        self._interval = interval
+        self._round = round
+        self._look = asyncio.Event()
+
+    def look(self) -> None:
+        """Something came up: do not wait for the interval."""
+        self._look.set()
+
+    async def run(self, ownership: Ownership, clock: Clock) -> None:
+        """Poll for as long as the node lives, when elected."""
+        while True:
+            pause = self._interval
+            self._look.clear()
+            if ownership.is_elected(self.name):
+                try:
+                    sooner = await self._round()
+                    pause = self._interval if sooner is None else min(self._interval, max(0.0, sooner))
+                except StoreUnavailable as error:
+                    log.warning("poller waits for the store", extra={"poller": self.name, "error": str(error)})
+                except Exception:
+                    log.exception("poller failed; it goes on", extra={"poller": self.name})
+            try:
+                async with asyncio.timeout(pause):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+
+
+class Pollers:
+    """The rounds themselves."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        announce: Callable[[Wake], None],
+        handlers: Mapping[str, Handler],
+        observer: Observer,
+        on_incident: Callable[[TaskRecord], None] | None,
+        clock: Clock,
+        intervals: Intervals,
+    ) -> None:
+        self._store = store
+        self._announce = announce
+        self._handlers = handlers
+        self._observer = observer
+        self._on_incident = on_incident
+        self._clock = clock
+        self._intervals = intervals
+        self._reported: set[tuple[str, int]] = set()
+
+    def all(self) -> list[Poller]:
+        """One poller for each kind of round."""
+        intervals = self._intervals
+        return [
+            Poller("due", intervals.due, self.due),
+            Poller("lost", intervals.lost, self.lost),
+            Poller("stuck", intervals.stuck, self.stuck),
+            Poller("clean", intervals.clean, self.clean),
+            Poller("incidents", intervals.incidents, self.incidents),
+        ]
+
+    async def due(self) -> float | None:
+        """WAITING tasks whose time has come become SUBMITTED; answers the seconds until the next one."""
+        now = self._clock.now()
+        while (woken := await self._store.wake_due(now, BATCH)).count == BATCH:
+            self._tell(woken)
+        self._tell(woken)
+        next_due = await self._store.next_due()
+        return None if next_due is None else (next_due - self._clock.now()) / MICROS
+
+    async def lost(self) -> float | None:
+        """What dead nodes had grabbed becomes SUBMITTED again."""
+        now = self._clock.now()
+        silent = await self._store.silent_nodes(now - round(SILENT_SECONDS * MICROS))
+        if silent:
+            total = 0
+            while (woken := await self._store.resume_lost(silent, now, BATCH)).count:
+                self._tell(woken)
+                total += woken.count
+            for node in silent:
+                await self._store.forget_node(node)
+            log.warning("nodes stopped; their tasks were resumed", extra={"nodes": silent, "resumed": total})
+            self._observer.counted("resumed_tasks", total)
+        return None
+
+    async def stuck(self) -> float | None:
+        """Tasks in PROCESSING past their greatest stuck time are resumed or go to ERROR, as their policy says."""
+        now = self._clock.now()
+        for task in await self._store.stuck(now, BATCH):
+            handler = self._handlers.get(task.name)
+            what = handler.processing.when_stuck if handler is not None else "error"
+            if what == "ignore":
+                continue
+            to = State.SUBMITTED if what == "resume" else State.ERROR
+            reason = f"stuck: grabbed by {task.node} and not finished within its greatest time"
+            wake = await self._store.release_stuck(task.id, task.version, to, now, reason)
+            if wake is not None:
+                self._announce(wake)
+                self._observer.counted("stuck_tasks")
+                log.warning("stuck task released", extra={"task_id": task.id, "queue": task.queue, "to": to.value})
+        return None
+
+    async def clean(self) -> float | None:
+        """Old history is deleted, a batch at a time; goes on at once while there is more."""
+        before = self._clock.now() - round(self._intervals.keep_history * MICROS)
+        deleted = await self._store.clean(before, BATCH)
+        return 0.05 if deleted >= BATCH else None
+
+    async def incidents(self) -> float | None:
+        """Tell about each task that newly needs a person: once for each time it went to ERROR."""
+        found = await self._store.incidents(BATCH)
+        new = [task for task in found if (task.id, task.version) not in self._reported]
+        self._reported = {(task.id, task.version) for task in found}
+        self._observer.incident(found)
+        for task in new:
+            log.error(
+                "incident: task in ERROR",
+                extra={"task_id": task.id, "task_name": task.name, "queue": task.queue, "error_type": task.error_type},
+            )
+            if self._on_incident is not None:
+                self._on_incident(task)
+        statuses = await self._store.database.read(self._store.queue_statuses())
+        now = self._clock.now()
+        self._observer.oldest_ready(
+            {s.queue: max(0.0, (now - s.oldest_ready_at) / MICROS) if s.oldest_ready_at else 0.0 for s in statuses}
+        )
+        return None
+
+    def _tell(self, woken: Woken) -> None:
+        if woken.wake is not None:
+            self._announce(woken.wake)

@@ -1,0 +1,82 @@
+"""A handle on a submitted task: its state and its result."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlead.errors import ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
+from fairlead.model import State, TaskRecord
+from fairlead.ports.wake import Wake
+
+if TYPE_CHECKING:
+    from fairlead.app import App
+
+_LOOK_AGAIN = 5.0  # seconds; a wake that was lost costs a waiter no more than this
+
+
+class TaskHandle:
+    """What a submit answers. `is_new` is False when the unique key was taken and `id` is the earlier task's."""
+
+    __slots__ = ("_app", "_keeps_result", "_wake", "id", "is_new")
+
+    def __init__(self, app: App, id: str, is_new: bool, keeps_result: bool, wake: Wake | None = None) -> None:
+        self._app = app
+        self._keeps_result = keeps_result
+        self._wake = wake
+        self.id = id
+        self.is_new = is_new
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.id!r}{'' if self.is_new else ', is_new=False'})"
+
+    def trigger(self) -> None:
+        """After your own commit on a plain SQLite connection: tell the nodes at once instead of within seconds."""
+        if self._wake is not None:
+            self._app.channel.announce(self._wake)
+
+    def record(self) -> TaskRecord:
+        """The task as it stands. Raises UnknownTask when it never committed or its history was cleaned."""
+        store = self._app.store
+        record = store.database.run(store.task(self.id))
+        if record is None:
+            raise UnknownTask(f"no task {self.id}: its transaction did not commit, or its history was cleaned")
+        return record
+
+    def state(self) -> State:
+        """The task's state now. Raises UnknownTask as `record` does."""
+        return self.record().state
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait until the task is finished and answer its return value (as JSON gives it back).
+
+        Raises ResultNotKept, TaskFailed when it ended without success, ResultTimeout after `timeout` seconds.
+        """
+        if not self._keeps_result:
+            raise ResultNotKept(f"task {self.id} keeps no result: declare it with keep_result=True")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            finished, value = self._finished()
+            if finished:
+                return value
+            left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - time.monotonic())
+            if left <= 0:
+                raise ResultTimeout(f"task {self.id} has not finished within {timeout} s; it goes on")
+            self._app.bell.wait_finished(self.id, left)
+
+    async def result_async(self, timeout: float | None = None) -> Any:
+        """The same without blocking the event loop."""
+        return await asyncio.to_thread(self.result, timeout)
+
+    def _finished(self) -> tuple[bool, Any]:
+        store = self._app.store
+        kept = store.database.run(store.result(self.id))
+        if kept is not None:
+            return True, msgspec.json.decode(kept)
+        record = self.record()
+        if record.state in (State.ERROR, State.FAILED, State.CANCELLED):
+            raise TaskFailed(f"task {self.id} ended as {record.state}: {record.error_type or ''} {record.error_text or ''}".rstrip())
+        return record.state == State.DONE, None

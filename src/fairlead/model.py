@@ -1,0 +1,217 @@
+"""The words of Fairlead as data: what a task, a trigger, a grab and an attempt are.
+
+Instants are integers: microseconds since 1970-01-01 UTC, in memory and in both stores, so that a time is compared,
+stored and exported without ever being rounded. Only the public surface speaks in aware datetimes.
+Ids are the canonical text of a UUIDv7: they sort by time of submission and read the same in SQL, logs and JSON.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+DEFAULT_PRIORITY = 5
+PRIORITIES = range(10)
+DEFAULT_WEIGHT = 1.0
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
+
+
+class State(StrEnum):
+    """Where a task stands. Every change is a compare-and-set on its version."""
+
+    WAITING = "WAITING"  # run_at ahead, or a retry due later
+    SUBMITTED = "SUBMITTED"  # may run now
+    PROCESSING = "PROCESSING"  # grabbed by one node
+    DONE = "DONE"
+    ERROR = "ERROR"  # retries used up, asks for a person
+    FAILED = "FAILED"  # a person gave it up
+    CANCELLED = "CANCELLED"
+
+
+FINAL_STATES = frozenset({State.DONE, State.FAILED, State.CANCELLED})
+"""A task in one of these has left the hot table; its attempts are what is left of it."""
+
+
+class Outcome(StrEnum):
+    """How one attempt ended (the column `outcome` of the attempts table)."""
+
+    DONE = "done"
+    FAILED = "failed"  # the last try: the task is now in ERROR, or a person marked it FAILED
+    RETRIED = "retried"  # failed, another try is due
+    SNOOZED = "snoozed"  # the handler asked to be run later; no try spent
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    LOST = "lost"  # its node died or stalled; the task was given to another
+
+
+class TriggerPath(StrEnum):
+    """What made the trigger of an attempt: the happy path is the hook."""
+
+    HOOK = "hook"  # the submit's own commit
+    POLLER = "poller"  # run_at or a retry came due
+    HEAL = "heal"  # a lost trigger, found by a sweep, or a task resumed after its node died
+    SPILL = "spill"
+
+
+class PayloadFormat(StrEnum):
+    """How the payload bytes of a row are to be read; kept per row so that the default may change."""
+
+    JSON = "json"
+    JSON_ZLIB = "json+zlib"
+
+
+class PartitionKey(NamedTuple):
+    """The unit of ownership: one node at a time reads and orders a partition of a queue."""
+
+    queue: str
+    partition: int
+
+
+class NewTask(msgspec.Struct, frozen=True, gc=False):
+    """A checked and encoded task, ready to be inserted."""
+
+    id: str
+    queue: str
+    partition: int
+    name: str
+    payload: bytes
+    payload_format: str
+    priority: int
+    fairness_key: str
+    weight: float
+    ordering_key: str | None
+    unique_key: str | None
+    run_at: int
+    """Earliest start; equal to submitted_at when the caller gave none."""
+    submitted_at: int
+    keep_result: bool
+    context: str | None
+    """JSON object of strings to strings, or None."""
+
+    @property
+    def is_due(self) -> bool:
+        """True when it may run at once: it starts SUBMITTED, not WAITING."""
+        return self.run_at <= self.submitted_at
+
+
+class Submitted(NamedTuple):
+    """What a submit answers for one task."""
+
+    id: str
+    is_new: bool
+    """False when the unique key was taken: `id` is then the first task's."""
+
+
+class Trigger(msgspec.Struct, frozen=True, gc=False):
+    """The small message "task X at version V may run"."""
+
+    id: str
+    version: int
+    queue: str
+    partition: int
+    name: str
+    priority: int
+    fairness_key: str
+    weight: float
+    ordering_key: str | None
+    path: str = TriggerPath.HOOK
+
+
+class GrabbedTask(msgspec.Struct, frozen=True, gc=False):
+    """A task this node won: SUBMITTED -> PROCESSING by compare-and-set. `version` is the one after the grab."""
+
+    id: str
+    version: int
+    attempt: int
+    """Number of this run, from 1; every run counts, a snoozed one too."""
+    tries: int
+    """Runs spent against the retry policy, this one included."""
+    payload: bytes
+    payload_format: str
+    submitted_at: int
+    run_at: int
+    ready_at: int
+    grabbed_at: int
+    keep_result: bool
+    context: str | None
+
+
+class Finish(msgspec.Struct, frozen=True, gc=False):
+    """How one attempt of a grabbed task ended, and where the task goes next."""
+
+    id: str
+    version: int
+    """The version this node holds since the grab; a mismatch means the task was given to another."""
+    outcome: str
+    next_state: str
+    started_at: int | None
+    finished_at: int
+    error_type: str | None = None
+    error_text: str | None = None
+    result: bytes | None = None
+    """JSON of the return value, when the task keeps its result."""
+    run_at: int | None = None
+    """When next_state is WAITING: the next earliest start. When SUBMITTED: at once, at the end of its queue."""
+    spends_try: bool = True
+    """False for a snooze and for a task handed back unrun at shutdown."""
+    resets_tries: bool = False
+
+
+class TaskRecord(msgspec.Struct, frozen=True):
+    """A task as people see it: from the hot table, or pieced together from its last attempt when it has left."""
+
+    id: str
+    queue: str
+    partition: int
+    name: str
+    state: State
+    version: int
+    attempt: int
+    tries: int
+    priority: int
+    fairness_key: str
+    weight: float
+    ordering_key: str | None
+    unique_key: str | None
+    submitted_at: int
+    run_at: int
+    ready_at: int | None
+    grabbed_at: int | None
+    node: str | None
+    error_type: str | None
+    error_text: str | None
+    context: str | None
+    payload_bytes: int
+
+
+class AttemptRecord(msgspec.Struct, frozen=True):
+    """One row of the append-only history: one run of a task, or its end without a run (cancelled, failed by hand)."""
+
+    seq: int
+    task_id: str
+    attempt: int
+    tries: int
+    queue: str
+    name: str
+    partition: int
+    priority: int
+    fairness_key: str
+    weight: float
+    ordering_key: str | None
+    version: int
+    submitted_at: int
+    run_at: int
+    ready_at: int | None
+    triggered_at: int | None
+    grabbed_at: int | None
+    started_at: int | None
+    finished_at: int
+    outcome: str
+    next_state: str
+    error_type: str | None
+    error_text: str | None
+    node: str | None
+    trigger_path: str
+    payload_bytes: int

@@ -1,0 +1,45 @@
+"""What happens on a node and at submits, for metrics. Called with whole batches, never per task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fairlead.model import Finish, GrabbedTask, NewTask, TaskRecord, Trigger
+
+
+class Observer(Protocol):
+    """All methods must be quick and must not raise. They run on the node's event loop, `submitted` in any thread."""
+
+    def submitted(self, tasks: Sequence[NewTask]) -> None:
+        """These tasks were inserted, or will be when the caller's transaction commits."""
+
+    def grabbed(self, tasks: Sequence[tuple[Trigger, GrabbedTask]]) -> None:
+        """This node won these tasks."""
+
+    def finished(self, runs: Sequence[tuple[Trigger, GrabbedTask, Finish]]) -> None:
+        """These runs ended, and their ends are in the store."""
+
+    def gauges(self, look_ahead: int, in_flight: int) -> None:
+        """Triggers in memory and tasks grabbed but not completed, now."""
+
+    def oldest_ready(self, ages: dict[str, float]) -> None:
+        """Seconds that the oldest SUBMITTED task of each queue has waited."""
+
+    def incident(self, tasks: Sequence[TaskRecord]) -> None:
+        """These tasks are in ERROR or stuck, and a person should look."""
+
+    def counted(self, what: str, count: int = 1) -> None:
+        """Something else worth counting: `healed_triggers`, `lost_grabs`, `refused_completions`, `resumed_tasks` ..."""
+
+
+class Silent:
+    """Observes nothing."""
+
+    def submitted(self, tasks: Sequence[NewTask]) -> None: ...
+    def grabbed(self, tasks: Sequence[tuple[Trigger, GrabbedTask]]) -> None: ...
+    def finished(self, runs: Sequence[tuple[Trigger, GrabbedTask, Finish]]) -> None: ...
+    def gauges(self, look_ahead: int, in_flight: int) -> None: ...
+    def oldest_ready(self, ages: dict[str, float]) -> None: ...
+    def incident(self, tasks: Sequence[TaskRecord]) -> None: ...
+    def counted(self, what: str, count: int = 1) -> None: ...

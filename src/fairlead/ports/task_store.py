@@ -1,0 +1,172 @@
+"""The task store: the task row is the truth. Everything in batches, each change a compare-and-set on the version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from fairlead.model import AttemptRecord, Finish, GrabbedTask, NewTask, State, Submitted, TaskRecord, Trigger
+from fairlead.ports.statements import Database, Steps
+from fairlead.ports.wake import Wake
+
+
+class Grab(msgspec.Struct, frozen=True, gc=False):
+    """One task a node wants: it wins if the task is SUBMITTED at exactly this version."""
+
+    id: str
+    version: int
+    path: str
+    stuck_at: int
+    """Microseconds; past this the task counts as stuck even while its node lives."""
+
+
+class TaskFilter(msgspec.Struct, frozen=True):
+    """Which tasks of the hot table a listing or a bulk action means; None: any."""
+
+    state: State | None = None
+    queue: str | None = None
+    name: str | None = None
+    fairness_key: str | None = None
+    older_than: int | None = None
+    """Submitted before this instant (microseconds)."""
+
+
+class Woken(NamedTuple):
+    """What a poller's move answers: how many tasks moved, and the wake that tells their nodes."""
+
+    count: int
+    wake: Wake | None
+
+
+class Completed(NamedTuple):
+    """What a completion answers: the ids this node no longer held, and the wake to announce after the commit."""
+
+    refused: list[str]
+    wake: Wake | None
+
+
+class QueueStatus(msgspec.Struct, frozen=True):
+    """A queue in numbers."""
+
+    queue: str
+    partitions: int
+    paused: bool
+    waiting: int
+    submitted: int
+    processing: int
+    error: int
+    oldest_ready_at: int | None
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """A node as the others see it."""
+
+    node: str
+    started_at: int
+    seen_at: int
+    queues: list[str]
+
+
+class TaskStore(Protocol):
+    """Tasks and their history in one database. Steps run in whatever transaction the caller chooses."""
+
+    database: Database
+
+    # the user's side ------------------------------------------------------------------------------------------------
+
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+        """Insert the tasks; at most one per (queue, unique_key), a taken key answers the first task's id.
+        The wake must reach the nodes after the commit (on PostgreSQL the transaction itself carries it)."""
+
+    def task(self, task_id: str) -> Steps[TaskRecord | None]:
+        """The task, pieced together from its last attempt when it has left the hot table."""
+
+    def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
+        """Tasks of the hot table, oldest first, at most `limit`."""
+
+    def payload(self, task_id: str) -> Steps[tuple[bytes, str] | None]:
+        """The stored payload and its format, while the task is in the hot table."""
+
+    def attempts(self, task_id: str) -> Steps[list[AttemptRecord]]:
+        """All attempts of a task, first to last."""
+
+    def result(self, task_id: str) -> Steps[bytes | None]:
+        """The kept result of a finished task."""
+
+    def move(self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool) -> Steps[Wake | None]:
+        """A person's change to WAITING or SUBMITTED, from any state in the hot table; None when the version is stale."""
+
+    def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
+        """A person's end of a task: CANCELLED or FAILED; an attempt row is written. False when the version is stale."""
+
+    def queue_statuses(self) -> Steps[list[QueueStatus]]:
+        """Every queue with its counts by state."""
+
+    def pause(self, queue: str, paused: bool) -> Steps[bool]:
+        """Pause or resume a queue in the whole cluster; False when no node or submit ever named that queue."""
+
+    # the node's side ------------------------------------------------------------------------------------------------
+
+    def ready(self, queue: str, partition: int, priority: int, above: int, limit: int) -> Steps[list[tuple[int, Trigger]]]:
+        """SUBMITTED tasks of one lane with a ready_seq greater than `above`, ascending, at most `limit`; never one twice."""
+
+    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+        """SUBMITTED -> PROCESSING for those still at the wanted version; of many tries exactly one wins."""
+
+    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
+        """End the attempts and move their tasks on, all in one transaction; nothing is written of those whose version
+        has moved on."""
+
+    def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        """The same as steps, for a transactional handler's own transaction."""
+
+    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Wake | None:
+        """Grabbed but not started: SUBMITTED again at its old place, no attempt spent. Pairs of (id, version held)."""
+
+    async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
+        """Which of these this node still holds in PROCESSING."""
+
+    async def held(self, node: str) -> list[tuple[str, int]]:
+        """(id, version) of everything this node holds in PROCESSING."""
+
+    # pollers --------------------------------------------------------------------------------------------------------
+
+    async def wake_due(self, now: int, limit: int) -> Woken:
+        """WAITING tasks whose time has come -> SUBMITTED."""
+
+    async def next_due(self) -> int | None:
+        """When the next WAITING task is due (microseconds), None when there is none."""
+
+    async def resume_lost(self, nodes: Sequence[str], now: int, limit: int) -> Woken:
+        """What these dead nodes had in PROCESSING -> SUBMITTED, the attempt kept as `lost`."""
+
+    async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
+        """Tasks in PROCESSING past their stuck_at."""
+
+    async def release_stuck(self, task_id: str, version: int, to: State, now: int, reason: str) -> Wake | None:
+        """A stuck task -> SUBMITTED or ERROR, the attempt kept as `lost`; a stale version changes nothing."""
+
+    async def clean(self, before: int, limit: int) -> int:
+        """Delete up to `limit` rows of history (attempts, results, unique keys) that ended before `before`."""
+
+    async def incidents(self, limit: int) -> list[TaskRecord]:
+        """Tasks in ERROR, oldest first."""
+
+    # the cluster ----------------------------------------------------------------------------------------------------
+
+    async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
+        """Note that the node lives."""
+
+    async def silent_nodes(self, before: int) -> list[str]:
+        """Nodes whose last heartbeat is older than `before`."""
+
+    async def forget_node(self, node: str) -> None:
+        """Remove a node: it stopped, or all it held has been resumed."""
+
+    def nodes(self) -> Steps[list[NodeRecord]]:
+        """All nodes known."""
+
+    async def register_queues(self, partitions: dict[str, int]) -> dict[str, tuple[int, bool]]:
+        """Make the queues known; answers for each (partitions, the greatest ever registered, and paused)."""

@@ -1,0 +1,51 @@
+"""The trigger channel: carries triggers to the nodes that own their partitions. At least once is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from fairlead.model import PartitionKey, Trigger
+from fairlead.ports.wake import Wake
+
+Room = Callable[[str, int], int]
+"""How many more triggers the look-ahead takes for a (queue, priority)."""
+
+
+class TriggerChannel(Protocol):
+    """One per application. `announce` is the submitter's side, the rest is the node's."""
+
+    def announce(self, wake: Wake) -> None:
+        """Tell the nodes, after the commit, from any thread; never blocks for long, never raises: a lost wake is healed."""
+
+    async def open(self, on_wake: Callable[[Wake], None]) -> None:
+        """Start receiving; `on_wake` is called in the event loop for every wake that arrives."""
+
+    def assign(self, partitions: Collection[PartitionKey]) -> None:
+        """From now on this node owns exactly these; triggers already in the store will be received too."""
+
+    async def receive(self, room: Room) -> Sequence[Trigger]:
+        """The next triggers of the owned partitions, for which there is room, a better priority first.
+        Waits while there are none. A trigger may come twice."""
+
+    def room_freed(self) -> None:
+        """The look-ahead has room again."""
+
+    async def close(self) -> None:
+        """Stop receiving and let go of everything."""
+
+
+class Bell(Protocol):
+    """How wakes travel between processes that share a database."""
+
+    def ring(self, wake: Wake) -> None:
+        """Tell all listeners, from any thread; never blocks, never raises."""
+
+    async def listen(self, on_wake: Callable[[Wake], None]) -> None:
+        """Start listening; `on_wake` runs in the event loop. An interruption ends with a "look everywhere"."""
+
+    async def close(self) -> None:
+        """Stop listening."""
+
+    def wait_finished(self, task_id: str, timeout: float) -> None:
+        """Block this thread until the task may have finished, or `timeout` seconds have passed."""

@@ -1,0 +1,232 @@
+"""The task store on PostgreSQL."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import chain, repeat
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from fairlead.model import Finish, GrabbedTask, NewTask, State, Submitted
+from fairlead.ports.statements import Copy, Row, Steps
+from fairlead.ports.task_store import Completed, Grab
+from fairlead.ports.wake import Lane, Wake, pieces
+from fairlead.stores.postgres_database import PostgresDatabase, Single
+from fairlead.stores.sql_file import load
+from fairlead.stores.sql_store import SqlTaskStore, batch
+
+MOST_NOTIFY_BYTES = 7900  # PostgreSQL takes less than 8000
+COPY_FROM = 50
+"""Tasks from which COPY is quicker than one INSERT."""
+
+_by_id = attrgetter("id")
+
+
+class PostgresTaskStore(SqlTaskStore):
+    """Tasks in PostgreSQL. What happens often is one statement for a whole batch, and one round trip."""
+
+    database: PostgresDatabase
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        super().__init__(database, load("postgres.sql"))
+
+    # the user's side --------------------------------------------------------------------------------------------------
+
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+        if 0 < len(tasks) < COPY_FROM and all(task.unique_key is None for task in tasks):
+            params, due = _columns(tasks)
+            rows = yield Single(self.sql["insert_tasks"], params)
+            return [Submitted(task.id, True) for task in tasks], _inserted(rows, due)
+        return (yield from super().submission(tasks))
+
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[Wake]:
+        if len(tasks) < COPY_FROM:
+            params, due = _columns(tasks)
+            return _inserted((yield self.statement("insert_tasks", *params)), due)
+        ready = [task for task in tasks if task.run_at <= task.submitted_at]
+        lanes: list[Lane] = []
+        if ready:
+            # A place before all of theirs: the rows take their own from the column's default.
+            seq = (yield from self.next_seqs(1))[0]
+            lanes = [Lane(*lane, seq) for lane in sorted(set(map(attrgetter("queue", "partition", "priority"), ready)))]
+            yield Copy("fairlead_tasks", _READY_COLUMNS, copy_rows(ready, waiting=False))
+        due = None
+        if len(ready) < len(tasks):
+            waiting = [task for task in tasks if task.run_at > task.submitted_at]
+            due = min(task.run_at for task in waiting)
+            yield Copy("fairlead_tasks", _WAITING_COLUMNS, copy_rows(waiting, waiting=True))
+        wake = Wake(ready=lanes, due=due)
+        yield from self.announce(wake)
+        return wake
+
+    def _claim(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
+        first: dict[tuple[str, str | None], NewTask] = {}
+        for task in tasks:
+            first.setdefault((task.queue, task.unique_key), task)
+        owners: dict[tuple[str, str | None], str] = {}
+        # More than once only when the cleaner deletes a taken key between the two statements.
+        while missing := sorted(key for key in first if key not in owners):
+            queues, keys = [key[0] for key in missing], [key[1] for key in missing]
+            ids, times = [first[key].id for key in missing], [first[key].submitted_at for key in missing]
+            yield self.statement("claim_unique_keys", queues, keys, ids, times)
+            for queue, key, owner in (yield self.statement("unique_key_owners", queues, keys)):
+                owners[queue, key] = owner
+        return owners
+
+    def next_seqs(self, count: int) -> Steps[Sequence[int]]:
+        return [row[0] for row in (yield self.statement("next_seqs", count))]
+
+    def announce(self, wake: Wake) -> Steps[None]:
+        yield self.statement("announce", [piece.decode() for piece in pieces(wake, MOST_NOTIFY_BYTES)])
+
+    # the node's side --------------------------------------------------------------------------------------------------
+
+    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+        # Not durable on its own: a crash of the server that undoes a grab also ends the connection its run would finish by.
+        return await self.database.run_async(self._grab(node, wanted, now), durable=False)
+
+    def _grab(self, node: str, wanted: Sequence[Grab], now: int) -> Steps[list[GrabbedTask]]:
+        # By id, so that two nodes that want the same tasks wait for each other instead of dead-locking.
+        wanted = sorted(wanted, key=_by_id)
+        ids, versions = [w.id for w in wanted], [w.version for w in wanted]
+        paths, stuck_ats = [w.path for w in wanted], [w.stuck_at for w in wanted]
+        rows = yield Single(self.sql["grab"], (ids, versions, paths, stuck_ats, node, now))
+        return [GrabbedTask(*row) for row in rows]
+
+    def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        if all(f.next_state == State.DONE and f.result is None and f.error_type is None for f in finishes):
+            return self._complete_done(node, finishes)
+        return super().completion(node, [_storable(f) for f in finishes])
+
+    def _complete_done(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        finishes = sorted(finishes, key=_by_id)
+        ids, versions = [f.id for f in finishes], [f.version for f in finishes]
+        starts, ends = [f.started_at for f in finishes], [f.finished_at for f in finishes]
+        count, kept = (yield Single(self.sql["complete_done"], (ids, versions, starts, ends, node)))[0]
+        return Completed([] if count == len(ids) else sorted(set(ids).difference(kept or ())), None)
+
+    def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
+        rows = [
+            (f.id, f.version, f.outcome, f.next_state, f.started_at, f.finished_at, f.error_type, f.error_text)
+            for f in sorted(finishes, key=_by_id)
+        ]
+        return len((yield self.statement("record_attempts", batch(rows), node)))
+
+
+def _storable(finish: Finish) -> Finish:
+    """PostgreSQL has no text with a NUL in it; an error text may have one."""
+    if "\0" not in (finish.error_text or ""):
+        return finish
+    return msgspec.structs.replace(finish, error_text=(finish.error_text or "").replace("\0", "\N{REPLACEMENT CHARACTER}"))
+
+
+# one INSERT -----------------------------------------------------------------------------------------------------------
+
+_insert_fields = attrgetter(
+    "id", "queue", "partition", "name", "priority", "fairness_key", "weight", "ordering_key", "unique_key", "keep_result",
+    "submitted_at", "run_at", "context", "payload_format", "payload",
+)  # fmt: skip
+
+
+def _columns(tasks: Sequence[NewTask]) -> tuple[tuple[Any, ...], int | None]:
+    """Parameters of insert_tasks, and when the first of those that wait is due."""
+    due = min((task.run_at for task in tasks if not task.is_due), default=None)
+    return (*map(list, zip(*map(_insert_fields, tasks), strict=True)), due), due
+
+
+def _inserted(rows: Sequence[Row], due: int | None) -> Wake:
+    return Wake(ready=[Lane(*row[:4]) for row in rows if row[3] is not None], due=due)
+
+
+# binary COPY ----------------------------------------------------------------------------------------------------------
+
+_HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
+_TRAILER = struct.pack(">h", -1)
+_NULL = struct.pack(">i", -1)
+
+_SHARED_COLUMNS = (
+    "queue", "partition", "name", "priority", "fairness_key", "weight", "keep_result", "submitted_at", "run_at", "context",
+    "payload_format",
+)  # fmt: skip
+_STATE_COLUMNS = ("state", "ready_at", "triggered_at", "wake_at")
+# ready_seq: left to its default, the next place, for those that are ready; given as NULL for those that wait.
+_READY_COLUMNS = ("id", *_SHARED_COLUMNS, *_STATE_COLUMNS, "ordering_key", "unique_key", "payload")
+_WAITING_COLUMNS = ("id", *_SHARED_COLUMNS, *_STATE_COLUMNS, "ready_seq", "ordering_key", "unique_key", "payload")
+
+_shared_fields = attrgetter(*_SHARED_COLUMNS)
+
+
+def copy_rows(tasks: Sequence[NewTask], waiting: bool) -> bytes:
+    """The tasks in the binary COPY format, columns as in _READY_COLUMNS or _WAITING_COLUMNS.
+
+    What tasks of a batch have in common is encoded once for each distinct combination; the rest is joined from whole
+    columns, about a microsecond for a task.
+    """
+    heads = repeat(struct.pack(">hi", len(_WAITING_COLUMNS if waiting else _READY_COLUMNS), 16))
+    ids = [bytes.fromhex(task.id.replace("-", "")) for task in tasks]
+    shared = list(map(_Shared(waiting).__getitem__, map(_shared_fields, tasks)))
+    payloads = [task.payload for task in tasks]
+    lengths = map(struct.Struct(">i").pack, map(len, payloads))
+    orderings = map(_Texts().__getitem__, [task.ordering_key for task in tasks])
+    uniques = map(_Texts().__getitem__, [task.unique_key for task in tasks])
+    rows = zip(heads, ids, shared, orderings, uniques, lengths, payloads)  # noqa: B905 - heads never ends
+    return b"".join(chain((_HEADER,), chain.from_iterable(rows), (_TRAILER,)))
+
+
+class _Texts(dict[str | None, bytes]):
+    """Encoded texts, each made when first asked for."""
+
+    def __missing__(self, value: str | None) -> bytes:
+        encoded = self[value] = _text(value)
+        return encoded
+
+
+class _Shared(dict[tuple[Any, ...], bytes]):
+    """Encoded fields that many tasks of a batch have in common, by their values, each made when first asked for."""
+
+    def __init__(self, waiting: bool) -> None:
+        super().__init__()
+        self._waiting = waiting
+
+    def __missing__(self, fields: tuple[Any, ...]) -> bytes:
+        (queue, partition, name, priority, fairness_key, weight, keep_result, submitted_at, run_at, context,
+         payload_format) = fields  # fmt: skip
+        encoded = self[fields] = b"".join(
+            (
+                _text(queue),
+                _smallint(partition),
+                _text(name),
+                _smallint(priority),
+                _text(fairness_key),
+                struct.pack(">id", 8, weight),
+                struct.pack(">i?", 1, keep_result),
+                _bigint(submitted_at),
+                _bigint(run_at),
+                _text(context),
+                _text(payload_format),
+                _text(State.WAITING if self._waiting else State.SUBMITTED),
+                _bigint(None if self._waiting else submitted_at),
+                _bigint(None if self._waiting else submitted_at),
+                _bigint(run_at if self._waiting else None),
+                _NULL if self._waiting else b"",
+            )
+        )
+        return encoded
+
+
+def _text(value: str | None) -> bytes:
+    if value is None:
+        return _NULL
+    encoded = value.encode()
+    return struct.pack(">i", len(encoded)) + encoded
+
+
+def _smallint(value: int) -> bytes:
+    return struct.pack(">ih", 2, value)
+
+
+def _bigint(value: int | None) -> bytes:
+    return _NULL if value is None else struct.pack(">iq", 8, value)

@@ -1,0 +1,300 @@
+-- Statements of the PostgreSQL store. $1, $2 ... are the parameters in order. Batches come as one JSON array where they
+-- are rare and as arrays of columns where every microsecond counts (insert_tasks, grab, complete_done).
+-- Ids are text outside and uuid inside. Whatever writes several rows takes them in the order given, by ascending id or key.
+
+-- name: next_seqs
+SELECT nextval('fairlead_ready_seq') FROM generate_series(1, $1::integer)
+
+-- name: announce
+SELECT pg_notify('fairlead_wake', message) FROM unnest($1::text[]) AS message
+
+-- name: claim_unique_keys
+-- $1 queues, $2 unique keys, $3 ids, $4 submitted_at
+INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at)
+SELECT queue, unique_key, id, submitted_at
+  FROM unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) WITH ORDINALITY AS u (queue, unique_key, id, submitted_at, n)
+ ORDER BY n
+ON CONFLICT DO NOTHING
+
+-- name: unique_key_owners
+SELECT k.queue, k.unique_key, k.task_id::text
+  FROM unnest($1::text[], $2::text[]) AS u (queue, unique_key)
+  JOIN fairlead_unique_keys k ON k.queue = u.queue AND k.unique_key = u.unique_key
+
+-- name: insert_tasks
+-- $1 id, $2 queue, $3 partition, $4 name, $5 priority, $6 fairness_key, $7 weight, $8 ordering_key, $9 unique_key,
+-- $10 keep_result, $11 submitted_at, $12 run_at, $13 context, $14 payload_format, $15 payload; $16: the earliest run_at of
+-- those that wait, or NULL. The wake goes out with the commit; one too long for NOTIFY says "look everywhere".
+WITH given AS (
+    SELECT *, run_at <= submitted_at AS is_due
+      FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::text[], $5::smallint[], $6::text[], $7::double precision[],
+                  $8::text[], $9::text[], $10::boolean[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::bytea[])
+           WITH ORDINALITY
+           AS g (id, queue, partition, name, priority, fairness_key, weight, ordering_key, unique_key, keep_result,
+                 submitted_at, run_at, context, payload_format, payload, n)
+     ORDER BY n
+), inserted AS (
+    INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
+           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, wake_at, context, payload_format, payload)
+    SELECT id, queue, partition, name, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, priority, fairness_key,
+           weight, ordering_key, unique_key, keep_result, submitted_at, run_at, CASE WHEN is_due THEN submitted_at END,
+           CASE WHEN is_due THEN submitted_at END, CASE WHEN is_due THEN nextval('fairlead_ready_seq') END,
+           CASE WHEN NOT is_due THEN run_at END, context, payload_format, payload
+      FROM given
+    RETURNING queue, partition, priority, ready_seq
+), lanes AS (
+    SELECT queue, partition, priority, min(ready_seq) AS first_seq
+      FROM inserted WHERE ready_seq IS NOT NULL GROUP BY queue, partition, priority
+), wake AS (
+    SELECT json_strip_nulls(json_build_object(
+               'ready', (SELECT json_agg(json_build_array(queue, partition, priority, first_seq)) FROM lanes),
+               'due', $16::bigint))::text AS message
+)
+SELECT lanes.*, pg_notify('fairlead_wake', CASE WHEN octet_length(message) < 7900 THEN message ELSE '{}' END)
+  FROM wake LEFT JOIN lanes ON true
+
+-- name: ready
+SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key
+  FROM fairlead_tasks
+ WHERE state = 'SUBMITTED' AND queue = $1 AND partition = $2 AND priority = $3 AND ready_seq > $4
+ ORDER BY ready_seq
+ LIMIT $5
+
+-- name: grab
+-- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at; $5 node, $6 now
+UPDATE fairlead_tasks t
+   SET state = 'PROCESSING', version = t.version + 1, attempt = t.attempt + 1, tries = t.tries + 1, node = $5,
+       grabbed_at = $6, trigger_path = w.path, stuck_at = w.stuck_at
+  FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::bigint[]) AS w (id, version, path, stuck_at)
+ WHERE t.id = w.id AND t.version = w.version AND t.state = 'SUBMITTED'
+RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.submitted_at, t.run_at, t.ready_at,
+          t.grabbed_at, t.keep_result, t.context
+
+-- name: complete_done
+-- The whole end of a batch that is DONE without results: attempts kept, tasks gone. $1 ids ascending, $2 versions,
+-- $3 started_at, $4 finished_at; $5 node. Answers how many, and which when that is not all.
+WITH gone AS (
+    DELETE FROM fairlead_tasks t
+     USING unnest($1::uuid[], $2::integer[], $3::bigint[], $4::bigint[]) AS f (id, version, started_at, finished_at)
+     WHERE t.id = f.id AND t.version = f.version AND t.state = 'PROCESSING' AND t.node = $5
+    RETURNING t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
+              t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.grabbed_at, f.started_at,
+              f.finished_at, t.node, t.trigger_path, length(t.payload) AS payload_bytes
+), kept AS (
+    INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight,
+           ordering_key, unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at,
+           finished_at, outcome, next_state, node, trigger_path, payload_bytes)
+    SELECT id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key, version,
+           submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, 'done', 'DONE', node,
+           trigger_path, payload_bytes
+      FROM gone
+    RETURNING task_id
+)
+SELECT count(*), CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(task_id::text) END FROM kept
+
+-- name: record_attempts
+-- $1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
+-- $2: the node that must hold them; NULL: whoever does. Locked here, so that what follows finds them as they were.
+INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
+       unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       next_state, error_type, error_text, node, trigger_path, payload_bytes)
+SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
+       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.grabbed_at, (j ->> 4)::bigint,
+       (j ->> 5)::bigint, j ->> 2, j ->> 3, j ->> 6, j ->> 7, t.node, t.trigger_path, length(t.payload)
+  FROM json_array_elements($1::json) AS j
+  JOIN fairlead_tasks t ON t.id = (j ->> 0)::uuid
+ WHERE t.version = (j ->> 1)::integer AND ($2::text IS NULL OR (t.state = 'PROCESSING' AND t.node = $2))
+   FOR UPDATE OF t
+RETURNING task_id::text
+
+-- name: held
+SELECT t.id::text
+  FROM json_array_elements($1::json) AS j
+  JOIN fairlead_tasks t ON t.id = (j ->> 0)::uuid
+ WHERE t.version = (j ->> 1)::integer AND t.state = 'PROCESSING' AND t.node = $2
+
+-- name: delete_held
+DELETE FROM fairlead_tasks t
+ USING json_array_elements($1::json) AS j
+ WHERE t.id = (j ->> 0)::uuid AND t.version = (j ->> 1)::integer AND t.state = 'PROCESSING' AND t.node = $2
+
+-- name: continue_held
+-- $1: [[id, version, next_state, run_at, ready_at, ready_seq, tries_spent, resets_tries, error_type, error_text], ...]
+UPDATE fairlead_tasks t
+   SET state = f.next_state, version = t.version + 1, run_at = coalesce(f.run_at, t.run_at), ready_at = f.ready_at,
+       triggered_at = f.ready_at, ready_seq = f.ready_seq,
+       wake_at = CASE WHEN f.next_state = 'WAITING' THEN coalesce(f.run_at, t.run_at) END, node = NULL, stuck_at = NULL,
+       tries = CASE WHEN f.resets_tries THEN 0 ELSE t.tries - 1 + f.tries_spent END,
+       trigger_path = 'hook', error_type = f.error_type, error_text = f.error_text
+  FROM (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version, j ->> 2 AS next_state, (j ->> 3)::bigint AS run_at,
+               (j ->> 4)::bigint AS ready_at, (j ->> 5)::bigint AS ready_seq, (j ->> 6)::integer AS tries_spent,
+               (j ->> 7)::boolean AS resets_tries, j ->> 8 AS error_type, j ->> 9 AS error_text
+          FROM json_array_elements($1::json) AS j) AS f
+ WHERE t.id = f.id AND t.version = f.version AND t.state = 'PROCESSING' AND t.node = $2
+RETURNING t.queue, t.partition, t.priority, t.ready_seq, t.state, t.run_at
+
+-- name: keep_result
+INSERT INTO fairlead_results (task_id, finished_at, result) VALUES ($1::text::uuid, $2, $3) ON CONFLICT DO NOTHING
+
+-- name: hand_back
+-- $1: [[id, version], ...]
+UPDATE fairlead_tasks t
+   SET state = 'SUBMITTED', version = t.version + 1, attempt = t.attempt - 1, tries = t.tries - 1, node = NULL,
+       stuck_at = NULL, grabbed_at = NULL
+  FROM json_array_elements($1::json) AS j
+ WHERE t.id = (j ->> 0)::uuid AND t.version = (j ->> 1)::integer AND t.state = 'PROCESSING' AND t.node = $2
+RETURNING t.queue, t.partition, t.priority, t.ready_seq
+
+-- name: still_held
+SELECT t.id::text
+  FROM json_array_elements_text($1::json) AS j
+  JOIN fairlead_tasks t ON t.id = j::uuid
+ WHERE t.state = 'PROCESSING' AND t.node = $2
+
+-- name: due
+SELECT id::text, version, run_at
+  FROM fairlead_tasks
+ WHERE wake_at <= $1
+ ORDER BY wake_at, id
+ LIMIT $2
+   FOR UPDATE SKIP LOCKED
+
+-- name: make_ready
+-- $1: [[id, version, ready_seq], ...]; $2: now; $3: trigger path
+UPDATE fairlead_tasks t
+   SET state = 'SUBMITTED', version = t.version + 1, ready_at = $2, triggered_at = $2, ready_seq = (j ->> 2)::bigint,
+       wake_at = NULL, node = NULL, stuck_at = NULL, trigger_path = $3
+  FROM json_array_elements($1::json) AS j
+ WHERE t.id = (j ->> 0)::uuid AND t.version = (j ->> 1)::integer
+RETURNING t.queue, t.partition, t.priority, t.ready_seq
+
+-- name: next_due
+SELECT min(wake_at) FROM fairlead_tasks WHERE wake_at IS NOT NULL
+
+-- name: held_by
+SELECT id::text, version, node
+  FROM fairlead_tasks
+ WHERE state = 'PROCESSING' AND node IN (SELECT json_array_elements_text($1::json))
+ LIMIT $2
+   FOR UPDATE OF fairlead_tasks SKIP LOCKED
+
+-- name: stuck_ids
+SELECT id::text FROM fairlead_tasks WHERE state = 'PROCESSING' AND stuck_at < $1 ORDER BY stuck_at LIMIT $2
+
+-- name: end_task
+DELETE FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2 RETURNING id::text
+
+-- name: move_task
+-- $3: state, $4: run_at, $5: now when SUBMITTED else NULL, $6: ready_seq or NULL, $7: true to count tries anew
+UPDATE fairlead_tasks
+   SET state = $3::text, version = version + 1, run_at = $4::bigint, ready_at = $5::bigint, triggered_at = $5::bigint,
+       ready_seq = $6::bigint, wake_at = CASE WHEN $3::text = 'WAITING' THEN $4::bigint END, node = NULL, stuck_at = NULL,
+       grabbed_at = NULL, trigger_path = 'hook', tries = CASE WHEN $7::boolean THEN 0 ELSE tries END
+ WHERE id = $1::text::uuid AND version = $2
+RETURNING queue, partition, priority, ready_seq
+
+-- name: error_task
+UPDATE fairlead_tasks
+   SET state = 'ERROR', version = version + 1, ready_seq = NULL, wake_at = NULL, node = NULL, stuck_at = NULL,
+       error_type = $3::text, error_text = $4::text
+ WHERE id = $1::text::uuid AND version = $2
+RETURNING id::text
+
+-- name: tasks
+SELECT id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
+       unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+  FROM fairlead_tasks
+ WHERE ($1::text IS NULL OR state = $1::text) AND ($2::text IS NULL OR queue = $2::text)
+   AND ($3::text IS NULL OR name = $3::text) AND ($4::text IS NULL OR fairness_key = $4::text)
+   AND ($5::bigint IS NULL OR submitted_at < $5::bigint)
+ ORDER BY fairlead_tasks.id
+ LIMIT $6
+
+-- name: task
+SELECT id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
+       unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+  FROM fairlead_tasks WHERE id = $1::text::uuid
+
+-- name: last_attempt
+SELECT task_id::text, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight,
+       ordering_key, unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, NULL::text,
+       payload_bytes
+  FROM fairlead_attempts WHERE task_id = $1::text::uuid ORDER BY attempt DESC, xid DESC, seq DESC LIMIT 1
+
+-- name: payload
+SELECT payload, payload_format FROM fairlead_tasks WHERE id = $1::text::uuid
+
+-- name: attempts
+SELECT seq, task_id::text, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, version,
+       submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome, next_state, error_type,
+       error_text, node, trigger_path, payload_bytes
+  FROM fairlead_attempts WHERE task_id = $1::text::uuid ORDER BY attempt, xid, seq
+
+-- name: result
+SELECT result FROM fairlead_results WHERE task_id = $1::text::uuid
+
+-- name: incidents
+SELECT id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
+       unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+  FROM fairlead_tasks WHERE state = 'ERROR' ORDER BY submitted_at LIMIT $1
+
+-- name: clean_attempts
+DELETE FROM fairlead_attempts a
+ USING (SELECT xid, seq, finished_at FROM fairlead_attempts ORDER BY xid, seq LIMIT $2) AS old
+ WHERE a.xid = old.xid AND a.seq = old.seq AND old.finished_at < $1
+RETURNING a.seq
+
+-- name: clean_results
+DELETE FROM fairlead_results
+ WHERE task_id IN (SELECT task_id FROM fairlead_results WHERE finished_at < $1 ORDER BY finished_at LIMIT $2)
+RETURNING task_id
+
+-- name: clean_unique_keys
+DELETE FROM fairlead_unique_keys u
+ USING (SELECT queue, unique_key FROM fairlead_unique_keys k
+         WHERE k.submitted_at < $1 AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = k.task_id)
+         ORDER BY k.submitted_at LIMIT $2) AS old
+ WHERE u.queue = old.queue AND u.unique_key = old.unique_key
+RETURNING u.task_id
+
+-- name: queue_counts
+SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue, state
+
+-- name: queues
+SELECT queue, partitions, paused FROM fairlead_queues ORDER BY queue
+
+-- name: register_queue
+INSERT INTO fairlead_queues AS q (queue, partitions) VALUES ($1, $2)
+ON CONFLICT (queue) DO UPDATE SET partitions = excluded.partitions WHERE q.partitions < excluded.partitions
+
+-- name: pause
+UPDATE fairlead_queues SET paused = $2 WHERE queue = $1 RETURNING queue
+
+-- name: heartbeat
+INSERT INTO fairlead_nodes (node, started_at, seen_at, queues) VALUES ($1, $2, $2, $3)
+ON CONFLICT (node) DO UPDATE SET seen_at = excluded.seen_at, queues = excluded.queues
+
+-- name: silent_nodes
+SELECT node FROM fairlead_nodes WHERE seen_at < $1
+
+-- name: forget_node
+DELETE FROM fairlead_nodes WHERE node = $1
+
+-- name: nodes
+SELECT node, started_at, seen_at, queues FROM fairlead_nodes ORDER BY started_at
+
+-- name: acquire_lease
+INSERT INTO fairlead_leases AS l (name, owner, range_id, expires_at) VALUES ($1, $2, 1, $3)
+ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, range_id = l.range_id + 1, expires_at = excluded.expires_at
+ WHERE l.owner = '' OR l.expires_at < $4
+RETURNING name, range_id
+
+-- name: renew_leases
+UPDATE fairlead_leases SET expires_at = $2 WHERE owner = $1 AND expires_at >= $3 RETURNING name, range_id
+
+-- name: release_leases
+UPDATE fairlead_leases SET owner = '', expires_at = 0
+ WHERE owner = $1 AND name IN (SELECT json_array_elements_text($2::json))
+
+-- name: leases
+SELECT name, owner, range_id, expires_at FROM fairlead_leases WHERE owner <> '' AND expires_at >= $1 ORDER BY name

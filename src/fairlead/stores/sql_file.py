@@ -1,0 +1,19 @@
+"""SQL files: named statements that an operator can read and run."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+
+
+def load(file_name: str) -> dict[str, str]:
+    """The statements of a file in this package, by name. A block starts with a line `-- name: NAME`."""
+    text = resources.files(__package__).joinpath(file_name).read_text()
+    parts = _NAME.split(text)
+    return {name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def _without_comments(body: str) -> str:
+    return "\n".join(line for line in body.strip().splitlines() if not line.startswith("--"))

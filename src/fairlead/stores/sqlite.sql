@@ -1,0 +1,232 @@
+-- Statements of the SQLite store. ?1, ?2 ... are the parameters in order; batches come as one JSON array, so that each
+-- batch is one step of the engine, however many tasks it holds.
+
+-- name: next_seqs
+UPDATE fairlead_sequence SET value = value + ?1 RETURNING value - ?1
+
+-- name: claim_unique_key
+INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT DO NOTHING
+
+-- name: unique_key_owners
+SELECT k.queue, k.unique_key, k.task_id
+  FROM json_each(?1) j
+  CROSS JOIN fairlead_unique_keys k ON k.queue = j.value ->> 0 AND k.unique_key = j.value ->> 1
+
+-- name: insert_task
+INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
+       keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, trigger_path, context, payload_format, payload)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, 'hook', ?17, ?18, ?19)
+
+-- name: ready
+SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key
+  FROM fairlead_tasks
+ WHERE state = 'SUBMITTED' AND queue = ?1 AND partition = ?2 AND priority = ?3 AND ready_seq > ?4
+ ORDER BY ready_seq
+ LIMIT ?5
+
+-- name: grab
+-- ?1: [[id, version, path, stuck_at], ...]
+UPDATE fairlead_tasks
+   SET state = 'PROCESSING', version = fairlead_tasks.version + 1, attempt = attempt + 1, tries = tries + 1, node = ?2,
+       grabbed_at = ?3, trigger_path = w.path, stuck_at = w.stuck_at
+  FROM (SELECT value ->> 0 AS id, value ->> 1 AS version, value ->> 2 AS path, value ->> 3 AS stuck_at
+          FROM json_each(?1)) AS w
+ WHERE fairlead_tasks.id = w.id AND fairlead_tasks.version = w.version AND state = 'SUBMITTED'
+RETURNING id, version, attempt, tries, payload, payload_format, submitted_at, run_at, ready_at, grabbed_at, keep_result, context
+
+-- name: record_attempts
+-- ?1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
+-- ?2: the node that must hold them; NULL: whoever does
+INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
+       unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       next_state, error_type, error_text, node, trigger_path, payload_bytes)
+SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
+       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.grabbed_at, j.value ->> 4,
+       j.value ->> 5, j.value ->> 2, j.value ->> 3, j.value ->> 6, j.value ->> 7, t.node, t.trigger_path, length(t.payload)
+  FROM json_each(?1) j
+  CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
+ WHERE t.version = j.value ->> 1 AND (?2 IS NULL OR (t.state = 'PROCESSING' AND t.node = ?2))
+
+-- name: held
+SELECT t.id
+  FROM json_each(?1) j
+  CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
+ WHERE t.version = j.value ->> 1 AND t.state = 'PROCESSING' AND t.node = ?2
+
+-- name: delete_held
+DELETE FROM fairlead_tasks
+ WHERE seq IN (SELECT t.seq
+                 FROM json_each(?1) j
+                 CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
+                WHERE t.version = j.value ->> 1 AND t.state = 'PROCESSING' AND t.node = ?2)
+
+-- name: continue_held
+-- ?1: [[id, version, next_state, run_at, ready_at, ready_seq, tries_spent, resets_tries, error_type, error_text], ...]
+UPDATE fairlead_tasks
+   SET state = f.next_state, version = fairlead_tasks.version + 1, run_at = coalesce(f.run_at, fairlead_tasks.run_at),
+       ready_at = f.ready_at, triggered_at = f.ready_at, ready_seq = f.ready_seq, node = NULL, stuck_at = NULL,
+       tries = CASE WHEN f.resets_tries THEN 0 ELSE tries - 1 + f.tries_spent END,
+       trigger_path = 'hook', error_type = f.error_type, error_text = f.error_text
+  FROM (SELECT value ->> 0 AS id, value ->> 1 AS version, value ->> 2 AS next_state, value ->> 3 AS run_at,
+               value ->> 4 AS ready_at, value ->> 5 AS ready_seq, value ->> 6 AS tries_spent, value ->> 7 AS resets_tries,
+               value ->> 8 AS error_type, value ->> 9 AS error_text
+          FROM json_each(?1)) AS f
+ WHERE fairlead_tasks.id = f.id AND fairlead_tasks.version = f.version AND state = 'PROCESSING' AND node = ?2
+RETURNING queue, partition, priority, ready_seq, state, run_at
+
+-- name: keep_result
+INSERT INTO fairlead_results (task_id, finished_at, result) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING
+
+-- name: hand_back
+-- ?1: [[id, version], ...]
+UPDATE fairlead_tasks
+   SET state = 'SUBMITTED', version = fairlead_tasks.version + 1, attempt = attempt - 1, tries = tries - 1, node = NULL,
+       stuck_at = NULL, grabbed_at = NULL
+  FROM (SELECT value ->> 0 AS id, value ->> 1 AS version FROM json_each(?1)) AS h
+ WHERE fairlead_tasks.id = h.id AND fairlead_tasks.version = h.version AND state = 'PROCESSING' AND node = ?2
+RETURNING queue, partition, priority, ready_seq
+
+-- name: still_held
+SELECT t.id
+  FROM json_each(?1) j
+  CROSS JOIN fairlead_tasks t ON t.id = j.value
+ WHERE t.state = 'PROCESSING' AND t.node = ?2
+
+-- name: due
+SELECT id, version, run_at FROM fairlead_tasks WHERE state = 'WAITING' AND run_at <= ?1 ORDER BY run_at, id LIMIT ?2
+
+-- name: make_ready
+-- ?1: [[id, version, ready_seq], ...]; ?2: now; ?3: trigger path
+UPDATE fairlead_tasks
+   SET state = 'SUBMITTED', version = fairlead_tasks.version + 1, ready_at = ?2, triggered_at = ?2, ready_seq = d.ready_seq,
+       node = NULL, stuck_at = NULL, trigger_path = ?3
+  FROM (SELECT value ->> 0 AS id, value ->> 1 AS version, value ->> 2 AS ready_seq FROM json_each(?1)) AS d
+ WHERE fairlead_tasks.id = d.id AND fairlead_tasks.version = d.version
+RETURNING queue, partition, priority, ready_seq
+
+-- name: next_due
+SELECT min(run_at) FROM fairlead_tasks WHERE state = 'WAITING'
+
+-- name: held_by
+SELECT id, version, node FROM fairlead_tasks
+ WHERE state = 'PROCESSING' AND node IN (SELECT value FROM json_each(?1))
+ LIMIT ?2
+
+-- name: stuck_ids
+SELECT id FROM fairlead_tasks WHERE state = 'PROCESSING' AND stuck_at < ?1 ORDER BY stuck_at LIMIT ?2
+
+-- name: end_task
+DELETE FROM fairlead_tasks WHERE id = ?1 AND version = ?2 RETURNING id
+
+-- name: move_task
+-- ?3: state, ?4: run_at, ?5: now when SUBMITTED else NULL, ?6: ready_seq or NULL, ?7: 1 to count tries anew
+UPDATE fairlead_tasks
+   SET state = ?3, version = version + 1, run_at = ?4, ready_at = ?5, triggered_at = ?5, ready_seq = ?6, node = NULL,
+       stuck_at = NULL, grabbed_at = NULL, trigger_path = 'hook', tries = CASE WHEN ?7 THEN 0 ELSE tries END
+ WHERE id = ?1 AND version = ?2
+RETURNING queue, partition, priority, ready_seq
+
+-- name: error_task
+UPDATE fairlead_tasks
+   SET state = 'ERROR', version = version + 1, ready_seq = NULL, node = NULL, stuck_at = NULL, error_type = ?3, error_text = ?4
+ WHERE id = ?1 AND version = ?2
+RETURNING id
+
+-- name: tasks
+SELECT id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
+       submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+  FROM fairlead_tasks
+ WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
+   AND (?4 IS NULL OR fairness_key = ?4) AND (?5 IS NULL OR submitted_at < ?5)
+ ORDER BY id
+ LIMIT ?6
+
+-- name: task
+SELECT id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
+       submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+  FROM fairlead_tasks WHERE id = ?1
+
+-- name: last_attempt
+SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
+       unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, NULL, payload_bytes
+  FROM fairlead_attempts WHERE task_id = ?1 ORDER BY attempt DESC, seq DESC LIMIT 1
+
+-- name: payload
+SELECT payload, payload_format FROM fairlead_tasks WHERE id = ?1
+
+-- name: attempts
+SELECT seq, task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, version,
+       submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome, next_state, error_type,
+       error_text, node, trigger_path, payload_bytes
+  FROM fairlead_attempts WHERE task_id = ?1 ORDER BY seq
+
+-- name: result
+SELECT result FROM fairlead_results WHERE task_id = ?1
+
+-- name: incidents
+SELECT id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
+       submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+  FROM fairlead_tasks WHERE state = 'ERROR' ORDER BY submitted_at LIMIT ?1
+
+-- name: clean_attempts
+DELETE FROM fairlead_attempts
+ WHERE seq IN (SELECT seq FROM fairlead_attempts ORDER BY seq LIMIT ?2) AND finished_at < ?1
+RETURNING seq
+
+-- name: clean_results
+DELETE FROM fairlead_results
+ WHERE task_id IN (SELECT task_id FROM fairlead_results WHERE finished_at < ?1 ORDER BY finished_at LIMIT ?2)
+RETURNING task_id
+
+-- name: clean_unique_keys
+DELETE FROM fairlead_unique_keys
+ WHERE (queue, unique_key) IN (SELECT queue, unique_key FROM fairlead_unique_keys k
+                                WHERE k.submitted_at < ?1
+                                  AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = k.task_id)
+                                ORDER BY k.submitted_at LIMIT ?2)
+RETURNING task_id
+
+-- name: queue_counts
+SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue, state
+
+-- name: queues
+SELECT queue, partitions, paused FROM fairlead_queues ORDER BY queue
+
+-- name: register_queue
+INSERT INTO fairlead_queues (queue, partitions) VALUES (?1, ?2)
+ON CONFLICT (queue) DO UPDATE SET partitions = max(partitions, excluded.partitions) WHERE partitions < excluded.partitions
+
+-- name: pause
+UPDATE fairlead_queues SET paused = ?2 WHERE queue = ?1 RETURNING queue
+
+-- name: heartbeat
+INSERT INTO fairlead_nodes (node, started_at, seen_at, queues) VALUES (?1, ?2, ?2, ?3)
+ON CONFLICT (node) DO UPDATE SET seen_at = excluded.seen_at, queues = excluded.queues
+
+-- name: silent_nodes
+SELECT node FROM fairlead_nodes WHERE seen_at < ?1
+
+-- name: forget_node
+DELETE FROM fairlead_nodes WHERE node = ?1
+
+-- name: nodes
+SELECT node, started_at, seen_at, queues FROM fairlead_nodes ORDER BY started_at
+
+-- name: acquire_lease
+INSERT INTO fairlead_leases (name, owner, range_id, expires_at) VALUES (?1, ?2, 1, ?3)
+ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, range_id = range_id + 1, expires_at = excluded.expires_at
+ WHERE owner = '' OR expires_at < ?4
+RETURNING name, range_id
+
+-- name: renew_leases
+UPDATE fairlead_leases SET expires_at = ?2 WHERE owner = ?1 AND expires_at >= ?3 RETURNING name, range_id
+
+-- name: release_leases
+UPDATE fairlead_leases SET owner = '', expires_at = 0 WHERE owner = ?1 AND name IN (SELECT value FROM json_each(?2))
+
+-- name: leases
+SELECT name, owner, range_id, expires_at FROM fairlead_leases WHERE owner <> '' AND expires_at >= ?1 ORDER BY name
+
+-- name: changes
+SELECT changes()

@@ -1,0 +1,195 @@
+"""One SQLite file: its connections, its transactions, its single writer."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.ports.statements import Steps
+from fairlead.stores.drivers import drive, executor, executor_async, drive_async
+
+T = TypeVar("T")
+
+SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
+OLDEST_SQLITE = (3, 38, 0)  # the JSON operator ->>
+
+
+class SqliteDatabase:
+    """Connections to one SQLite file in WAL mode.
+
+    Writes of the event loop go through one thread that puts all that wait into one transaction (group commit): one
+    fsync for many batches. `synchronous` is SQLite's own setting; FULL (the default) survives a power cut.
+    """
+
+    dialect = "sqlite"
+
+    def __init__(self, path: str | Path, synchronous: str = "FULL", busy_timeout: float = 30.0) -> None:
+        if synchronous.upper() not in SYNCHRONOUS:
+            raise ConfigurationError(f"synchronous={synchronous!r}: use one of {', '.join(SYNCHRONOUS)}")
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            raise ConfigurationError(f"SQLite {sqlite3.sqlite_version} is too old; 3.38 or later is needed")
+        self.path = Path(path)
+        self.location = str(path)
+        self.synchronous = synchronous.upper()
+        self.busy_timeout = busy_timeout
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._reader: sqlite3.Connection | None = None
+        self._writer = _Writer(self)
+
+    def connect(self) -> sqlite3.Connection:
+        """A new connection with our settings; the caller closes it. Raises StoreUnavailable when the file cannot be opened."""
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self.synchronous}")  # one of SYNCHRONOUS
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("PRAGMA cache_size = -16000")
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"cannot open {self.path}: {error}") from error
+        return connection
+
+    @contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection for a moment, from those at rest."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+    def run(self, steps: Steps[T]) -> T:
+        with self.connection() as connection, transaction(connection):
+            return drive(steps, executor(connection))
+
+    async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
+        """`durable=False`: a power cut (not a crash of the process) may undo this transaction if no later one was durable."""
+        return await asyncio.wrap_future(self._writer.enqueue(steps, durable))
+
+    async def read(self, steps: Steps[T]) -> T:
+        # A reader never waits for a writer in WAL mode: quicker here than through any thread.
+        if self._reader is None:
+            self._reader = self.connect()
+        return drive(steps, executor(self._reader))
+
+    def join(self, connection: Any, steps: Steps[T]) -> T:
+        return drive(steps, executor(connection))
+
+    async def join_async(self, connection: Any, steps: Steps[T]) -> T:
+        return await drive_async(steps, await executor_async(connection))
+
+    def close(self) -> None:
+        """Close every connection at rest; what waits to be written is written first."""
+        self._writer.close()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        while self._idle:
+            self._idle.pop().close()
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """BEGIN IMMEDIATE to COMMIT, or ROLLBACK when anything is raised. Raises StoreUnavailable for SQLite's own troubles."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except sqlite3.OperationalError as error:
+        raise StoreUnavailable(f"SQLite: {error}") from error
+
+
+class _Writer:
+    """The thread that writes for the event loop: everything that waits goes into one transaction."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self._waiting: deque[tuple[Steps[Any], bool, Future[Any]]] = deque()
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def enqueue(self, steps: Steps[T], durable: bool) -> Future[T]:
+        future: Future[T] = Future()
+        with self._condition:
+            self._waiting.append((steps, durable, future))
+            if self._thread is None:
+                self._closing = False
+                self._thread = threading.Thread(target=self._run, name="fairlead-sqlite-writer", daemon=True)
+                self._thread.start()
+            self._condition.notify()
+        return future
+
+    def close(self) -> None:
+        with self._condition:
+            thread, self._thread, self._closing = self._thread, None, True
+            self._condition.notify()
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        with self._database.connection() as connection:
+            synchronous = self._database.synchronous
+            while True:
+                with self._condition:
+                    while not self._waiting and not self._closing:
+                        self._condition.wait()
+                    if not self._waiting:
+                        break
+                    batch = list(self._waiting)
+                    self._waiting.clear()
+                batch = [entry for entry in batch if entry[2].set_running_or_notify_cancel()]
+                wanted = self._database.synchronous
+                if wanted in ("FULL", "EXTRA") and not any(durable for _, durable, _ in batch):
+                    wanted = "NORMAL"
+                if wanted != synchronous:
+                    connection.execute(f"PRAGMA synchronous = {wanted}")
+                    synchronous = wanted
+                self._write(connection, batch)
+            connection.execute(f"PRAGMA synchronous = {self._database.synchronous}")
+
+    def _write(self, connection: sqlite3.Connection, batch: list[tuple[Steps[Any], bool, Future[Any]]]) -> None:
+        """All in one transaction. Each has its savepoint, so that one that fails takes no other with it."""
+        execute = executor(connection)
+        results: list[tuple[Future[Any], Any]] = []
+        failures: list[tuple[Future[Any], BaseException]] = []
+        try:
+            with transaction(connection):
+                for steps, _, future in batch:
+                    if len(batch) > 1:
+                        connection.execute("SAVEPOINT work")
+                    try:
+                        results.append((future, drive(steps, execute)))
+                    except Exception as error:
+                        if len(batch) == 1 or not connection.in_transaction:
+                            raise
+                        connection.execute("ROLLBACK TO work")
+                        failures.append((future, error))
+                    if len(batch) > 1:
+                        connection.execute("RELEASE work")
+        except Exception as error:
+            failures = [(future, error) for _, _, future in batch]
+            results = []
+        for future, result in results:
+            future.set_result(result)
+        for future, failure in failures:
+            future.set_exception(failure)
