@@ -23,7 +23,7 @@ from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
 from fairlead.ports.wake import Wake
 from fairlead.queue import DEFAULT_PARTITIONS, Queue
-from fairlead.stores.migrate import check, migrate
+from fairlead.stores.migrate import check, is_new, migrate
 from fairlead.task import Draft, Task, encode, joined_connection
 from fairlead.transaction import Transaction, announce_after_commit
 
@@ -262,8 +262,8 @@ class App:
         store = self.connections.store
         if not self._checked:
             with self._lock:
-                if store.dialect == "sqlite":
-                    migrate(store.database, only_if_new=True)
+                if store.database.dialect == "sqlite" and is_new(store.database):
+                    migrate(store.database)  # a file of one's own starts with nothing else; a server is an operator's
                 check(store.database)
                 self._checked = True
         return store

@@ -136,6 +136,10 @@ class GrabbedTask(msgspec.Struct, frozen=True, gc=False):
     grabbed_at: int
     keep_result: bool
     context: str | None
+    row: int = 0
+    """The store's own address of the task row; 0 when it has none."""
+    batch: int = 0
+    """Which grab this was; the node tells the store when all of a batch has ended."""
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
@@ -154,6 +158,8 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     """JSON of the return value, when the task keeps its result."""
     run_at: int | None = None
     """When next_state is WAITING: the next earliest start. When SUBMITTED: at once, at the end of its queue."""
+    row: int = 0
+    """As in the grabbed task."""
     spends_try: bool = True
     """False for a snooze and for a task handed back unrun at shutdown."""
     resets_tries: bool = False

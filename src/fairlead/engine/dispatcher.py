@@ -60,6 +60,7 @@ class Dispatcher:
         self._wanted = asyncio.Event()
         self.in_flight: dict[str, Execution] = {}
         """Grabbed and not yet completed, by task id."""
+        self._batches: set[int] = set()
 
     def wake(self) -> None:
         """There may be something to dispatch: a trigger came, a slot was freed."""
@@ -119,11 +120,18 @@ class Dispatcher:
             execution = Execution(trigger, task, handlers.get(trigger.name))
             in_flight[task.id] = execution
             executions.append(execution)
+        self._batches.update(task.batch for task in grabbed)
         if by_id:
             self._observer.counted("lost_grabs", len(by_id))
             self._unbook(list(by_id.values()))
         self._observer.grabbed([(execution.trigger, execution.grabbed) for execution in executions])
         return executions
+
+    def ended_batches(self) -> list[int]:
+        """Grabs of which nothing is in flight any more; each is told once."""
+        ended = self._batches - {execution.grabbed.batch for execution in self.in_flight.values()}
+        self._batches -= ended
+        return sorted(ended)
 
     def _stuck_at(self, name: str, now: int) -> int:
         handler = self._handlers.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -39,6 +39,7 @@ class Membership:
         seen: Callable[[View], None],
         in_flight: Callable[[], Collection[str]],
         taken_away: Callable[[Collection[str]], None],
+        ended_batches: Callable[[], Sequence[int]],
         clock: Clock,
     ) -> None:
         self._node = node
@@ -47,6 +48,7 @@ class Membership:
         self._seen = seen
         self._in_flight = in_flight
         self._taken_away = taken_away
+        self._ended_batches = ended_batches
         self._clock = clock
         self._look = asyncio.Event()
 
@@ -73,6 +75,8 @@ class Membership:
         """One round."""
         now = self._clock.now()
         await self._store.heartbeat(self._node, sorted(self._partitions), now)
+        if ended := self._ended_batches():
+            await self._store.forget_grabs(self._node, ended)
         queues = await self._store.register_queues(self._partitions)
         nodes = await self._store.database.read(self._store.nodes())
         members = frozenset(

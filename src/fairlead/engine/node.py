@@ -116,7 +116,7 @@ class Node:
         )  # fmt: skip
         self._membership = Membership(
             name, store, {queue.name: queue.partitions for queue in queues}, self._seen,
-            self.dispatcher.in_flight.keys, self._taken_away, clock,
+            self.dispatcher.in_flight.keys, self._taken_away, self.dispatcher.ended_batches, clock,
         )  # fmt: skip
 
     # life -------------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Node:
         self.dispatcher.wake()
 
     def _assigned(self, owned: frozenset[PartitionKey]) -> None:
-        for lost in self._known_partitions - owned:
+        if lost := self._known_partitions - owned:
             dropped = self.table.drop(lost)
             self.intake.taken(dropped)
             self.intake.forget(dropped)

@@ -27,7 +27,7 @@ def succeeded(execution: Execution, result: object, now: int) -> Finish:
         except (TypeError, ValueError) as error:
             return failed(execution, InvalidTask(f"its result cannot be kept as JSON: {error}"), now)
     return Finish(
-        grabbed.id, grabbed.version, Outcome.DONE, State.DONE, execution.started_at, now, None, None, kept
+        grabbed.id, grabbed.version, Outcome.DONE, State.DONE, execution.started_at, now, None, None, kept, None, grabbed.row
     )
 
 
@@ -65,7 +65,7 @@ def stopped(execution: Execution, now: int) -> Finish | None:
         grabbed = execution.grabbed
         return Finish(
             grabbed.id, grabbed.version, Outcome.CANCELLED, State.SUBMITTED, execution.started_at, now,
-            None, "the worker shut down", None, None, spends_try=False,
+            None, "the worker shut down", None, None, grabbed.row, spends_try=False,
         )  # fmt: skip
     return None
 
@@ -106,6 +106,7 @@ def _finish(
         error_text(error),
         None,
         run_at,
+        grabbed.row,
         spends_try,
         resets_tries,
     )

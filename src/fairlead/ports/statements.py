@@ -43,6 +43,12 @@ Steps = Generator[Step, Sequence[Row], T]
 class Database(Protocol):
     """A SQL database as stores, channels and coordinators use it. Each run is one transaction, all or nothing."""
 
+    dialect: str
+    """Which migrations are its own: "sqlite" or "postgres"."""
+
+    location: str
+    """Which database it is, for messages; no secrets."""
+
     def run(self, steps: Steps[T]) -> T:
         """Run the steps now, from any thread. Raises StoreUnavailable when the database cannot be reached."""
 

@@ -128,6 +128,9 @@ class TaskStore(Protocol):
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
         """Which of these this node still holds in PROCESSING."""
 
+    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+        """All tasks of these grabs have ended: the store need not remember that they were grabbed together."""
+
     async def held(self, node: str) -> list[tuple[str, int]]:
         """(id, version) of everything this node holds in PROCESSING."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import resources
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import SchemaMismatch
@@ -30,15 +30,6 @@ _EXISTS = {
 _APPLIED = "SELECT version, name FROM fairlead_schema ORDER BY version"
 
 
-class SqlDatabase(Database, Protocol):
-    """A database whose dialect has migrations."""
-
-    dialect: str
-    """"sqlite" or "postgres"."""
-    location: str
-    """Which database, for messages; no secrets."""
-
-
 class Migration(NamedTuple):
     """One file of migrations/<dialect>."""
 
@@ -61,13 +52,13 @@ def migrations(dialect: str) -> list[Migration]:
     return sorted(found)
 
 
-def migrate(database: SqlDatabase) -> list[str]:
+def migrate(database: Database) -> list[str]:
     """Apply what is missing; answers the names applied. Safe to run twice and by many processes at once.
     Raises SchemaMismatch when the tables are newer than this code, and then changes nothing."""
     return database.run(_migrate(database))
 
 
-def check(database: SqlDatabase) -> None:
+def check(database: Database) -> None:
     """Raises SchemaMismatch when the tables are missing, older or newer than this code; says which and what to run."""
     applied = database.run(_applied(database.dialect))
     known = migrations(database.dialect)
@@ -77,8 +68,14 @@ def check(database: SqlDatabase) -> None:
     missing = [migration.name for migration in known[len(applied) :]]
     if missing:
         raise SchemaMismatch(
-            f"the tables in {database.location} are older than this code: {', '.join(missing)} not applied; run `fairlead migrate`"
+            f"the tables in {database.location} are older than this code: {', '.join(missing)} not applied; "
+            "run `fairlead migrate`"
         )
+
+
+def is_new(database: Database) -> bool:
+    """True when no migration was ever applied."""
+    return not database.run(_applied(database.dialect))
 
 
 def print_sql(dialect: str) -> str:
@@ -86,7 +83,7 @@ def print_sql(dialect: str) -> str:
     return "\n".join(f"-- {migration.name}\n{migration.sql.strip()}\n" for migration in migrations(dialect))
 
 
-def _migrate(database: SqlDatabase) -> Steps[list[str]]:
+def _migrate(database: Database) -> Steps[list[str]]:
     dialect = database.dialect
     if dialect == "postgres":
         # SQLite needs no lock: its transaction begins as the only writer.
@@ -109,15 +106,15 @@ def _applied(dialect: str) -> Steps[list[Row]]:
     return list((yield Statement(_APPLIED)))
 
 
-def _refuse_newer(database: SqlDatabase, applied: list[Row] | Row) -> None:
+def _refuse_newer(database: Database, applied: list[Row] | Row) -> None:
     """Raises SchemaMismatch unless what is applied is how our own migrations begin."""
     ours = [(migration.version, migration.name) for migration in migrations(database.dialect)]
     theirs = [(row[0], row[1]) for row in applied]
     if theirs != ours[: len(theirs)]:
         strange = next(name for (version, name) in theirs if (version, name) not in ours)
         raise SchemaMismatch(
-            f"the tables in {database.location} are newer than this code: {strange} is not known here; upgrade fairlead "
-            f"(this code knows {ours[-1][1]} as its last; `fairlead migrate` cannot go back)"
+            f"the tables in {database.location} are newer than this code: {strange} is not known here; upgrade "
+            f"fairlead (this code knows {ours[-1][1]} as its last; `fairlead migrate` cannot go back)"
         )
 
 

@@ -8,8 +8,6 @@ from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any
 
-import msgspec
-
 from fairlead.model import Finish, GrabbedTask, NewTask, State, Submitted
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Completed, Grab
@@ -38,9 +36,9 @@ class PostgresTaskStore(SqlTaskStore):
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
         if 0 < len(tasks) < COPY_FROM and all(task.unique_key is None for task in tasks):
             params, due = _columns(tasks)
-            rows = yield Single(self.sql["insert_tasks"], params)
-            return [Submitted(task.id, True) for task in tasks], _inserted(rows, due)
-        return (yield from super().submission(tasks))
+            answers = [Submitted(task.id, True) for task in tasks]
+            return Single(self.statement("insert_tasks", *params), lambda rows: (answers, _inserted(rows, due)))
+        return super().submission(tasks)
 
     def insert(self, tasks: Sequence[NewTask]) -> Steps[Wake]:
         if len(tasks) < COPY_FROM:
@@ -85,7 +83,7 @@ class PostgresTaskStore(SqlTaskStore):
     # the node's side --------------------------------------------------------------------------------------------------
 
     async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
-        # Not durable on its own: a crash of the server that undoes a grab also ends the connection its run would finish by.
+        # Not durable on its own: a crash of the server that undoes a grab also refuses the end of its run.
         return await self.database.run_async(self._grab(node, wanted, now), durable=False)
 
     def _grab(self, node: str, wanted: Sequence[Grab], now: int) -> Steps[list[GrabbedTask]]:
@@ -93,20 +91,24 @@ class PostgresTaskStore(SqlTaskStore):
         wanted = sorted(wanted, key=_by_id)
         ids, versions = [w.id for w in wanted], [w.version for w in wanted]
         paths, stuck_ats = [w.path for w in wanted], [w.stuck_at for w in wanted]
-        rows = yield Single(self.sql["grab"], (ids, versions, paths, stuck_ats, node, now))
-        return [GrabbedTask(*row) for row in rows]
+        statement = self.statement("grab", ids, versions, paths, stuck_ats, node, now)
+        return Single(statement, lambda rows: [GrabbedTask(*row) for row in rows])
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         if all(f.next_state == State.DONE and f.result is None and f.error_type is None for f in finishes):
             return self._complete_done(node, finishes)
-        return super().completion(node, [_storable(f) for f in finishes])
+        return super().completion(node, finishes)
 
     def _complete_done(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         finishes = sorted(finishes, key=_by_id)
         ids, versions = [f.id for f in finishes], [f.version for f in finishes]
         starts, ends = [f.started_at for f in finishes], [f.finished_at for f in finishes]
-        count, kept = (yield Single(self.sql["complete_done"], (ids, versions, starts, ends, node)))[0]
-        return Completed([] if count == len(ids) else sorted(set(ids).difference(kept or ())), None)
+
+        def answer(rows: Sequence[Row]) -> Completed:
+            count, kept = rows[0]
+            return Completed([] if count == len(ids) else sorted(set(ids).difference(kept or ())), None)
+
+        return Single(self.statement("complete_done", ids, versions, starts, ends, node), answer)
 
     def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
         rows = [
@@ -116,17 +118,11 @@ class PostgresTaskStore(SqlTaskStore):
         return len((yield self.statement("record_attempts", batch(rows), node)))
 
 
-def _storable(finish: Finish) -> Finish:
-    """PostgreSQL has no text with a NUL in it; an error text may have one."""
-    if "\0" not in (finish.error_text or ""):
-        return finish
-    return msgspec.structs.replace(finish, error_text=(finish.error_text or "").replace("\0", "\N{REPLACEMENT CHARACTER}"))
-
-
 # one INSERT -----------------------------------------------------------------------------------------------------------
 
 _insert_fields = attrgetter(
-    "id", "queue", "partition", "name", "priority", "fairness_key", "weight", "ordering_key", "unique_key", "keep_result",
+    "id", "queue", "partition", "name", "priority", "fairness_key", "weight", "ordering_key", "unique_key",
+    "keep_result",
     "submitted_at", "run_at", "context", "payload_format", "payload",
 )  # fmt: skip
 
@@ -148,7 +144,8 @@ _TRAILER = struct.pack(">h", -1)
 _NULL = struct.pack(">i", -1)
 
 _SHARED_COLUMNS = (
-    "queue", "partition", "name", "priority", "fairness_key", "weight", "keep_result", "submitted_at", "run_at", "context",
+    "queue", "partition", "name", "priority", "fairness_key", "weight", "keep_result", "submitted_at", "run_at",
+    "context",
     "payload_format",
 )  # fmt: skip
 _STATE_COLUMNS = ("state", "ready_at", "triggered_at", "wake_at")

@@ -7,7 +7,7 @@ import os
 import re
 import select
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
 from typing import Any, TypeVar
@@ -52,20 +52,41 @@ _RETRIABLE = ("08", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
 """SQLSTATEs after which another try may work: connection, lost race, resources, shutdown, system, read-only standby,
 lock timeout; and the database or role that an operator still has to make."""
 
-_LIBPQ_ONLY = {"connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout"}
+_PROTOCOL_VIOLATION = "08P01"  # filed under connections, but a mistake of ours
+_LIBPQ_ONLY = {
+    "connect_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
+}
 
 
-class Single(Statement):
-    """A statement that is all of its transaction: one round trip instead of three. No step comes before or after it."""
+class Single(Generator[Step, Sequence[Row], T]):
+    """Steps of one statement only. Run alone they cost one round trip instead of three; as a part of other steps
+    (`yield from`) they are steps like any."""
 
-    __slots__ = ()
+    def __init__(self, statement: Statement, answer: Callable[[Sequence[Row]], T]) -> None:
+        self.statement = statement
+        self.answer = answer
+        self._is_begun = False
+
+    def send(self, value: Sequence[Row] | None) -> Step:
+        if self._is_begun:
+            raise StopIteration(self.answer(value or ()))
+        self._is_begun = True
+        return self.statement
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Step:
+        return super().throw(typ, val, tb)
 
 
 class PostgresDatabase:
     """Connections to one PostgreSQL database: psycopg from threads, asyncpg from event loops.
 
-    At most `pool_size` connections from threads, and for each event loop as many of each kind. All are opened when first
-    needed and dropped when found dead.
+    At most `pool_size` connections from threads, and for each event loop as many of each kind. All are opened when
+    first needed and dropped when found dead.
     """
 
     dialect = "postgres"
@@ -85,7 +106,11 @@ class PostgresDatabase:
         """A new psycopg connection in autocommit; the caller closes it. Raises StoreUnavailable."""
         with self.failures():
             return psycopg.connect(
-                self.url, autocommit=True, application_name="fairlead", connect_timeout=self._timeout, prepare_threshold=2
+                self.url,
+                autocommit=True,
+                application_name="fairlead",
+                connect_timeout=self._timeout,
+                prepare_threshold=2,
             )
 
     @contextmanager
@@ -114,25 +139,32 @@ class PostgresDatabase:
                 return connection
             connection.close()
 
+    def _close_rested(self) -> None:
+        while (connection := self._rested()) is not None:
+            connection.close()
+
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
         with self.connection() as connection:
             with self.failures():
                 connection.execute("BEGIN")
-            yield connection  # left by an error: the connection is given back inside its transaction, and closed
+            try:
+                yield connection
+            except Exception:
+                if not connection.closed:
+                    connection.rollback()
+                raise
             with self.failures():
                 connection.execute("COMMIT")
 
     def run(self, steps: Steps[T]) -> T:
-        with self.connection() as connection, self.failures():
+        with self.connection() as connection, self.failures(connection):
             execute = executor(connection)
-            first, result = _first(steps)
-            if first is None:
-                return result  # type: ignore[return-value]
-            if isinstance(first, Single):
-                return drive(_only(steps, first), execute)
+            if isinstance(steps, Single):
+                answer: T = steps.answer(execute(steps.statement))
+                return answer
             with connection.transaction():
-                return drive(_resumed(steps, first), execute)
+                return drive(steps, execute)
 
     # event loops ------------------------------------------------------------------------------------------------------
 
@@ -149,7 +181,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def connection_async(self, kind: Kind = Kind.NODE) -> AsyncIterator[asyncpg.Connection]:
-        """A connection for a moment, from those at rest in the running loop; dropped when anything is left open on it."""
+        """A connection for a moment, from those at rest in the running loop; dropped when left in a transaction."""
         pool = self._pool(kind)
         connection = await pool.acquire()
         is_cut_off = True
@@ -175,22 +207,25 @@ class PostgresDatabase:
             transaction = connection.transaction()
             with self.failures(connection):
                 await transaction.start()
-            yield connection  # left by an error: the connection is given back inside its transaction, and closed
+            try:
+                yield connection
+            except Exception:
+                if not connection.is_closed():
+                    await transaction.rollback()
+                raise
             with self.failures(connection):
                 await transaction.commit()
 
     async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
-        first, result = _first(steps)
-        if first is None:
-            return result  # type: ignore[return-value]
         async with self.connection_async(Kind.NODE if durable else Kind.RELAXED) as connection:
             with self.failures(connection):
                 execute = asyncpg_executor(connection)
-                if isinstance(first, Single):
-                    return await drive_async(_only(steps, first), execute)
+                if isinstance(steps, Single):
+                    answer: T = steps.answer(await execute(steps.statement))
+                    return answer
                 await connection.execute("BEGIN")
                 try:
-                    result = await drive_async(_resumed(steps, first), execute)
+                    result = await drive_async(steps, execute)
                     await connection.execute("COMMIT")
                 except Exception:
                     if not connection.is_closed():
@@ -214,33 +249,36 @@ class PostgresDatabase:
     # all of them ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def failures(self, connection: asyncpg.Connection | None = None) -> Iterator[None]:
-        """What the drivers raise becomes StoreUnavailable where another try may work, SchemaMismatch for missing tables."""
+    def failures(self, connection: psycopg.Connection[Any] | asyncpg.Connection | None = None) -> Iterator[None]:
+        """What the drivers raise becomes StoreUnavailable if another try may work, SchemaMismatch for missing tables."""
         try:
             yield
         except (psycopg.Error, asyncpg.PostgresError) as error:
             state = error.sqlstate or ""
             if state in ("42P01", "42703"):
                 raise SchemaMismatch(f"{self.location}: {_line(error)}; run `fairlead migrate`") from error
-            is_stale_plan = isinstance(error, asyncpg.InvalidCachedStatementError) or "cached plan" in str(error)
+            is_stale_plan = "cached plan must not change result type" in str(error)
+            if is_stale_plan and isinstance(connection, psycopg.Connection):
+                # The others have prepared it too. (asyncpg forgets its own.)
+                connection.close()
+                self._close_rested()
             lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
-            if lost or is_stale_plan or state.startswith(_RETRIABLE):
+            if lost or is_stale_plan or (state.startswith(_RETRIABLE) and state != _PROTOCOL_VIOLATION):
                 raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
             raise
         except (OSError, TimeoutError) as error:
             raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
-        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            # Of our own mistakes the driver also speaks as InterfaceError; what tells them apart is the connection.
-            if connection is not None and connection.is_closed():
-                raise StoreUnavailable(f"{self.location}: the connection was lost") from error
-            raise
         except asyncpg.ClientConfigurationError as error:
             raise ConfigurationError(f"{self.location}: {_line(error)}") from None
+        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            # Of our own mistakes the driver also speaks as InterfaceError; what tells them apart is the connection.
+            if isinstance(connection, asyncpg.Connection) and connection.is_closed():
+                raise StoreUnavailable(f"{self.location}: the connection was lost") from error
+            raise
 
     def close(self) -> None:
         """Close what is at rest: the threads' connections, and those of event loops without waiting for the server."""
-        while (connection := self._rested()) is not None:
-            connection.close()
+        self._close_rested()
         for loop, pools in list(self._pools.items()):
             for pool in pools.values():
                 pool.terminate(loop)
@@ -300,57 +338,14 @@ class _AsyncPool:
             loop.call_soon_threadsafe(connection.terminate)
 
 
-def _first(steps: Steps[T]) -> tuple[Step | None, T | None]:
-    """The first step, or None and the answer when there is nothing to do."""
-    try:
-        return next(steps), None
-    except StopIteration as stop:
-        return None, stop.value
-
-
-def _resumed(steps: Steps[T], first: Step) -> Steps[T]:
-    """The steps from their first one, which was taken already."""
-    try:
-        step = first
-        while True:
-            try:
-                rows = yield step
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(rows)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        steps.close()
-
-
-def _only(steps: Steps[T], first: Step) -> Steps[T]:
-    rows = yield first
-    try:
-        steps.send(rows)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    raise RuntimeError("a Single statement must be all of its transaction, but another step came after it")
-
-
 def _is_alive(connection: psycopg.Connection[Any]) -> bool:
-    """False when the server hung up while the connection was at rest. No round trip: a look at the socket."""
+    """False when the server spoke while the connection was at rest: a last word before it hung up, as a rule. No round
+    trip, only a look at the socket."""
     if connection.closed:
         return False
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
-    if not poll.poll(0):
-        return True
-    try:
-        connection.pgconn.consume_input()
-    except psycopg.Error:
-        return False
-    return connection.pgconn.status == psycopg.pq.ConnStatus.OK
+    return not poll.poll(0)
 
 
 def _line(error: BaseException) -> str:
@@ -365,14 +360,17 @@ def _read_url(url: str) -> tuple[str, str, str, int]:
         parts = urlsplit(url)
         scheme = parts.scheme.partition("+")[0]
         if scheme not in ("postgresql", "postgres"):
-            raise ValueError
+            raise ValueError(scheme)
+        _ = parts.port  # raises ValueError for one that is no number
         parts = parts._replace(scheme="postgresql")
         clean = urlunsplit(parts)
         known = psycopg.conninfo.conninfo_to_dict(clean)
         timeout = int(known.get("connect_timeout") or CONNECT_TIMEOUT)
     except (ValueError, psycopg.Error):
         # Not chained, not quoted: the text may hold a password.
-        raise ConfigurationError("cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database") from None
+        raise ConfigurationError(
+            "cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database"
+        ) from None
     query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name not in _LIBPQ_ONLY])
     host, port = known.get("host") or "local socket", known.get("port") or 5432
     location = f"PostgreSQL at {host}:{port}/{known.get('dbname') or ''}"

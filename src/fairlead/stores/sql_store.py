@@ -34,7 +34,7 @@ NIL = "00000000-0000-0000-0000-000000000000"
 _MOST_HELD = 100_000
 
 
-def batch(rows: Sequence[Sequence[Any]]) -> str:
+def batch(rows: Sequence[Any]) -> str:
     """Parameter rows as one JSON array."""
     return _json.encode(rows).decode()
 
@@ -91,6 +91,8 @@ class SqlTaskStore:
     # the user's side --------------------------------------------------------------------------------------------------
 
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+        if not tasks:
+            return [], Wake()
         keyed = [task for task in tasks if task.unique_key is not None]
         if not keyed:
             wake = yield from self.insert(tasks)
@@ -141,7 +143,9 @@ class SqlTaskStore:
         rows = yield self.statement("result", canonical(task_id))
         return bytes(rows[0][0]) if rows else None
 
-    def move(self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool) -> Steps[Wake | None]:
+    def move(
+        self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
+    ) -> Steps[Wake | None]:
         task_id = canonical(task_id)
         ready_at = ready_seq = None
         if to == State.SUBMITTED:
@@ -195,7 +199,9 @@ class SqlTaskStore:
 
     # the node's side --------------------------------------------------------------------------------------------------
 
-    def ready(self, queue: str, partition: int, priority: int, above: int, limit: int) -> Steps[list[tuple[int, Trigger]]]:
+    def ready(
+        self, queue: str, partition: int, priority: int, above: int, limit: int
+    ) -> Steps[list[tuple[int, Trigger]]]:
         rows = yield self.statement("ready", queue, partition, priority, above, limit)
         return [
             (seq, Trigger(id, version, queue, partition, name, priority, fairness_key, weight, ordering_key))
@@ -209,6 +215,7 @@ class SqlTaskStore:
         return await self.database.run_async(self.completion(node, finishes))
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        finishes = [_storable(f) for f in finishes]
         held = yield from self._record(node, finishes)
         refused: list[str] = []
         if held < len(finishes):
@@ -329,7 +336,12 @@ class SqlTaskStore:
             return Woken(0, None)
         yield self.statement(
             "record_attempts",
-            batch([_lost(task_id, version, State.SUBMITTED, now, f"node {node} stopped") for task_id, version, node in held]),
+            batch(
+                [
+                    _lost(task_id, version, State.SUBMITTED, now, f"node {node} stopped")
+                    for task_id, version, node in held
+                ]
+            ),
             None,
         )
         return (yield from self._make_ready([row[:2] for row in held], now, TriggerPath.HEAL))
@@ -382,7 +394,14 @@ class SqlTaskStore:
         return [row[0] for row in await self.database.read(self._one("silent_nodes", before))]
 
     async def forget_node(self, node: str) -> None:
-        await self.database.run_async(self._one("forget_node", node))
+        await self.database.run_async(self._forget_node(node))
+
+    def _forget_node(self, node: str) -> Steps[None]:
+        yield self.statement("forget_grabs_of", node)
+        yield self.statement("forget_node", node)
+
+    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+        await self.database.run_async(self._one("forget_grabs", node, batch(batches)))
 
     def _one(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
         return (yield self.statement(name, *params))
@@ -398,6 +417,15 @@ class SqlTaskStore:
         yield Many(self.sql["register_queue"], sorted(partitions.items()))
         rows = yield self.statement("queues")
         return {queue: (count, bool(paused)) for queue, count, paused in rows if queue in partitions}
+
+
+def _storable(finish: Finish) -> Finish:
+    """An error text may hold a NUL; PostgreSQL has no such text and SQLite's JSON ends at it."""
+    if "\0" not in (finish.error_text or ""):
+        return finish
+    return msgspec.structs.replace(
+        finish, error_text=(finish.error_text or "").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    )
 
 
 def _lost(task_id: str, version: int, to: State, now: int, reason: str) -> tuple[Any, ...]:

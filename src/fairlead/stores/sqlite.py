@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.model import Finish, GrabbedTask, NewTask, State
-from fairlead.ports.statements import Many, Steps
-from fairlead.ports.task_store import Grab
+from fairlead.ports.statements import Many, Row, Steps
+from fairlead.ports.task_store import Completed, Grab
 from fairlead.ports.wake import Wake
 from fairlead.stores.sql_file import load
 from fairlead.stores.sql_store import SqlTaskStore, batch, lanes_of
@@ -26,19 +26,17 @@ class SqliteTaskStore(SqlTaskStore):
         return range(before + 1, before + count + 1)
 
     def insert(self, tasks: Sequence[NewTask]) -> Steps[Wake]:
-        due = [task for task in tasks if task.is_due]
-        seqs = iter((yield from self.next_seqs(len(due))) if due else ())
         rows = []
         ready = []
-        for t in tasks:
+        for seq, t in zip((yield from self.next_seqs(len(tasks))), tasks, strict=True):
             if t.run_at <= t.submitted_at:
-                state, ready_at, seq = State.SUBMITTED.value, t.submitted_at, next(seqs)
+                state, ready_at, ready_seq = State.SUBMITTED.value, t.submitted_at, seq
                 ready.append((t.queue, t.partition, t.priority, seq))
             else:
-                state, ready_at, seq = State.WAITING.value, None, None
+                state, ready_at, ready_seq = State.WAITING.value, None, None
             rows.append(
-                (t.id, t.queue, t.partition, t.name, state, t.priority, t.fairness_key, t.weight, t.ordering_key,
-                 t.unique_key, t.keep_result, t.submitted_at, t.run_at, ready_at, ready_at, seq, t.context,
+                (seq, t.id, t.queue, t.partition, t.name, state, t.priority, t.fairness_key, t.weight, t.ordering_key,
+                 t.unique_key, t.keep_result, t.submitted_at, t.run_at, ready_at, ready_seq, t.context,
                  t.payload_format, t.payload)
             )  # fmt: skip
         yield Many(self.sql["insert_task"], rows)
@@ -49,9 +47,38 @@ class SqliteTaskStore(SqlTaskStore):
         return await self.database.run_async(self._grab(node, wanted, now), durable=False)
 
     def _grab(self, node: str, wanted: Sequence[Grab], now: int) -> Steps[list[GrabbedTask]]:
-        params = batch([(w.id, w.version, w.path, w.stuck_at) for w in wanted])
-        rows = yield self.statement("grab", params, node, now)
-        return [GrabbedTask(*row) for row in rows]
+        alike: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        for w in wanted:
+            alike.setdefault((w.path, w.stuck_at), []).append((w.id, w.version))
+        rows: list[Row] = []
+        for (path, stuck_at), tasks in alike.items():
+            rows += yield self.statement("grab", batch(tasks), node, now, path, stuck_at)
+        if not rows:
+            return []
+        earliest = min(stuck_at for _, stuck_at in alike)
+        number = (yield self.statement("note_grab", node, earliest, batch([row[-1] for row in rows])))[0][0]
+        return [GrabbedTask(*row, number) for row in rows]
+
+    def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        done = [f for f in finishes if f.next_state == State.DONE and f.result is None]
+        if done:
+            rows = [(f.row, f.version, f.started_at, f.finished_at) for f in done]
+            yield self.statement("record_done", batch(rows), node)
+            recorded = (yield self.statement("changes"))[0][0]
+            if recorded < len(done):
+                held = {row[0] for row in (yield self.statement("held", batch([(f.id, f.version) for f in done]), node))}
+                refused = [f.id for f in done if f.id not in held]
+                done = [f for f in done if f.id in held]
+            else:
+                refused = []
+            yield self.statement("delete_done", batch([f.row for f in done]))
+            if len(rows) == len(finishes):
+                return Completed(refused, None)
+            rest = yield from super().completion(
+                node, [f for f in finishes if f.next_state != State.DONE or f.result is not None]
+            )
+            return Completed(refused + rest.refused, rest.wake)
+        return (yield from super().completion(node, finishes))
 
     def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
         rows = [
@@ -60,5 +87,3 @@ class SqliteTaskStore(SqlTaskStore):
         ]
         yield self.statement("record_attempts", batch(rows), node)
         return (yield self.statement("changes"))[0][0]  # type: ignore[no-any-return]
-
-

@@ -14,9 +14,9 @@ SELECT k.queue, k.unique_key, k.task_id
   CROSS JOIN fairlead_unique_keys k ON k.queue = j.value ->> 0 AND k.unique_key = j.value ->> 1
 
 -- name: insert_task
-INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
+INSERT INTO fairlead_tasks (seq, id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
        keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, trigger_path, context, payload_format, payload)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, 'hook', ?17, ?18, ?19)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?15, ?16, 'hook', ?17, ?18, ?19)
 
 -- name: ready
 SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key
@@ -26,14 +26,39 @@ SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key
  LIMIT ?5
 
 -- name: grab
--- ?1: [[id, version, path, stuck_at], ...]
+-- ?1: [[id, version], ...]; ?4: trigger path; ?5: stuck_at
 UPDATE fairlead_tasks
    SET state = 'PROCESSING', version = fairlead_tasks.version + 1, attempt = attempt + 1, tries = tries + 1, node = ?2,
-       grabbed_at = ?3, trigger_path = w.path, stuck_at = w.stuck_at
-  FROM (SELECT value ->> 0 AS id, value ->> 1 AS version, value ->> 2 AS path, value ->> 3 AS stuck_at
-          FROM json_each(?1)) AS w
+       grabbed_at = ?3, trigger_path = ?4, stuck_at = ?5
+  FROM (SELECT value ->> 0 AS id, value ->> 1 AS version FROM json_each(?1)) AS w
  WHERE fairlead_tasks.id = w.id AND fairlead_tasks.version = w.version AND state = 'SUBMITTED'
-RETURNING id, version, attempt, tries, payload, payload_format, submitted_at, run_at, ready_at, grabbed_at, keep_result, context
+RETURNING id, version, attempt, tries, payload, payload_format, submitted_at, run_at, ready_at, grabbed_at, keep_result,
+          context, seq
+
+-- name: note_grab
+INSERT INTO fairlead_grabs (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING batch
+
+-- name: forget_grabs
+DELETE FROM fairlead_grabs WHERE node = ?1 AND batch IN (SELECT value FROM json_each(?2))
+
+-- name: forget_grabs_of
+DELETE FROM fairlead_grabs WHERE node = ?1
+
+-- name: record_done
+-- ?1: [[seq, version, started_at, finished_at], ...] of tasks this node (?2) holds
+INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
+       unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       next_state, node, trigger_path, payload_bytes)
+SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
+       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.grabbed_at, j.value ->> 2,
+       j.value ->> 3, 'done', 'DONE', t.node, t.trigger_path, length(t.payload)
+  FROM json_each(?1) j
+  CROSS JOIN fairlead_tasks t ON t.seq = j.value ->> 0
+ WHERE t.version = j.value ->> 1 AND t.state = 'PROCESSING' AND t.node = ?2
+
+-- name: delete_done
+-- ?1: [seq, ...]: all were found held when they were recorded, in this same transaction
+DELETE FROM fairlead_tasks WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- name: record_attempts
 -- ?1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
@@ -109,12 +134,18 @@ RETURNING queue, partition, priority, ready_seq
 SELECT min(run_at) FROM fairlead_tasks WHERE state = 'WAITING'
 
 -- name: held_by
-SELECT id, version, node FROM fairlead_tasks
- WHERE state = 'PROCESSING' AND node IN (SELECT value FROM json_each(?1))
+SELECT t.id, t.version, t.node
+  FROM fairlead_grabs g, json_each(g.seqs) j
+  CROSS JOIN fairlead_tasks t ON t.seq = j.value
+ WHERE g.node IN (SELECT value FROM json_each(?1)) AND t.state = 'PROCESSING' AND t.node = g.node
  LIMIT ?2
 
 -- name: stuck_ids
-SELECT id FROM fairlead_tasks WHERE state = 'PROCESSING' AND stuck_at < ?1 ORDER BY stuck_at LIMIT ?2
+SELECT t.id
+  FROM fairlead_grabs g, json_each(g.seqs) j
+  CROSS JOIN fairlead_tasks t ON t.seq = j.value
+ WHERE g.stuck_at < ?1 AND t.state = 'PROCESSING' AND t.stuck_at < ?1
+ LIMIT ?2
 
 -- name: end_task
 DELETE FROM fairlead_tasks WHERE id = ?1 AND version = ?2 RETURNING id

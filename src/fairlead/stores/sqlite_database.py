@@ -6,11 +6,12 @@ import asyncio
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.statements import Steps
@@ -43,6 +44,7 @@ class SqliteDatabase:
         self._idle: deque[sqlite3.Connection] = deque()
         self._reader: sqlite3.Connection | None = None
         self._writer = _Writer(self)
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     def connect(self) -> sqlite3.Connection:
         """A new connection with our settings; the caller closes it. Raises StoreUnavailable when the file cannot be opened."""
@@ -72,8 +74,51 @@ class SqliteDatabase:
             raise
         self._idle.append(connection)
 
-    def run(self, steps: Steps[T]) -> T:
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         with self.connection() as connection, transaction(connection):
+            yield connection
+
+    @asynccontextmanager
+    async def transaction_async(self) -> AsyncIterator[sqlite3.Connection]:
+        # One at a time in this process, and SQLite's lock is waited for in a thread: a second transaction that waited
+        # for it on the event loop would keep the first from ever ending.
+        async with self._transaction_lock():
+            connection = await asyncio.to_thread(self._begin)
+            try:
+                yield connection
+                await asyncio.to_thread(connection.execute, "COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            finally:
+                if connection.in_transaction:
+                    connection.close()
+                else:
+                    self._idle.append(connection)
+
+    def _begin(self) -> sqlite3.Connection:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.connect()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            connection.close()
+            raise StoreUnavailable(f"SQLite: {error}") from error
+        return connection
+
+    def _transaction_lock(self) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        lock = self._locks.get(loop)
+        if lock is None:
+            lock = self._locks[loop] = asyncio.Lock()
+        return lock
+
+    def run(self, steps: Steps[T]) -> T:
+        with self.transaction() as connection:
             return drive(steps, executor(connection))
 
     async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
@@ -91,6 +136,9 @@ class SqliteDatabase:
 
     async def join_async(self, connection: Any, steps: Steps[T]) -> T:
         return await drive_async(steps, await executor_async(connection))
+
+    async def close_async(self) -> None:
+        await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """Close every connection at rest; what waits to be written is written first."""

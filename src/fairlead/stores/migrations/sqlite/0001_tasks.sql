@@ -1,7 +1,7 @@
 -- Tasks, their history, and what nodes share. Instants are microseconds since 1970 UTC.
 
 CREATE TABLE fairlead_tasks (
-    seq            INTEGER PRIMARY KEY,
+    seq            INTEGER PRIMARY KEY,           -- given once, never again: finds the row without an index
     id             TEXT    NOT NULL,              -- UUIDv7
     queue          TEXT    NOT NULL,
     partition      INTEGER NOT NULL,
@@ -33,9 +33,9 @@ CREATE TABLE fairlead_tasks (
 ) STRICT;
 
 CREATE UNIQUE INDEX fairlead_tasks_id ON fairlead_tasks (id);
-CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE state = 'SUBMITTED';
+-- A grab changes no index: an entry leaves its lane when the task ends or waits again.
+CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL;
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (run_at) WHERE state = 'WAITING';
-CREATE INDEX fairlead_tasks_grabbed ON fairlead_tasks (stuck_at) WHERE state = 'PROCESSING';
 CREATE INDEX fairlead_tasks_error ON fairlead_tasks (submitted_at) WHERE state = 'ERROR';
 CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, run_at, id) WHERE ordering_key IS NOT NULL;
 
@@ -71,6 +71,15 @@ CREATE TABLE fairlead_attempts (
 ) STRICT;
 
 CREATE INDEX fairlead_attempts_task ON fairlead_attempts (task_id, attempt);
+
+-- Which tasks were grabbed together: one row a batch, deleted when all of it has ended. What a dead node held is found
+-- here, so that no index on tasks has to follow every grab.
+CREATE TABLE fairlead_grabs (
+    batch    INTEGER PRIMARY KEY,
+    node     TEXT    NOT NULL,
+    stuck_at INTEGER NOT NULL,                    -- the earliest of its tasks
+    seqs     TEXT    NOT NULL                     -- JSON array of fairlead_tasks.seq
+) STRICT;
 
 CREATE TABLE fairlead_results (
     task_id     TEXT    PRIMARY KEY,

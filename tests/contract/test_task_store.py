@@ -1,0 +1,736 @@
+"""The promises of `fairlead.ports.task_store.TaskStore`, kept by every store against its real database."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import random
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from fairlead.core.ids import IdSource, id_text
+from fairlead.errors import NotAllowed
+from fairlead.model import AttemptRecord, Finish, GrabbedTask, NewTask, State, Submitted, TaskRecord
+from fairlead.ports.statements import Statement, Steps
+from fairlead.ports.task_store import Grab, TaskFilter
+from fairlead.ports.wake import Lane
+from fairlead.stores.migrate import migrate
+from fairlead.stores.postgres import PostgresTaskStore
+from fairlead.stores.postgres_database import PostgresDatabase
+from fairlead.stores.sqlite import SqliteTaskStore
+from fairlead.stores.sqlite_database import SqliteDatabase
+
+pytestmark = pytest.mark.asyncio
+
+NOW = 1_700_000_000_000_000
+SECOND = 1_000_000
+AWKWARD = """Robert'); DROP TABLE fairlead_tasks;-- "quoted" \\ %s $1 ?1 {x} \u00fc \U0001f9ed\nsecond line\ttab"""
+NO_IDS = ["", "no id", "'; DROP TABLE fairlead_tasks;--", "00000000-0000-7000-8000-000000000000"]
+
+source = IdSource()
+
+
+Store = SqliteTaskStore | PostgresTaskStore
+
+
+def open_store(url: str) -> Store:
+    if url.startswith("sqlite"):
+        return SqliteTaskStore(SqliteDatabase(url.removeprefix("sqlite:///")))
+    return PostgresTaskStore(PostgresDatabase(url))
+
+
+@pytest.fixture
+def url(store_url: str) -> str:
+    """A fresh database with the tables in it."""
+    database = open_store(store_url).database
+    migrate(database)
+    database.close()
+    return store_url
+
+
+@pytest_asyncio.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    store = open_store(url)
+    yield store
+    await store.database.close_async()
+    store.database.close()
+
+
+def make(count: int = 1, **changes: Any) -> list[NewTask]:
+    task = NewTask(
+        id="", queue="mail", partition=0, name="send", payload=b'{"n":1}', payload_format="json", priority=5,
+        fairness_key="",
+        weight=1.0, ordering_key=None, unique_key=None, run_at=changes.get("submitted_at", NOW), submitted_at=NOW,
+        keep_result=False, context=None,
+    )  # fmt: skip
+    return [msgspec.structs.replace(task, id=id_text(new), **changes) for new in source.block(count, NOW)]
+
+
+def submit(store: Store, tasks: Sequence[NewTask]) -> list[Submitted]:
+    return store.database.run(store.submission(tasks))[0]
+
+
+def wanted(tasks: Sequence[NewTask | TaskRecord], version: int = 1, stuck_at: int = NOW + 60 * SECOND) -> list[Grab]:
+    return [Grab(task.id, version, "hook", stuck_at) for task in tasks]
+
+
+async def grabbed(store: Store, tasks: Sequence[NewTask], node: str = "node-1", **more: Any) -> list[GrabbedTask]:
+    return await store.grab(node, wanted(tasks, **more), NOW + 1)
+
+
+def done(task: GrabbedTask, **changes: Any) -> Finish:
+    fields = {"outcome": "done", "next_state": "DONE", "started_at": NOW + 2, "finished_at": NOW + 3} | changes
+    return Finish(task.id, task.version, **fields)
+
+
+def listed(store: Store, limit: int = 10_000, **where: Any) -> list[TaskRecord]:
+    return store.database.run(store.tasks(TaskFilter(**where), limit))
+
+
+def shown(store: Store, task_id: str) -> TaskRecord:
+    task = store.database.run(store.task(task_id))
+    assert task is not None
+    return task
+
+
+def history(store: Store, task_id: str) -> list[AttemptRecord]:
+    return store.database.run(store.attempts(task_id))
+
+
+def ready_ids(store: Store, partition: int = 0, priority: int = 5, above: int = 0) -> list[str]:
+    rows = store.database.run(store.ready("mail", partition, priority, above, 10_000))
+    return [trigger.id for _, trigger in rows]
+
+
+# submission -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 7, 49, 50, 500])
+async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int) -> None:
+    tasks = make(
+        count, queue=AWKWARD, partition=3, name=AWKWARD, payload=b"\x00\xff" + AWKWARD.encode(),
+        payload_format="json+zlib",
+        priority=0, fairness_key=AWKWARD, weight=0.001, ordering_key=AWKWARD, keep_result=True, context='{"a":"b"}',
+        run_at=NOW - 5,
+    )  # fmt: skip
+    answers, wake = store.database.run(store.submission(tasks))
+    assert answers == [Submitted(task.id, True) for task in tasks]
+    assert [(lane.queue, lane.partition, lane.priority) for lane in wake.ready] == [(AWKWARD, 3, 0)]
+    assert wake.due is None
+    records = listed(store)
+    assert [record.id for record in records] == [task.id for task in tasks]
+    record = records[-1]
+    assert record == TaskRecord(
+        tasks[-1].id, AWKWARD, 3, AWKWARD, State.SUBMITTED, 1, 0, 0, 0, AWKWARD, 0.001, AWKWARD, None, NOW, NOW - 5, NOW,
+        None, None, None, None, '{"a":"b"}', len(tasks[-1].payload),
+    )  # fmt: skip
+    assert store.database.run(store.payload(record.id)) == (tasks[-1].payload, "json+zlib")
+    task = (await grabbed(store, tasks[-1:]))[0]
+    assert task == GrabbedTask(
+        record.id, 2, 1, 1, tasks[-1].payload, "json+zlib", NOW, NOW - 5, NOW, NOW + 1, True, '{"a":"b"}'
+    )
+    await store.complete(AWKWARD, [done(task)])
+    assert shown(store, record.id).state is State.PROCESSING  # another node's name, however awkward, completes nothing
+
+
+@pytest.mark.parametrize("count", [4, 200])
+async def test_what_is_due_is_submitted_and_the_rest_waits(store: Store, count: int) -> None:
+    due, later = make(count), make(count, run_at=NOW + 9 * SECOND)
+    mixed = [task for pair in zip(due, later, strict=True) for task in pair]
+    _, wake = store.database.run(store.submission(mixed))
+    assert wake.due == NOW + 9 * SECOND
+    assert ready_ids(store) == [task.id for task in due]
+    assert {record.id for record in listed(store, state=State.WAITING)} == {task.id for task in later}
+    assert await store.next_due() == NOW + 9 * SECOND
+    first_seq = store.database.run(store.ready("mail", 0, 5, 0, 1))[0][0]
+    assert [(lane.queue, lane.partition, lane.priority) for lane in wake.ready] == [("mail", 0, 5)]
+    assert wake.ready[0].first_seq <= first_seq
+
+
+async def test_a_wake_names_each_lane_once(store: Store) -> None:
+    tasks = [*make(3), *make(2, partition=1), *make(2, priority=0)]
+    wake = store.database.run(store.submission(tasks))[1]
+    assert {(lane.partition, lane.priority) for lane in wake.ready} == {(0, 5), (1, 5), (0, 0)}
+    assert all(isinstance(lane, Lane) for lane in wake.ready) and len(wake.ready) == 3
+
+
+@pytest.mark.parametrize("count", [1, 300])
+async def test_a_rollback_leaves_nothing(store: Store, count: int) -> None:
+    """Insert in the caller's transaction: what fails after the insert takes the tasks and the keys with it."""
+
+    def failing() -> Steps[None]:
+        yield from store.submission([*make(count), *make(1, unique_key="k")])
+        raise RuntimeError("after the insert")
+
+    with pytest.raises(RuntimeError, match="after the insert"):
+        store.database.run(failing())
+    with pytest.raises(RuntimeError, match="after the insert"):
+        await store.database.run_async(failing())
+    assert listed(store) == []
+    assert submit(store, make(1, unique_key="k"))[0].is_new
+    assert len(listed(store)) == 1
+
+
+async def test_nothing_is_submitted_when_nothing_is_given(store: Store) -> None:
+    assert submit(store, []) == []
+    assert listed(store) == []
+
+
+# unique keys ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_taken_unique_key_answers_the_first_tasks_id(store: Store) -> None:
+    first = make(1, unique_key=AWKWARD)[0]
+    assert submit(store, [first]) == [Submitted(first.id, True)]
+    again, free, other_queue = make(1, unique_key=AWKWARD)[0], make(1)[0], make(1, unique_key=AWKWARD, queue="other")[0]
+    twice = make(2, unique_key="same batch")
+    answers = submit(store, [again, free, other_queue, *twice])
+    assert answers == [
+        Submitted(first.id, False),
+        Submitted(free.id, True),
+        Submitted(other_queue.id, True),
+        Submitted(twice[0].id, True),
+        Submitted(twice[0].id, False),
+    ]
+    assert len(listed(store)) == 4
+
+
+async def test_a_unique_key_stays_taken_after_its_task_is_done(store: Store) -> None:
+    first = make(1, unique_key="k")
+    submit(store, first)
+    task = (await grabbed(store, first))[0]
+    await store.complete("node-1", [done(task)])
+    assert submit(store, make(1, unique_key="k")) == [Submitted(first[0].id, False)]
+
+
+def _submit_keys(url: str, seed: int, results: Any) -> None:
+    store = open_store(url)
+    tasks = [make(1, unique_key=f"key-{n}")[0] for n in range(1000)]
+    random.Random(seed).shuffle(tasks)
+    new = 0
+    for start in range(0, 1000, 125):
+        new += sum(answer.is_new for answer in submit(store, tasks[start : start + 125]))
+    store.database.close()
+    results.put(new)
+
+
+def _submit_keys_in_threads(url: str, seed: int, results: Any) -> None:
+    threads = [threading.Thread(target=_submit_keys, args=(url, seed + n, results)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+async def test_t22_8_threads_and_2_processes_submit_the_same_1000_keys(store: Store, url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=_submit_keys, args=(url, seed, results)) for seed in (100, 200)]
+    for process in processes:
+        process.start()
+    await asyncio.to_thread(_submit_keys_in_threads, url, 1, results)
+    counts = [await asyncio.to_thread(results.get, True, 60) for _ in range(10)]
+    for process in processes:
+        process.join(30)
+    assert sum(counts) == 1000
+    records = listed(store)
+    assert len(records) == 1000
+    assert {record.unique_key for record in records} == {f"key-{n}" for n in range(1000)}
+
+
+# order and grabbing ---------------------------------------------------------------------------------------------------
+
+
+async def test_ready_answers_a_lane_in_order_never_one_twice(store: Store) -> None:
+    tasks = make(120)
+    submit(store, tasks[:60])
+    submit(store, tasks[60:])
+    submit(store, make(5, partition=1))
+    submit(store, make(5, priority=4))
+    seen: list[str] = []
+    above = 0
+    while rows := store.database.run(store.ready("mail", 0, 5, above, 50)):
+        assert [seq for seq, _ in rows] == sorted(seq for seq, _ in rows)
+        above = rows[-1][0]
+        seen += [trigger.id for _, trigger in rows]
+    assert seen == [task.id for task in tasks]
+
+
+async def test_ids_sort_by_time_of_submission(store: Store) -> None:
+    tasks = make(200)
+    for start in range(0, 200, 20):
+        submit(store, tasks[start : start + 20])
+    assert [record.id for record in listed(store)] == [task.id for task in tasks]
+    assert [record.id for record in listed(store, limit=3)] == [task.id for task in tasks[:3]]
+
+
+async def test_of_many_grabbers_exactly_one_wins_each_task(store: Store) -> None:
+    tasks = make(300)
+    submit(store, tasks)
+
+    async def grabber(node: int) -> list[str]:
+        order = random.Random(node).sample(tasks, len(tasks))
+        won: list[str] = []
+        for start in range(0, 300, 60):
+            won += [task.id for task in await grabbed(store, order[start : start + 60], node=f"node-{node}")]
+        return won
+
+    winners = Counter(task_id for won in await asyncio.gather(*map(grabber, range(8))) for task_id in won)
+    assert winners == Counter(task.id for task in tasks)
+    assert {record.version for record in listed(store, state=State.PROCESSING)} == {2}
+
+
+async def test_a_grab_needs_the_version_and_the_state(store: Store) -> None:
+    ready, later = make(1), make(1, run_at=NOW + SECOND)
+    submit(store, ready + later)
+    assert await grabbed(store, ready, version=2) == []
+    assert await grabbed(store, later) == []
+    assert [task.id for task in await grabbed(store, ready)] == [ready[0].id]
+    assert await grabbed(store, ready) == []
+    record = shown(store, ready[0].id)
+    assert (record.state, record.node, record.grabbed_at, record.tries) == (State.PROCESSING, "node-1", NOW + 1, 1)
+
+
+# completion -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store) -> None:
+    tasks = make(3, fairness_key="acme", ordering_key="o", weight=2.0)
+    submit(store, tasks)
+    held = await grabbed(store, tasks)
+    completed = await store.complete("node-1", [done(task) for task in held])
+    assert completed.refused == []
+    assert listed(store) == []
+    attempt = history(store, tasks[0].id)[0]
+    assert attempt == AttemptRecord(
+        attempt.seq, tasks[0].id, 1, 1, "mail", "send", 0, 5, "acme", 2.0, "o", 2, NOW, NOW, NOW, NOW, NOW + 1, NOW + 2,
+        NOW + 3, "done", "DONE", None, None, "node-1", "hook", 7,
+    )  # fmt: skip
+    record = shown(store, tasks[0].id)
+    assert (record.state, record.version, record.fairness_key) == (State.DONE, 3, "acme")
+    assert store.database.run(store.payload(tasks[0].id)) is None
+    assert store.database.run(store.result(tasks[0].id)) is None
+
+
+@pytest.mark.parametrize("with_result", [False, True])
+async def test_a_refused_completion_writes_nothing(store: Store, with_result: bool) -> None:
+    """Nothing is written of those whose version has moved on: a slow node cannot end a task given to another."""
+    tasks = make(4)
+    submit(store, tasks)
+    held = await grabbed(store, tasks)
+    await store.resume_lost(["node-1"], NOW + 9, 1)
+    lost = next(record.id for record in listed(store, state=State.SUBMITTED))
+    result = b"1" if with_result else None
+    completed = await store.complete("node-1", [done(task, result=result) for task in held])
+    assert completed.refused == [lost]
+    assert shown(store, lost).state is State.SUBMITTED
+    assert [attempt.outcome for attempt in history(store, lost)] == ["lost"]
+    assert store.database.run(store.result(lost)) is None
+    assert [record.id for record in listed(store)] == [lost]
+    again = (await store.complete("node-1", [done(task, result=result) for task in held])).refused
+    assert sorted(again) == sorted(task.id for task in held)
+    assert [len(history(store, task.id)) for task in held] == [1] * 4
+    assert (await store.complete("node-2", [done(held[0])])).refused == [held[0].id]
+
+
+async def test_the_slow_node_cannot_complete_what_another_grabbed(store: Store) -> None:
+    tasks = make(1)
+    submit(store, tasks)
+    slow = (await grabbed(store, tasks))[0]
+    await store.resume_lost(["node-1"], NOW + 9, 10)
+    quick = (await grabbed(store, tasks, node="node-2", version=3))[0]
+    assert (quick.version, quick.attempt, quick.tries) == (4, 2, 2)
+    assert await store.still_held("node-1", [slow.id]) == set()
+    assert await store.still_held("node-2", [slow.id]) == {slow.id}
+    for finish in (
+        done(slow),
+        done(slow, next_state="ERROR", outcome="failed"),
+        done(slow, next_state="WAITING", run_at=1),
+    ):
+        assert (await store.complete("node-1", [finish])).refused == [slow.id]
+    assert (await store.complete("node-2", [done(quick)])).refused == []
+    assert [attempt.outcome for attempt in history(store, slow.id)] == ["lost", "done"]
+
+
+async def test_retry_error_and_snooze(store: Store) -> None:
+    retried, failed, snoozed, reset, again = tasks = make(5)
+    submit(store, tasks)
+    held = {task.id: task for task in await grabbed(store, tasks)}
+    failure = {"error_type": "ValueError", "error_text": AWKWARD}
+    completed = await store.complete(
+        "node-1",
+        [
+            done(held[retried.id], outcome="retried", next_state="WAITING", run_at=NOW + 7 * SECOND, **failure),
+            done(held[failed.id], outcome="failed", next_state="ERROR", **failure),
+            done(held[snoozed.id], outcome="snoozed", next_state="WAITING", run_at=NOW + 8 * SECOND, spends_try=False),
+            done(held[reset.id], outcome="retried", next_state="WAITING", run_at=NOW + 9 * SECOND, resets_tries=True),
+            done(held[again.id], outcome="retried", next_state="SUBMITTED"),
+        ],
+    )
+    assert completed.refused == []
+    assert completed.wake is not None
+    assert completed.wake.due == NOW + 7 * SECOND
+    assert completed.wake.finished == [failed.id]
+    assert [(lane.queue, lane.partition, lane.priority) for lane in completed.wake.ready] == [("mail", 0, 5)]
+    records = {record.id: record for record in listed(store)}
+    assert [(records[task.id].state, records[task.id].tries, records[task.id].attempt) for task in tasks] == [
+        (State.WAITING, 1, 1),
+        (State.ERROR, 1, 1),
+        (State.WAITING, 0, 1),
+        (State.WAITING, 0, 1),
+        (State.SUBMITTED, 1, 1),
+    ]
+    assert {record.version for record in records.values()} == {3}
+    assert records[retried.id].run_at == NOW + 7 * SECOND
+    assert (records[failed.id].error_type, records[failed.id].error_text) == ("ValueError", AWKWARD)
+    assert [record.id for record in await store.incidents(10)] == [failed.id]
+    assert ready_ids(store) == [again.id]
+    assert await store.next_due() == NOW + 7 * SECOND
+    assert history(store, failed.id)[0].next_state == "ERROR"
+    assert (await store.wake_due(NOW + 60 * SECOND, 100)).count == 3
+
+
+async def test_an_error_text_with_a_nul_is_kept_not_refused(store: Store) -> None:
+    tasks = make(1)
+    submit(store, tasks)
+    task = (await grabbed(store, tasks))[0]
+    await store.complete(
+        "node-1", [done(task, outcome="failed", next_state="ERROR", error_type="E", error_text="a\0b\\u0000")]
+    )
+    assert shown(store, task.id).error_text == "a\ufffdb\\u0000"
+
+
+async def test_a_kept_result_can_be_read_and_its_waiters_are_told(store: Store) -> None:
+    tasks = make(2, keep_result=True)
+    submit(store, tasks)
+    held = await grabbed(store, tasks)
+    completed = await store.complete("node-1", [done(task, result=b'{"ok":true}') for task in held])
+    assert completed.wake is not None
+    assert sorted(completed.wake.finished) == sorted(task.id for task in tasks)
+    assert store.database.run(store.result(tasks[0].id)) == b'{"ok":true}'
+
+
+async def test_a_completion_joins_the_handlers_own_transaction(store: Store) -> None:
+    tasks = make(2)
+    submit(store, tasks)
+    held = await grabbed(store, tasks)
+
+    def work(fails: bool) -> Steps[None]:
+        yield from store.completion("node-1", [done(task) for task in held])
+        yield from store.submission(make(1, name="next"))
+        if fails:
+            raise RuntimeError("handler")
+
+    with pytest.raises(RuntimeError):
+        store.database.run(work(True))
+    assert {record.name for record in listed(store)} == {"send"}
+    assert history(store, tasks[0].id) == []
+    store.database.run(work(False))
+    assert [record.name for record in listed(store)] == ["next"]
+
+
+async def test_what_is_handed_back_keeps_its_place_and_spends_no_attempt(store: Store) -> None:
+    tasks = make(3)
+    submit(store, tasks)
+    held = await grabbed(store, tasks[:2])
+    wake = await store.hand_back("node-1", [(held[0].id, held[0].version), (held[1].id, held[1].version + 5)])
+    assert wake is not None and len(wake.ready) == 1
+    record = shown(store, held[0].id)
+    assert (record.state, record.version, record.attempt, record.tries, record.node) == (State.SUBMITTED, 3, 0, 0, None)
+    assert ready_ids(store) == [held[0].id, tasks[2].id]
+    assert await store.hand_back("node-2", [(held[1].id, held[1].version)]) is None
+
+
+@pytest.mark.parametrize("count", [1, 100])
+async def test_the_happy_path_is_four_row_operations(store: Store, count: int) -> None:
+    """One insert, one update and one delete of the task, one insert of its attempt; nothing else is touched."""
+    store.database.run(_count_row_operations(store.database.dialect))
+    tasks = make(count)
+    submit(store, tasks)
+    held = await grabbed(store, tasks)
+    await store.complete("node-1", [done(task) for task in held])
+    rows = store.database.run(_statement("SELECT operation, count(*) FROM row_operations GROUP BY operation"))
+    assert {row[0].upper(): row[1] for row in rows} == {
+        "INSERT FAIRLEAD_TASKS": count,
+        "UPDATE FAIRLEAD_TASKS": count,
+        "DELETE FAIRLEAD_TASKS": count,
+        "INSERT FAIRLEAD_ATTEMPTS": count,
+    }
+
+
+async def test_a_batch_costs_a_few_statements_however_long_it_is(store: Store) -> None:
+    def steps_of(steps: Steps[Any]) -> int:
+        return store.database.run(_counted(steps))
+
+    tasks = make(1000)
+    assert steps_of(store.submission(tasks[:500])) <= 3
+    assert steps_of(store.submission(tasks[500:])) <= 3
+    held = await grabbed(store, tasks)
+    assert len(held) == 1000
+    assert steps_of(store.completion("node-1", [done(task) for task in held[:500]])) <= 3
+    again = [done(task, next_state="SUBMITTED", outcome="retried") for task in held[500:]]
+    assert steps_of(store.completion("node-1", again)) <= 6
+
+
+def _statement(sql: str) -> Steps[Sequence[Any]]:
+    return (yield Statement(sql))
+
+
+def _counted(steps: Steps[Any]) -> Steps[int]:
+    count = 0
+    try:
+        step = next(steps)
+        while True:
+            count += 1
+            rows = yield Statement(*step) if isinstance(step, Statement) else step
+            step = steps.send(rows)
+    except StopIteration:
+        return count
+
+
+def _count_row_operations(dialect: str) -> Steps[None]:
+    yield Statement("CREATE TABLE row_operations (operation text)")
+    if dialect == "postgres":
+        yield Statement(
+            "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "INSERT INTO row_operations VALUES (TG_OP || ' ' || TG_TABLE_NAME); RETURN NULL; END $$"
+        )
+    for table in ("tasks", "attempts", "results", "unique_keys", "queues", "nodes", "leases"):
+        for operation in ("INSERT", "UPDATE", "DELETE"):
+            head = f"CREATE TRIGGER note_{operation}_{table} AFTER {operation} ON fairlead_{table} "
+            yield Statement(
+                head + "FOR EACH ROW EXECUTE FUNCTION note()"
+                if dialect == "postgres"
+                else head + f"BEGIN INSERT INTO row_operations VALUES ('{operation} fairlead_{table}'); END"
+            )
+
+
+# pollers --------------------------------------------------------------------------------------------------------------
+
+
+async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -> None:
+    tasks = [make(1, run_at=NOW + delay * SECOND)[0] for delay in (5, 3, 9, 1, 7)]
+    submit(store, tasks)
+    assert (await store.wake_due(NOW, 100)).count == 0
+    woken = await store.wake_due(NOW + 7 * SECOND, 3)
+    assert woken.count == 3 and woken.wake is not None and len(woken.wake.ready) == 1
+    assert ready_ids(store) == [tasks[3].id, tasks[1].id, tasks[0].id]
+    assert (await store.wake_due(NOW + 7 * SECOND, 3)).count == 1
+    assert await store.next_due() == NOW + 9 * SECOND
+    record = shown(store, tasks[3].id)
+    assert (record.state, record.version, record.ready_at) == (State.SUBMITTED, 2, NOW + 7 * SECOND)
+    task = (await store.grab("n", [Grab(record.id, 2, "poller", NOW)], NOW + 8 * SECOND))[0]
+    assert task.ready_at == NOW + 7 * SECOND
+    await store.complete("n", [done(task)])
+    assert history(store, record.id)[0].trigger_path == "poller"
+
+
+async def test_pollers_that_meet_move_each_due_task_once(store: Store) -> None:
+    submit(store, make(200, run_at=NOW + SECOND))
+    moved = await asyncio.gather(*(store.wake_due(NOW + 2 * SECOND, 60) for _ in range(6)))
+    while (more := await store.wake_due(NOW + 2 * SECOND, 60)).count:
+        moved.append(more)
+    assert sum(woken.count for woken in moved) == 200
+    assert len(set(ready_ids(store))) == 200
+    assert {record.version for record in listed(store)} == {2}
+
+
+async def test_what_a_dead_node_held_is_resumed_with_the_attempt_kept(store: Store) -> None:
+    tasks = make(5)
+    submit(store, tasks)
+    await grabbed(store, tasks[:3], node="dead")
+    await grabbed(store, tasks[3:4], node="alive")
+    first = await store.resume_lost(["dead", "gone"], NOW + 9, 2)
+    second = await store.resume_lost(["dead", "gone"], NOW + 9, 2)
+    assert (first.count, second.count) == (2, 1)
+    assert (await store.resume_lost(["dead", "gone"], NOW + 9, 2)).count == 0
+    attempt = history(store, tasks[0].id)[0]
+    assert (attempt.outcome, attempt.next_state, attempt.node, attempt.finished_at) == (
+        "lost",
+        "SUBMITTED",
+        "dead",
+        NOW + 9,
+    )
+    record = shown(store, tasks[0].id)
+    assert (record.state, record.version, record.tries, record.node) == (State.SUBMITTED, 3, 1, None)
+    assert shown(store, tasks[3].id).state is State.PROCESSING
+    assert (await grabbed(store, tasks[:1], version=3))[0].attempt == 2
+
+
+async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -> None:
+    tasks = make(3)
+    submit(store, tasks)
+    await grabbed(store, tasks[:2], stuck_at=NOW + 10 * SECOND)
+    assert await store.stuck(NOW + 10 * SECOND, 10) == []
+    found = await store.stuck(NOW + 11 * SECOND, 10)
+    assert {record.id for record in found} == {task.id for task in tasks[:2]}
+    one, two = found
+    assert await store.release_stuck(one.id, one.version - 1, State.SUBMITTED, NOW, "stale") is None
+    assert await store.release_stuck(one.id, one.version - 1, State.ERROR, NOW, "stale") is None
+    assert history(store, one.id) == []
+    wake = await store.release_stuck(one.id, one.version, State.SUBMITTED, NOW + 12 * SECOND, "stuck")
+    assert wake is not None and len(wake.ready) == 1
+    assert await store.release_stuck(two.id, two.version, State.ERROR, NOW + 12 * SECOND, AWKWARD) is not None
+    assert shown(store, one.id).state is State.SUBMITTED
+    assert (shown(store, two.id).state, shown(store, two.id).error_text) == (State.ERROR, AWKWARD)
+    assert [attempt.outcome for attempt in history(store, one.id) + history(store, two.id)] == ["lost", "lost"]
+    assert await store.stuck(NOW + 99 * SECOND, 10) == []
+
+
+async def test_t22_history_is_cleaned_in_batches_of_1_and_of_60(store: Store) -> None:
+    """Of 117 finished tasks, keys and results go with the attempts; what is younger and what still lives stays."""
+    old = [make(1, unique_key=f"k{n}", keep_result=True)[0] for n in range(117)]
+    young = make(3, unique_key=None)
+    living = make(1, unique_key="living")
+    submit(store, old + young + living)
+    held = await grabbed(store, old)
+    await store.complete("node-1", [done(task, result=b"1", finished_at=NOW + 10) for task in held])
+    held = await grabbed(store, young)
+    await store.complete("node-1", [done(task, finished_at=NOW + 99) for task in held])
+    assert await store.clean(NOW + 10, 1000) == 117  # the unique keys are older than their attempts
+    assert submit(store, make(1, unique_key="k5"))[0].is_new
+    assert not submit(store, make(1, unique_key="living"))[0].is_new
+    assert await store.clean(NOW + 11, 1) == 1
+    assert len([task for task in old if history(store, task.id)]) == 116
+    counts = []
+    while count := await store.clean(NOW + 11, 60):
+        assert count <= 60
+        counts.append(count)
+    assert sum(counts) == 2 * 117 - 1
+    assert all(history(store, task.id) == [] for task in old)
+    assert all(store.database.run(store.result(task.id)) is None for task in old)
+    assert all(len(history(store, task.id)) == 1 for task in young)
+
+
+# management -----------------------------------------------------------------------------------------------------------
+
+
+async def test_listing_filters(store: Store) -> None:
+    a = make(2, queue="a", name="x", fairness_key="acme")
+    b = make(2, queue="b", name=AWKWARD, fairness_key=AWKWARD, run_at=NOW + SECOND)
+    c = make(1, queue="a", name="y", submitted_at=NOW + 50)
+    submit(store, a + b + c)
+
+    def ids(**where: Any) -> list[str]:
+        return [record.id for record in listed(store, **where)]
+
+    assert ids() == [task.id for task in a + b + c]
+    assert ids(queue="a") == [task.id for task in a + c]
+    assert ids(name=AWKWARD) == ids(fairness_key=AWKWARD) == ids(state=State.WAITING) == [task.id for task in b]
+    assert ids(queue="a", name="y") == ids(queue="a", fairness_key="") == [c[0].id]
+    assert ids(older_than=NOW + 50) == [task.id for task in a + b]
+    assert ids(queue="' OR 1=1 --") == []
+    assert len(listed(store, limit=2, queue="a")) == 2
+
+
+@pytest.mark.parametrize("task_id", NO_IDS)
+async def test_an_unknown_id_is_not_found_and_no_error(store: Store, task_id: str) -> None:
+    run = store.database.run
+    assert run(store.task(task_id)) is None
+    assert run(store.payload(task_id)) is None
+    assert run(store.result(task_id)) is None
+    assert run(store.attempts(task_id)) == []
+    assert run(store.move(task_id, 1, State.SUBMITTED, NOW, NOW, False)) is None
+    assert run(store.end(task_id, 1, State.CANCELLED, NOW, "me")) is False
+    assert await store.release_stuck(task_id, 1, State.SUBMITTED, NOW, "x") is None
+
+
+async def test_a_persons_move_is_a_compare_and_set_too(store: Store) -> None:
+    tasks = make(2, run_at=NOW + 60 * SECOND)
+    submit(store, tasks)
+    task_id = tasks[0].id
+
+    def move(version: int, to: State, run_at: int, reset: bool = False) -> Any:
+        return store.database.run(store.move(task_id, version, to, run_at, NOW + 5, reset))
+
+    assert move(2, State.SUBMITTED, NOW) is None
+    assert shown(store, task_id).version == 1
+    wake = move(1, State.WAITING, NOW + 30 * SECOND)
+    assert wake is not None and wake.due == NOW + 30 * SECOND
+    assert await store.next_due() == NOW + 30 * SECOND
+    wake = move(2, State.SUBMITTED, NOW)
+    assert wake is not None and len(wake.ready) == 1
+    assert await store.next_due() == NOW + 60 * SECOND
+    assert ready_ids(store) == [task_id]
+    held = (await grabbed(store, tasks[:1], version=3))[0]
+    assert (held.attempt, held.tries, held.ready_at) == (1, 1, NOW + 5)
+    assert move(held.version, State.WAITING, NOW + 40 * SECOND, reset=True) is not None
+    assert (await store.complete("node-1", [done(held)])).refused == [task_id]
+    record = shown(store, task_id)
+    assert (record.state, record.tries, record.attempt, record.node) == (State.WAITING, 0, 1, None)
+    assert await store.next_due() == NOW + 40 * SECOND
+
+
+async def test_a_persons_end_writes_an_attempt(store: Store) -> None:
+    cancelled, failed = tasks = make(2)
+    submit(store, tasks)
+    held = (await grabbed(store, [failed]))[0]
+    run = store.database.run
+    assert run(store.end(cancelled.id, 7, State.CANCELLED, NOW + 9, "ann")) is False
+    assert history(store, cancelled.id) == []
+    assert run(store.end(cancelled.id, 1, State.CANCELLED, NOW + 9, "ann")) is True
+    assert run(store.end(failed.id, held.version, State.FAILED, NOW + 9, AWKWARD)) is True
+    assert run(store.end(failed.id, held.version, State.FAILED, NOW + 9, "twice")) is False
+    assert listed(store) == []
+    attempt = history(store, cancelled.id)[0]
+    assert (attempt.outcome, attempt.next_state, attempt.started_at, attempt.error_text) == (
+        "cancelled",
+        "CANCELLED",
+        None,
+        "by ann",
+    )
+    assert shown(store, failed.id).state is State.FAILED
+    assert (await store.complete("node-1", [done(held)])).refused == [failed.id]
+    with pytest.raises(NotAllowed, match="DONE"):
+        run(store.end(cancelled.id, 1, State.DONE, NOW, "ann"))
+
+
+# the cluster ----------------------------------------------------------------------------------------------------------
+
+
+async def test_queues_are_known_counted_and_paused(store: Store) -> None:
+    run = store.database.run
+    assert await store.register_queues({"mail": 4, AWKWARD: 1}) == {"mail": (4, False), AWKWARD: (1, False)}
+    assert await store.register_queues({"mail": 2}) == {"mail": (4, False)}
+    assert await store.register_queues({"mail": 6}) == {"mail": (6, False)}
+    assert run(store.pause("nobody named it", True)) is False
+    assert run(store.pause("mail", True)) is True
+    assert await store.register_queues({"mail": 6}) == {"mail": (6, True)}
+    tasks = make(3)
+    submit(store, tasks + make(2, run_at=NOW + SECOND) + make(1, queue="unregistered"))
+    await grabbed(store, tasks[:1])
+    mail = next(status for status in run(store.queue_statuses()) if status.queue == "mail")
+    assert (mail.partitions, mail.paused, mail.oldest_ready_at) == (6, True, NOW)
+    assert (mail.waiting, mail.submitted, mail.processing, mail.error) == (2, 2, 1, 0)
+    assert {status.queue for status in run(store.queue_statuses())} == {"mail", AWKWARD, "unregistered"}
+
+
+async def test_nodes_beat_fall_silent_and_are_forgotten(store: Store) -> None:
+    await store.heartbeat("one", ["mail", AWKWARD], NOW)
+    await store.heartbeat("two", [], NOW + 5)
+    await store.heartbeat("one", ["mail"], NOW + 20)
+    nodes = store.database.run(store.nodes())
+    assert [(node.node, node.started_at, node.seen_at, node.queues) for node in nodes] == [
+        ("one", NOW, NOW + 20, ["mail"]),
+        ("two", NOW + 5, NOW + 5, []),
+    ]
+    assert await store.silent_nodes(NOW + 6) == ["two"]
+    await store.forget_node("two")
+    assert await store.silent_nodes(NOW + 6) == []
+
+
+def test_every_dialect_names_the_same_statements() -> None:
+    from fairlead.stores.sql_file import load
+
+    own = {
+        "sqlite.sql": {"changes", "claim_unique_key", "insert_task"},
+        "postgres.sql": {"announce", "claim_unique_keys", "insert_tasks", "complete_done"},
+    }
+    names = [set(load(file)) - own[file] for file in own]
+    assert names[0] == names[1]

@@ -1,0 +1,368 @@
+"""Submission through every supported driver: a commit makes the task, a rollback leaves nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import aiosqlite
+import asyncpg
+import psycopg
+import pytest
+import pytest_asyncio
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from fairlead.core.ids import IdSource, id_text
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.model import NewTask, Submitted
+from fairlead.ports.statements import Statement, Steps
+from fairlead.ports.task_store import TaskFilter
+from fairlead.ports.wake import decode
+from fairlead.stores.drivers import is_async
+from fairlead.stores.migrate import migrate
+from fairlead.stores.postgres import PostgresTaskStore
+from fairlead.stores.postgres_database import Kind, PostgresDatabase
+from fairlead.stores.sqlite import SqliteTaskStore
+from fairlead.stores.sqlite_database import SqliteDatabase
+
+pytestmark = pytest.mark.asyncio
+
+Store = SqliteTaskStore | PostgresTaskStore
+Using = Callable[[str, Callable[[Any], Any], bool], Awaitable[None]]
+source = IdSource()
+NOW = 1_700_000_000_000_000
+
+
+def make(count: int, **changes: Any) -> list[NewTask]:
+    fields: dict[str, Any] = {
+        "queue": "mail", "partition": 0, "name": "send", "payload": b"{}", "payload_format": "json", "priority": 5,
+        "fairness_key": "", "weight": 1.0, "ordering_key": None, "unique_key": None, "run_at": NOW, "submitted_at": NOW,
+        "keep_result": False, "context": None,
+    } | changes  # fmt: skip
+    return [NewTask(id=id_text(new), **fields) for new in source.block(count, NOW)]
+
+
+async def with_sqlite3(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    connection.row_factory = sqlite3.Row
+    work(connection)
+    connection.commit() if commits else connection.rollback()
+    connection.close()
+
+
+async def with_aiosqlite(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    async with aiosqlite.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.row_factory = aiosqlite.Row
+        await work(connection)
+        await (connection.commit() if commits else connection.rollback())
+
+
+async def with_psycopg(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    with psycopg.connect(url, row_factory=psycopg.rows.dict_row) as connection:
+        work(connection)
+        connection.commit() if commits else connection.rollback()
+
+
+async def with_psycopg_async(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    async with await psycopg.AsyncConnection.connect(url, row_factory=psycopg.rows.dict_row) as connection:
+        await work(connection)
+        await (connection.commit() if commits else connection.rollback())
+
+
+async def with_asyncpg(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    connection = await asyncpg.connect(url)
+    transaction = connection.transaction()
+    await transaction.start()
+    await work(connection)
+    await (transaction.commit() if commits else transaction.rollback())
+    await connection.close()
+
+
+async def with_asyncpg_pool(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await work(connection)
+        await (transaction.commit() if commits else transaction.rollback())
+
+
+def _sync_url(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg://")
+
+
+def _async_url(url: str, driver: str) -> str:
+    return url.replace("sqlite://", "sqlite+aiosqlite://").replace("postgresql://", f"postgresql+{driver}://")
+
+
+async def with_sqlalchemy_connection(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    engine = create_engine(_sync_url(url))
+    with engine.connect() as connection:
+        work(connection)
+        connection.commit() if commits else connection.rollback()
+    engine.dispose()
+
+
+async def with_sqlalchemy_session(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    engine = create_engine(_sync_url(url))
+    with Session(engine) as session:
+        work(session)
+        session.commit() if commits else session.rollback()
+    engine.dispose()
+
+
+async def _with_async_session(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    engine = create_async_engine(url)
+    async with AsyncSession(engine) as session:
+        await work(session)
+        await (session.commit() if commits else session.rollback())
+    await engine.dispose()
+
+
+async def with_async_session(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    await _with_async_session(_async_url(url, "asyncpg"), work, commits)
+
+
+async def with_async_session_psycopg(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    await _with_async_session(_async_url(url, "psycopg"), work, commits)
+
+
+async def with_async_connection(url: str, work: Callable[[Any], Any], commits: bool) -> None:
+    engine = create_async_engine(_async_url(url, "asyncpg"))
+    async with engine.connect() as connection:
+        await work(connection)
+        await (connection.commit() if commits else connection.rollback())
+    await engine.dispose()
+
+
+SQLALCHEMY = [with_sqlalchemy_connection, with_sqlalchemy_session, with_async_session, with_async_connection]
+ON_SQLITE: list[Using] = [with_sqlite3, with_aiosqlite, *SQLALCHEMY]
+ON_POSTGRES: list[Using] = [
+    with_psycopg, with_psycopg_async, with_asyncpg, with_asyncpg_pool, with_async_session_psycopg, *SQLALCHEMY,
+]  # fmt: skip
+
+
+@pytest_asyncio.fixture
+async def sqlite_store(sqlite_url: str) -> AsyncIterator[Store]:
+    store = SqliteTaskStore(SqliteDatabase(sqlite_url.removeprefix("sqlite:///")))
+    migrate(store.database)
+    yield store
+    await store.database.close_async()
+    store.database.close()
+
+
+@pytest_asyncio.fixture
+async def postgres_store(postgres_url: str) -> AsyncIterator[Store]:
+    store = PostgresTaskStore(PostgresDatabase(postgres_url))
+    migrate(store.database)
+    yield store
+    await store.database.close_async()
+
+
+async def commit_and_rollback(store: Store, url: str, using: Using, count: int) -> None:
+    """Twice rolled back, then committed; plain tasks, waiting ones and a unique key in the one transaction."""
+    answers: list[Submitted] = []
+
+    def work(connection: Any) -> Any:
+        tasks = [*make(count), *make(count, run_at=NOW + 1), *make(1, unique_key="k"), *make(1, unique_key="k")]
+        if is_async(connection):
+            return _join_async(connection, tasks)
+        answers[:] = store.database.join(connection, store.submission(tasks))[0]
+        return None
+
+    async def _join_async(connection: Any, tasks: list[NewTask]) -> None:
+        answers[:] = (await store.database.join_async(connection, store.submission(tasks)))[0]
+
+    def there() -> list[str]:
+        return [record.id for record in store.database.run(store.tasks(TaskFilter(), 10_000))]
+
+    for commits in (False, False, True):
+        await using(url, work, commits)
+        assert [answer.is_new for answer in answers[-2:]] == [True, False]
+        assert sorted(there()) == (sorted({answer.id for answer in answers}) if commits else [])
+    assert len(there()) == 2 * count + 1
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("using", ON_SQLITE, ids=lambda using: using.__name__.removeprefix("with_"))
+async def test_sqlite_commit_is_there_and_rollback_is_not(
+    sqlite_store: Store, sqlite_url: str, using: Using, count: int
+) -> None:
+    await commit_and_rollback(sqlite_store, sqlite_url, using, count)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("using", ON_POSTGRES, ids=lambda using: using.__name__.removeprefix("with_"))
+async def test_postgres_commit_is_there_and_rollback_is_not(
+    postgres_store: Store, postgres_url: str, using: Using, count: int
+) -> None:
+    await commit_and_rollback(postgres_store, postgres_url, using, count)
+
+
+async def test_an_unknown_connection_is_refused_by_name(sqlite_store: Store) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"cannot submit through a builtins\.object; give a connection of sqlite3"
+    ):
+        sqlite_store.database.join(object(), sqlite_store.submission(make(1)))
+
+
+@pytest.mark.parametrize("count", [1, 100])
+async def test_the_wake_goes_out_with_the_commit_and_never_after_a_rollback(
+    postgres_store: Store, postgres_url: str, count: int
+) -> None:
+    messages: asyncio.Queue[str] = asyncio.Queue()
+    listener = await asyncpg.connect(postgres_url)
+    await listener.add_listener("fairlead_wake", lambda *event: messages.put_nowait(event[3]))
+    with psycopg.connect(postgres_url) as connection:
+        postgres_store.database.join(connection, postgres_store.submission(make(count, queue="never")))
+        connection.rollback()
+        tasks = make(count, queue='a "queue" \u00fc') + make(count, queue="later", run_at=NOW + 7)
+        wake = postgres_store.database.join(connection, postgres_store.submission(tasks))[1]
+        await asyncio.sleep(0.1)
+        assert messages.empty()
+        connection.commit()
+    heard = decode(await asyncio.wait_for(messages.get(), 5))
+    assert heard == wake
+    assert [lane.queue for lane in heard.ready] == ['a "queue" \u00fc'] and heard.due == NOW + 7
+    assert messages.empty()
+    await listener.close()
+
+
+async def test_a_wake_too_long_for_notify_says_look_everywhere(postgres_store: Store, postgres_url: str) -> None:
+    messages: asyncio.Queue[str] = asyncio.Queue()
+    listener = await asyncpg.connect(postgres_url)
+    await listener.add_listener("fairlead_wake", lambda *event: messages.put_nowait(event[3]))
+    tasks = [make(1, queue=f"{n}-" + "q" * 300)[0] for n in range(40)]
+    wake = postgres_store.database.run(postgres_store.submission(tasks))[1]
+    assert len(wake.ready) == 40
+    assert decode(await asyncio.wait_for(messages.get(), 5)).is_empty
+    await listener.close()
+
+
+# connections that die -------------------------------------------------------------------------------------------------
+
+
+def _statement(sql: str) -> Steps[Any]:
+    return (yield Statement(sql))
+
+
+async def test_dead_connections_are_dropped_and_replaced(postgres_store: Store, postgres_url: str) -> None:
+    """What a restart of the server does to connections at rest: none of them is handed out again."""
+    database = postgres_store.database
+    assert isinstance(database, PostgresDatabase)
+    with database.connection(), database.connection():
+        pass
+    await asyncio.gather(*(database.read(_statement("SELECT pg_sleep(0.05)")) for _ in range(3)))
+    await postgres_store.forget_node("nobody")
+    async with database.connection_async(Kind.RELAXED):
+        pass
+    async with _admin(postgres_url) as admin:
+        killed = await admin.fetch(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        assert len(killed) >= 6
+    postgres_store.database.run(postgres_store.submission(make(1)))
+    await asyncio.sleep(0.05)  # the loop reads that its sockets were closed
+    for _ in range(4):
+        assert len(await database.read(postgres_store.tasks(TaskFilter(), 10))) == 1
+    await postgres_store.heartbeat("node", [], NOW)
+
+
+async def test_a_connection_lost_in_the_middle_is_store_unavailable(postgres_store: Store, postgres_url: str) -> None:
+    database = postgres_store.database
+    kill = "SELECT pg_terminate_backend(pg_backend_pid())"
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"^PostgreSQL at .*"):
+            database.run(_statement(kill))
+        with pytest.raises(StoreUnavailable, match=r"^PostgreSQL at .*"):
+            await database.run_async(_statement(kill))
+    database.run(postgres_store.submission(make(1)))
+    assert len(await database.read(postgres_store.tasks(TaskFilter(), 10))) == 1
+
+
+async def test_missing_tables_name_the_command_that_makes_them(postgres_url: str) -> None:
+    store = PostgresTaskStore(PostgresDatabase(postgres_url))
+    with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
+        store.database.run(store.submission(make(1)))
+    with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
+        await store.incidents(1)
+    await store.database.close_async()
+
+
+async def test_prepared_statements_survive_a_migration(postgres_store: Store, postgres_url: str) -> None:
+    store = postgres_store
+    for _ in range(8):
+        store.database.run(store.submission(make(1)))
+        await store.incidents(10)
+        await store.database.read(store.tasks(TaskFilter(), 10))
+    async with _admin(postgres_url) as admin:
+        await admin.execute(
+            "ALTER TABLE fairlead_tasks ADD COLUMN more text; ALTER TABLE fairlead_attempts ADD COLUMN more text"
+        )
+        await admin.execute("ALTER TABLE fairlead_tasks ALTER COLUMN priority TYPE integer")
+    for attempt in range(4):
+        try:
+            store.database.run(store.submission(make(1)))
+            await store.incidents(10)
+            await store.database.read(store.tasks(TaskFilter(), 10))
+        except StoreUnavailable:
+            assert attempt < 2  # a result whose type changed is refused once and then planned anew
+    assert len(store.database.run(store.tasks(TaskFilter(), 100))) >= 10
+
+
+async def test_a_transaction_of_ours_commits_or_rolls_back_and_lets_errors_through(postgres_store: Store) -> None:
+    database = postgres_store.database
+    with pytest.raises(FileNotFoundError), database.transaction() as connection:
+        database.join(connection, postgres_store.submission(make(1)))
+        raise FileNotFoundError("the handler's own")
+    with pytest.raises(FileNotFoundError):
+        async with database.transaction_async() as connection:
+            await database.join_async(connection, postgres_store.submission(make(1)))
+            raise FileNotFoundError("the handler's own")
+    assert await database.read(postgres_store.tasks(TaskFilter(), 10)) == []
+    with database.transaction() as connection:
+        database.join(connection, postgres_store.submission(make(1)))
+    async with database.transaction_async() as connection, connection.transaction():
+        await database.join_async(connection, postgres_store.submission(make(100)))
+    assert len(await database.read(postgres_store.tasks(TaskFilter(), 1000))) == 101
+
+
+HOT = [
+    "ready", "grab", "complete_done", "record_attempts", "held", "delete_held", "continue_held", "hand_back", "still_held",
+    "due", "next_due", "make_ready", "task", "tasks", "move_task", "end_task",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOT)
+async def test_no_hot_statement_is_planned_to_scan_the_table(postgres_store: Store, name: str) -> None:
+    """Also on a table that was vacuumed while empty, where a scan looks free and the plan would be kept."""
+    async with _admin(postgres_store.database.url) as admin:
+        await admin.execute("VACUUM ANALYZE fairlead_tasks")
+    async with postgres_store.database.connection_async() as connection:
+        statement = await connection.prepare(postgres_store.sql[name])
+        count = len(statement.get_parameters())
+        await connection.execute(f"PREPARE hot AS {postgres_store.sql[name]}")
+        nulls = ", ".join(["NULL"] * count)
+        plan = "\n".join(
+            row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE hot{f'({nulls})' if nulls else ''}")
+        )
+        await connection.execute("DEALLOCATE hot")
+    assert "Index Scan using fairlead_tasks" in plan, plan
+    for way in ("Seq Scan", "Hash Join", "Merge Join", "Materialize", "Bitmap"):
+        assert way not in plan, plan
+
+
+def _admin(url: str) -> Any:
+    class Admin:
+        async def __aenter__(self) -> Any:
+            self.connection = await asyncpg.connect(url)
+            return self.connection
+
+        async def __aexit__(self, *exc: object) -> None:
+            await self.connection.close()
+
+    return Admin()

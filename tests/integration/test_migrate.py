@@ -1,0 +1,139 @@
+"""Migrations against the real databases: once, in order, all or nothing; code and tables that differ are named."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.ports.statements import Statement, Steps
+from fairlead.stores import migrate as migrations_module
+from fairlead.stores.migrate import Migration, check, migrate, migrations, print_sql
+from fairlead.stores.postgres_database import PostgresDatabase
+from fairlead.stores.sqlite_database import SqliteDatabase
+
+AnyDatabase = SqliteDatabase | PostgresDatabase
+
+
+def open_database(url: str) -> AnyDatabase:
+    return SqliteDatabase(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else PostgresDatabase(url)
+
+
+@pytest.fixture
+def database(store_url: str) -> Iterator[AnyDatabase]:
+    database = open_database(store_url)
+    yield database
+    database.close()
+
+
+def rows_of(database: AnyDatabase, sql: str) -> Sequence[Any]:
+    def steps() -> Steps[Sequence[Any]]:
+        return (yield Statement(sql))
+
+    return database.run(steps())
+
+
+def test_an_empty_database_is_named_and_then_migrated_once(database: AnyDatabase) -> None:
+    with pytest.raises(SchemaMismatch, match=r"no Fairlead tables; run `fairlead migrate`"):
+        check(database)
+    known = [migration.name for migration in migrations(database.dialect)]
+    assert migrate(database) == known
+    check(database)
+    assert migrate(database) == []
+    assert [row[1] for row in rows_of(database, "SELECT version, name FROM fairlead_schema ORDER BY version")] == known
+
+
+def _migrate(url: str, results: Any) -> None:
+    database = open_database(url)
+    try:
+        results.put(migrate(database))
+    except Exception as error:
+        results.put(repr(error))
+    database.close()
+
+
+def test_four_processes_migrate_at_once_and_each_file_is_applied_once(store_url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=_migrate, args=(store_url, results)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    answers = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(30)
+    database = open_database(store_url)
+    assert sorted(answers) == sorted([[], [], [], [migration.name for migration in migrations(database.dialect)]])
+    check(database)
+    database.close()
+
+
+def with_another(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
+    monkeypatch.setattr(
+        migrations_module, "migrations", lambda dialect: [*migrations(dialect), Migration(9998, "9998_next", sql)]
+    )
+
+
+def test_older_tables_are_named_and_brought_forward(database: AnyDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate(database)
+    with_another(monkeypatch, "-- a remark;\nCREATE TABLE one (x integer);\n\nCREATE TABLE two (x integer);\n")
+    with pytest.raises(SchemaMismatch, match=r"older than this code: 9998_next not applied; run `fairlead migrate`"):
+        check(database)
+    assert migrate(database) == ["9998_next"]
+    check(database)
+    assert list(rows_of(database, "SELECT one.x FROM one, two")) == []
+
+
+def test_newer_tables_are_refused_and_left_alone(database: AnyDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as newer:
+        with_another(newer, "CREATE TABLE one (x integer);")
+        migrate(database)
+    for work in (check, migrate):
+        with pytest.raises(SchemaMismatch, match=r"newer than this code: 9998_next .* upgrade fairlead"):
+            work(database)
+    assert len(rows_of(database, "SELECT version FROM fairlead_schema")) == len(migrations(database.dialect)) + 1
+
+
+def test_a_failing_migration_leaves_nothing_of_itself(database: AnyDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate(database)
+    with_another(monkeypatch, "CREATE TABLE one (x integer);\nCREATE TABLE fairlead_tasks (x integer);\n")
+    with pytest.raises((StoreUnavailable, psycopg.Error, sqlite3.Error), match="already exists"):
+        migrate(database)
+    with pytest.raises(SchemaMismatch, match="9998_next not applied"):
+        check(database)
+    monkeypatch.undo()
+    with_another(monkeypatch, "CREATE TABLE one (x integer);\n")
+    assert migrate(database) == ["9998_next"]
+
+
+def test_the_printed_sql_makes_the_same_tables(sqlite_url: str) -> None:
+    script = print_sql("sqlite")
+    printed = sqlite3.connect(":memory:")
+    printed.executescript(script)
+    database = open_database(sqlite_url)
+    migrate(database)
+    tables = "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE '%fairlead_schema%' ORDER BY name"
+    assert printed.execute(tables).fetchall() == list(rows_of(database, tables))
+    assert "CREATE TABLE fairlead_tasks" in print_sql("postgres")
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://user:sec%ZZret@host/db", "postgresql://user:secret@host:port/db", "mysql://user:secret@host/db"],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="write postgresql://user:password@host:port/database") as caught:
+        PostgresDatabase(url)
+    assert "sec" not in str(caught.value)
+
+
+def test_an_unreachable_server_is_one_clear_line_without_the_password() -> None:
+    database = PostgresDatabase("postgresql://user:secret@127.0.0.1:1/db?connect_timeout=2")
+    with pytest.raises(StoreUnavailable, match=r"^PostgreSQL at 127.0.0.1:1/db: .*refused") as caught:
+        check(database)
+    assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
