@@ -1,13 +1,13 @@
 """The bell of one SQLite file: a named pipe for each listener, in a folder beside the file.
 
-A ring is one write to each pipe: some microseconds, no lock, no server, and a listener that waits costs nothing. Whoever
-rings finds the pipes by looking into the folder again whenever the folder has changed. A pipe whose listener was killed
-has no reader; the next one to ring or to listen removes it.
+A ring is one write to each pipe: some microseconds, no lock, no server, and a listener that waits costs nothing.
+Whoever rings finds the pipes by looking into the folder again whenever the folder has changed. A pipe whose listener was
+killed has no reader; the next one to ring or to listen removes it.
 
-Writers that ring nothing (a submit without its trigger, plain SQL) are noticed through SQLite's data_version, which every
-commit of another connection moves. A node's own commits move it too, so the rule has a second look: only when new work
-came in (the counter of ready tasks or the highest row number grew) does the listener look everywhere, at once when no ring
-was heard in the same half second, else in the first half second without one, at the latest after five seconds.
+Writers that ring nothing (a submit without its trigger, plain SQL) are noticed through SQLite's data_version, which
+every commit of another connection moves. A node's own commits move it too, so the rule has a second look: only when new
+work came in (the counter of ready tasks or the highest row number grew) does the listener look everywhere, at once when
+no ring was heard in the same half second, else in the first half second without one, at the latest after five seconds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ import sqlite3
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fairlead.channels.memory_bell import Ear, OnWake, WaitingThreads, in_forked_child
+from fairlead.channels.memory_bell import Ear, OnWake, WaitingThreads, forget_when_forked
 from fairlead.ports.wake import LOOK_EVERYWHERE, Wake, decode, pieces
 
 log = logging.getLogger("fairlead.bell")
@@ -96,13 +97,16 @@ class _Ringer:
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
         self._trouble: int | None = None
-        self._forget()
-        in_forked_child(self._forget)
-
-    def _forget(self) -> None:
-        # A forked child opens its own ends; the parent's are harmless to it and go with it.
-        self._lock = threading.Lock()
         self._ends: dict[str, int] = {}
+        self.after_fork()
+        forget_when_forked(self)
+
+    def after_fork(self) -> None:
+        for end in self._ends.values():
+            with suppress(OSError):
+                os.close(end)
+        self._lock = threading.Lock()
+        self._ends = {}
         self._seen: int | None = None
 
     def ring(self, wake: Wake) -> None:
@@ -191,10 +195,11 @@ class _Pipe:
         self._rest = b""
         self._poll = select.poll()
         self._poll.register(self.end, select.POLLIN)
-        in_forked_child(self._let_go)
+        self._remove = weakref.finalize(self, _remove, self.path, os.getpid())  # also when the process ends
+        forget_when_forked(self)
 
-    def _let_go(self) -> None:
-        # In a forked child: while it held this end, the pipe of a dead parent would seem alive.
+    def after_fork(self) -> None:
+        # While a child held this end, the pipe of its dead parent would seem alive.
         if self.end >= 0:
             os.close(self.end)
             self.end = -1
@@ -207,8 +212,8 @@ class _Pipe:
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
         wakes = [decode(line) for line in lines]
-        # The system fills a pipe page by page and a message never spans two, so it can be full when half of its bytes are
-        # there. Then somebody may have found no room, and what he had to say is not here.
+        # The system fills a pipe page by page and a message never spans two, so it can be full when half of its bytes
+        # are there. Then somebody may have found no room, and what he had to say is not here.
         if len(data) >= self._capacity // 2 or len(self._rest) > MOST_BYTES:
             self._rest = b""
             wakes.append(LOOK_EVERYWHERE)
@@ -218,9 +223,8 @@ class _Pipe:
         return self.read() if self._poll.poll(timeout * 1000) else ()
 
     def close(self) -> None:
-        with suppress(OSError):
-            self.path.unlink()
-        self._let_go()
+        self._remove()
+        self.after_fork()
 
 
 class _Watch:
@@ -246,8 +250,8 @@ class _Watch:
             if version == self._version:
                 return False, False
             counter, highest = self._connection.execute(self._NEW_WORK).fetchone()
-        except sqlite3.OperationalError:  # no file yet, no tables yet, or locked for a moment: the next look will see it
-            return False, False
+        except sqlite3.OperationalError:
+            return False, False  # no file yet, no tables yet, or locked for a moment: the next look will see it
         has_new_work = counter != self._counter or (highest or 0) > self._highest
         self._version, self._counter, self._highest = version, counter, highest or 0
         return True, has_new_work
@@ -336,13 +340,19 @@ class _Listener:
             self._on_wake(LOOK_EVERYWHERE)
 
     def _look_without_pipe(self) -> None:
-        """New work at once; any other change (which may be a pause, a finished task, or only our own) twice a second."""
+        """New work at once; any other change (a pause, a finished task, or only our own commits) twice a second."""
         has_moved, has_new_work = self._watch.look()
         if has_moved or self._restless:
             self._restless += 1
         if has_new_work or self._restless * WATCH_EVERY_WITHOUT_PIPES > WATCH_EVERY:
             self._restless = 0
             self._on_wake(LOOK_EVERYWHERE)
+
+
+def _remove(path: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a forked child
+        with suppress(OSError):
+            path.unlink()
 
 
 def _capacity(end: int) -> int:

@@ -85,10 +85,10 @@ class WaitingThreads:
 
     def __init__(self, open_ear: Callable[[], Ear] | None = None) -> None:
         self._open_ear = open_ear
-        self._forget()
-        in_forked_child(self._forget)
+        self.after_fork()
+        forget_when_forked(self)
 
-    def _forget(self) -> None:
+    def after_fork(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[threading.Event]] = {}
         self._finished: dict[str, None] = {}
@@ -173,13 +173,25 @@ class WaitingThreads:
             return self._listener is None
 
 
-def in_forked_child(forget: Callable[[], None]) -> None:
-    """Call this method in every forked child, for as long as its object lives: locks and threads do not survive a fork."""
-    if hasattr(os, "register_at_fork"):
-        method = weakref.WeakMethod(forget)
+class Forkable(Protocol):
+    """Something that a forked child must let go of: locks, threads and file descriptors that are its parent's."""
 
-        def call() -> None:
-            if (alive := method()) is not None:
-                alive()
+    def after_fork(self) -> None:
+        """Called in the child, before anything else runs there."""
 
-        os.register_at_fork(after_in_child=call)
+
+_forkable: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def forget_when_forked(one: Forkable) -> None:
+    """Call its `after_fork` in every forked child, for as long as it lives."""
+    _forkable.add(one)
+
+
+def _after_fork() -> None:
+    for one in list(_forkable):
+        one.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

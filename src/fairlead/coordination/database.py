@@ -1,30 +1,112 @@
-"""Leases in the task store's own database."""
+"""The coordinator over the task store's own database: leases are rows, and its clock says when they expire."""
+
 from __future__ import annotations
+
 from collections.abc import Sequence
-import time
+from typing import Any, Protocol
+
 import msgspec
+
+from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
 from fairlead.ports.coordinator import Lease
+from fairlead.ports.statements import Database, Row, Statement, Steps
+from fairlead.ports.wake import Wake
+
+_SERVER_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+# Every transaction locks its leases in the order of their names, so that two of them wait instead of dead-locking.
+_LOCK_HELD = "SELECT name FROM fairlead_leases WHERE owner = $1 ORDER BY name FOR UPDATE"
+
+
+class SqlDatabase(Database, Protocol):
+    """A database whose dialect is known."""
+
+    dialect: str
+    """"sqlite" or "postgres"."""
+
+
+class LeaseStore(Protocol):
+    """What the coordinator needs of a task store."""
+
+    @property
+    def database(self) -> SqlDatabase:
+        """Where the leases are kept."""
+
+    def statement(self, name: str, *params: Any) -> Statement:
+        """A named statement: acquire_lease, renew_leases, release_leases, leases."""
+
+    def announce(self, wake: Wake) -> Steps[None]:
+        """Send the wake with the transaction's commit, where the database can."""
+
 
 class DatabaseCoordinator:
-    def __init__(self, store): self._store=store; self._db=store.database
-    def _now(self): return time.time_ns()//1000
-    def _acq(self, names, owner, ttl):
-        now=self._now(); got={}
-        for n in sorted(names):
-            rows = yield self._store.statement("acquire_lease", n, owner, now+round(ttl*1e6), now)
-            for name, rid in rows: got[name]=rid
-        return got
-    async def acquire(self, names, owner, ttl): return await self._db.run_async(self._acq(names, owner, ttl))
-    def _ren(self, owner, ttl):
-        now=self._now()
-        rows = yield self._store.statement("renew_leases", owner, now+round(ttl*1e6), now)
-        return {n:r for n,r in rows}
-    async def renew(self, owner, ttl): return await self._db.run_async(self._ren(owner, ttl))
-    def _rel(self, names, owner):
+    """See `fairlead.ports.coordinator.Coordinator`.
+
+    On SQLite all nodes share a machine, and `clock` is its clock; on PostgreSQL only the server's clock is asked.
+    """
+
+    def __init__(self, store: LeaseStore, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._store = store
+        self._database = store.database
+        self._clock = clock
+
+    async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
+        if not owner:
+            raise ValueError("a lease needs an owner: the empty name means that it is free")
+        if not names:
+            return {}
+        return await self._database.run_async(self._acquire(names, owner, ttl))
+
+    def _acquire(self, names: Sequence[str], owner: str, ttl: float) -> Steps[dict[str, int]]:
+        won: dict[str, int] = {}
+        for name in sorted(set(names)):
+            now = yield from self.lease_clock()
+            rows = yield self._store.statement("acquire_lease", name, owner, now + _micros(ttl), now)
+            won |= _range_ids(rows)
+        return won
+
+    async def renew(self, owner: str, ttl: float) -> dict[str, int]:
+        # Not durable on its own: a power cut that undoes it leaves a lease that expires sooner.
+        return await self._database.run_async(self._renew(owner, ttl), durable=False)
+
+    def _renew(self, owner: str, ttl: float) -> Steps[dict[str, int]]:
+        yield from self._lock_held(owner)
+        now = yield from self.lease_clock()
+        return _range_ids((yield self._store.statement("renew_leases", owner, now + _micros(ttl), now)))
+
+    async def release(self, names: Sequence[str], owner: str) -> Wake | None:
+        if not names:
+            return None
+        return await self._database.run_async(self._release(names, owner))
+
+    def _release(self, names: Sequence[str], owner: str) -> Steps[Wake]:
+        yield from self._lock_held(owner)
         yield self._store.statement("release_leases", owner, msgspec.json.encode(list(names)).decode())
-        return None
-    async def release(self, names, owner): return await self._db.run_async(self._rel(names, owner))
-    def _ls(self):
-        rows = yield self._store.statement("leases", self._now())
-        return [Lease(*r) for r in rows]
-    async def leases(self): return await self._db.read(self._ls())
+        wake = Wake(control=True)
+        yield from self._store.announce(wake)
+        return wake
+
+    async def leases(self) -> list[Lease]:
+        return await self._database.read(self._leases())
+
+    def _leases(self) -> Steps[list[Lease]]:
+        now = yield from self.lease_clock()
+        return [Lease(*row) for row in (yield self._store.statement("leases", now))]
+
+    def lease_clock(self) -> Steps[int]:
+        """Microseconds since 1970 on the one clock that all nodes of this database share."""
+        if self._database.dialect != "postgres":
+            return self._clock.now()
+        now: int = (yield Statement(_SERVER_CLOCK))[0][0]
+        return now
+
+    def _lock_held(self, owner: str) -> Steps[None]:
+        if self._database.dialect == "postgres":  # SQLite has one writer at a time
+            yield Statement(_LOCK_HELD, (owner,))
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * MICROS)
+
+
+def _range_ids(rows: Sequence[Row]) -> dict[str, int]:
+    return dict((name, range_id) for name, range_id in rows)

@@ -2,49 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import logging
+import math
+from collections.abc import Hashable
+from typing import Literal, NamedTuple
 
 from fairlead.core.limits import ConcurrencyPolicy, Full
 from fairlead.model import Trigger
 
+log = logging.getLogger("fairlead.booking")
+
+SHORTEST_WAIT = 0.001
+"""Seconds until a policy is asked again that is full and says "now"."""
+
 Chain = tuple[ConcurrencyPolicy, ...]
 
 
-class PolicyFailed(Exception):
-    """A policy raised while booking. Nothing is booked for that trigger."""
+class OrderingKey(NamedTuple):
+    """The limit that lets one trigger of an ordering key run at a time."""
 
-    def __init__(self, trigger: Trigger, error: BaseException) -> None:
-        super().__init__(f"{type(error).__name__} in a concurrency policy: {error}")
+    queue: str
+    ordering_key: str
+
+
+class PolicyFailed(Exception):
+    """A policy raised, or answered nonsense, while booking. Nothing is booked for that trigger."""
+
+    def __init__(self, policy: object, trigger: Trigger, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__} in the concurrency policy {type(policy).__name__}: {error}")
+        self.policy = policy
         self.trigger = trigger
         self.error = error
 
 
-class _OrderingKeys:
-    """Triggers of one ordering key of a queue run one at a time."""
-
-    def __init__(self) -> None:
-        self._running: set[tuple[str, str]] = set()
-
-    def column(self, trigger: Trigger) -> Hashable:
-        return trigger.ordering_key
-
-    def book(self, trigger: Trigger, now: float) -> Full | None:
-        key = (trigger.queue, trigger.ordering_key or "")
-        if key in self._running:
-            return Full((self, key))
-        self._running.add(key)
-        return None
-
-    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        key = (trigger.queue, trigger.ordering_key or "")
-        self._running.discard(key)
-        return ((self, key),)
-
-    unbook = free
-
-
 class Booking:
-    """The limits of one node. `slots` bounds all that runs here; queues and tasks add their own chains."""
+    """The limits of one node. `slots` bounds all that runs here; queues and tasks add their own chains; triggers of one
+    ordering key of a queue run one at a time."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -52,7 +45,8 @@ class Booking:
         self._queues: dict[str, Chain] = {}
         self._tasks: dict[tuple[str, str], Chain] = {}
         self._chains: dict[tuple[str, str], Chain] = {}
-        self._ordering = _OrderingKeys()
+        self._ordering_keys: set[OrderingKey] = set()
+        """Those of which a trigger is booked."""
 
     @property
     def room(self) -> int:
@@ -60,77 +54,100 @@ class Booking:
         return self._slots - self._booked
 
     def register_queue(self, queue: str, *policies: ConcurrencyPolicy | None) -> None:
-        """Every task of the queue books these."""
+        """Every task of the queue books these. Before the first booking."""
         self._queues[queue] = tuple(policy for policy in policies if policy is not None)
         self._chains.clear()
 
     def register_task(self, queue: str, name: str, *policies: ConcurrencyPolicy | None) -> None:
-        """Tasks of this name book these too."""
+        """Tasks of this name book these too, ahead of their queue's. Before the first booking."""
         self._tasks[queue, name] = tuple(policy for policy in policies if policy is not None)
         self._chains.clear()
 
     def column(self, trigger: Trigger) -> Hashable:
         """Triggers with equal columns are stopped by the same limits: they wait behind one another, and no others do."""
-        chain = self._chain(trigger)
+        key = (trigger.queue, trigger.name)
+        chain = self._chain(key)
         if not chain and trigger.ordering_key is None:
-            return (trigger.queue, trigger.name)
+            return key
         try:
-            parts = tuple(policy.column(trigger) for policy in chain)
-        except Exception:
-            # A broken policy is found out, and reported, when it books.
+            parts = tuple([policy.column(trigger) for policy in chain])
+            hash(parts)
+        except Exception as error:
+            # It is reported when it books, if it still fails there; until then the whole name waits in one column.
+            log.debug("a concurrency policy failed to name a column", extra={"task": trigger.name, "error": repr(error)})
             parts = ()
-        return (trigger.queue, trigger.name, trigger.ordering_key, *parts)
+        return (*key, trigger.ordering_key, *parts)
 
     def book(self, trigger: Trigger, now: float) -> Full | None:
         """Book every limit on the way, or none. The caller has looked at `room`. Raises PolicyFailed."""
-        booked: list[ConcurrencyPolicy] = []
-        for policy in self._chain(trigger):
+        chain = self._chain((trigger.queue, trigger.name))
+        # The ordering key comes first: of all limits it is the narrowest, so a parked trigger waits for what it needs.
+        ordering_key = OrderingKey(trigger.queue, trigger.ordering_key) if trigger.ordering_key is not None else None
+        if ordering_key in self._ordering_keys:
+            return Full(ordering_key)
+        for place, policy in enumerate(chain):
             try:
                 full = policy.book(trigger, now)
+                if full is not None:
+                    full = _checked(full, now)
             except Exception as error:
-                self._undo(booked, trigger, now)
-                raise PolicyFailed(trigger, error) from error
+                self._give_back(chain[:place], "unbook", trigger, now)
+                raise PolicyFailed(policy, trigger, error) from error
             if full is not None:
-                self._undo(booked, trigger, now)
+                self._give_back(chain[:place], "unbook", trigger, now)
                 return full
-            booked.append(policy)
-        if trigger.ordering_key is not None and (full := self._ordering.book(trigger, now)) is not None:
-            self._undo(booked, trigger, now)
-            return full
+        if ordering_key is not None:
+            self._ordering_keys.add(ordering_key)
         self._booked += 1
         return None
 
-    def book_nothing(self) -> None:
-        """Take a slot of the node alone: for a trigger that is grabbed only to record what its policy did."""
-        self._booked += 1
-
     def free(self, trigger: Trigger, now: float) -> list[Hashable]:
-        """The run has ended; answers the limits that have room again."""
-        return self._give_back(trigger, now, "free")
+        """The run has ended; answers the limits that have room again. Exactly once for each booking, or `unbook`."""
+        return self._release("free", trigger, now)
 
     def unbook(self, trigger: Trigger, now: float) -> list[Hashable]:
         """The booking led to no run; answers the limits that have room again."""
-        return self._give_back(trigger, now, "unbook")
+        return self._release("unbook", trigger, now)
 
-    def _give_back(self, trigger: Trigger, now: float, how: str) -> list[Hashable]:
+    def _release(self, how: Literal["free", "unbook"], trigger: Trigger, now: float) -> list[Hashable]:
         self._booked -= 1
-        freed: list[Hashable] = []
+        chain = self._chain((trigger.queue, trigger.name))
+        freed = self._give_back(chain, how, trigger, now) if chain else []
         if trigger.ordering_key is not None:
-            freed.extend(self._ordering.free(trigger, now))
-        for policy in self._chain(trigger):
-            try:
-                freed.extend(getattr(policy, how)(trigger, now))
-            except Exception:  # noqa: S112 - a broken policy loses its own count, nobody else's
-                continue
+            ordering_key = OrderingKey(trigger.queue, trigger.ordering_key)
+            self._ordering_keys.discard(ordering_key)
+            freed.append(ordering_key)
         return freed
 
-    def _undo(self, booked: Sequence[ConcurrencyPolicy], trigger: Trigger, now: float) -> None:
-        for policy in reversed(booked):
-            policy.unbook(trigger, now)
+    @staticmethod
+    def _give_back(chain: Chain, how: Literal["free", "unbook"], trigger: Trigger, now: float) -> list[Hashable]:
+        freed: list[Hashable] = []
+        for policy in reversed(chain):
+            try:
+                limits = policy.free(trigger, now) if how == "free" else policy.unbook(trigger, now)
+                freed += dict.fromkeys(limits)  # finds out here, not in the table, what cannot be hashed
+            except Exception:
+                # It has lost its own count, nobody else's.
+                log.exception("a concurrency policy failed to give back", extra={"task": trigger.name})
+        return freed
 
-    def _chain(self, trigger: Trigger) -> Chain:
-        key = (trigger.queue, trigger.name)
+    def _chain(self, key: tuple[str, str]) -> Chain:
         chain = self._chains.get(key)
         if chain is None:
-            chain = self._chains[key] = self._tasks.get(key, ()) + self._queues.get(trigger.queue, ())
+            chain = self._chains[key] = self._tasks.get(key, ()) + self._queues.get(key[0], ())
         return chain
+
+
+def _checked(full: Full, now: float) -> Full:
+    """A policy's answer, fit for the table. Raises TypeError or ValueError with what is wrong."""
+    if not isinstance(full, Full):
+        raise TypeError(f"book() answered {full!r}: answer None or a fairlead.Full")
+    if full.limit is None:
+        raise TypeError("Full.limit is None: name the limit, so that those it stops can wait for it")
+    hash(full.limit)
+    if full.retry_at is None:
+        return full
+    if not math.isfinite(full.retry_at):
+        raise ValueError(f"Full.retry_at={full.retry_at!r}: use monotonic seconds, or None")
+    # A time that has passed would have the node try again without a pause.
+    return full if full.retry_at > now else Full(full.limit, now + SHORTEST_WAIT)

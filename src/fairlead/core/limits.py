@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
@@ -15,6 +16,7 @@ class Full(NamedTuple):
     """No room now. The trigger's column is parked until the limit frees a slot, or until `retry_at`."""
 
     limit: Hashable
+    """Names the limit that is full, not None; all that wait for an equal one are let in one after the other."""
     retry_at: float | None = None
     """Monotonic seconds; for limits that time frees, and for policies that only know a time."""
 
@@ -132,52 +134,70 @@ class LimitTree:
 
 
 class RateLimit:
-    """At most `n` starts in `per` seconds on each node, `burst` (default: n) at once: a token bucket.
+    """A token bucket: at most `burst` (default: n) + t * n / per starts in any t seconds, on each node.
 
     Waiting for a token spends no attempt and holds up no other name. With `key`, each fairness key or name has a bucket
     of its own; a bucket that has filled up again is forgotten, so that many keys cost nothing.
     """
 
-    _SWEEP_ABOVE = 1024
-
     def __init__(self, n: int, per: float, key: Per | None = None, burst: int | None = None) -> None:
         self.n = _positive("RateLimit", n)
-        if not per > 0:
-            raise ConfigurationError(f"RateLimit per={per!r}: use seconds above 0")
+        if isinstance(per, bool) or not isinstance(per, int | float) or not 0 < per < math.inf:
+            raise ConfigurationError(f"RateLimit per={per!r}: use a number of seconds above 0")
         self.per = float(per)
         self.key = _per("RateLimit", key)
         self.burst = self.n if burst is None else _positive("RateLimit burst", burst)
-        self._rate = self.n / self.per
+        self._interval = self.per / self.n
         # The generic cell rate algorithm keeps one number for each bucket: when it will be full again.
         self._full_at: dict[str | None, float] = {}
-        self._sweep_above = self._SWEEP_ABOVE
+        self._forget_above = 1024
+        self._latest = -math.inf
+        self._started: set[str] = set()
+        """Ids of what was booked at `_latest`."""
+
+    def __repr__(self) -> str:
+        return f"RateLimit({self.n}, per={self.per:g}, key={self.key!r}, burst={self.burst})"
+
+    def __len__(self) -> int:
+        """Buckets in memory."""
+        return len(self._full_at)
 
     def column(self, trigger: Trigger) -> Hashable:
         return _key(self.key, trigger)
 
     def book(self, trigger: Trigger, now: float) -> Full | None:
         key = _key(self.key, trigger)
-        full_at = max(now, self._full_at.get(key, now)) + 1 / self._rate
-        opens_at = full_at - self.burst / self._rate
-        if opens_at > now + 1e-9:  # the rounding of two additions, no more
+        full_at = max(now, self._full_at.get(key, now))
+        opens_at = full_at - (self.burst - 1) * self._interval
+        if opens_at > now:
             return Full((self, key), opens_at)
-        if len(self._full_at) >= self._sweep_above:
-            self._sweep(now)
-        self._full_at[key] = full_at
+        if len(self._full_at) >= self._forget_above:
+            self._forget_full_ones(now)
+        self._full_at[key] = full_at + self._interval
+        if now != self._latest:
+            self._latest = now
+            self._started.clear()
+        self._started.add(trigger.id)
         return None
 
     def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         return ()
 
     def unbook(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        # A token goes back only while nothing was booked after it: a bucket that has filled up since would overflow
+        # with it, and the rate be exceeded. What a grab loses comes back in time.
+        if trigger.id not in self._started:
+            return ()
+        self._started.remove(trigger.id)
         key = _key(self.key, trigger)
-        if key in self._full_at:
-            self._full_at[key] -= 1 / self._rate
+        self._full_at[key] -= self._interval
         return ((self, key),)
 
-    def _sweep(self, now: float) -> None:
-        self._full_at = {key: full_at for key, full_at in self._full_at.items() if full_at > now}
-        self._sweep_above = max(self._SWEEP_ABOVE, 2 * len(self._full_at))
+    def _forget_full_ones(self, now: float) -> None:
+        self._full_at = {
+            key: full_at for key, full_at in self._full_at.items() if full_at > now
+        }
+        self._forget_above = max(1024, 2 * len(self._full_at))
 
 
 def _key(per: Per | None, trigger: Trigger) -> str | None:

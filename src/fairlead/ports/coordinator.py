@@ -7,6 +7,8 @@ from typing import Protocol
 
 import msgspec
 
+from fairlead.ports.wake import Wake
+
 
 class Lease(msgspec.Struct, frozen=True):
     """A lease as everybody sees it."""
@@ -28,8 +30,8 @@ class Coordinator(Protocol):
     async def renew(self, owner: str, ttl: float) -> dict[str, int]:
         """Extend all unexpired leases of the owner by `ttl` seconds from now; answers what it still holds."""
 
-    async def release(self, names: Sequence[str], owner: str) -> None:
-        """Give up leases at once; those not held are ignored."""
+    async def release(self, names: Sequence[str], owner: str) -> Wake | None:
+        """Give up leases at once; those not held are ignored. Answers the wake to announce: others may take them."""
 
     async def leases(self) -> list[Lease]:
         """All leases that are held and not expired."""

@@ -94,6 +94,12 @@ class PostgresTaskStore(SqlTaskStore):
         statement = self.statement("grab", ids, versions, paths, stuck_ats, node, now)
         return Single(statement, lambda rows: [GrabbedTask(*row) for row in rows])
 
+    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+        return  # the rows themselves say who holds them; nothing more was noted
+
+    async def forget_node(self, node: str) -> None:
+        await self.database.run_async(Single(self.statement("forget_node", node), lambda rows: None))
+
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         if all(f.next_state == State.DONE and f.result is None and f.error_type is None for f in finishes):
             return self._complete_done(node, finishes)

@@ -1,0 +1,43 @@
+"""`python -m services postgres`: a real server for trying things out, until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+
+from services import MissingProgram, Service
+from services.postgres import PostgresServer
+
+SERVERS: dict[str, Callable[[], Service]] = {"postgres": PostgresServer}
+
+
+def main(names: list[str]) -> int:
+    """Start the named servers (all by default), print their URLs, wait for SIGINT or SIGTERM, stop them."""
+    unknown = set(names) - SERVERS.keys()
+    if unknown:
+        print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(SERVERS)}", file=sys.stderr)
+        return 2
+    running: list[Service] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for name in names or SERVERS:
+            server = SERVERS[name]()
+            server.start()
+            running.append(server)
+            print(f"{name}: {server.url}", flush=True)
+        print("Ctrl-C stops them", flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+    except MissingProgram as missing:
+        print(missing, file=sys.stderr)
+        return 1
+    finally:
+        for server in reversed(running):
+            server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
