@@ -41,7 +41,7 @@ class TaskHandle:
     def record(self) -> TaskRecord:
         """The task as it stands. Raises UnknownTask when it never committed or its history was cleaned."""
         store = self._app.store
-        record = store.database.run(store.task(self.id))
+        record: TaskRecord | None = store.database.run(store.task(self.id))
         if record is None:
             raise UnknownTask(f"no task {self.id}: its transaction did not commit, or its history was cleaned")
         return record

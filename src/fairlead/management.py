@@ -55,7 +55,7 @@ class Management:
         found = self._database.run(self._store.payload(task_id))
         return None if found is None else unpack(*found)
 
-    def list(
+    def find(
         self,
         *,
         state: State | str | None = None,
@@ -130,7 +130,7 @@ class Management:
     ) -> BulkResult:
         """Apply a change, such as `lambda task: management.retry(task.id, version=task.version)`, to what matches."""
         changed = refused = 0
-        found = self.list(
+        found = self.find(
             state=state, queue=queue, name=name, fairness_key=fairness_key, older_than=older_than, limit=limit
         )
         for record in found:

@@ -70,7 +70,7 @@ def periodic_poller(app: App) -> Poller:
         nonlocal last
         now = to_datetime(app.clock.now())
         # Elected anew: an earlier node may have stopped before the slots of the last minutes.
-        since = last if last is not None and last > now - CATCH_UP else now - CATCH_UP
+        since = now - CATCH_UP if last is None else max(last, now - CATCH_UP)
         drafts = []
         for periodic in app.periodics:
             for slot in periodic.slots(since, now):

@@ -130,12 +130,12 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
     assert [record.id for record in records] == [task.id for task in tasks]
     record = records[-1]
     assert record == TaskRecord(
-        tasks[-1].id, AWKWARD, 3, AWKWARD, State.SUBMITTED, 1, 0, 0, 0, AWKWARD, 0.001, AWKWARD, None, NOW, NOW - 5, NOW,
-        None, None, None, None, '{"a":"b"}', len(tasks[-1].payload),
+        tasks[-1].id, AWKWARD, 3, AWKWARD, State.SUBMITTED, 1, 0, 0, 0, AWKWARD, 0.001, AWKWARD, None, NOW, NOW - 5,
+        NOW, None, None, None, None, '{"a":"b"}', len(tasks[-1].payload),
     )  # fmt: skip
     assert store.database.run(store.payload(record.id)) == (tasks[-1].payload, "json+zlib")
     task = (await grabbed(store, tasks[-1:]))[0]
-    assert task == GrabbedTask(
+    assert msgspec.structs.replace(task, row=0, batch=0) == GrabbedTask(
         record.id, 2, 1, 1, tasks[-1].payload, "json+zlib", NOW, NOW - 5, NOW, NOW + 1, True, '{"a":"b"}'
     )
     await store.complete(AWKWARD, [done(task)])
@@ -452,7 +452,7 @@ async def test_what_is_handed_back_keeps_its_place_and_spends_no_attempt(store: 
 
 @pytest.mark.parametrize("count", [1, 100])
 async def test_the_happy_path_is_four_row_operations(store: Store, count: int) -> None:
-    """One insert, one update and one delete of the task, one insert of its attempt; nothing else is touched."""
+    """One insert, one update and one delete of the task, one insert of its attempt; no other row of these tables."""
     store.database.run(_count_row_operations(store.database.dialect))
     tasks = make(count)
     submit(store, tasks)

@@ -332,8 +332,8 @@ async def test_a_transaction_of_ours_commits_or_rolls_back_and_lets_errors_throu
 
 
 HOT = [
-    "ready", "grab", "complete_done", "record_attempts", "held", "delete_held", "continue_held", "hand_back", "still_held",
-    "due", "next_due", "make_ready", "task", "tasks", "move_task", "end_task",
+    "ready", "grab", "complete_done", "record_attempts", "held", "delete_held", "continue_held", "hand_back",
+    "still_held", "due", "next_due", "make_ready", "task", "tasks", "move_task", "end_task",
 ]  # fmt: skip
 
 

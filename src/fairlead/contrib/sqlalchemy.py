@@ -12,7 +12,9 @@ from sqlalchemy.orm import Session, scoped_session
 
 def after_commit(source: Any, call: Callable[[], None]) -> None:
     """Call once after the commit of the transaction that `source` is in; not at all when it is rolled back."""
-    if isinstance(source, AsyncSession | async_scoped_session):
+    if isinstance(source, async_scoped_session):
+        source = source()
+    if isinstance(source, AsyncSession):
         source = source.sync_session
     elif isinstance(source, AsyncConnection):
         source = source.sync_connection

@@ -35,6 +35,19 @@ class PolicyFailed(Exception):
         self.error = error
 
 
+class _Chains(dict[tuple[str, str], Chain]):
+    """What each (queue, name) books, put together when first asked for: nothing else is done for every trigger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_queue: dict[str, Chain] = {}
+        self.of_task: dict[tuple[str, str], Chain] = {}
+
+    def __missing__(self, key: tuple[str, str]) -> Chain:
+        chain = self[key] = self.of_task.get(key, ()) + self.of_queue.get(key[0], ())
+        return chain
+
+
 class Booking:
     """The limits of one node. `slots` bounds all that runs here; queues and tasks add their own chains; triggers of one
     ordering key of a queue run one at a time."""
@@ -42,9 +55,7 @@ class Booking:
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._booked = 0
-        self._queues: dict[str, Chain] = {}
-        self._tasks: dict[tuple[str, str], Chain] = {}
-        self._chains: dict[tuple[str, str], Chain] = {}
+        self._chains = _Chains()
         self._ordering_keys: set[OrderingKey] = set()
         """Those of which a trigger is booked."""
 
@@ -55,18 +66,18 @@ class Booking:
 
     def register_queue(self, queue: str, *policies: ConcurrencyPolicy | None) -> None:
         """Every task of the queue books these. Before the first booking."""
-        self._queues[queue] = tuple(policy for policy in policies if policy is not None)
+        self._chains.of_queue[queue] = tuple(policy for policy in policies if policy is not None)
         self._chains.clear()
 
     def register_task(self, queue: str, name: str, *policies: ConcurrencyPolicy | None) -> None:
         """Tasks of this name book these too, ahead of their queue's. Before the first booking."""
-        self._tasks[queue, name] = tuple(policy for policy in policies if policy is not None)
+        self._chains.of_task[queue, name] = tuple(policy for policy in policies if policy is not None)
         self._chains.clear()
 
     def column(self, trigger: Trigger) -> Hashable:
-        """Triggers with equal columns are stopped by the same limits: they wait behind one another, and no others do."""
+        """Triggers with equal columns are stopped by the same limits: they wait behind one another, no others do."""
         key = (trigger.queue, trigger.name)
-        chain = self._chain(key)
+        chain = self._chains[key]
         if not chain and trigger.ordering_key is None:
             return key
         try:
@@ -74,13 +85,16 @@ class Booking:
             hash(parts)
         except Exception as error:
             # It is reported when it books, if it still fails there; until then the whole name waits in one column.
-            log.debug("a concurrency policy failed to name a column", extra={"task": trigger.name, "error": repr(error)})
+            log.debug("a policy failed to name a column", extra={"task": trigger.name, "error": repr(error)})
             parts = ()
         return (*key, trigger.ordering_key, *parts)
 
     def book(self, trigger: Trigger, now: float) -> Full | None:
         """Book every limit on the way, or none. The caller has looked at `room`. Raises PolicyFailed."""
-        chain = self._chain((trigger.queue, trigger.name))
+        chain = self._chains[trigger.queue, trigger.name]
+        if not chain and trigger.ordering_key is None:
+            self._booked += 1
+            return None
         # The ordering key comes first: of all limits it is the narrowest, so a parked trigger waits for what it needs.
         ordering_key = OrderingKey(trigger.queue, trigger.ordering_key) if trigger.ordering_key is not None else None
         if ordering_key in self._ordering_keys:
@@ -111,7 +125,7 @@ class Booking:
 
     def _release(self, how: Literal["free", "unbook"], trigger: Trigger, now: float) -> list[Hashable]:
         self._booked -= 1
-        chain = self._chain((trigger.queue, trigger.name))
+        chain = self._chains[trigger.queue, trigger.name]
         freed = self._give_back(chain, how, trigger, now) if chain else []
         if trigger.ordering_key is not None:
             ordering_key = OrderingKey(trigger.queue, trigger.ordering_key)
@@ -130,12 +144,6 @@ class Booking:
                 # It has lost its own count, nobody else's.
                 log.exception("a concurrency policy failed to give back", extra={"task": trigger.name})
         return freed
-
-    def _chain(self, key: tuple[str, str]) -> Chain:
-        chain = self._chains.get(key)
-        if chain is None:
-            chain = self._chains[key] = self._tasks.get(key, ()) + self._queues.get(key[0], ())
-        return chain
 
 
 def _checked(full: Full, now: float) -> Full:

@@ -73,8 +73,11 @@ class Limit:
 
 
 class LimitTree:
-    """Limits inside a limit, all of which must have room: `LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})`
-    lets 30 run in total, of these 15 payouts and 3 of acme's. `per_fairness_key` holds for every key not named."""
+    """Limits inside a limit, on each node; all on a task's way must have room, or none is taken.
+
+    `LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})` lets 30 run in total, of these 15 payouts and 3 of
+    acme's. `per_fairness_key` holds for every key not named.
+    """
 
     def __init__(
         self,
@@ -122,7 +125,7 @@ class LimitTree:
         return dict(self._running)
 
     def _levels(self, trigger: Trigger) -> list[tuple[tuple[str, str], int]]:
-        """The levels on this trigger's path, the narrowest first: a parked column waits for the limit it really needs."""
+        """The levels on this trigger's path, the narrowest first: a parked column waits for what it really needs."""
         levels = []
         n = self.fairness_keys.get(trigger.fairness_key, self.per_fairness_key)
         if n is not None:
@@ -134,7 +137,8 @@ class LimitTree:
 
 
 class RateLimit:
-    """A token bucket: at most `burst` (default: n) + t * n / per starts in any t seconds, on each node.
+    """A token bucket: at most `burst` (default: n) + t * n / per starts in any t seconds, on each node;
+    exact to the nanosecond.
 
     Waiting for a token spends no attempt and holds up no other name. With `key`, each fairness key or name has a bucket
     of its own; a bucket that has filled up again is forgotten, so that many keys cost nothing.
@@ -147,11 +151,13 @@ class RateLimit:
         self.per = float(per)
         self.key = _per("RateLimit", key)
         self.burst = self.n if burst is None else _positive("RateLimit burst", burst)
-        self._interval = self.per / self.n
-        # The generic cell rate algorithm keeps one number for each bucket: when it will be full again.
-        self._full_at: dict[str | None, float] = {}
+        # The generic cell rate algorithm keeps one number for each bucket: when it will be full again. Its unit is 1/n
+        # of a nanosecond, so that a token takes a whole number of them and nothing is ever rounded.
+        self._token = max(1, round(self.per * 1e9))
+        self._burst_before = (self.burst - 1) * self._token
+        self._full_at: dict[str | None, int] = {}
         self._forget_above = 1024
-        self._latest = -math.inf
+        self._latest = 0
         self._started: set[str] = set()
         """Ids of what was booked at `_latest`."""
 
@@ -167,15 +173,16 @@ class RateLimit:
 
     def book(self, trigger: Trigger, now: float) -> Full | None:
         key = _key(self.key, trigger)
-        full_at = max(now, self._full_at.get(key, now))
-        opens_at = full_at - (self.burst - 1) * self._interval
-        if opens_at > now:
-            return Full((self, key), opens_at)
+        instant = round(now * 1e9) * self.n
+        full_at = max(instant, self._full_at.get(key, instant))
+        opens_at = full_at - self._burst_before
+        if opens_at > instant:
+            return Full((self, key), -(-opens_at // self.n) / 1e9)
         if len(self._full_at) >= self._forget_above:
-            self._forget_full_ones(now)
-        self._full_at[key] = full_at + self._interval
-        if now != self._latest:
-            self._latest = now
+            self._forget_full_ones(instant)
+        self._full_at[key] = full_at + self._token
+        if instant != self._latest:
+            self._latest = instant
             self._started.clear()
         self._started.add(trigger.id)
         return None
@@ -190,13 +197,11 @@ class RateLimit:
             return ()
         self._started.remove(trigger.id)
         key = _key(self.key, trigger)
-        self._full_at[key] -= self._interval
+        self._full_at[key] -= self._token
         return ((self, key),)
 
-    def _forget_full_ones(self, now: float) -> None:
-        self._full_at = {
-            key: full_at for key, full_at in self._full_at.items() if full_at > now
-        }
+    def _forget_full_ones(self, instant: int) -> None:
+        self._full_at = {key: full_at for key, full_at in self._full_at.items() if full_at > instant}
         self._forget_above = max(1024, 2 * len(self._full_at))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -37,9 +38,14 @@ class Processing:
     def __post_init__(self) -> None:
         for name in ("timeout", "max_stuck"):
             seconds = getattr(self, name)
-            if seconds is not None and not seconds > 0:
-                raise ConfigurationError(f"Processing {name}={seconds!r}: use seconds above 0, or None")
+            if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
+                raise ConfigurationError(f"Processing {name}={seconds!r}: use a number of seconds above 0, or None")
         if self.when_stuck not in ("resume", "error", "ignore"):
             raise ConfigurationError(f"Processing when_stuck={self.when_stuck!r}: use 'resume', 'error' or 'ignore'")
+        if self.timeout is not None and self.max_stuck is not None and self.max_stuck <= self.timeout:
+            raise ConfigurationError(
+                f"Processing max_stuck={self.max_stuck!r} is not above timeout={self.timeout!r}: "
+                "a task would be given to another while it may still run"
+            )
         if self.max_stuck is None and self.timeout is not None:
             object.__setattr__(self, "max_stuck", 2 * self.timeout + 60)

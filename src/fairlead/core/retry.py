@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,11 @@ class _Selective:
     never_on: Errors = field(default=(), kw_only=True)
     """But not on these."""
 
+    def __post_init__(self) -> None:
+        for kind in (*self.on, *self.never_on):
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise ConfigurationError(f"retry on {kind!r}: use a tuple of exception classes")
+
     def delay(self, tries: int, error: BaseException) -> float | None:
         if isinstance(error, self.never_on) or not isinstance(error, self.on):
             return None
@@ -56,6 +62,7 @@ class Fixed(_Selective):
     max_attempts: int = 5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check(self.max_attempts, self.seconds)
 
     def _delay(self, tries: int) -> float | None:
@@ -78,8 +85,9 @@ class Exponential(_Selective):
     random: random.Random = field(default=_random, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check(self.max_attempts, self.first, self.max_delay)
-        if self.factor < 1:
+        if not 1 <= self.factor < math.inf:
             raise ConfigurationError(f"Exponential factor={self.factor!r}: use 1 or more")
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(f"Exponential jitter={self.jitter!r}: use a share from 0 to 1")
@@ -90,7 +98,7 @@ class Exponential(_Selective):
         try:
             wait = min(self.max_delay, self.first * self.factor ** (tries - 1))
         except OverflowError:
-            wait = self.max_delay
+            wait = self.max_delay if self.first else 0.0
         return wait * (1 - self.jitter * self.random.random())
 
 
@@ -101,6 +109,8 @@ class Delays(_Selective):
     delays: Sequence[float]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "delays", tuple(self.delays))
         _check(1, *self.delays)
 
     def _delay(self, tries: int) -> float | None:
@@ -108,8 +118,8 @@ class Delays(_Selective):
 
 
 def _check(max_attempts: int, *seconds: float) -> None:
-    if max_attempts < 1:
+    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
         raise ConfigurationError(f"max_attempts={max_attempts!r}: use 1 or more; the first run is an attempt")
     for wait in seconds:
-        if not wait >= 0:
-            raise ConfigurationError(f"a delay of {wait!r} s: use 0 or more")
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
+            raise ConfigurationError(f"a delay of {wait!r} s: use a number of at least 0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Hashable, Iterable
 from heapq import heapify, heappop, heappush
 
@@ -32,8 +32,8 @@ _Place = tuple[int, int, _Column]
 
 
 class _Parked:
-    """Columns that wait for a limit. They stand in lines, one for each pair (the limit, the one that stopped them before):
-    when two limits are full by turns, a whole line changes sides at once."""
+    """Columns that wait for a limit. They stand in lines, one for each pair (the limit, the one that stopped them
+    before): when two limits are full by turns, a whole line changes sides at once."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[Hashable, Hashable], list[_Place]] = {}
@@ -91,9 +91,9 @@ class TriggerTable:
     """A column for each priority and kind of trigger, ordered by priority and the sequence number at its head.
 
     A column whose head cannot be booked is parked on the limit that stopped it: it costs nothing until that limit frees
-    a slot. A column parked at one priority is not tried at a lower one. A slot that was freed brings back one column,
-    the best placed; whatever becomes of that one, unless the limit stops it again, brings back the next: so a freed slot
-    costs O(log n) however many columns wait for it, and none is forgotten.
+    a slot. A column parked at one priority is not tried at a lower one. A freed slot brings back one column, the best
+    placed; whatever becomes of that one, unless the limit stops it again, brings back the next: so a freed slot costs
+    O(log n) however many columns wait for it, and none is forgotten.
     """
 
     def __init__(self, booking: Booking) -> None:
@@ -107,7 +107,7 @@ class TriggerTable:
         self._alarm_of: dict[Hashable, float] = {}
         """The one alarm that counts for each limit; others in the heap are stale."""
         self._paused: dict[str, list[_Column]] = {}
-        self._sizes: dict[int, int] = {}
+        self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class TriggerTable:
         priority = trigger.priority
         key = (priority, self._booking.column(trigger))
         self._sequence += 1
-        self._sizes[priority] = self._sizes.get(priority, 0) + 1
+        self._sizes[priority] += 1
         column = self._columns.get(key)
         if column is not None:
             column.entries.append((self._sequence, trigger))

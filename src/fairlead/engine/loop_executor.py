@@ -79,7 +79,8 @@ class LoopExecutor:
                 execution = queue.popleft()
                 if queue:
                     self._get_one_ready()
-                result = error = None
+                result: Any = None
+                error: BaseException | None = None
                 set_current(execution.start(clock.now()))
                 execution.runner = runner
                 try:

@@ -103,7 +103,7 @@ class Pollers:
     async def due(self) -> float | None:
         """WAITING tasks whose time has come become SUBMITTED; answers the seconds until the next one."""
         now = self._clock.now()
-        while (woken := await self._store.wake_due(now, BATCH)).count == BATCH:
+        while (woken := await self._store.wake_due(now, BATCH)).moved == BATCH:
             self._tell(woken)
         self._tell(woken)
         next_due = await self._store.next_due()
@@ -115,9 +115,9 @@ class Pollers:
         silent = await self._store.silent_nodes(now - round(SILENT_SECONDS * MICROS))
         if silent:
             total = 0
-            while (woken := await self._store.resume_lost(silent, now, BATCH)).count:
+            while (woken := await self._store.resume_lost(silent, now, BATCH)).moved:
                 self._tell(woken)
-                total += woken.count
+                total += woken.moved
             for node in silent:
                 await self._store.forget_node(node)
             log.warning("nodes stopped; their tasks were resumed", extra={"nodes": silent, "resumed": total})

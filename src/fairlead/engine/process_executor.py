@@ -110,7 +110,8 @@ class ProcessExecutor:
                 execution = self._queue.popleft()
                 execution.start(self._clock.now())
                 execution.runner = runner
-                result = error = None
+                result: Any = None
+                error: BaseException | None = None
                 try:
                     result = await self._run_one(execution)
                 except asyncio.CancelledError as cancelled:

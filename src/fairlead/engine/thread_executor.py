@@ -63,7 +63,8 @@ class ThreadExecutor:
 
     def _run(self) -> None:
         while (execution := self._queue.get()) is not None:
-            result = error = None
+            result: Any = None
+            error: BaseException | None = None
             set_current(execution.start(self._clock.now()))
             try:
                 result = self._call(execution)

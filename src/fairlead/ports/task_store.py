@@ -34,9 +34,9 @@ class TaskFilter(msgspec.Struct, frozen=True):
 
 
 class Woken(NamedTuple):
-    """What a poller's move answers: how many tasks moved, and the wake that tells their nodes."""
+    """What a poller's move answers: how many tasks moved on, and the wake that tells their nodes."""
 
-    count: int
+    moved: int
     wake: Wake | None
 
 

@@ -250,7 +250,7 @@ class PostgresDatabase:
 
     @contextmanager
     def failures(self, connection: psycopg.Connection[Any] | asyncpg.Connection | None = None) -> Iterator[None]:
-        """What the drivers raise becomes StoreUnavailable if another try may work, SchemaMismatch for missing tables."""
+        """What the drivers raise becomes StoreUnavailable if a new try may work, SchemaMismatch for missing tables."""
         try:
             yield
         except (psycopg.Error, asyncpg.PostgresError) as error:
