@@ -138,7 +138,7 @@ class App:
             raise ConfigurationError("give timeout= or processing=, not both")
 
         def register(function: Callable[P, R]) -> Task[P, R]:
-            task_name: str = name or getattr(function, "__name__", "")
+            task_name = str(name or getattr(function, "__name__", ""))
             if not task_name.strip() or len(task_name.encode()) > 200 or "\x00" in task_name:
                 raise ConfigurationError(f"task name {task_name!r}: use 1 to 200 bytes of text")
             if task_name in self.handlers:

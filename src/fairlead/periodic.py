@@ -64,13 +64,13 @@ def periodic_poller(app: App) -> Poller:
     from fairlead.engine.pollers import Poller
     from fairlead.task import Draft
 
-    last: datetime | None = None
+    last = to_datetime(app.clock.now()) - CATCH_UP
 
     async def submit_due() -> float | None:
         nonlocal last
         now = to_datetime(app.clock.now())
         # Elected anew: an earlier node may have stopped before the slots of the last minutes.
-        since = now - CATCH_UP if last is None else max(last, now - CATCH_UP)
+        since = max(last, now - CATCH_UP)
         drafts = []
         for periodic in app.periodics:
             for slot in periodic.slots(since, now):
@@ -80,7 +80,7 @@ def periodic_poller(app: App) -> Poller:
         if drafts:
             await asyncio.shield(app.submit_many_async(drafts))
         last = now
-        following = [slot for periodic in app.periodics if (slot := periodic.next_slot(now)) is not None]
+        following = [following_slot for each in app.periodics if (following_slot := each.next_slot(now)) is not None]
         if not following:
             return None
         return (min(following) - to_datetime(app.clock.now())) / timedelta(microseconds=1) / MICROS

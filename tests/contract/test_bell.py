@@ -236,7 +236,9 @@ asyncio.run(main())
 
 @pytest.fixture
 def path(sqlite_url: str) -> Path:
-    return task_store(sqlite_url).database.path  # type: ignore[attr-defined, no-any-return]
+    database = task_store(sqlite_url).database
+    migrate(database)  # type: ignore[arg-type]
+    return database.path  # type: ignore[attr-defined, no-any-return]
 
 
 def pipes(path: Path) -> list[Path]:

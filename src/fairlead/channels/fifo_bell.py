@@ -72,6 +72,7 @@ class FifoBell:
             self._listener.close()
             self._listener = None
         self._ringer.close()
+        self._waiting.close()
 
     def wait_finished(self, task_id: str, timeout: float) -> None:
         self._waiting.wait(task_id, timeout)

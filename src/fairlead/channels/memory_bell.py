@@ -93,6 +93,7 @@ class WaitingThreads:
         self._waiting: dict[str, list[threading.Event]] = {}
         self._finished: dict[str, None] = {}
         self._listener: threading.Thread | None = None
+        self._is_closing = False
 
     def wait(self, task_id: str, timeout: float) -> None:
         """Block until the task may have finished, or `timeout` seconds have passed."""
@@ -101,6 +102,7 @@ class WaitingThreads:
             if task_id in self._finished:
                 del self._finished[task_id]  # once only: whoever comes again has seen that it was not the end
                 return
+            self._is_closing = False
             self._waiting.setdefault(task_id, []).append(event)
             if self._listener is None and self._open_ear is not None:
                 self._listener = threading.Thread(target=self._listen, name="fairlead-waiting", daemon=True)
@@ -112,6 +114,11 @@ class WaitingThreads:
                 events.remove(event)
             if not events:
                 self._waiting.pop(task_id, None)
+
+    def close(self) -> None:
+        """Let the ear go, within a second, unless somebody waits."""
+        with self._lock:
+            self._is_closing = True
 
     def tell(self, wake: Wake) -> None:
         """Let those threads go on whose tasks may have finished."""
@@ -137,6 +144,8 @@ class WaitingThreads:
                 return
             except Exception as error:
                 # Whatever it was: threads that wait must not be left deaf. Their own time-outs end their waiting.
+                if self._is_unused_for(0.0):
+                    return
                 if (reason := f"{type(error).__name__}: {error}") != trouble:
                     log.warning("cannot hear which tasks finish, trying again", extra={"error": reason})
                     trouble = reason
@@ -158,7 +167,7 @@ class WaitingThreads:
                     now = time.monotonic()
                     if self._waiting:
                         used_at = now
-                    elif now - used_at > LINGER:
+                    elif self._is_closing or now - used_at > LINGER:
                         self._listener = None
                         return
         finally:

@@ -66,6 +66,7 @@ class PostgresBell:
         await tried.wait()
 
     async def close(self) -> None:
+        self._waiting.close()
         task, self._listening = self._listening, None
         if task is not None:
             task.cancel()

@@ -271,6 +271,5 @@ class TriggerTable:
         for column in self._columns.values():
             column.released_by = None
             column.behind.clear()
-        # In place: `take` may hold on to the list.
-        self._ready[:] = [(c.priority, c.entries[0][0], c) for c in self._columns.values()]
+        self._ready = [(c.priority, c.entries[0][0], c) for c in self._columns.values()]
         heapify(self._ready)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fairlead.clock import Clock
-from fairlead.engine.execution import CancelReason, Execution
+from fairlead.engine.execution import Execution
 
 log = logging.getLogger("fairlead.deadlines")
 
@@ -17,8 +17,11 @@ LOOK_EVERY = 0.05
 class Deadlines:
     """Watches the executions of this node."""
 
-    def __init__(self, in_flight: Mapping[str, Execution], clock: Clock) -> None:
+    def __init__(
+        self, in_flight: Mapping[str, Execution], overdue: Callable[[Execution], None], clock: Clock
+    ) -> None:
         self._in_flight = in_flight
+        self._overdue = overdue
         self._clock = clock
 
     async def run(self) -> None:
@@ -28,9 +31,11 @@ class Deadlines:
             now = self._clock.now()
             for execution in list(self._in_flight.values()):
                 deadline = execution.deadline
-                if deadline is not None and deadline <= now and execution.current is not None:
+                if deadline is None or deadline > now or execution.cancel_reason is not None:
+                    continue
+                if execution.current is not None:  # it still runs, it does not only wait for its completion
                     log.warning(
                         "task ran into its timeout",
                         extra={"task_id": execution.grabbed.id, "task_name": execution.trigger.name},
                     )
-                    execution.cancel(CancelReason.TIMEOUT)
+                    self._overdue(execution)

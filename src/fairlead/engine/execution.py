@@ -30,7 +30,9 @@ class CancelReason(StrEnum):
 class Execution:
     """A grabbed task on this node. `handler` is None when no handler of that name is registered."""
 
-    __slots__ = ("cancel_reason", "current", "grabbed", "handler", "deadline", "runner", "started_at", "trigger")  # fmt: skip
+    __slots__ = (
+        "cancel_reason", "current", "deadline", "grabbed", "handler", "is_abandoned", "runner", "started_at", "trigger",
+    )  # fmt: skip
 
     def __init__(self, trigger: Trigger, grabbed: GrabbedTask, handler: Handler | None) -> None:
         self.trigger = trigger
@@ -43,6 +45,8 @@ class Execution:
         self.runner: asyncio.Task[Any] | None = None
         """The event-loop task that runs it now, for handlers that can be interrupted."""
         self.current: CurrentTask | None = None
+        self.is_abandoned = False
+        """Its end is written already, while its thread still runs: what that returns is dropped."""
 
     def start(self, now: int) -> CurrentTask:
         """Note that the run starts, and make what the handler may know about it."""

@@ -105,7 +105,8 @@ class Node:
             self._policy_failed, self._ask_reconcile.set, observer, clock,
         )  # fmt: skip
         self._invocation = Invocation(name, store, channel.announce, interceptors, clock)
-        self._deadlines = Deadlines(self.dispatcher.in_flight, clock)
+        self._deadlines = Deadlines(self.dispatcher.in_flight, self._overdue, clock)
+        self._has_timeouts = any(handler.processing.timeout is not None for handler in handlers.values())
         self._pollers = [
             *Pollers(store, channel.announce, handlers, observer, on_incident, clock, settings.intervals).all(),
             *extra_pollers,
@@ -143,7 +144,7 @@ class Node:
                         self._membership.run(),
                         self.ownership.run(),
                         self.completion.run(),
-                        self._deadlines.run(),
+                        *([self._deadlines.run()] if self._has_timeouts else []),
                         self._reconcile(),
                         self._measure(),
                         *(poller.run(self.ownership, self._clock) for poller in self._pollers),
@@ -182,10 +183,8 @@ class Node:
         if in_flight:
             log.warning("stopping tasks that did not end in time", extra={"tasks": sorted(in_flight)})
             for execution in list(in_flight.values()):
-                interruptible = execution.runner is not None
-                execution.cancel(CancelReason.SHUTDOWN)
-                if not interruptible and (finish := stopped(execution, self._clock.now())) is not None:
-                    self.completion.add(execution, finish)
+                if execution.current is not None:
+                    self._stop_run(execution, CancelReason.SHUTDOWN)
             await asyncio.sleep(0.1)  # what was interrupted gets its turn to clean up
         await self.completion.flush()
 
@@ -285,7 +284,9 @@ class Node:
         trigger = execution.trigger
         self.table.freed(self._booking.free(trigger, self._clock.monotonic()))
         execution.current = None
-        if isinstance(result, Committed):
+        if execution.is_abandoned:
+            log.warning("a stopped run has returned; what it returned is dropped", extra={"task_id": trigger.id})
+        elif isinstance(result, Committed):
             self._observer.finished([(trigger, execution.grabbed, result.finish)])
             self._settled([execution])
         else:
@@ -303,6 +304,17 @@ class Node:
             else:
                 self._settled([execution])
         self.dispatcher.wake()
+
+    def _overdue(self, execution: Execution) -> None:
+        self._stop_run(execution, CancelReason.TIMEOUT)
+
+    def _stop_run(self, execution: Execution, reason: CancelReason) -> None:
+        """Stop a run. One in a thread cannot be interrupted: its end is written now, whenever the thread returns."""
+        is_interruptible = execution.runner is not None
+        execution.cancel(reason)
+        if not is_interruptible and (finish := stopped(execution, self._clock.now())) is not None:
+            execution.is_abandoned = True
+            self.completion.add(execution, finish)
 
     def _policy_failed(self, execution: Execution, error: BaseException) -> None:
         execution.started_at = self._clock.now()

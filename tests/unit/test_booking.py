@@ -1,0 +1,313 @@
+"""Booking: a slot from every limit on the way, or from none; and no limit is ever exceeded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.booking import SHORTEST_WAIT, Booking, PolicyFailed
+from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, LimitTree, RateLimit
+from fairlead.errors import ConfigurationError
+from fairlead.model import Trigger
+
+NAMES = ("pay", "mail", "scan")
+KEYS = ("acme", "bolt", "corp")
+
+
+def trigger(id: int | str = 0, name: str = "pay", key: str = "", ordering_key: str | None = None) -> Trigger:
+    return Trigger(str(id), 1, "q", 0, name, 5, key, 1.0, ordering_key)
+
+
+def booking(*policies: ConcurrencyPolicy, slots: int = 1000) -> Booking:
+    made = Booking(slots)
+    made.register_queue("q", *policies)
+    return made
+
+
+class Broken:
+    """Does in each method what it was told; a Limit otherwise."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    def _answer(self, method: str, otherwise: Any) -> Any:
+        answer = self.answers.get(method, otherwise)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def column(self, trigger: Trigger) -> Hashable:
+        return self._answer("column", None)  # type: ignore[no-any-return]
+
+    def book(self, trigger: Trigger, now: float) -> Full | None:
+        return self._answer("book", None)  # type: ignore[no-any-return]
+
+    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        return self._answer("free", ())  # type: ignore[no-any-return]
+
+    def unbook(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        return self._answer("unbook", ())  # type: ignore[no-any-return]
+
+
+# the whole chain ------------------------------------------------------------------------------------------------------
+
+
+def test_a_booking_takes_a_slot_of_the_node_and_gives_it_back() -> None:
+    slots = booking(slots=2)
+    assert slots.book(trigger(1), 0) is None and slots.room == 1
+    assert slots.free(trigger(1), 0) == [] and slots.room == 2
+
+
+def test_all_or_nothing_a_later_limit_that_is_full_undoes_the_earlier_ones() -> None:
+    first, last = Limit(1), Limit(1)
+    slots = booking(first, last)
+    assert last.book(trigger("other"), 0) is None
+    assert slots.book(trigger(1), 0) == Full((last, None))
+    assert slots.room == 1000
+    assert first.book(trigger(2), 0) is None  # still has its one slot
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(KEYS), st.booleans(), st.booleans()), max_size=60))
+def test_after_all_is_given_back_every_limit_is_empty(steps: list[tuple[str, str, bool, bool]]) -> None:
+    tree = LimitTree(5, names={"pay": 2}, fairness_keys={"acme": 1}, per_fairness_key=3)
+    slots = Booking(6)
+    slots.register_task("q", "pay", Limit(3, per="fairness_key"))
+    slots.register_queue("q", Limit(4), tree)
+    booked: list[Trigger] = []
+    for n, (name, key, ordered, gives_back) in enumerate(steps):
+        one = trigger(n, name, key, key if ordered else None)
+        if slots.room and slots.book(one, n) is None:
+            booked.append(one)
+        if gives_back and booked:
+            slots.free(booked.pop(0), n)
+        assert slots.room == 6 - len(booked)
+        assert len({t.ordering_key for t in booked if t.ordering_key}) == sum(1 for t in booked if t.ordering_key)
+        assert tree.running().get(("total", ""), 0) == len(booked)
+    for one in booked:
+        slots.unbook(one, 0)
+    assert slots.room == 6 and tree.running() == {}
+    assert [slots.book(trigger(n, "mail", f"k{n}"), 0) for n in range(4)] == [None] * 4
+
+
+def test_triggers_of_one_ordering_key_run_one_at_a_time_and_hold_back_only_their_own() -> None:
+    slots = booking()
+    a1, a2, b1 = trigger(1, ordering_key="a"), trigger(2, "mail", ordering_key="a"), trigger(3, ordering_key="b")
+    assert slots.book(a1, 0) is None
+    stopped = slots.book(a2, 0)
+    assert stopped is not None and stopped.retry_at is None
+    assert slots.book(b1, 0) is None
+    assert slots.column(a1) != slots.column(b1)
+    assert slots.free(a1, 0) == [stopped.limit]
+    assert slots.book(a2, 0) is None
+
+
+def test_an_empty_ordering_key_is_a_key_and_none_is_not() -> None:
+    slots = booking()
+    assert slots.book(trigger(1, ordering_key=""), 0) is None
+    assert slots.book(trigger(2, ordering_key=""), 0) is not None
+    assert slots.book(trigger(3), 0) is None and slots.book(trigger(4), 0) is None
+
+
+def test_columns_follow_the_queue_the_name_and_what_the_policies_tell_apart() -> None:
+    slots = Booking(9)
+    slots.register_task("q", "pay", Limit(1, per="fairness_key"))
+    assert slots.column(trigger(1, "pay", "acme")) != slots.column(trigger(2, "pay", "bolt"))
+    assert slots.column(trigger(1, "mail", "acme")) == slots.column(trigger(2, "mail", "bolt"))
+    assert slots.column(trigger(1, "mail")) != slots.column(trigger(1, "pay"))
+
+
+# policies that misbehave ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RuntimeError("boom"),
+        True,
+        Full(None),
+        Full(["unhashable"]),  # type: ignore[arg-type]
+        Full("x", float("nan")),
+        Full("x", "soon"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_policy_that_raises_or_answers_nonsense_leaves_nothing_booked(answer: Any) -> None:
+    good, bad = Limit(1), Broken(book=answer)
+    slots = booking(good, bad)
+    with pytest.raises(PolicyFailed) as failure:
+        slots.book(trigger(1, ordering_key="a"), 0)
+    assert failure.value.policy is bad and failure.value.trigger.id == "1"
+    assert slots.room == 1000
+    assert good.book(trigger(2), 0) is None
+    bad.answers.clear()
+    good.free(trigger(2), 0)
+    assert slots.book(trigger(3, ordering_key="a"), 0) is None
+
+
+def test_a_policy_that_cannot_give_back_harms_no_other_limit() -> None:
+    good, bad = Limit(1), Broken(free=RuntimeError("boom"), unbook=[["unhashable"]])
+    slots = booking(bad, good)
+    assert slots.book(trigger(1), 0) is None
+    assert slots.free(trigger(1), 0) == [(good, None)]
+    assert slots.book(trigger(2), 0) is None
+    assert slots.unbook(trigger(2), 0) == [(good, None)]
+    assert slots.room == 1000
+
+
+def test_a_policy_that_cannot_undo_does_not_hide_that_another_is_full() -> None:
+    slots = booking(Broken(unbook=RuntimeError("boom")), Broken(book=Full("full")))
+    assert slots.book(trigger(1), 0) == Full("full")
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("boom"), ["unhashable"]])
+def test_a_policy_that_cannot_name_a_column_still_gets_one(answer: Any) -> None:
+    hash(booking(Broken(column=answer)).column(trigger(1)))
+
+
+def test_a_policy_that_is_full_until_a_time_gone_by_is_not_asked_without_a_pause() -> None:
+    assert booking(Broken(book=Full("x", 3.0))).book(trigger(1), 5.0) == Full("x", 5.0 + SHORTEST_WAIT)
+
+
+# the limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_per_key_counts_each_key_alone_and_forgets_idle_ones() -> None:
+    limit = Limit(1, per="fairness_key")
+    for n in range(5000):
+        assert limit.book(trigger(n, key=f"k{n}"), 0) is None
+        assert limit.book(trigger(n, key=f"k{n}"), 0) == Full((limit, f"k{n}"))
+        assert list(limit.free(trigger(n, key=f"k{n}"), 0)) == [(limit, f"k{n}")]
+    assert not limit._running
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(KEYS), st.booleans()), max_size=80))
+def test_a_limit_tree_is_never_exceeded_at_any_level_and_refuses_only_when_one_is_full(
+    steps: list[tuple[str, str, bool]],
+) -> None:
+    tree = LimitTree(6, names={"pay": 3, "mail": 4}, fairness_keys={"acme": 1}, per_fairness_key=4)
+    running: list[Trigger] = []
+    for n, (name, key, frees) in enumerate(steps):
+        if frees and running:
+            gone = running.pop(n % len(running))
+            assert (tree, ("total", "")) in list(tree.free(gone, 0))
+            continue
+        names, keys = Counter(t.name for t in running), Counter(t.fairness_key for t in running)
+        has_room = {
+            ("total", ""): len(running) < 6,
+            ("name", name): names[name] < {"pay": 3, "mail": 4}.get(name, 99),
+            ("fairness_key", key): keys[key] < {"acme": 1}.get(key, 4),
+        }
+        full = tree.book(trigger(n, name, key), 0)
+        assert (full is None) == all(has_room.values())
+        if full is None:
+            running.append(trigger(n, name, key))
+        else:
+            _, level = full.limit  # type: ignore[misc]
+            assert not has_room[level]
+
+
+def test_30_in_total_15_payouts_3_for_one_partner() -> None:
+    tree = LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})
+    acme = [tree.book(trigger(n, "payout", "acme"), 0) for n in range(4)]
+    assert acme == [None] * 3 + [Full((tree, ("fairness_key", "acme")))]
+    payouts = [tree.book(trigger(n, "payout", f"p{n}"), 0) for n in range(13)]
+    assert payouts == [None] * 12 + [Full((tree, ("name", "payout")))]
+    rest = [tree.book(trigger(n, "mail", f"p{n}"), 0) for n in range(16)]
+    assert rest == [None] * 15 + [Full((tree, ("total", "")))]
+
+
+@given(
+    n=st.integers(1, 7),
+    per=st.integers(1, 10**9).map(lambda ns: ns / 1e9),
+    burst=st.integers(1, 9),
+    steps=st.lists(
+        st.tuples(st.integers(0, 2 * 10**8), st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=40
+    ),
+)
+def test_a_rate_is_never_exceeded_in_any_window_whatever_grabs_are_lost(
+    n: int, per: float, burst: int, steps: list[tuple[int, int, int]]
+) -> None:
+    rate = RateLimit(n, per, burst=burst)
+    instant, id = 10**15, 0
+    starts: list[int] = []
+    for wait, tries, lost in steps:
+        instant += wait
+        booked = []
+        for _ in range(tries):
+            id += 1
+            if rate.book(trigger(id), instant / 1e9) is None:
+                booked.append(trigger(id))
+        for one in booked[:lost]:
+            rate.unbook(one, (instant + wait) / 1e9)
+        starts += [instant] * len(booked[lost:])
+    nanos = round(per * 1e9)
+    for first in range(len(starts)):
+        for last in range(first, len(starts)):
+            assert (last - first + 1 - burst) * nanos <= n * (starts[last] - starts[first])
+
+
+@given(n=st.integers(1, 1000), per=st.floats(0.001, 1000), burst=st.integers(1, 20), start=st.floats(0, 1e6))
+def test_a_rate_lets_the_whole_burst_in_and_then_one_at_each_time_it_names(
+    n: int, per: float, burst: int, start: float
+) -> None:
+    rate = RateLimit(n, per, burst=burst)
+    now = start
+    assert [rate.book(trigger(i), now) for i in range(burst)] == [None] * burst
+    for i in range(20):
+        full = rate.book(trigger(burst + i), now)
+        assert full is not None and full.retry_at is not None and full.retry_at > now
+        now = full.retry_at
+        assert rate.book(trigger(burst + i), now) is None
+    assert now - start == pytest.approx(20 * per / n, rel=1e-6, abs=1e-6)
+
+
+def test_a_lost_grab_gives_its_token_back() -> None:
+    rate = RateLimit(1, per=10)
+    assert rate.book(trigger(1), 0) is None and rate.book(trigger(2), 0) is not None
+    assert list(rate.unbook(trigger(1), 0.5)) == [(rate, None)]
+    assert rate.book(trigger(2), 0.5) is None
+    assert list(rate.free(trigger(2), 1)) == [] and rate.book(trigger(3), 1) is not None  # a run keeps it
+
+
+def test_a_token_of_a_grab_lost_long_ago_is_not_given_twice() -> None:
+    rate = RateLimit(1, per=10)
+    assert rate.book(trigger(1), 0) is None
+    assert rate.book(trigger(2), 20) is None
+    assert list(rate.unbook(trigger(1), 20)) == []
+    assert rate.book(trigger(3), 20) is not None
+
+
+def test_each_key_has_a_bucket_and_full_ones_are_forgotten() -> None:
+    rate = RateLimit(1, per=1, key="fairness_key")
+    for n in range(100_000):
+        assert rate.book(trigger(n, key=f"k{n}"), n / 1000) is None
+    assert rate.book(trigger(1, key="k99999"), 100) is not None
+    assert len(rate) <= 2 * 1024
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Limit(0),
+        lambda: Limit(True),
+        lambda: Limit(1.5),  # type: ignore[arg-type]
+        lambda: Limit(1, per="queue"),  # type: ignore[arg-type]
+        lambda: LimitTree(0),
+        lambda: LimitTree(1, names={"pay": 0}),
+        lambda: LimitTree(1, fairness_keys={"acme": -1}),
+        lambda: LimitTree(1, per_fairness_key=0),
+        lambda: RateLimit(0, per=1),
+        lambda: RateLimit(1, per=0),
+        lambda: RateLimit(1, per=float("nan")),
+        lambda: RateLimit(1, per="second"),  # type: ignore[arg-type]
+        lambda: RateLimit(1, per=1, burst=0),
+        lambda: RateLimit(1, per=1, key="queue"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_limit_set_up_wrongly_is_refused_at_once(build: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        build()

@@ -1,0 +1,104 @@
+"""Retry and processing policies: when the next try is due, and what is refused when a policy is set up wrongly."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.processing import Processing
+from fairlead.core.retry import ONE_DAY, Delays, Exponential, Fixed, NoRetry, RetryPolicy
+from fairlead.errors import ConfigurationError
+
+ERROR = ValueError("no")
+
+
+def waits(policy: RetryPolicy, tries: int) -> list[float | None]:
+    return [policy.delay(n, ERROR) for n in range(1, tries + 1)]
+
+
+def test_t10_exponential_without_jitter_waits_1_2_4_8_and_then_gives_up() -> None:
+    assert waits(Exponential(max_attempts=5, jitter=0), 6) == [1, 2, 4, 8, None, None]
+
+
+def test_t10_after_200_tries_the_wait_is_one_day() -> None:
+    assert Exponential(max_attempts=1000, jitter=0).delay(200, ERROR) == ONE_DAY
+    assert Exponential(max_attempts=10**9, factor=10.0, jitter=0).delay(10**6, ERROR) == ONE_DAY
+    assert Exponential(max_attempts=10**9, factor=2, jitter=0).delay(10**4, ERROR) == ONE_DAY
+    assert Exponential(max_attempts=10**9, first=0, jitter=0).delay(10**6, ERROR) == 0
+
+
+@given(tries=st.integers(1, 400), jitter=st.floats(0, 1), seed=st.integers())
+def test_jitter_shortens_the_wait_by_at_most_its_share(tries: int, jitter: float, seed: int) -> None:
+    exact = Exponential(max_attempts=1000, jitter=0).delay(tries, ERROR)
+    drawn = Exponential(max_attempts=1000, jitter=jitter, random=random.Random(seed)).delay(tries, ERROR)
+    assert exact is not None and drawn is not None
+    assert exact * (1 - jitter) <= drawn <= exact
+
+
+def test_the_same_seed_draws_the_same_waits_and_they_differ_among_themselves() -> None:
+    first, second = (waits(Exponential(9, factor=1, random=random.Random(7)), 8) for _ in range(2))
+    assert first == second
+    assert len(set(first)) == 8
+
+
+def test_fixed_delays_and_no_retry() -> None:
+    assert waits(Fixed(0.5, max_attempts=3), 4) == [0.5, 0.5, None, None]
+    assert waits(Delays([1, 5, 60]), 4) == [1, 5, 60, None]
+    assert waits(NoRetry(), 1) == [None]
+
+
+def test_only_the_named_errors_are_tried_again() -> None:
+    policy = Fixed(1, on=(OSError, ValueError), never_on=(UnicodeError,))
+    assert policy.delay(1, ConnectionError()) == 1
+    assert policy.delay(1, ValueError()) == 1
+    assert policy.delay(1, KeyError()) is None
+    assert policy.delay(1, UnicodeError()) is None  # a ValueError, but never on this one
+
+
+def test_by_default_what_is_no_exception_proper_is_not_tried_again() -> None:
+    assert Fixed(1).delay(1, KeyboardInterrupt()) is None
+
+
+def test_a_policy_keeps_its_delays_when_the_callers_list_changes() -> None:
+    delays = [1.0, 2.0]
+    policy = Delays(delays)
+    delays.clear()
+    assert waits(policy, 3) == [1, 2, None]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Fixed(-1),
+        lambda: Fixed(float("nan")),
+        lambda: Fixed(1, max_attempts=0),
+        lambda: Fixed(1, max_attempts=2.5),  # type: ignore[arg-type]
+        lambda: Fixed("1"),  # type: ignore[arg-type]
+        lambda: Exponential(factor=0.5),
+        lambda: Exponential(factor=float("nan")),
+        lambda: Exponential(jitter=1.5),
+        lambda: Exponential(jitter=float("nan")),
+        lambda: Exponential(max_delay=float("inf")),
+        lambda: Delays([1, -1]),
+        lambda: Fixed(1, on=("ValueError",)),  # type: ignore[arg-type]
+        lambda: NoRetry(never_on=(ValueError(),)),  # type: ignore[arg-type]
+        lambda: Processing(timeout=0),
+        lambda: Processing(timeout=float("nan")),
+        lambda: Processing(max_stuck=float("inf")),
+        lambda: Processing(timeout=10, max_stuck=10),
+        lambda: Processing(when_stuck="retry"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_policy_set_up_wrongly_is_refused_at_once(build: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        build()
+
+
+def test_a_task_with_a_timeout_counts_as_stuck_only_well_after_it() -> None:
+    assert Processing().max_stuck is None
+    assert Processing(timeout=30).max_stuck == 120
+    assert Processing(timeout=30, max_stuck=40).max_stuck == 40
