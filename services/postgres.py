@@ -7,6 +7,7 @@ import ctypes
 import glob
 import os
 import pwd
+import random
 import secrets
 import shutil
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +24,37 @@ from services import MissingProgram
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
-    "max_connections": "200",
+    "max_connections": "100",
     "shared_buffers": "256MB",
     "max_wal_size": "4GB",
     "autovacuum_naptime": "10s",
     "log_min_messages": "warning",
 }
+"""What differs from PostgreSQL's own defaults; fsync stays on, for durability is what is tested and measured."""
+
+_OLDEST = 15
+_START_SECONDS = 60
+_STOP_SECONDS = 30
+_STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
 
 
 class PostgresServer:
-    """Started by `start()` or `with PostgresServer() as server:`. `url` is of the database `postgres`."""
+    """Started by `start()` or `with PostgresServer() as server:`. `url` is of the database `postgres`.
+
+    On Linux it also ends when the thread that started it does, a kill -9 included; its folder is then left behind.
+    """
 
     name = "postgres"
 
     def __init__(self) -> None:
+        """Starts nothing. Raises MissingProgram."""
         self._programs = _programs()
         self._user = _user()
-        self._folder = Path(tempfile.mkdtemp(prefix="fairlead-postgres-"))
-        self._data = self._folder / "data"
-        self._log = self._folder / "log"
-        self._port = _free_port()
+        self._folder: Path | None = None
+        self._port = 0
         self._password = secrets.token_urlsafe(16)
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
@@ -50,30 +63,33 @@ class PostgresServer:
     def url(self) -> str:
         return self.url_of("postgres")
 
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server, None while it does not run."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
     def url_of(self, database: str) -> str:
         """The URL of one database of this server."""
         return f"postgresql://fairlead:{self._password}@127.0.0.1:{self._port}/{database}"
 
     def start(self) -> None:
-        if self._user is not None:
-            os.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
-        self._folder.chmod(0o700)
-        password_file = self._folder / "password"
-        password_file.write_text(self._password)
-        if self._user is not None:
-            os.chown(password_file, self._user.pw_uid, self._user.pw_gid)
-        made = self._run(
-            "initdb", "-D", str(self._data), "-U", "fairlead", "--auth=scram-sha-256", "--pwfile", str(password_file),
-            "-E", "UTF8", "--locale=C", "--no-sync",
-        )  # fmt: skip
-        password_file.unlink()
-        if made.returncode:
-            raise RuntimeError(f"initdb failed: {made.stderr.decode()[-2000:]}")
-        self._launch()
+        if self._folder is not None:
+            raise RuntimeError("this server was started before; stop it first, or use restart")
+        self._port = _free_port()
+        self._folder = self._make_folder()
+        try:
+            self._initialise()
+            self._launch()
+        except BaseException:
+            self.stop("immediate")
+            raise
 
     def stop(self, mode: str = "fast") -> None:
+        """`mode` is pg_ctl's: `smart`, `fast` or `immediate`."""
         self._end(mode)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
     def restart(self, mode: str = "immediate") -> None:
         self._end(mode)
@@ -82,12 +98,22 @@ class PostgresServer:
     def create_database(self) -> str:
         """A fresh, empty database; answers its URL."""
         import psycopg
+        from psycopg import sql
 
         self._databases += 1
         name = f"test_{self._databases}"
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.url_of(name)
+
+    def drop_database(self, url: str) -> None:
+        """Remove a database made by `create_database`, whoever is still connected to it."""
+        import psycopg
+        from psycopg import sql
+
+        name = url.rpartition("/")[2]
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def __enter__(self) -> PostgresServer:
         self.start()
@@ -96,46 +122,70 @@ class PostgresServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _make_folder(self) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix="fairlead-postgres-", dir=_parent_folder(self._user)))
+        if self._user is not None:
+            os.chown(folder, self._user.pw_uid, self._user.pw_gid)
+        return folder
+
+    def _initialise(self) -> None:
+        assert self._folder is not None
+        password_file = self._folder / "password"
+        password_file.touch(mode=0o600)
+        password_file.write_text(self._password)
+        if self._user is not None:
+            os.chown(password_file, self._user.pw_uid, self._user.pw_gid)
+        made = subprocess.run(
+            [
+                self._programs / "initdb", "-D", self._folder / "data", "-U", "fairlead", "--auth=scram-sha-256",
+                "--pwfile", password_file, "-E", "UTF8", "--locale=C", "--no-sync",
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self._folder, check=False, **self._as_user(),
+        )  # fmt: skip
+        password_file.unlink()
+        if made.returncode:
+            raise RuntimeError(f"initdb failed; the end of what it said:\n{made.stdout.decode(errors='replace')[-3000:]}")
+
     def _launch(self) -> None:
+        assert self._folder is not None
+        command = [self._programs / "postgres", "-D", self._folder / "data"]
         settings = _SETTINGS | {"port": str(self._port), "unix_socket_directories": str(self._folder)}
-        command = [self._programs / "postgres", "-D", str(self._data)]
         for key, value in settings.items():
             command += ["-c", f"{key}={value}"]
-        with self._log.open("ab") as log:
+        with (self._folder / "log").open("ab") as log:
+            # A session of its own: the terminal's Ctrl-C is for us, and we stop it in our order.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                preexec_fn=_end_with_parent, **self._as_user(),
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True,
+                preexec_fn=_ends_with(os.getpid()), **self._as_user(),
             )  # fmt: skip
-        self._wait_until_ready()
-
-    def _wait_until_ready(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            ready = self._run("pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port))
-            if ready.returncode == 0:
-                return
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._is_ready():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.05)
-        raise RuntimeError(f"PostgreSQL did not start; the end of its log:\n{self._log.read_text()[-3000:]}")
+                self._process.wait(0.02)
+            if self._process.returncode is not None or time.monotonic() > deadline:
+                log_end = (self._folder / "log").read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"PostgreSQL did not start; the end of its log:\n{log_end}")
+
+    def _is_ready(self) -> bool:
+        """As pg_ctl sees it: its own pid on the first line of postmaster.pid and `ready` on the eighth."""
+        assert self._folder is not None and self._process is not None
+        try:
+            lines = (self._folder / "data" / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        # After a crash the file of the server before is still there: hence the look at the pid.
+        return len(lines) >= 8 and lines[0].strip() == str(self._process.pid) and lines[7].strip() == "ready"
 
     def _end(self, mode: str) -> None:
         if self._process is None:
             return
-        self._process.send_signal({"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}[mode])
+        self._process.send_signal(_STOP_SIGNALS[mode])
         try:
-            self._process.wait(30)
+            self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._process = None
-
-    def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [self._programs / program, *arguments], capture_output=True, cwd="/", check=False, **self._as_user()
-        )
 
     def _as_user(self) -> dict[str, Any]:
         if self._user is None:
@@ -144,19 +194,24 @@ class PostgresServer:
 
 
 def _programs() -> Path:
-    """The folder with initdb. Raises MissingProgram."""
-    found = [str(Path(initdb).parent) for initdb in glob.glob("/usr/lib/postgresql/*/bin/initdb")]
-    if found:
-        return Path(max(found, key=lambda folder: float(folder.split("/")[4])))
+    """The folder with initdb and postgres: the one in PATH, else the newest of Debian's. Raises MissingProgram."""
     in_path = shutil.which("initdb")
     if in_path:
-        return Path(in_path).resolve().parent
-    raise MissingProgram("PostgreSQL's server is missing: apt-get install postgresql")
+        folder = Path(in_path).resolve().parent
+    else:
+        found = [Path(initdb).parent for initdb in glob.glob("/usr/lib/postgresql/*/bin/initdb")]
+        if not found:
+            raise MissingProgram("PostgreSQL's server is missing: apt-get install postgresql")
+        folder = max(found, key=lambda folder: float(folder.parent.name))
+    version = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    if int(version.split()[2].partition(".")[0]) < _OLDEST:
+        raise MissingProgram(f"PostgreSQL {_OLDEST} or later is needed, {folder} has {version.split()[2]}")
+    return folder
 
 
 def _user() -> pwd.struct_passwd | None:
-    """Whom to run as: PostgreSQL refuses to run as root."""
-    if os.getuid() != 0:
+    """Whom to run as when we are root, as PostgreSQL refuses to be root. Raises MissingProgram."""
+    if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
@@ -164,14 +219,38 @@ def _user() -> pwd.struct_passwd | None:
     raise MissingProgram("PostgreSQL does not run as root, and there is no user `postgres` or `nobody`: useradd postgres")
 
 
+def _parent_folder(user: pwd.struct_passwd | None) -> str:
+    """Where to make our folder: the usual place, unless another user could not get there."""
+    usual = tempfile.gettempdir()
+    if user is None:
+        return usual
+    for candidate in (usual, "/tmp", "/var/tmp"):
+        path = Path(candidate).resolve()
+        if all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents)):
+            return candidate
+    raise RuntimeError(f"the user {user.pw_name} can reach no temporary folder: set TMPDIR to one with open parents")
+
+
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback nobody listens on, below those the system gives to outgoing connections.
+
+    One of those could be taken by a client while the server restarts, even by one that is connecting to it.
+    """
+    for _ in range(1000):
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port between 15000 and 32000 on the loopback")
 
 
-def _end_with_parent() -> None:
-    """Linux: SIGINT (a fast shutdown) when our process dies, however it dies."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            ctypes.CDLL(None).prctl(1, signal.SIGINT, 0, 0, 0)
+def _ends_with(parent: int) -> Callable[[], None]:
+    """What the child runs before it becomes the server: on Linux, a fast shutdown when our thread dies, however."""
+
+    def prepare() -> None:
+        if _libc is not None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return prepare

@@ -54,21 +54,37 @@ class Town:
     """Bells that hear each other, as if each were in a process of its own."""
 
     def __init__(self, make: Callable[[], Bell], ring: Callable[[Wake], None]) -> None:
-        self.make = make
+        self._make = make
+        self._made: list[Bell] = []
         self.ring = ring
+
+    def make(self) -> Bell:
+        self._made.append(self._make())
+        return self._made[-1]
+
+    def close(self) -> None:
+        async def close_all() -> None:
+            for bell in self._made:
+                await bell.close()
+
+        asyncio.run(close_all())
 
 
 @pytest.fixture(params=["memory", "fifo", "postgres"])
 def town(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Town]:
+    store = None
     if request.param == "memory":
         first = MemoryBell()
-        yield Town(lambda: MemoryBell(beside=first), first.ring)
+        town = Town(lambda: MemoryBell(beside=first), first.ring)
     elif request.param == "fifo":
-        yield Town(lambda: FifoBell(tmp_path / "tasks.db"), FifoBell(tmp_path / "tasks.db").ring)
+        town = Town(lambda: FifoBell(tmp_path / "tasks.db"), FifoBell(tmp_path / "tasks.db").ring)
     else:
         store = task_store(request.getfixturevalue("postgres_url"))
         # A ring travels with the transaction that announces it.
-        yield Town(lambda: PostgresBell(store.database), lambda wake: store.database.run(store.announce(wake)))
+        town = Town(lambda: PostgresBell(store.database), lambda wake: store.database.run(store.announce(wake)))
+    yield town
+    town.close()
+    if store is not None:
         store.database.close()
 
 
@@ -415,8 +431,8 @@ def test_a_forked_child_rings_by_itself_and_keeps_no_pipe_of_its_parent_alive(pa
 
 INSERT = (
     "INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, submitted_at, run_at,"
-    " keep_result, payload_format, payload, ready_seq)"
-    " VALUES (?, 'q', 0, 'n', 'SUBMITTED', 5, '', 1, 1, 1, 0, 'json', x'7b7d', 1)"
+    " ready_at, keep_result, trigger_path, payload_format, payload, ready_seq)"
+    " VALUES (?, 'q', 0, 'n', 'SUBMITTED', 5, '', 1, 1, 1, 1, 0, 'hook', 'json', x'7b7d', 1)"
 )
 
 
@@ -621,7 +637,7 @@ def test_a_connection_that_died_silently_is_noticed(postgres_url: str, monkeypat
         assert (proxy.accepted, heard.wakes) == (1, [])  # a living one is kept
         proxy.is_silent = True
         await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
-        assert proxy.accepted == 2
+        assert proxy.accepted > 1
         await bell.close()
         await proxy.stop()
 

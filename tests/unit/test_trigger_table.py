@@ -1,0 +1,460 @@
+"""The sorted trigger table: exact order, parking, and sizes that are right whatever way a trigger leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.booking import Booking, PolicyFailed
+from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, LimitTree, RateLimit
+from fairlead.core.trigger_table import TriggerTable
+from fairlead.model import PartitionKey, Trigger
+
+
+def trigger(
+    id: int | str,
+    name: str = "pay",
+    priority: int = 5,
+    key: str = "",
+    ordering_key: str | None = None,
+    queue: str = "q",
+    partition: int = 0,
+) -> Trigger:
+    return Trigger(str(id), 1, queue, partition, name, priority, key, 1.0, ordering_key)
+
+
+def table_of(*policies: ConcurrencyPolicy, slots: int = 1_000_000) -> tuple[TriggerTable, Booking]:
+    booking = Booking(slots)
+    booking.register_queue("q", *policies)
+    return TriggerTable(booking), booking
+
+
+def ids(table: TriggerTable, limit: int = 1_000_000, now: float = 0.0) -> list[str]:
+    return [taken.id for taken in table.take(limit, now)[0]]
+
+
+class Counted:
+    """A policy that counts how often it is asked."""
+
+    def __init__(self, policy: ConcurrencyPolicy) -> None:
+        self._policy = policy
+        self.column = policy.column
+        self.free = policy.free
+        self.unbook = policy.unbook
+        self.asked: Counter[str] = Counter()
+
+    def book(self, trigger: Trigger, now: float) -> Full | None:
+        self.asked[trigger.name] += 1
+        return self._policy.book(trigger, now)
+
+    def asked_since(self) -> int:
+        asked = self.asked.total()
+        self.asked.clear()
+        return asked
+
+
+# order ----------------------------------------------------------------------------------------------------------------
+
+
+def test_t5_priorities_7_1_4_2_come_out_in_strict_order() -> None:
+    table, _ = table_of()
+    for priority in (7, 1, 4, 2):
+        table.push(trigger(priority, f"task{priority % 2}", priority))
+    assert ids(table) == ["1", "2", "4", "7"]
+
+
+def test_a12a_order_follows_arrival_and_never_the_name() -> None:
+    table, _ = table_of()
+    for id, name in (("first", "Z"), ("second", "A"), ("third", "Z")):
+        table.push(trigger(id, name))
+    assert ids(table) == ["first", "second", "third"]
+
+
+def test_what_is_left_behind_by_a_short_take_keeps_its_place() -> None:
+    table, _ = table_of()
+    for n in range(6):
+        table.push(trigger(n, "Z" if n % 2 == 0 else "A"))
+    assert ids(table, 1) + ids(table, 3) + ids(table, 9) == list("012345")
+
+
+def test_a_full_name_holds_up_no_other_and_comes_back_at_its_place() -> None:
+    booking = Booking(100)
+    booking.register_task("q", "pay", Limit(1))
+    table = TriggerTable(booking)
+    first = trigger(0)
+    for one in (first, trigger(1), trigger(2, "mail"), trigger(3)):
+        table.push(one)
+    assert ids(table) == ["0", "2"]
+    table.push(trigger(4, "mail"))
+    table.freed(booking.free(first, 0))
+    assert ids(table) == ["1", "4"]
+
+
+def test_an_ordering_key_holds_back_only_its_own() -> None:
+    table, booking = table_of()
+    a0 = trigger("a0", ordering_key="a")
+    for one in (a0, trigger("a1", ordering_key="a"), trigger("b0", ordering_key="b"), trigger("free")):
+        table.push(one)
+    assert ids(table) == ["a0", "b0", "free"]
+    assert ids(table) == []
+    table.freed(booking.free(a0, 0))
+    assert ids(table) == ["a1"]
+
+
+# parking --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_parked_column_is_never_tried_until_its_limit_frees_a_slot() -> None:
+    counted = Counted(Limit(1))
+    table, booking = table_of(counted)
+    first = trigger(0)
+    table.push(first)
+    for n in range(1, 100):
+        table.push(trigger(n))
+    assert ids(table) == ["0"]
+    counted.asked.clear()
+    for n in range(50):
+        assert ids(table, now=n) == []
+        table.push(trigger(f"later{n}"))
+        table.freed([("another", "limit")])
+    assert counted.asked_since() == 0
+    table.freed(booking.free(first, 0))
+    assert ids(table) == ["1"]
+    assert counted.asked_since() == 2  # the one that got the slot, and the one that found it taken
+
+
+def test_a_name_full_at_a_higher_priority_is_not_tried_at_a_lower_one() -> None:
+    counted = Counted(Limit(1))
+    table, booking = table_of(counted)
+    running = trigger("running", priority=0)
+    table.push(running)
+    ids(table)
+    counted.asked.clear()
+    for priority in range(10):
+        table.push(trigger(priority, priority=priority))
+    assert ids(table) == []
+    assert counted.asked_since() == 1
+    order = []
+    while table:
+        table.freed(booking.free(running, 0))
+        [running] = table.take(99, 0)[0]
+        order.append(running.id)
+    assert order == list("0123456789")
+
+
+def test_10000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_each_task() -> None:
+    counted = Counted(Limit(2))
+    table, booking = table_of(counted)
+    for n in range(20_000):
+        table.push(trigger(n, f"name{n % 10_000}"))
+    running, _ = table.take(500, 0)
+    assert [t.id for t in running] == ["0", "1"]
+    assert counted.asked_since() <= 10_000 + 2  # each name finds out once
+    for n in range(2, 1000):
+        table.freed(booking.free(running.pop(0), 0))
+        taken, _ = table.take(500, 0)
+        assert [t.id for t in taken] == [str(n)]
+        running += taken
+        assert counted.asked_since() <= 3
+
+
+def test_t8b_10000_tasks_with_two_slots_and_a_rate_keep_moving() -> None:
+    """0.5 tasks in a second, 3 seconds each, two at a time, every task of a name of its own: both limits fill by turns."""
+    slots, rate = Counted(Limit(2)), RateLimit(1, per=2.0, burst=2)
+    table, booking = table_of(slots, rate)
+    for n in range(10_000):
+        table.push(trigger(n, f"name{n}"))
+    now, finished = 0.0, 0
+    running: list[tuple[float, Trigger]] = []
+    order = []
+    while finished < 10_000:
+        taken, _ = table.take(500, now)
+        order += [t.id for t in taken]
+        running += [(now + 3.0, t) for t in taken]
+        retry_at = table.next_retry()
+        instants = [end for end, _ in running] + ([] if retry_at is None else [retry_at])
+        assert instants, f"finished {finished}, {len(table)} left, and nothing to wait for"
+        now = max(now, min(instants))
+        for end, one in [r for r in running if r[0] <= now]:
+            running.remove((end, one))
+            finished += 1
+            table.freed(booking.free(one, now))
+    assert order == [str(n) for n in range(10_000)]
+    assert len(table) == 0
+    assert now <= 2.0 * 10_000 + 3.0
+    assert slots.asked.total() <= 10_000 * 10  # by turns, and yet never all names anew
+
+
+def test_t8_a_policy_that_refuses_four_times_for_10_ms_does_not_hang() -> None:
+    class Refuses:
+        refusals = 4
+
+        def column(self, trigger: Trigger) -> Hashable:
+            return None
+
+        def book(self, trigger: Trigger, now: float) -> Full | None:
+            self.refusals -= 1
+            return Full("wait", now + 0.010) if self.refusals >= 0 else None
+
+        def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+            return ()
+
+        unbook = free
+
+    table, _ = table_of(Refuses())
+    for n in range(3):
+        table.push(trigger(n, f"name{n}"))
+    now, waits = 0.0, 0
+    while not (taken := ids(table, now=now)):
+        retry_at = table.next_retry()
+        assert retry_at is not None and retry_at > now
+        now, waits = retry_at, waits + 1
+        assert waits < 20
+    assert taken == ["0", "1", "2"]
+    assert waits == 2  # three names are told to wait at first, the first of them once more
+    assert table.next_retry() is None
+
+
+def test_waiting_for_a_token_blocks_no_other_name_and_no_other_key() -> None:
+    booking = Booking(100)
+    booking.register_task("q", "pay", RateLimit(1, per=10, key="fairness_key"))
+    table = TriggerTable(booking)
+    for n, (name, key) in enumerate([("pay", "a"), ("pay", "a"), ("pay", "b"), ("mail", "a"), ("pay", "b")]):
+        table.push(trigger(n, name, key=key))
+    assert ids(table) == ["0", "2", "3"]
+    assert table.next_retry() == 10
+    assert ids(table, now=9.99) == []
+    assert ids(table, now=10) == ["1", "4"]
+
+
+def test_10000_names_that_wait_for_one_rate_are_not_all_tried_at_every_token() -> None:
+    counted = Counted(RateLimit(1, per=1, burst=1))
+    table, _ = table_of(counted)
+    for n in range(10_000):
+        table.push(trigger(n, f"name{n}"))
+    assert ids(table) == ["0"]
+    assert counted.asked_since() == 10_000
+    for n in range(1, 100):
+        assert table.next_retry() == n
+        assert ids(table, now=n) == [str(n)]
+        assert counted.asked_since() <= 2
+
+
+def test_when_all_slots_of_the_node_are_taken_nothing_is_tried() -> None:
+    counted = Counted(Limit(100))
+    table, booking = table_of(counted, slots=2)
+    for n in range(1000):
+        table.push(trigger(n, f"name{n}"))
+    taken, _ = table.take(500, 0)
+    assert len(taken) == 2 and counted.asked_since() == 2
+    assert ids(table) == [] and counted.asked_since() == 0
+    table.freed(booking.free(taken[0], 0))
+    assert ids(table) == ["2"] and counted.asked_since() == 1
+
+
+# policies that raise --------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_that_raises_takes_out_its_own_trigger_and_no_slot() -> None:
+    class Raises(Limit):
+        def book(self, trigger: Trigger, now: float) -> Full | None:
+            if trigger.fairness_key == "bad":
+                raise RuntimeError("boom")
+            return super().book(trigger, now)
+
+    table, booking = table_of(Raises(2), slots=3)
+    for n, key in enumerate(["good", "bad", "good", "bad", "good"]):
+        table.push(trigger(n, key=key))
+    taken, failed = table.take(99, 0)
+    assert [t.id for t in taken] == ["0", "2"]
+    assert [failure.trigger.id for failure in failed] == ["1"]
+    assert isinstance(failed[0], PolicyFailed) and str(failed[0].error) == "boom"
+    assert booking.room == 1
+    assert len(table) == 2
+    table.freed(booking.free(taken[0], 0))
+    taken, failed = table.take(99, 0)
+    assert [t.id for t in taken] == ["4"] and [failure.trigger.id for failure in failed] == ["3"]
+
+
+# pauses, revoked partitions, sizes ------------------------------------------------------------------------------------
+
+
+def test_a_paused_queue_keeps_its_triggers_and_its_places() -> None:
+    table, _ = table_of()
+    table.push(trigger(0, queue="slow"))
+    table.pause("slow")
+    table.pause("slow")
+    table.push(trigger(1, queue="slow"))
+    table.push(trigger(2))
+    assert ids(table) == ["2"] and len(table) == 2
+    table.push(trigger(3))
+    table.resume("slow")
+    table.resume("slow")
+    assert ids(table) == ["0", "1", "3"]
+
+
+def test_a_limit_that_a_paused_queue_waits_for_serves_the_others() -> None:
+    shared = Limit(1)
+    booking = Booking(9)
+    for queue in ("slow", "q"):
+        booking.register_queue(queue, shared)
+    table = TriggerTable(booking)
+    first = trigger("first")
+    for one in (first, trigger("slow", queue="slow"), trigger("next")):
+        table.push(one)
+    assert ids(table) == ["first"]
+    table.pause("slow")
+    table.freed(booking.free(first, 0))
+    assert ids(table) == ["next"]
+
+
+def test_a_revoked_partition_leaves_and_the_others_stay_in_order() -> None:
+    counted = Counted(Limit(1))
+    table, booking = table_of(counted)
+    first = trigger("first")
+    table.push(first)
+    ids(table)
+    for n in range(6):
+        table.push(trigger(n, "A" if n < 3 else "B", partition=n % 2))
+    assert ids(table) == []
+    assert {t.id for t in table.drop([PartitionKey("q", 0), PartitionKey("other", 1)])} == {"0", "2", "4"}
+    assert len(table) == 3 and table.sizes() == {5: 3}
+    order, running = [], first
+    while table:
+        table.freed(booking.free(running, 0))
+        [running] = table.take(9, 0)[0]
+        order.append(running.id)
+    assert order == ["1", "3", "5"]
+
+
+class _Everything:
+    """What the table promises, the slow way: every take tries every trigger in order."""
+
+    def __init__(self, booking: Booking) -> None:
+        self.booking = booking
+        self.triggers: list[Trigger] = []
+        self.paused: set[str] = set()
+
+    def take(self, limit: int, now: float) -> list[Trigger]:
+        taken: list[Trigger] = []
+        stopped: set[Hashable] = set()
+        for one in sorted(self.triggers, key=lambda t: t.priority):
+            column = self.booking.column(one)
+            if len(taken) < limit and self.booking.room and one.queue not in self.paused and column not in stopped:
+                if self.booking.book(one, now) is None:
+                    taken.append(one)
+                else:
+                    stopped.add(column)
+        for one in taken:
+            self.triggers.remove(one)
+        return taken
+
+    def drop(self, partition: PartitionKey) -> list[Trigger]:
+        gone = [t for t in self.triggers if (t.queue, t.partition) == partition]
+        self.triggers = [t for t in self.triggers if (t.queue, t.partition) != partition]
+        return gone
+
+
+def _limits() -> Booking:
+    booking = Booking(7)
+    booking.register_queue("q", Limit(5), RateLimit(3, per=1.0, burst=4))
+    booking.register_queue("p", LimitTree(4, names={"a": 2}, fairness_keys={"x": 1}, per_fairness_key=2))
+    booking.register_task("q", "a", Limit(2), RateLimit(2, per=1.0, key="fairness_key", burst=1))
+    booking.register_task("q", "b", Limit(1, per="fairness_key"))
+    return booking
+
+
+_pushes = st.tuples(
+    st.just("push"),
+    st.builds(
+        trigger,
+        id=st.uuids(version=4).map(str),
+        name=st.sampled_from("abc"),
+        priority=st.sampled_from((1, 5, 9)),
+        key=st.sampled_from("xyz"),
+        ordering_key=st.sampled_from((None, None, "k", "l")),
+        queue=st.sampled_from("qp"),
+        partition=st.integers(0, 1),
+    ),
+)
+_steps = st.one_of(
+    _pushes,
+    _pushes,
+    _pushes,
+    st.tuples(st.just("take"), st.integers(1, 6)),
+    st.tuples(st.just("take"), st.just(100)),
+    st.tuples(st.just("free"), st.integers(0, 99)),
+    st.tuples(st.just("free"), st.integers(0, 99)),
+    st.tuples(st.just("lose"), st.integers(1, 6)),
+    st.tuples(st.just("wait"), st.integers(0, 1000)),
+    st.tuples(st.just("pause"), st.sampled_from("qp")),
+    st.tuples(st.just("resume"), st.sampled_from("qp")),
+    st.tuples(st.just("drop"), st.builds(PartitionKey, st.sampled_from("qp"), st.integers(0, 1))),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(_steps, max_size=80))
+def test_the_table_gives_out_exactly_what_trying_every_trigger_in_order_would(
+    steps: list[tuple[str, object]],
+) -> None:
+    table, model = TriggerTable(_limits()), _Everything(_limits())
+    now = 0.0
+    running: list[Trigger] = []
+
+    def give_back(one: Trigger, how: Callable[[Booking], Callable[[Trigger, float], list[Hashable]]]) -> None:
+        table.freed(how(table._booking)(one, now))
+        how(model.booking)(one, now)
+
+    for what, value in steps:
+        if what == "push":
+            assert isinstance(value, Trigger)
+            table.push(value)
+            model.triggers.append(value)
+        elif what in ("take", "lose"):
+            assert isinstance(value, int)
+            taken, failed = table.take(value, now)
+            assert taken == model.take(value, now) and not failed
+            if what == "lose":
+                for one in taken:
+                    give_back(one, lambda booking: booking.unbook)
+                for one in taken:
+                    table.push(one)
+                    model.triggers.append(one)
+            else:
+                running += taken
+        elif what == "free" and running:
+            assert isinstance(value, int)
+            give_back(running.pop(value % len(running)), lambda booking: booking.free)
+        elif what == "wait":
+            assert isinstance(value, int)
+            now += value / 1000
+        elif what == "pause":
+            table.pause(str(value))
+            model.paused.add(str(value))
+        elif what == "resume":
+            table.resume(str(value))
+            model.paused.discard(str(value))
+        elif what == "drop":
+            assert isinstance(value, PartitionKey)
+            assert sorted(t.id for t in table.drop([value])) == sorted(t.id for t in model.drop(value))
+        # A12b: sizes are exact whatever way a trigger leaves.
+        assert len(table) == len(model.triggers)
+        assert table.sizes() == dict(sorted(Counter(t.priority for t in model.triggers).items()))
+
+    # And nothing is left behind: with time and free slots every trigger comes out.
+    for queue in "qp":
+        table.resume(queue)
+        model.paused.discard(queue)
+    while table:
+        for one in running:
+            give_back(one, lambda booking: booking.free)
+        running, _ = table.take(100, now)
+        assert running == model.take(100, now)
+        if not running:
+            retry_at = table.next_retry()
+            assert retry_at is not None and retry_at > now
+            now = retry_at
