@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench services soak clean
+.PHONY: demo test lint bench services clean postgresql
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
@@ -21,9 +21,6 @@ lint: $(STAMP)
 bench: $(STAMP) postgresql  ## ourselves beside the peers, in one run
 	@$(BIN)/python bench/run.py
 
-soak: $(STAMP) postgresql  ## the long runs: the whole trace, kill -9 at random, a million tasks
-	@$(BIN)/python bench/soak.py
-
 services: $(STAMP) postgresql  ## the real servers, on loopback, until Ctrl-C
 	@$(BIN)/python -m services postgres
 
@@ -31,11 +28,9 @@ clean:
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
+	@sh scripts/make_venv.sh $(PYTHON) $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 
-.PHONY: postgresql
 postgresql:
 	@sh scripts/need_postgresql.sh

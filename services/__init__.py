@@ -1,4 +1,4 @@
-"""Starts the real servers for tests, benchmarks and trying things out: from packages, on loopback, in a temporary folder.
+"""Starts the real servers for tests, benchmarks and trying things out: on loopback, in a temporary folder.
 
 One file each, all of the same shape: see `Service`.
 """
@@ -16,8 +16,10 @@ class Service(Protocol):
     """A server of our own: nothing else uses it, and it ends with us."""
 
     name: str
-    url: str
-    """Where clients reach it, credentials included."""
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it, credentials included."""
 
     def start(self) -> None:
         """Return when it answers. Raises MissingProgram, or RuntimeError with the end of its log."""

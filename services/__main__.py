@@ -19,7 +19,9 @@ def main(names: list[str]) -> int:
         print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(SERVERS)}", file=sys.stderr)
         return 2
     running: list[Service] = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT too: a shell that starts us in the background has it ignored.
+    for end in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(end, signal.default_int_handler)
     try:
         for name in names or SERVERS:
             server = SERVERS[name]()

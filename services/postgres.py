@@ -8,6 +8,7 @@ import glob
 import os
 import pwd
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -106,15 +107,6 @@ class PostgresServer:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.url_of(name)
 
-    def drop_database(self, url: str) -> None:
-        """Remove a database made by `create_database`, whoever is still connected to it."""
-        import psycopg
-        from psycopg import sql
-
-        name = url.rpartition("/")[2]
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-
     def __enter__(self) -> PostgresServer:
         self.start()
         return self
@@ -144,31 +136,32 @@ class PostgresServer:
         )  # fmt: skip
         password_file.unlink()
         if made.returncode:
-            raise RuntimeError(f"initdb failed; the end of what it said:\n{made.stdout.decode(errors='replace')[-3000:]}")
+            raise RuntimeError(f"initdb failed:\n{made.stdout.decode(errors='replace')[-3000:]}")
 
     def _launch(self) -> None:
         assert self._folder is not None
-        command = [self._programs / "postgres", "-D", self._folder / "data"]
+        command = [str(self._programs / "postgres"), "-D", str(self._folder / "data")]
         settings = _SETTINGS | {"port": str(self._port), "unix_socket_directories": str(self._folder)}
         for key, value in settings.items():
             command += ["-c", f"{key}={value}"]
         with (self._folder / "log").open("ab") as log:
             # A session of its own: the terminal's Ctrl-C is for us, and we stop it in our order.
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True,
                 preexec_fn=_ends_with(os.getpid()), **self._as_user(),
             )  # fmt: skip
         deadline = time.monotonic() + _START_SECONDS
         while not self._is_ready():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.02)
-            if self._process.returncode is not None or time.monotonic() > deadline:
+                process.wait(0.02)
+            if process.returncode is not None or time.monotonic() > deadline:
                 log_end = (self._folder / "log").read_text(errors="replace")[-3000:]
                 raise RuntimeError(f"PostgreSQL did not start; the end of its log:\n{log_end}")
 
     def _is_ready(self) -> bool:
         """As pg_ctl sees it: its own pid on the first line of postmaster.pid and `ready` on the eighth."""
-        assert self._folder is not None and self._process is not None
+        assert self._folder is not None
+        assert self._process is not None
         try:
             lines = (self._folder / "data" / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -196,16 +189,18 @@ class PostgresServer:
 def _programs() -> Path:
     """The folder with initdb and postgres: the one in PATH, else the newest of Debian's. Raises MissingProgram."""
     in_path = shutil.which("initdb")
-    if in_path:
-        folder = Path(in_path).resolve().parent
+    debian = [Path(initdb).parent for initdb in glob.glob("/usr/lib/postgresql/*/bin/initdb")]
+    found = [Path(in_path).resolve().parent] if in_path else []
+    found += sorted(debian, key=lambda folder: float(folder.parent.name), reverse=True)
+    for folder in found:
+        if (folder / "postgres").is_file():
+            break
     else:
-        found = [Path(initdb).parent for initdb in glob.glob("/usr/lib/postgresql/*/bin/initdb")]
-        if not found:
-            raise MissingProgram("PostgreSQL's server is missing: apt-get install postgresql")
-        folder = max(found, key=lambda folder: float(folder.parent.name))
+        raise MissingProgram("PostgreSQL's server is missing: apt-get install postgresql")
     version = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
-    if int(version.split()[2].partition(".")[0]) < _OLDEST:
-        raise MissingProgram(f"PostgreSQL {_OLDEST} or later is needed, {folder} has {version.split()[2]}")
+    major = re.search(r"\d+", version)
+    if major is None or int(major[0]) < _OLDEST:
+        raise MissingProgram(f"PostgreSQL {_OLDEST} or later is needed; {folder} has {version.strip()}")
     return folder
 
 
@@ -216,7 +211,7 @@ def _user() -> pwd.struct_passwd | None:
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    raise MissingProgram("PostgreSQL does not run as root, and there is no user `postgres` or `nobody`: useradd postgres")
+    raise MissingProgram("PostgreSQL does not run as root, and no user `postgres` or `nobody` exists: useradd postgres")
 
 
 def _parent_folder(user: pwd.struct_passwd | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,17 +17,30 @@ settings.register_profile("fairlead", deadline=None, print_blob=True)
 settings.load_profile("fairlead")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose Hypothesis' seed ourselves, so that every run can be made again."""
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(random.randrange(2**32))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    terminalreporter.write_line(f"seed: --hypothesis-seed={config.option.hypothesis_seed}")
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A PostgreSQL of this session's own."""
+    """A PostgreSQL of this session's own; with FAIRLEAD_REQUIRE_POSTGRES=1 its absence is a failure."""
     try:
         server = PostgresServer()
     except MissingProgram as missing:
-        if os.environ.get("FAIRLEAD_REQUIRE_POSTGRES"):
+        if os.environ.get("FAIRLEAD_REQUIRE_POSTGRES", "0") != "0":
             raise
         pytest.skip(str(missing))
-    with server:
-        yield server
+    server.start()
+    yield server
+    # Nobody wants the data any more, so no checkpoint of it either.
+    server.stop("immediate")
 
 
 @pytest.fixture

@@ -21,9 +21,11 @@ from fairlead.handler import Handler, RunInterceptor
 from fairlead.model import NewTask, Submitted, TaskRecord
 from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
+from fairlead.ports.trigger_channel import Bell, TriggerChannel
 from fairlead.ports.wake import Wake
 from fairlead.queue import DEFAULT_PARTITIONS, Queue
 from fairlead.stores.migrate import check, is_new, migrate
+from fairlead.stores.sql_store import SqlTaskStore
 from fairlead.task import Draft, Task, encode, joined_connection
 from fairlead.transaction import Transaction, announce_after_commit
 
@@ -257,7 +259,7 @@ class App:
             return self._connections
 
     @property
-    def store(self) -> Any:
+    def store(self) -> SqlTaskStore:
         """The task store, its schema checked. Raises SchemaMismatch, StoreUnavailable."""
         store = self.connections.store
         if not self._checked:
@@ -269,12 +271,12 @@ class App:
         return store
 
     @property
-    def channel(self) -> Any:
+    def channel(self) -> TriggerChannel:
         """The trigger channel."""
         return self.connections.channel
 
     @property
-    def bell(self) -> Any:
+    def bell(self) -> Bell:
         """How wakes reach other processes."""
         return self.connections.bell
 

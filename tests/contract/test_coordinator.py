@@ -164,7 +164,7 @@ def test_a_lease_shows_its_owner_its_range_id_and_when_it_expires(store: SqlTask
 
 
 def test_names_and_owners_are_data_whatever_they_contain(store: SqlTaskStore) -> None:
-    name, owner = 'partition/\'; DROP TABLE fairlead_leases; --"\\/0', "o'brien \u20ac"
+    name, owner = "partition/'; DROP TABLE fairlead_leases; --\"\\/0", "o'brien \u20ac"
 
     async def test(coordinator: DatabaseCoordinator) -> None:
         assert await coordinator.acquire([name], owner, TTL) == {name: 1}

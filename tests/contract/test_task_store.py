@@ -396,7 +396,7 @@ async def test_retry_error_and_snooze(store: Store) -> None:
     assert ready_ids(store) == [again.id]
     assert await store.next_due() == NOW + 7 * SECOND
     assert history(store, failed.id)[0].next_state == "ERROR"
-    assert (await store.wake_due(NOW + 60 * SECOND, 100)).count == 3
+    assert (await store.wake_due(NOW + 60 * SECOND, 100)).moved == 3
 
 
 async def test_an_error_text_with_a_nul_is_kept_not_refused(store: Store) -> None:
@@ -520,11 +520,11 @@ def _count_row_operations(dialect: str) -> Steps[None]:
 async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -> None:
     tasks = [make(1, run_at=NOW + delay * SECOND)[0] for delay in (5, 3, 9, 1, 7)]
     submit(store, tasks)
-    assert (await store.wake_due(NOW, 100)).count == 0
+    assert (await store.wake_due(NOW, 100)).moved == 0
     woken = await store.wake_due(NOW + 7 * SECOND, 3)
-    assert woken.count == 3 and woken.wake is not None and len(woken.wake.ready) == 1
+    assert woken.moved == 3 and woken.wake is not None and len(woken.wake.ready) == 1
     assert ready_ids(store) == [tasks[3].id, tasks[1].id, tasks[0].id]
-    assert (await store.wake_due(NOW + 7 * SECOND, 3)).count == 1
+    assert (await store.wake_due(NOW + 7 * SECOND, 3)).moved == 1
     assert await store.next_due() == NOW + 9 * SECOND
     record = shown(store, tasks[3].id)
     assert (record.state, record.version, record.ready_at) == (State.SUBMITTED, 2, NOW + 7 * SECOND)
@@ -537,9 +537,9 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -
 async def test_pollers_that_meet_move_each_due_task_once(store: Store) -> None:
     submit(store, make(200, run_at=NOW + SECOND))
     moved = await asyncio.gather(*(store.wake_due(NOW + 2 * SECOND, 60) for _ in range(6)))
-    while (more := await store.wake_due(NOW + 2 * SECOND, 60)).count:
+    while (more := await store.wake_due(NOW + 2 * SECOND, 60)).moved:
         moved.append(more)
-    assert sum(woken.count for woken in moved) == 200
+    assert sum(woken.moved for woken in moved) == 200
     assert len(set(ready_ids(store))) == 200
     assert {record.version for record in listed(store)} == {2}
 
@@ -552,7 +552,7 @@ async def test_what_a_dead_node_held_is_resumed_with_the_attempt_kept(store: Sto
     first = await store.resume_lost(["dead", "gone"], NOW + 9, 2)
     second = await store.resume_lost(["dead", "gone"], NOW + 9, 2)
     assert (first.count, second.count) == (2, 1)
-    assert (await store.resume_lost(["dead", "gone"], NOW + 9, 2)).count == 0
+    assert (await store.resume_lost(["dead", "gone"], NOW + 9, 2)).moved == 0
     attempt = history(store, tasks[0].id)[0]
     assert (attempt.outcome, attempt.next_state, attempt.node, attempt.finished_at) == (
         "lost",

@@ -351,7 +351,7 @@ async def test_no_hot_statement_is_planned_to_scan_the_table(postgres_store: Sto
             row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE hot{f'({nulls})' if nulls else ''}")
         )
         await connection.execute("DEALLOCATE hot")
-    assert "Index Scan using fairlead_tasks" in plan, plan
+    assert "Index Scan using fairlead_tasks" in plan or "Index Only Scan using fairlead_tasks" in plan, plan
     for way in ("Seq Scan", "Hash Join", "Merge Join", "Materialize", "Bitmap"):
         assert way not in plan, plan
 

@@ -1,8 +1,8 @@
 """The bell of one SQLite file: a named pipe for each listener, in a folder beside the file.
 
 A ring is one write to each pipe: some microseconds, no lock, no server, and a listener that waits costs nothing.
-Whoever rings finds the pipes by looking into the folder again whenever the folder has changed. A pipe whose listener was
-killed has no reader; the next one to ring or to listen removes it.
+Whoever rings finds the pipes by looking into the folder again whenever the folder has changed. A pipe whose listener
+was killed has no reader; the next one to ring or to listen removes it.
 
 Writers that ring nothing (a submit without its trigger, plain SQL) are noticed through SQLite's data_version, which
 every commit of another connection moves. A node's own commits move it too, so the rule has a second look: only when new

@@ -105,7 +105,9 @@ class WaitingThreads:
             self._is_closing = False
             self._waiting.setdefault(task_id, []).append(event)
             if self._listener is None and self._open_ear is not None:
-                self._listener = threading.Thread(target=self._listen, name="fairlead-waiting", daemon=True)
+                self._listener = threading.Thread(
+                    target=self._listen, args=(self._open_ear,), name="fairlead-waiting", daemon=True
+                )
                 self._listener.start()
         event.wait(timeout)
         with self._lock:
@@ -135,12 +137,12 @@ class WaitingThreads:
                     for event in events:
                         event.set()
 
-    def _listen(self) -> None:
+    def _listen(self, open_ear: Callable[[], Ear]) -> None:
         trouble = ""
         delay = _FIRST_RETRY
         while True:
             try:
-                self._hear_until_unused()
+                self._hear_until_unused(open_ear())
                 return
             except Exception as error:
                 # Whatever it was: threads that wait must not be left deaf. Their own time-outs end their waiting.
@@ -154,9 +156,7 @@ class WaitingThreads:
             if self._is_unused_for(delay):
                 return
 
-    def _hear_until_unused(self) -> None:
-        assert self._open_ear is not None
-        ear = self._open_ear()
+    def _hear_until_unused(self, ear: Ear) -> None:
         try:
             self.tell(LOOK_EVERYWHERE)
             used_at = time.monotonic()

@@ -109,4 +109,4 @@ def _micros(seconds: float) -> int:
 
 
 def _range_ids(rows: Sequence[Row]) -> dict[str, int]:
-    return dict((name, range_id) for name, range_id in rows)
+    return {row[0]: row[1] for row in rows}

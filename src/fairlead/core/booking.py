@@ -116,22 +116,26 @@ class Booking:
         return None
 
     def free(self, trigger: Trigger, now: float) -> list[Hashable]:
-        """The run has ended; answers the limits that have room again. Exactly once for each booking, or `unbook`."""
+        """The run has ended; answers the limits that have room again. Exactly once for each booking, or `unbook`.
+        An ordering key stays booked until `settle`."""
         return self._release("free", trigger, now)
+
+    def settle(self, trigger: Trigger) -> list[Hashable]:
+        """The end of the run is in the store: only now may the next task of its ordering key be grabbed."""
+        if trigger.ordering_key is None:
+            return []
+        ordering_key = OrderingKey(trigger.queue, trigger.ordering_key)
+        self._ordering_keys.discard(ordering_key)
+        return [ordering_key]
 
     def unbook(self, trigger: Trigger, now: float) -> list[Hashable]:
         """The booking led to no run; answers the limits that have room again."""
-        return self._release("unbook", trigger, now)
+        return self._release("unbook", trigger, now) + self.settle(trigger)
 
     def _release(self, how: Literal["free", "unbook"], trigger: Trigger, now: float) -> list[Hashable]:
         self._booked -= 1
         chain = self._chains[trigger.queue, trigger.name]
-        freed = self._give_back(chain, how, trigger, now) if chain else []
-        if trigger.ordering_key is not None:
-            ordering_key = OrderingKey(trigger.queue, trigger.ordering_key)
-            self._ordering_keys.discard(ordering_key)
-            freed.append(ordering_key)
-        return freed
+        return self._give_back(chain, how, trigger, now) if chain else []
 
     @staticmethod
     def _give_back(chain: Chain, how: Literal["free", "unbook"], trigger: Trigger, now: float) -> list[Hashable]:

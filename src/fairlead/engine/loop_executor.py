@@ -89,7 +89,7 @@ class LoopExecutor:
                     if execution.cancel_reason is None:
                         raise
                     error = cancelled
-                except Exception as raised:
+                except (Exception, SystemExit, KeyboardInterrupt) as raised:  # sys.exit() ends a run, not the worker
                     error = raised
                 execution.runner = None
                 set_current(None)

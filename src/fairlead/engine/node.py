@@ -324,6 +324,8 @@ class Node:
         in_flight = self.dispatcher.in_flight
         for execution in executions:
             in_flight.pop(execution.grabbed.id, None)
+            if execution.trigger.ordering_key is not None:
+                self.table.freed(self._booking.settle(execution.trigger))
         self.intake.forget([execution.trigger for execution in executions])
         self._ended.set()
         self.dispatcher.wake()

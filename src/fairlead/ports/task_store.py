@@ -142,8 +142,9 @@ class TaskStore(Protocol):
     async def next_due(self) -> int | None:
         """When the next WAITING task is due (microseconds), None when there is none."""
 
-    async def resume_lost(self, nodes: Sequence[str], now: int, limit: int) -> Woken:
-        """What these dead nodes had in PROCESSING -> SUBMITTED, the attempt kept as `lost`."""
+    async def resume_lost(self, nodes: Sequence[str], now: int, limit: int, most_lost: int = 5) -> Woken:
+        """What these dead nodes had in PROCESSING -> SUBMITTED, the attempt kept as `lost`; a task that has now been
+        lost `most_lost` times -> ERROR, for it may be what kills its nodes."""
 
     async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
         """Tasks in PROCESSING past their stuck_at."""

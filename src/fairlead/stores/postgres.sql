@@ -67,6 +67,9 @@ UPDATE fairlead_tasks t
        grabbed_at = $6, trigger_path = w.path, stuck_at = w.stuck_at
   FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::bigint[]) AS w (id, version, path, stuck_at)
  WHERE t.id = w.id AND t.version = w.version AND t.state = 'SUBMITTED'
+   AND (t.ordering_key IS NULL
+        OR NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- a node that owned this partition before may still run one
+                        WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.state = 'PROCESSING'))
 RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.submitted_at, t.run_at, t.ready_at,
           t.grabbed_at, t.keep_result, t.context
 
@@ -172,7 +175,8 @@ RETURNING t.queue, t.partition, t.priority, t.ready_seq
 SELECT min(wake_at) FROM fairlead_tasks WHERE wake_at IS NOT NULL
 
 -- name: held_by
-SELECT id::text, version, node
+SELECT id::text, version, node,
+       (SELECT count(*) FROM fairlead_attempts a WHERE a.task_id = fairlead_tasks.id AND a.outcome = 'lost')
   FROM fairlead_tasks
  WHERE state = 'PROCESSING' AND node IN (SELECT json_array_elements_text($1::json))
  LIMIT $2

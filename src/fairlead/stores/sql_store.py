@@ -32,6 +32,7 @@ _json = msgspec.json.Encoder()
 
 NIL = "00000000-0000-0000-0000-000000000000"
 _MOST_HELD = 100_000
+_NODE_LOST = "fairlead.errors.NodeLost"
 
 
 def batch(rows: Sequence[Any]) -> str:
@@ -294,7 +295,7 @@ class SqlTaskStore:
 
     async def held(self, node: str) -> list[tuple[str, int]]:
         rows = await self.database.run_async(self._one("held_by", _json.encode([node]).decode(), _MOST_HELD))
-        return [(task_id, version) for task_id, version, _ in rows]
+        return [(task_id, version) for task_id, version, *_ in rows]
 
     # pollers ----------------------------------------------------------------------------------------------------------
 
@@ -327,24 +328,25 @@ class SqlTaskStore:
         instant: int | None = rows[0][0]
         return instant
 
-    async def resume_lost(self, nodes: Sequence[str], now: int, limit: int) -> Woken:
-        return await self.database.run_async(self._resume_lost(nodes, now, limit))
+    async def resume_lost(self, nodes: Sequence[str], now: int, limit: int, most_lost: int = 5) -> Woken:
+        return await self.database.run_async(self._resume_lost(nodes, now, limit, most_lost))
 
-    def _resume_lost(self, nodes: Sequence[str], now: int, limit: int) -> Steps[Woken]:
-        held = yield self.statement("held_by", _json.encode(nodes).decode(), limit)
+    def _resume_lost(self, nodes: Sequence[str], now: int, limit: int, most_lost: int) -> Steps[Woken]:
+        held = yield self.statement("held_by", batch(nodes), limit)
         if not held:
             return Woken(0, None)
-        yield self.statement(
-            "record_attempts",
-            batch(
-                [
-                    _lost(task_id, version, State.SUBMITTED, now, f"node {node} stopped")
-                    for task_id, version, node in held
-                ]
-            ),
-            None,
-        )
-        return (yield from self._make_ready([row[:2] for row in held], now, TriggerPath.HEAL))
+        again = [row[:2] for row in held if row[3] + 1 < most_lost]
+        given_up = [row[:2] for row in held if row[3] + 1 >= most_lost]
+        lost = [
+            _lost(task_id, version, State.SUBMITTED if times + 1 < most_lost else State.ERROR, now, f"node {node} stopped")
+            for task_id, version, node, times in held
+        ]
+        yield self.statement("record_attempts", batch(lost), None)
+        for task_id, version in given_up:
+            reason = f"its node stopped {most_lost} times while it ran; it may be what stops them"
+            yield self.statement("error_task", task_id, version, _NODE_LOST, reason)
+        woken = yield from self._make_ready(again, now, TriggerPath.HEAL)
+        return Woken(len(held), woken.wake)
 
     async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
         return await self.database.read(self._stuck(now, limit))
@@ -429,7 +431,7 @@ def _storable(finish: Finish) -> Finish:
 
 
 def _lost(task_id: str, version: int, to: State, now: int, reason: str) -> tuple[Any, ...]:
-    return (task_id, version, Outcome.LOST, to, None, now, "fairlead.errors.NodeLost", reason)
+    return (task_id, version, Outcome.LOST, to, None, now, _NODE_LOST, reason)
 
 
 def _task_record(row: Row) -> TaskRecord:

@@ -32,6 +32,10 @@ UPDATE fairlead_tasks
        grabbed_at = ?3, trigger_path = ?4, stuck_at = ?5
   FROM (SELECT value ->> 0 AS id, value ->> 1 AS version FROM json_each(?1)) AS w
  WHERE fairlead_tasks.id = w.id AND fairlead_tasks.version = w.version AND state = 'SUBMITTED'
+   AND (fairlead_tasks.ordering_key IS NULL
+        OR NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- a node that owned this partition before may still run one
+                        WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
+                          AND o.state = 'PROCESSING'))
 RETURNING id, version, attempt, tries, payload, payload_format, submitted_at, run_at, ready_at, grabbed_at, keep_result,
           context, seq
 
@@ -134,7 +138,8 @@ RETURNING queue, partition, priority, ready_seq
 SELECT min(run_at) FROM fairlead_tasks WHERE state = 'WAITING'
 
 -- name: held_by
-SELECT t.id, t.version, t.node
+SELECT t.id, t.version, t.node,
+       (SELECT count(*) FROM fairlead_attempts a WHERE a.task_id = t.id AND a.outcome = 'lost')
   FROM fairlead_grabs g, json_each(g.seqs) j
   CROSS JOIN fairlead_tasks t ON t.seq = j.value
  WHERE g.node IN (SELECT value FROM json_each(?1)) AND t.state = 'PROCESSING' AND t.node = g.node

@@ -1,0 +1,153 @@
+"""The PostgreSQL that the tests and benchmarks run on keeps its own promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from services import MissingProgram, postgres
+from services.postgres import PostgresServer
+
+ROOT = Path(__file__).parents[2]
+
+needs_postgres = pytest.mark.usefixtures("postgres_server")
+
+
+def until_gone(pid: int, seconds: float = 20) -> bool:
+    """True when the process has ended within that time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_it_asks_who_you_are(postgres_server: PostgresServer) -> None:
+    user, _, place = postgres_server.url.rpartition("@")
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(user.rpartition(":")[0] + ":wrong@" + place)
+    with pytest.raises(psycopg.OperationalError, match="no password supplied"):
+        psycopg.connect("postgresql://fairlead@" + place)
+
+
+def test_it_listens_on_the_loopback_only_with_fsync_and_is_not_root(postgres_server: PostgresServer) -> None:
+    with psycopg.connect(postgres_server.url) as connection:
+        names = ("listen_addresses", "fsync", "synchronous_commit", "max_connections", "shared_buffers")
+        values = [connection.execute("SELECT current_setting(%s)", (name,)).fetchone()[0] for name in names]
+    assert values == ["127.0.0.1", "on", "on", "100", "256MB"]
+    assert postgres_server.pid is not None
+    owner = subprocess.run(["ps", "-o", "user=", "-p", str(postgres_server.pid)], capture_output=True, text=True)
+    assert owner.stdout.strip() not in ("", "root")
+
+
+def test_each_database_is_fresh_and_apart(postgres_server: PostgresServer) -> None:
+    first, second = postgres_server.create_database(), postgres_server.create_database()
+    with psycopg.connect(first) as connection:
+        connection.execute("CREATE TABLE here ()")
+    with psycopg.connect(second) as connection:
+        assert connection.execute("SELECT to_regclass('here')").fetchone() == (None,)
+
+
+def test_a_crash_and_restart_keeps_the_url_and_what_was_committed(postgres_server: PostgresServer) -> None:
+    url, pid = postgres_server.create_database(), postgres_server.pid
+    connection = psycopg.connect(url)
+    connection.execute("CREATE TABLE kept AS SELECT 7 AS number")
+    connection.commit()
+    postgres_server.restart("immediate")
+    with pytest.raises(psycopg.OperationalError):
+        connection.execute("SELECT 1")
+    with psycopg.connect(url) as again:
+        assert again.execute("SELECT number FROM kept").fetchone() == (7,)
+    assert postgres_server.pid != pid
+
+
+@pytest.mark.slow
+@needs_postgres
+def test_a_stopped_server_leaves_nothing_and_can_start_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # pytest's folders are closed to other users: as root, the server must find itself another place.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    server = PostgresServer()
+    for _ in range(2):
+        server.start()
+        pid, folder = server.pid, server._folder
+        assert pid is not None and folder is not None and folder.is_dir()
+        server.stop()
+        assert until_gone(pid, 1)
+        assert not folder.exists()
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(server.url)
+
+
+@pytest.mark.slow
+@needs_postgres
+def test_a_server_that_cannot_start_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(postgres._SETTINGS, "shared_buffers", "plenty")
+    server = PostgresServer()
+    with pytest.raises(RuntimeError, match=r'(?s)end of its log.*"shared_buffers"'):
+        server.start()
+    assert server._folder is None and server.pid is None
+
+
+def test_a_missing_program_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(postgres.glob, "glob", lambda _: [])
+    with pytest.raises(MissingProgram, match=r"^PostgreSQL's server is missing: apt-get install postgresql$"):
+        PostgresServer()
+
+
+@pytest.mark.slow
+@needs_postgres
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is told on Linux only")
+def test_the_server_ends_when_its_starter_is_killed() -> None:
+    program = """
+from services.postgres import PostgresServer
+server = PostgresServer()
+server.start()
+print(server.pid, server._folder, flush=True)
+input()
+"""
+    starter = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert starter.stdout is not None and starter.stdin is not None
+    with starter.stdout, starter.stdin:
+        pid, folder = starter.stdout.readline().split()
+        starter.kill()
+        starter.wait()
+        assert until_gone(int(pid))
+    postgres.shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@needs_postgres
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_prints_the_url_and_runs_until_told_to_end(end: signal.Signals) -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-m", "services", "postgres"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None
+    with command.stdout:
+        url = command.stdout.readline().removeprefix("postgres: ").strip()
+        with psycopg.connect(url) as connection:
+            pid = connection.execute("SELECT pg_backend_pid()").fetchone()[0]
+        command.send_signal(end)
+        assert command.wait(30) == 0
+    assert until_gone(pid, 1)
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(url)
+
+
+def test_an_unknown_service_is_wrong_use() -> None:
+    command = subprocess.run([sys.executable, "-m", "services", "oracle"], cwd=ROOT, capture_output=True, text=True)
+    assert (command.returncode, command.stderr) == (2, "unknown: oracle; there are postgres\n")
