@@ -3,7 +3,8 @@
 set -eu
 python=$1 venv=$2
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    echo "Python 3.11 or later is needed, $python is $("$python" --version 2>&1 | tail -n 1); say which: make PYTHON=python3.12" >&2
+    there=$("$python" --version 2>/dev/null) || there="not there"
+    echo "Python 3.11 or later is needed, $python is $there; name another: make PYTHON=python3.12" >&2
     exit 1
 fi
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 && exit 0

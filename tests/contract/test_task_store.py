@@ -551,7 +551,7 @@ async def test_what_a_dead_node_held_is_resumed_with_the_attempt_kept(store: Sto
     await grabbed(store, tasks[3:4], node="alive")
     first = await store.resume_lost(["dead", "gone"], NOW + 9, 2)
     second = await store.resume_lost(["dead", "gone"], NOW + 9, 2)
-    assert (first.count, second.count) == (2, 1)
+    assert (first.moved, second.moved) == (2, 1)
     assert (await store.resume_lost(["dead", "gone"], NOW + 9, 2)).moved == 0
     attempt = history(store, tasks[0].id)[0]
     assert (attempt.outcome, attempt.next_state, attempt.node, attempt.finished_at) == (

@@ -111,6 +111,7 @@ class Node:
             *Pollers(store, channel.announce, handlers, observer, on_incident, clock, settings.intervals).all(),
             *extra_pollers,
         ]
+        self._due_poller = next(poller for poller in self._pollers if poller.name == "due")
         self.ownership = Ownership(
             name, coordinator, [poller.name for poller in self._pollers], self._assigned, channel.announce, clock,
             settings.lease_seconds,
@@ -243,13 +244,11 @@ class Node:
         self._paused = paused
 
     def _heard(self, wake: Wake) -> None:
-        if wake.control:
+        if wake.control or wake.is_empty:
             self._membership.look()
             self.ownership.look()
-        if wake.due is not None:
-            for poller in self._pollers:
-                if poller.name == "due":
-                    poller.look()
+        if wake.due is not None or wake.is_empty:
+            self._due_poller.look()
 
     def _taken_away(self, ids: Collection[str]) -> None:
         for task_id in ids:
