@@ -126,6 +126,8 @@ class Pollers:
 
     async def stuck(self) -> float | None:
         """Tasks in PROCESSING past their greatest stuck time are resumed or go to ERROR, as their policy says."""
+        if all(handler.processing.max_stuck is None for handler in self._handlers.values()):
+            return None
         now = self._clock.now()
         for task in await self._store.stuck(now, BATCH):
             handler = self._handlers.get(task.name)

@@ -38,6 +38,7 @@ _NODE_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
+_HANDLER_SETTINGS: dict[str, str] = {}
 
 
 class Kind(Enum):
@@ -45,7 +46,7 @@ class Kind(Enum):
 
     NODE = _NODE_SETTINGS
     RELAXED = _NODE_SETTINGS | {"synchronous_commit": "off"}
-    HANDLER = dict[str, str]()  # a user's own statements are planned as the server is set up
+    HANDLER = _HANDLER_SETTINGS  # a user's own statements are planned as the server is set up
 
 
 _RETRIABLE = ("08", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
