@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -330,6 +331,27 @@ def test_a_revoked_partition_leaves_and_the_others_stay_in_order() -> None:
         [running] = table.take(9, 0)[0]
         order.append(running.id)
     assert order == ["1", "3", "5"]
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_what_waited_behind_a_better_priority_is_found_after_a_drop(partition: int) -> None:
+    table, booking = table_of(Limit(1))
+    first = trigger("first")
+    table.push(first)
+    ids(table)
+    table.push(trigger("better", priority=1, partition=0))
+    table.push(trigger("worse", priority=9, partition=2))
+    assert ids(table) == []
+    table.drop([PartitionKey("q", partition)])
+    assert ids(table) == []
+    table.freed(booking.free(first, 0))
+    taken, order = table.take(9, 0)[0], []
+    while taken:
+        order += [t.id for t in taken]
+        table.freed(booking.free(taken[0], 0))
+        taken, _ = table.take(9, 0)
+    assert order == (["worse"] if partition == 0 else ["better", "worse"])
+    assert len(table) == 0
 
 
 class _Everything:

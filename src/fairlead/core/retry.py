@@ -11,7 +11,7 @@ from typing import Protocol
 from fairlead.errors import ConfigurationError
 
 ONE_DAY = 86_400.0
-_random = random.Random()  # noqa: S311 - spreads retries, keeps no secret
+_random = random.Random()
 
 Errors = tuple[type[BaseException], ...]
 
