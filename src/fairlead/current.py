@@ -7,10 +7,20 @@ import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 
-_current: ContextVar[CurrentTask | None] = ContextVar("fairlead_current_task", default=None)
+
+
+class Run(Protocol):
+    """Whatever knows the task that runs: an execution of the engine, or the task itself in a child process."""
+
+    @property
+    def current(self) -> CurrentTask:
+        """What the handler may know."""
+
+
+_run: ContextVar[Run | None] = ContextVar("fairlead_run", default=None)
 
 
 class CurrentTask:
@@ -47,6 +57,11 @@ class CurrentTask:
         self._cancelled: threading.Event | None = None
 
     @property
+    def current(self) -> CurrentTask:
+        """Itself: it is its own run."""
+        return self
+
+    @property
     def cancelled(self) -> bool:
         """True once the run was asked to stop: a handler in a thread should look now and then, and return."""
         return self._cancelled is not None and self._cancelled.is_set()
@@ -60,19 +75,20 @@ class CurrentTask:
 
 def current_task() -> CurrentTask | None:
     """The task this code runs for; None outside a handler."""
-    return _current.get()
+    run = _run.get()
+    return None if run is None else run.current
 
 
-def set_current(task: CurrentTask | None) -> None:
+def set_run(run: Run | None) -> None:
     """Used by executors around a handler."""
-    _current.set(task)
+    _run.set(run)
 
 
 class ContextFilter(logging.Filter):
     """Puts `task_id`, `task_name`, `attempt` and the task's context map on every log record of its run."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        task = _current.get()
+        task = current_task()
         if task is not None:
             record.task_id = task.id
             record.task_name = task.name

@@ -12,7 +12,7 @@ import msgspec
 
 from fairlead.clock import to_datetime, to_micros
 from fairlead.core.payload import unpack
-from fairlead.current import CurrentTask, set_current
+from fairlead.current import CurrentTask, set_run
 from fairlead.engine.outcome import error_text
 from fairlead.engine.process_executor import _LENGTH, Answer, Job
 from fairlead.errors import Retry, Snooze
@@ -30,7 +30,7 @@ def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
 
 def _run(application: Any, job: Job) -> Answer:
     deadline = None if job.deadline is None else to_datetime(job.deadline)
-    set_current(
+    set_run(
         CurrentTask(
             job.id, job.name, job.queue, job.version, job.attempt, job.tries, job.priority, job.fairness_key, job.context,
             deadline,
@@ -48,7 +48,7 @@ def _run(application: Any, job: Job) -> Answer:
     except BaseException as error:
         return Answer(error_type=type(error).__qualname__, error_text=error_text(error))
     finally:
-        set_current(None)
+        set_run(None)
 
 
 def main() -> None:

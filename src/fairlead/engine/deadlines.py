@@ -33,7 +33,7 @@ class Deadlines:
                 deadline = execution.deadline
                 if deadline is None or deadline > now or execution.cancel_reason is not None:
                     continue
-                if execution.current is not None:  # it still runs, it does not only wait for its completion
+                if execution.is_running:  # it still runs, it does not only wait for its completion
                     log.warning(
                         "task ran into its timeout",
                         extra={"task_id": execution.grabbed.id, "task_name": execution.trigger.name},

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from fairlead.clock import MICROS, Clock
-from fairlead.core.booking import Booking
+from fairlead.core.booking import Booking, PolicyFailed
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.engine.completion import MOST_WAITING, Completion
 from fairlead.engine.execution import Execution
@@ -89,26 +89,28 @@ class Dispatcher:
         if not triggers and not broken:
             return False
         self._intake.taken(triggers)
-        self._intake.taken(failure.trigger for failure in broken)
-        executions = await self._grab([*triggers, *(failure.trigger for failure in broken)])
-        if broken:
-            errors = {failure.trigger.id: failure.error for failure in broken}
-            for execution in executions:
-                if (error := errors.get(execution.grabbed.id)) is not None:
-                    self._policy_failed(execution, error)
-            executions = [execution for execution in executions if execution.grabbed.id not in errors]
-        if executions:
+        if triggers and (executions := await self._grab(triggers, are_booked=True)):
             self._start(executions)
+        if broken:
+            await self._record_broken(broken)
         return True
 
-    async def _grab(self, triggers: Sequence[Trigger]) -> list[Execution]:
+    async def _record_broken(self, broken: Sequence[PolicyFailed]) -> None:
+        """Tasks whose policy raised hold no booking; they are grabbed only so that their attempt can be failed."""
+        errors = {failure.trigger.id: failure.error for failure in broken}
+        triggers = [failure.trigger for failure in broken]
+        self._intake.taken(triggers)
+        for execution in await self._grab(triggers, are_booked=False):
+            self._policy_failed(execution, errors[execution.grabbed.id])
+
+    async def _grab(self, triggers: Sequence[Trigger], are_booked: bool) -> list[Execution]:
         now = self._clock.now()
         wanted = [Grab(t.id, t.version, t.path, self._stuck_at(t.name, now)) for t in triggers]
         try:
             grabbed = await self._store.grab(self._node, wanted, now)
         except StoreUnavailable as error:
             log.warning("nothing can be grabbed while the store is away", extra={"error": str(error)})
-            self._unbook(triggers)
+            self._give_up(triggers, are_booked)
             self._lost_answer()  # the grab may have happened all the same
             await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
             return []
@@ -117,13 +119,13 @@ class Dispatcher:
         handlers, in_flight = self._handlers, self.in_flight
         for task in grabbed:
             trigger = by_id.pop(task.id)
-            execution = Execution(trigger, task, handlers.get(trigger.name))
+            execution = Execution(trigger, task, handlers.get(trigger.name), are_booked)
             in_flight[task.id] = execution
             executions.append(execution)
         self._batches.update(task.batch for task in grabbed)
         if by_id:
             self._observer.counted("lost_grabs", len(by_id))
-            self._unbook(list(by_id.values()))
+            self._give_up(list(by_id.values()), are_booked)
         self._observer.grabbed([(execution.trigger, execution.grabbed) for execution in executions])
         return executions
 
@@ -139,9 +141,10 @@ class Dispatcher:
             return _NEVER_STUCK
         return now + round(handler.processing.max_stuck * MICROS)
 
-    def _unbook(self, triggers: Sequence[Trigger]) -> None:
-        now = self._clock.monotonic()
-        for trigger in triggers:
-            self._table.freed(self._booking.unbook(trigger, now))
+    def _give_up(self, triggers: Sequence[Trigger], are_booked: bool) -> None:
+        if are_booked:
+            now = self._clock.monotonic()
+            for trigger in triggers:
+                self._table.freed(self._booking.unbook(trigger, now))
         self._intake.forget(triggers)
         self._wanted.set()

@@ -16,7 +16,6 @@ from fairlead.handler import Handler
 from fairlead.model import GrabbedTask, Trigger
 
 _context_decoder = msgspec.json.Decoder(dict[str, str])
-_NO_CONTEXT: dict[str, str] = {}
 
 
 class CancelReason(StrEnum):
@@ -31,43 +30,54 @@ class Execution:
     """A grabbed task on this node. `handler` is None when no handler of that name is registered."""
 
     __slots__ = (
-        "cancel_reason", "current", "deadline", "grabbed", "handler", "is_abandoned", "runner", "started_at", "trigger",
+        "_current", "cancel_reason", "deadline", "grabbed", "handler", "is_abandoned", "is_booked", "is_running",
+        "runner", "started_at", "trigger",
     )  # fmt: skip
 
-    def __init__(self, trigger: Trigger, grabbed: GrabbedTask, handler: Handler | None) -> None:
+    def __init__(self, trigger: Trigger, grabbed: GrabbedTask, handler: Handler | None, is_booked: bool = True) -> None:
         self.trigger = trigger
         self.grabbed = grabbed
         self.handler = handler
+        self.is_booked = is_booked
+        """False when its policy raised: it is grabbed only to record that."""
+        self.is_running = False
+        self.is_abandoned = False
+        """Its end is written already, while its thread still runs: what that returns is dropped."""
         self.started_at: int | None = None
         self.deadline: int | None = None
         """Microseconds; when the run is stopped."""
         self.cancel_reason: CancelReason | None = None
         self.runner: asyncio.Task[Any] | None = None
         """The event-loop task that runs it now, for handlers that can be interrupted."""
-        self.current: CurrentTask | None = None
-        self.is_abandoned = False
-        """Its end is written already, while its thread still runs: what that returns is dropped."""
+        self._current: CurrentTask | None = None
 
-    def start(self, now: int) -> CurrentTask:
-        """Note that the run starts, and make what the handler may know about it."""
-        trigger, grabbed, handler = self.trigger, self.grabbed, self.handler
+    def start(self, now: int) -> None:
+        """Note that the run starts."""
         self.started_at = now
-        timeout = handler.processing.timeout if handler is not None else None
-        if timeout is not None:
+        self.is_running = True
+        if self.handler is not None and (timeout := self.handler.processing.timeout) is not None:
             self.deadline = now + round(timeout * MICROS)
-        self.current = CurrentTask(
-            grabbed.id,
-            trigger.name,
-            trigger.queue,
-            grabbed.version,
-            grabbed.attempt,
-            grabbed.tries,
-            trigger.priority,
-            trigger.fairness_key,
-            _NO_CONTEXT if grabbed.context is None else _context_decoder.decode(grabbed.context),
-            None if self.deadline is None else to_datetime(self.deadline),
-        )
-        return self.current
+
+    @property
+    def current(self) -> CurrentTask:
+        """What the handler may know about its run; made when first asked for."""
+        if self._current is None:
+            trigger, grabbed = self.trigger, self.grabbed
+            self._current = CurrentTask(
+                grabbed.id,
+                trigger.name,
+                trigger.queue,
+                grabbed.version,
+                grabbed.attempt,
+                grabbed.tries,
+                trigger.priority,
+                trigger.fairness_key,
+                {} if grabbed.context is None else _context_decoder.decode(grabbed.context),
+                None if self.deadline is None else to_datetime(self.deadline),
+            )
+            if self.cancel_reason is not None:
+                self._current.cancel()
+        return self._current
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The decoded arguments. Raises InvalidTask for a payload that does not fit, UnknownTask without a handler."""
@@ -83,7 +93,7 @@ class Execution:
         if self.cancel_reason is not None:
             return
         self.cancel_reason = reason
-        if self.current is not None:
-            self.current.cancel()
+        if self._current is not None:
+            self._current.cancel()
         if self.runner is not None:
             self.runner.cancel()

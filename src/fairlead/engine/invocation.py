@@ -72,15 +72,14 @@ class Invocation:
             return self._in_transaction(execution, args, kwargs)
         return handler.function(*args, **kwargs)
 
-    async def _intercepted(self, task: CurrentTask | None, call: Callable[[], Any]) -> Any:
-        assert task is not None
+    async def _intercepted(self, task: CurrentTask, call: Callable[[], Any]) -> Any:
         for interceptor in reversed(self._interceptors):
             call = functools.partial(interceptor.run, task, call)
         return await call()
 
     def _in_transaction(self, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Committed:
         handler, current = execution.handler, execution.current
-        assert handler is not None and current is not None
+        assert handler is not None
         with self._database.transaction() as connection:
             current.connection = connection
             try:
@@ -96,7 +95,7 @@ class Invocation:
         self, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Committed:
         handler, current = execution.handler, execution.current
-        assert handler is not None and current is not None
+        assert handler is not None
         async with self._database.transaction_async() as connection:
             current.connection = connection
             try:
@@ -120,7 +119,6 @@ class Invocation:
             raise Superseded("the task was given to another node while it ran; nothing it wrote was kept")
 
     def _committed(self, execution: Execution, finish: Finish, completed: Completed) -> Committed:
-        assert execution.current is not None
         for wake in [*execution.current.wakes, completed.wake]:
             if wake is not None:
                 self._announce(wake)

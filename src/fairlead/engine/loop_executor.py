@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from fairlead.clock import Clock
-from fairlead.current import set_current
+from fairlead.current import set_run
 from fairlead.engine.execution import Execution
 
 Finished = Callable[[Execution, Any, BaseException | None], None]
@@ -81,7 +81,8 @@ class LoopExecutor:
                     self._get_one_ready()
                 result: Any = None
                 error: BaseException | None = None
-                set_current(execution.start(clock.now()))
+                execution.start(clock.now())
+                set_run(execution)
                 execution.runner = runner
                 try:
                     result = await self._invoke(execution)
@@ -92,7 +93,7 @@ class LoopExecutor:
                 except (Exception, SystemExit, KeyboardInterrupt) as raised:  # sys.exit() ends a run, not the worker
                     error = raised
                 execution.runner = None
-                set_current(None)
+                set_run(None)
                 if execution.cancel_reason is not None:
                     self._absorb_cancel(runner)
                 self._finished(execution, result, error)

@@ -184,7 +184,7 @@ class Node:
         if in_flight:
             log.warning("stopping tasks that did not end in time", extra={"tasks": sorted(in_flight)})
             for execution in list(in_flight.values()):
-                if execution.current is not None:
+                if execution.is_running:
                     self._stop_run(execution, CancelReason.SHUTDOWN)
             await asyncio.sleep(0.1)  # what was interrupted gets its turn to clean up
         await self.completion.flush()
@@ -254,7 +254,7 @@ class Node:
         for task_id in ids:
             execution = self.dispatcher.in_flight.get(task_id)
             # One whose run has ended is only waiting for its completion; the store will say what became of it.
-            if execution is not None and execution.started_at is not None and execution.current is not None:
+            if execution is not None and execution.is_running:
                 execution.cancel(CancelReason.CANCELLED)
 
     def _start(self, executions: Sequence[Execution]) -> None:
@@ -282,7 +282,7 @@ class Node:
         """A run has ended. Its slot is free from here on; its task is ours until the completion is written."""
         trigger = execution.trigger
         self.table.freed(self._booking.free(trigger, self._clock.monotonic()))
-        execution.current = None
+        execution.is_running = False
         if execution.is_abandoned:
             log.warning("a stopped run has returned; what it returned is dropped", extra={"task_id": trigger.id})
         elif isinstance(result, Committed):
@@ -323,7 +323,7 @@ class Node:
         in_flight = self.dispatcher.in_flight
         for execution in executions:
             in_flight.pop(execution.grabbed.id, None)
-            if execution.trigger.ordering_key is not None:
+            if execution.trigger.ordering_key is not None and execution.is_booked:
                 self.table.freed(self._booking.settle(execution.trigger))
         self.intake.forget([execution.trigger for execution in executions])
         self._ended.set()

@@ -171,7 +171,6 @@ class ProcessExecutor:
 
 def _job(execution: Execution) -> bytes:
     trigger, grabbed, current = execution.trigger, execution.grabbed, execution.current
-    assert current is not None
     return msgspec.json.encode(
         Job(
             grabbed.id,

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from fairlead.clock import Clock
-from fairlead.current import set_current
+from fairlead.current import set_run
 from fairlead.engine.execution import Execution
 
 Call = Callable[[Execution], Any]
@@ -65,12 +65,13 @@ class ThreadExecutor:
         while (execution := self._queue.get()) is not None:
             result: Any = None
             error: BaseException | None = None
-            set_current(execution.start(self._clock.now()))
+            execution.start(self._clock.now())
+            set_run(execution)
             try:
                 result = self._call(execution)
             except BaseException as raised:  # SystemExit of a handler too: it must not end the thread unseen
                 error = raised
-            set_current(None)
+            set_run(None)
             with self._lock:
                 self._ended.append((execution, result, error))
                 tell = not self._told
