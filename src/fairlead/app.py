@@ -21,6 +21,7 @@ from fairlead.handler import Handler, RunInterceptor
 from fairlead.model import NewTask, Submitted, TaskRecord
 from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
+from fairlead.ports.statements import Steps
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
 from fairlead.ports.wake import Wake
 from fairlead.queue import DEFAULT_PARTITIONS, Queue
@@ -39,6 +40,9 @@ R = TypeVar("R")
 DEFAULT_QUEUE = "default"
 PAYLOAD_LIMIT = 1 << 20
 """Bytes of JSON."""
+
+BULK = 3000
+"""Tasks encoded and written at once by a bulk submit of our own transaction."""
 
 DEFAULT_RETRY = Exponential(max_attempts=5)
 DEFAULT_PROCESSING = Processing()
@@ -184,21 +188,29 @@ class App:
         """Submit drafts of any tasks in one transaction: the caller's when they carry a connection."""
         if not drafts:
             return []
-        tasks, connection = self._prepare(drafts)
-        steps = self.store.submission(tasks)
-        if connection is None:
-            submitted, wake = self.store.database.run(steps)
+        drafts, connection = self._prepare(drafts)
+        store = self.store
+        if connection is not None:
+            tasks = self._encode(drafts)
+            submitted, wake = store.database.join(connection, store.submission(tasks))
+            self._announce_later(connection, wake)
+            return self._handles(tasks, submitted, wake)
+        if len(drafts) <= BULK:
+            tasks = self._encode(drafts)
+            submitted, wake = store.database.run(store.submission(tasks))
             self.channel.announce(wake)
             return self._handles(tasks, submitted, None)
-        submitted, wake = self.store.database.join(connection, steps)
-        self._announce_later(connection, wake)
-        return self._handles(tasks, submitted, wake)
+        handles, wakes = store.database.run(self._bulk(store, drafts))
+        for wake in wakes:
+            self.channel.announce(wake)
+        return handles
 
     async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         """The same from asynchronous code."""
         if not drafts:
             return []
-        tasks, connection = self._prepare(drafts)
+        drafts, connection = self._prepare(drafts)
+        tasks = self._encode(drafts)
         steps = self.store.submission(tasks)
         if connection is None:
             submitted, wake = await self.store.database.run_async(steps)
@@ -208,17 +220,30 @@ class App:
         self._announce_later(connection, wake)
         return self._handles(tasks, submitted, wake)
 
+    def _bulk(self, store: SqlTaskStore, drafts: Sequence[Draft]) -> Steps[tuple[list[TaskHandle], list[Wake]]]:
+        """Piece by piece in one transaction, so that the database takes in one piece while the next is encoded. A draft
+        that does not fit ends the transaction."""
+        handles: list[TaskHandle] = []
+        wakes: list[Wake] = []
+        for start in range(0, len(drafts), BULK):
+            tasks = self._encode(drafts[start : start + BULK])
+            submitted, wake = yield from store.submission(tasks)
+            handles += self._handles(tasks, submitted, None)
+            wakes.append(wake)
+        return handles, wakes
+
     def transaction(self, connection: Any) -> Transaction:
         """`with app.transaction(connection):` (or `async with`) begins and commits on a plain connection, and tells the
         nodes after the commit; nothing is told after a rollback. Submits inside use `connection=` as ever."""
         return Transaction(self, connection)
 
-    def _prepare(self, drafts: Sequence[Draft]) -> tuple[list[NewTask], Any]:
+    def _prepare(self, drafts: Sequence[Draft]) -> tuple[Sequence[Draft], Any]:
         for interceptor in self.interceptors:
             drafts = [interceptor.submitting(draft) for draft in drafts]
-        drafts = list(drafts)
-        tasks = encode(drafts, self._partitions, self.clock.now(), self.payload_limit)
-        return tasks, joined_connection(drafts)
+        return drafts, joined_connection(drafts)
+
+    def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
+        return encode(drafts, self._partitions, self.clock.now(), self.payload_limit)
 
     def _handles(self, tasks: Sequence[NewTask], submitted: Sequence[Submitted], wake: Wake | None) -> list[TaskHandle]:
         self.observer.submitted(tasks)

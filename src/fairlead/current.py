@@ -10,8 +10,6 @@ from datetime import datetime
 from typing import Any, Protocol
 
 
-
-
 class Run(Protocol):
     """Whatever knows the task that runs: an execution of the engine, or the task itself in a child process."""
 

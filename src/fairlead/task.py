@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
 
@@ -103,7 +103,7 @@ class Task(Generic[P, R]):
         return [Draft(handler, (), dict(kwargs), options) for kwargs in arguments]
 
 
-def encode(drafts: list[Draft], partitions: Mapping[str, int], now: int, payload_limit: int) -> list[NewTask]:
+def encode(drafts: Sequence[Draft], partitions: Mapping[str, int], now: int, payload_limit: int) -> list[NewTask]:
     """The drafts as rows to insert. Raises InvalidTask before anything is written, naming the first that does not fit."""
     ids = _ids.block(len(drafts), now)
     rows = []
@@ -145,12 +145,11 @@ def encode(drafts: list[Draft], partitions: Mapping[str, int], now: int, payload
     return rows
 
 
-def joined_connection(drafts: list[Draft]) -> Any:
+def joined_connection(drafts: Sequence[Draft]) -> Any:
     """The connection all drafts share: their option, else that of the transactional handler running here, else None."""
-    connections = {id(draft.options.connection): draft.options.connection for draft in drafts}
-    if len(connections) > 1:
+    connection = drafts[0].options.connection
+    if any(draft.options.connection is not connection for draft in drafts):
         raise InvalidTask("one bulk submit uses one connection: give all its drafts the same one")
-    connection = next(iter(connections.values()), None)
     if connection is None and (task := current_task()) is not None:
         return task.connection
     return connection

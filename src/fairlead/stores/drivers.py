@@ -6,12 +6,15 @@ Nothing here begins, commits or rolls back: that belongs to whoever owns the con
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from fairlead.errors import ConfigurationError
 from fairlead.ports.statements import Copy, Many, Row, Statement, Step, Steps
 
 T = TypeVar("T")
+_copiers = ThreadPoolExecutor(thread_name_prefix="fairlead-copy")
+
 Execute = Callable[[Step], Sequence[Row]]
 ExecuteAsync = Callable[[Step], Awaitable[Sequence[Row]]]
 
@@ -27,6 +30,31 @@ def drive(steps: Steps[T], execute: Execute) -> T:
         return result
     finally:
         steps.close()
+
+
+def drive_ahead(steps: Steps[T], execute: Execute) -> T:
+    """As `drive`, but while the database takes in a COPY, which answers nothing, the step after it is being made."""
+    copying: Future[Sequence[Row]] | None = None
+
+    def ahead(step: Step) -> Sequence[Row]:
+        nonlocal copying
+        if copying is not None:
+            done, copying = copying, None
+            done.result()
+        if not isinstance(step, Copy):
+            return execute(step)
+        copying = _copiers.submit(execute, step)
+        return ()
+
+    try:
+        result = drive(steps, ahead)
+    except BaseException:
+        if copying is not None:
+            wait([copying])  # the connection must be at rest before it can be rolled back
+        raise
+    if copying is not None:
+        copying.result()
+    return result
 
 
 async def drive_async(steps: Steps[T], execute: ExecuteAsync) -> T:

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.statements import Steps
-from fairlead.stores.drivers import drive, executor, executor_async, drive_async
+from fairlead.stores.drivers import drive, drive_async, executor, executor_async
 
 T = TypeVar("T")
 
