@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
@@ -21,7 +21,6 @@ from fairlead.handler import Handler, RunInterceptor
 from fairlead.model import NewTask, Submitted, TaskRecord
 from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
-from fairlead.ports.statements import Steps
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
 from fairlead.ports.wake import Wake
 from fairlead.queue import DEFAULT_PARTITIONS, Queue
@@ -41,8 +40,8 @@ DEFAULT_QUEUE = "default"
 PAYLOAD_LIMIT = 1 << 20
 """Bytes of JSON."""
 
-BULK = 3000
-"""Tasks encoded and written at once by a bulk submit of our own transaction."""
+BULK = 1000
+"""A submit of more tasks than this, in a transaction of our own, is encoded and written in pieces of as many."""
 
 DEFAULT_RETRY = Exponential(max_attempts=5)
 DEFAULT_PROCESSING = Processing()
@@ -200,10 +199,18 @@ class App:
             submitted, wake = store.database.run(store.submission(tasks))
             self.channel.announce(wake)
             return self._handles(tasks, submitted, None)
-        handles, wakes = store.database.run(self._bulk(store, drafts))
+        tasks = []
+
+        def pieces() -> Iterator[list[NewTask]]:
+            for start in range(0, len(drafts), BULK):
+                piece = self._encode(drafts[start : start + BULK])
+                tasks.extend(piece)
+                yield piece
+
+        submitted, wakes = store.database.run(store.bulk(pieces()))
         for wake in wakes:
             self.channel.announce(wake)
-        return handles
+        return self._handles(tasks, submitted, None)
 
     async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         """The same from asynchronous code."""
@@ -219,18 +226,6 @@ class App:
         submitted, wake = await self.store.database.join_async(connection, steps)
         self._announce_later(connection, wake)
         return self._handles(tasks, submitted, wake)
-
-    def _bulk(self, store: SqlTaskStore, drafts: Sequence[Draft]) -> Steps[tuple[list[TaskHandle], list[Wake]]]:
-        """Piece by piece in one transaction, so that the database takes in one piece while the next is encoded. A draft
-        that does not fit ends the transaction."""
-        handles: list[TaskHandle] = []
-        wakes: list[Wake] = []
-        for start in range(0, len(drafts), BULK):
-            tasks = self._encode(drafts[start : start + BULK])
-            submitted, wake = yield from store.submission(tasks)
-            handles += self._handles(tasks, submitted, None)
-            wakes.append(wake)
-        return handles, wakes
 
     def transaction(self, connection: Any) -> Transaction:
         """`with app.transaction(connection):` (or `async with`) begins and commits on a plain connection, and tells the

@@ -26,7 +26,9 @@ class Settings:
         """The settings in force in `folder` (the current one by default).
         Raises ConfigurationError when nothing says where tasks live, or a file cannot be read."""
         from_file = _from_files(folder or Path.cwd())
-        found = {key: given.get(key) or os.environ.get(f"FAIRLEAD_{key.upper()}") or from_file.get(key) for key in _KEYS}
+        found = {
+            key: given.get(key) or os.environ.get(f"FAIRLEAD_{key.upper()}") or from_file.get(key) for key in _KEYS
+        }
         if not found["url"]:
             raise ConfigurationError(
                 "no URL says where tasks live: pass App('sqlite:///tasks.db'), set FAIRLEAD_URL, "

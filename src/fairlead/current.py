@@ -93,5 +93,3 @@ class ContextFilter(logging.Filter):
             record.attempt = task.attempt
             record.context = dict(task.context)
         return True
-
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -12,23 +12,17 @@ from fairlead.errors import ResultNotKept, ResultTimeout, TaskFailed, UnknownTas
 from fairlead.model import State, TaskRecord
 from fairlead.ports.wake import Wake
 
-if TYPE_CHECKING:
-    from fairlead.app import App
-
 _LOOK_AGAIN = 5.0  # seconds; a wake that was lost costs a waiter no more than this
 
 
-class TaskHandle:
+class TaskHandle(msgspec.Struct, gc=False, eq=False):
     """What a submit answers. `is_new` is False when the unique key was taken and `id` is the earlier task's."""
 
-    __slots__ = ("_app", "_keeps_result", "_wake", "id", "is_new")
-
-    def __init__(self, app: App, id: str, is_new: bool, keeps_result: bool, wake: Wake | None = None) -> None:
-        self._app = app
-        self._keeps_result = keeps_result
-        self._wake = wake
-        self.id = id
-        self.is_new = is_new
+    _app: Any
+    id: str
+    is_new: bool
+    _keeps_result: bool
+    _wake: Wake | None = None
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r}{'' if self.is_new else ', is_new=False'})"
@@ -78,5 +72,7 @@ class TaskHandle:
             return True, msgspec.json.decode(kept)
         record = self.record()
         if record.state in (State.ERROR, State.FAILED, State.CANCELLED):
-            raise TaskFailed(f"task {self.id} ended as {record.state}: {record.error_type or ''} {record.error_text or ''}".rstrip())
+            raise TaskFailed(
+                f"task {self.id} ended as {record.state}: {record.error_type or ''} {record.error_text or ''}".rstrip()
+            )
         return record.state == State.DONE, None

@@ -166,9 +166,7 @@ class Management:
         if record.state == State.PROCESSING and force:
             return
         hint = f" ({DOUBLE_RUN})" if record.state == State.PROCESSING and done == "resumed" else ""
-        raise NotAllowed(
-            f"task {record.id} is {record.state}: only {', '.join(sorted(states))} can be {done}{hint}"
-        )
+        raise NotAllowed(f"task {record.id} is {record.state}: only {', '.join(sorted(states))} can be {done}{hint}")
 
     def _move(self, record: TaskRecord, to: State, run_at: int, reset_tries: bool) -> None:
         now = self._app.clock.now()

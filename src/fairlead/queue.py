@@ -28,4 +28,6 @@ class Queue:
         if self.order != "fifo":
             raise ConfigurationError(f"queue {self.name!r}: order {self.order!r} is unknown; use 'fifo'")
         if not 1 <= self.partitions <= MOST_PARTITIONS:
-            raise ConfigurationError(f"queue {self.name!r}: partitions must be 1 to {MOST_PARTITIONS}, not {self.partitions}")
+            raise ConfigurationError(
+                f"queue {self.name!r}: partitions must be 1 to {MOST_PARTITIONS}, not {self.partitions}"
+            )

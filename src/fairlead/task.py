@@ -43,7 +43,7 @@ class TaskOptions(TypedDict, total=False):
     connection: Any
 
 
-class Draft(msgspec.Struct, frozen=True):
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """A submit on its way: task name, arguments and options, not yet checked. Interceptors may replace any of it."""
 
     handler: Handler

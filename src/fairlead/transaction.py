@@ -26,17 +26,23 @@ class Transaction:
         connection = self._connection
         if hasattr(connection, "in_transaction") and hasattr(connection, "execute"):  # sqlite3
             if connection.in_transaction:
-                raise ConfigurationError("this connection is in a transaction already: commit it, or submit without app.transaction()")
+                raise ConfigurationError(
+                    "this connection is in a transaction already: commit it, or submit without app.transaction()"
+                )
             connection.execute("BEGIN IMMEDIATE")
         elif hasattr(connection, "transaction"):  # psycopg
             self._inner = connection.transaction()
             self._inner.__enter__()
         else:
-            raise ConfigurationError(f"app.transaction() takes a connection of sqlite3 or psycopg, not {type(connection).__name__}")
+            raise ConfigurationError(
+                f"app.transaction() takes a connection of sqlite3 or psycopg, not {type(connection).__name__}"
+            )
         self._app._transactions[id(connection)] = self
         return connection
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._app._transactions.pop(id(self._connection), None)
         if self._inner is not None:
             self._inner.__exit__(kind, error, trace)

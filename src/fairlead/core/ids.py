@@ -29,7 +29,9 @@ class IdSource:
                 self._start(millis)
             first = self._random + 1
             self._random += count
-            if self._random >> _RANDOM_BITS:  # one chance in millions: the random part ran over, take the next millisecond
+            if (
+                self._random >> _RANDOM_BITS
+            ):  # one chance in millions: the random part ran over, take the next millisecond
                 self._start(millis + 1)
                 first = self._random + 1
                 self._random += count

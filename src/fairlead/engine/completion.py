@@ -129,7 +129,9 @@ class Completion:
         self, entry: tuple[Execution, Finish], error: Exception
     ) -> tuple[list[tuple[Execution, Finish]], list[Finish]]:
         execution, finish = entry
-        log.error("a completion cannot be written; its task goes to ERROR", exc_info=error, extra={"task_id": finish.id})
+        log.error(
+            "a completion cannot be written; its task goes to ERROR", exc_info=error, extra={"task_id": finish.id}
+        )
         plain = Finish(
             finish.id, finish.version, "failed", State.ERROR, finish.started_at, finish.finished_at,
             type(error).__qualname__, "the end of this run could not be written; see the worker's log",

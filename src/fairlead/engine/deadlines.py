@@ -17,9 +17,7 @@ LOOK_EVERY = 0.05
 class Deadlines:
     """Watches the executions of this node."""
 
-    def __init__(
-        self, in_flight: Mapping[str, Execution], overdue: Callable[[Execution], None], clock: Clock
-    ) -> None:
+    def __init__(self, in_flight: Mapping[str, Execution], overdue: Callable[[Execution], None], clock: Clock) -> None:
         self._in_flight = in_flight
         self._overdue = overdue
         self._clock = clock

@@ -1,6 +1,6 @@
 """A node: everything that runs in one worker process, started in order and stopped in reverse.
 
-    ownership, membership -> channel -> intake -> trigger table -> dispatcher -> executors -> completion
+ownership, membership -> channel -> intake -> trigger table -> dispatcher -> executors -> completion
 """
 
 from __future__ import annotations
@@ -352,4 +352,3 @@ class Node:
         while True:
             self._observer.gauges(len(self.table), len(self.dispatcher.in_flight))
             await self._clock.sleep(1.0)
-

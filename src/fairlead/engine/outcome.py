@@ -27,7 +27,17 @@ def succeeded(execution: Execution, result: object, now: int) -> Finish:
         except (TypeError, ValueError) as error:
             return failed(execution, InvalidTask(f"its result cannot be kept as JSON: {error}"), now)
     return Finish(
-        grabbed.id, grabbed.version, Outcome.DONE, State.DONE, execution.started_at, now, None, None, kept, None, grabbed.row
+        grabbed.id,
+        grabbed.version,
+        Outcome.DONE,
+        State.DONE,
+        execution.started_at,
+        now,
+        None,
+        None,
+        kept,
+        None,
+        grabbed.row,
     )
 
 
@@ -116,5 +126,5 @@ def error_text(error: BaseException) -> str:
     """What an operator reads: the message, and the end of the traceback for errors that are not Fairlead's own."""
     message = str(error)
     if not isinstance(error, FairleadError) and error.__traceback__ is not None:
-        message = f"{message}\n{''.join(traceback.format_exception(error))[-MOST_ERROR_TEXT + 500:]}"
+        message = f"{message}\n{''.join(traceback.format_exception(error))[-MOST_ERROR_TEXT + 500 :]}"
     return message[:MOST_ERROR_TEXT].replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -6,7 +6,7 @@ run by sqlite3, aiosqlite, psycopg or asyncpg, so a statement and its meaning ar
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -33,7 +33,9 @@ class Copy(NamedTuple):
 
     table: str
     columns: Sequence[str]
-    data: bytes
+    data: Iterable[bytes]
+    """Piece by piece; they may be made while the database takes in those before. One that cannot be made ends the
+    transaction."""
 
 
 Step = Statement | Many | Copy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -80,6 +80,10 @@ class TaskStore(Protocol):
         """Insert the tasks; at most one per (queue, unique_key), a taken key answers the first task's id.
         The wake must reach the nodes after the commit (on PostgreSQL the transaction itself carries it)."""
 
+    def bulk(self, pieces: Iterable[Sequence[NewTask]]) -> Steps[tuple[list[Submitted], list[Wake]]]:
+        """The same for very many tasks, given piece by piece: a piece may be made while the one before is written, and
+        one that cannot be made ends the transaction."""
+
     def task(self, task_id: str) -> Steps[TaskRecord | None]:
         """The task, pieced together from its last attempt when it has left the hot table."""
 
@@ -95,7 +99,9 @@ class TaskStore(Protocol):
     def result(self, task_id: str) -> Steps[bytes | None]:
         """The kept result of a finished task."""
 
-    def move(self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool) -> Steps[Wake | None]:
+    def move(
+        self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
+    ) -> Steps[Wake | None]:
         """A person's change to WAITING or SUBMITTED, from any state in the hot table; None when the version is stale."""
 
     def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
@@ -109,7 +115,9 @@ class TaskStore(Protocol):
 
     # the node's side ------------------------------------------------------------------------------------------------
 
-    def ready(self, queue: str, partition: int, priority: int, above: int, limit: int) -> Steps[list[tuple[int, Trigger]]]:
+    def ready(
+        self, queue: str, partition: int, priority: int, above: int, limit: int
+    ) -> Steps[list[tuple[int, Trigger]]]:
         """SUBMITTED tasks of one lane with a ready_seq greater than `above`, ascending, at most `limit`; never one twice."""
 
     async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:

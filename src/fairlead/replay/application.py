@@ -18,7 +18,7 @@ FOLDER = "FAIRLEAD_REPLAY_FOLDER"
 MODULE = "fairlead.replay.application:app"
 
 
-def application(url: str | None = None, folder: Path | None = None) -> tuple[App, Task[Any, None]]:
+def application(url: str | None = None, folder: Path | None = None) -> tuple[App, Task[..., Any]]:
     """The application on this URL ($FAIRLEAD_URL by default), and its task. Runs are noted in `folder`."""
     app = App(url, name="replay")
     app.queue(QUEUE)

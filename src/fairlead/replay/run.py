@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from fairlead.app import App
 from fairlead.clock import MICROS
-from fairlead.errors import ConfigurationError, FairleadError
+from fairlead.errors import ConfigurationError
 from fairlead.replay.application import FOLDER, MODULE, application
 from fairlead.replay.history import has_unfinished, is_empty
 from fairlead.replay.report import Measures, Report, judge
@@ -69,8 +69,7 @@ def replay(url: str | None, settings: Settings, progress: Progress = lambda _sub
 
 @contextmanager
 def own_schema(url: str | None) -> Iterator[str | None]:
-    """A store of our own that is gone afterwards: a PostgreSQL URL gets a schema for the moment, any other a SQLite file
-    (None, which `replay` understands)."""
+    """A store for the moment: a schema of our own for a PostgreSQL URL, else None: `replay` then makes a SQLite file."""
     if url is None or urlsplit(url).scheme not in ("postgres", "postgresql"):
         yield None
         return
@@ -115,6 +114,7 @@ class _Replay:
         settings, clock = self._settings, self._app.clock
         environment = {"FAIRLEAD_URL": url, FOLDER: str(self._folder)}
         with Workers(MODULE, settings.workers, self._folder, environment, settings.concurrency) as workers:
+            workers.wait_until_up(self._app)
             begin = clock.now()
             self._submit(workers)
             self._wait(workers)
@@ -235,6 +235,3 @@ def _with_search_path(url: str, schema: str) -> str:
     parts = urlsplit(url)
     option = urlencode({"options": f"-csearch_path={schema}"})
     return urlunsplit(parts._replace(query=f"{parts.query}&{option}" if parts.query else option))
-
-
-__all__ = ["FairleadError", "Progress", "Settings", "own_schema", "replay"]

@@ -1,6 +1,6 @@
 """Reads a workload trace in the Standard Workload Format, one job at a time.
 
-The format: https://www.cs.huji.ac.il/labs/parallel/workload/swf.html. A line is a job of 18 fields; `;` starts a comment.
+A line is a job of 18 fields; `;` starts a comment. See https://www.cs.huji.ac.il/labs/parallel/workload/swf.html
 """
 
 from __future__ import annotations

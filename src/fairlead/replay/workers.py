@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from fairlead.app import App
 from fairlead.errors import FairleadError
 
 _ENDS_WITH_STDIN = "FAIRLEAD_WORKER_ENDS_WITH_STDIN"
+_START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _PEAK_MEMORY = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
@@ -48,13 +51,14 @@ class Workers:
         self._folder = folder
         self._environment = {**os.environ, **environment, _ENDS_WITH_STDIN: "1"}
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._pause = threading.Event()
 
     def __enter__(self) -> Workers:
         try:
             for number in range(self._count):
                 with self._log(number).open("wb") as log:
                     # A session of its own: Ctrl-C in the terminal reaches us, and we stop it in order.
-                    process = subprocess.Popen(
+                    process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                         self._command,
                         stdin=subprocess.PIPE,
                         stdout=log,
@@ -68,15 +72,28 @@ class Workers:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop(at_once=kind is not None)
+
+    def wait_until_up(self, app: App) -> None:
+        """Return when as many nodes as workers serve this store. Raises WorkerEnded, also when that takes too long."""
+        deadline = time.monotonic() + _START_SECONDS
+        while len(app.management.nodes()) < self._count:
+            self.check()
+            if time.monotonic() > deadline:
+                raise WorkerEnded(f"the workers are not up after {_START_SECONDS:.0f} s")
+            self._pause.wait(0.05)
 
     def check(self) -> None:
         """Look at the memory of the workers. Raises WorkerEnded when one is not running any more."""
         for number, process in enumerate(self._processes):
             if process.poll() is not None:
                 log_end = self._log(number).read_text(errors="replace").strip()[-2000:]
-                raise WorkerEnded(f"worker {number} ended with exit code {process.returncode}; the end of its log:\n{log_end}")
+                raise WorkerEnded(
+                    f"worker {number} ended with code {process.returncode}; the end of its log:\n{log_end}"
+                )
             self._note_memory(process.pid)
 
     def stop(self, at_once: bool = False) -> None:

@@ -6,15 +6,12 @@ Nothing here begins, commits or rolls back: that belongs to whoever owns the con
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from fairlead.errors import ConfigurationError
 from fairlead.ports.statements import Copy, Many, Row, Statement, Step, Steps
 
 T = TypeVar("T")
-_copiers = ThreadPoolExecutor(thread_name_prefix="fairlead-copy")
-
 Execute = Callable[[Step], Sequence[Row]]
 ExecuteAsync = Callable[[Step], Awaitable[Sequence[Row]]]
 
@@ -30,31 +27,6 @@ def drive(steps: Steps[T], execute: Execute) -> T:
         return result
     finally:
         steps.close()
-
-
-def drive_ahead(steps: Steps[T], execute: Execute) -> T:
-    """As `drive`, but while the database takes in a COPY, which answers nothing, the step after it is being made."""
-    copying: Future[Sequence[Row]] | None = None
-
-    def ahead(step: Step) -> Sequence[Row]:
-        nonlocal copying
-        if copying is not None:
-            done, copying = copying, None
-            done.result()
-        if not isinstance(step, Copy):
-            return execute(step)
-        copying = _copiers.submit(execute, step)
-        return ()
-
-    try:
-        result = drive(steps, ahead)
-    except BaseException:
-        if copying is not None:
-            wait([copying])  # the connection must be at rest before it can be rolled back
-        raise
-    if copying is not None:
-        copying.result()
-    return result
 
 
 async def drive_async(steps: Steps[T], execute: ExecuteAsync) -> T:
@@ -169,7 +141,9 @@ def _psycopg(connection: Any) -> Execute:
                 cursor.executemany(step.sql.encode(), step.rows)
                 return ()
             with cursor.copy(_copy_sql(step)) as copy:
-                copy.write(step.data)
+                # The server takes in one piece while the next one is made.
+                for piece in step.data:
+                    copy.write(piece)
             return ()
 
     return execute
@@ -188,7 +162,8 @@ def _psycopg_async(connection: Any) -> ExecuteAsync:
                 await cursor.executemany(step.sql.encode(), step.rows)
                 return ()
             async with cursor.copy(_copy_sql(step)) as copy:
-                await copy.write(step.data)
+                for piece in step.data:
+                    await copy.write(piece)
             return ()
 
     return execute
@@ -205,7 +180,9 @@ def asyncpg_executor(connection: Any) -> ExecuteAsync:
             await connection.executemany(step.sql, step.rows)
             return ()
         # A memoryview on purpose: a file object would be read by another thread, bytes would be taken for a path.
-        await connection.copy_to_table(step.table, source=memoryview(step.data), columns=step.columns, format="binary")
+        await connection.copy_to_table(
+            step.table, source=memoryview(b"".join(step.data)), columns=step.columns, format="binary"
+        )
         return ()
 
     return execute

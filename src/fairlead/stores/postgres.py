@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any
@@ -21,6 +21,7 @@ COPY_FROM = 50
 """Tasks from which COPY is quicker than one INSERT."""
 
 _by_id = attrgetter("id")
+_lane_fields = attrgetter("queue", "partition", "priority")
 
 
 class PostgresTaskStore(SqlTaskStore):
@@ -49,16 +50,46 @@ class PostgresTaskStore(SqlTaskStore):
         if ready:
             # A place before all of theirs: the rows take their own from the column's default.
             seq = (yield from self.next_seqs(1))[0]
-            lanes = [Lane(*lane, seq) for lane in sorted(set(map(attrgetter("queue", "partition", "priority"), ready)))]
-            yield Copy("fairlead_tasks", _READY_COLUMNS, copy_rows(ready, waiting=False))
+            lanes = [Lane(*lane, seq) for lane in sorted(set(map(_lane_fields, ready)))]
+            yield Copy("fairlead_tasks", _READY_COLUMNS, [COPY_HEADER, copy_rows(ready, waiting=False), COPY_TRAILER])
         due = None
         if len(ready) < len(tasks):
             waiting = [task for task in tasks if task.run_at > task.submitted_at]
             due = min(task.run_at for task in waiting)
-            yield Copy("fairlead_tasks", _WAITING_COLUMNS, copy_rows(waiting, waiting=True))
+            yield Copy(
+                "fairlead_tasks", _WAITING_COLUMNS, [COPY_HEADER, copy_rows(waiting, waiting=True), COPY_TRAILER]
+            )
         wake = Wake(ready=lanes, due=due)
         yield from self.announce(wake)
         return wake
+
+    def bulk(self, pieces: Iterable[Sequence[NewTask]]) -> Steps[tuple[list[Submitted], list[Wake]]]:
+        """What may run now and has no unique key goes in by one COPY, as it is encoded; the rest after it."""
+        first = (yield from self.next_seqs(1))[0]
+        all_tasks: list[NewTask] = []
+        rest: list[NewTask] = []
+        lanes: set[tuple[str, int, int]] = set()
+
+        def rows() -> Iterator[bytes]:
+            yield COPY_HEADER
+            for tasks in pieces:
+                plain = [task for task in tasks if task.unique_key is None and task.run_at <= task.submitted_at]
+                if len(plain) < len(tasks):
+                    rest.extend(task for task in tasks if task.unique_key is not None or not task.is_due)
+                all_tasks.extend(tasks)
+                lanes.update(map(_lane_fields, plain))
+                yield copy_rows(plain, waiting=False)
+            yield COPY_TRAILER
+
+        yield Copy("fairlead_tasks", _READY_COLUMNS, rows())
+        wakes = [Wake(ready=[Lane(*lane, first) for lane in sorted(lanes)])] if lanes else []
+        for wake in wakes:
+            yield from self.announce(wake)
+        if not rest:
+            return [Submitted(task.id, True) for task in all_tasks], wakes
+        submitted, wake = yield from self.submission(rest)
+        answers = dict(zip((task.id for task in rest), submitted, strict=True))
+        return [answers.get(task.id) or Submitted(task.id, True) for task in all_tasks], [*wakes, wake]
 
     def _claim(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
         first: dict[tuple[str, str | None], NewTask] = {}
@@ -145,8 +176,8 @@ def _inserted(rows: Sequence[Row], due: int | None) -> Wake:
 
 # binary COPY ----------------------------------------------------------------------------------------------------------
 
-_HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
-_TRAILER = struct.pack(">h", -1)
+COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
+COPY_TRAILER = struct.pack(">h", -1)
 _NULL = struct.pack(">i", -1)
 
 _SHARED_COLUMNS = (
@@ -163,7 +194,7 @@ _shared_fields = attrgetter(*_SHARED_COLUMNS)
 
 
 def copy_rows(tasks: Sequence[NewTask], waiting: bool) -> bytes:
-    """The tasks in the binary COPY format, columns as in _READY_COLUMNS or _WAITING_COLUMNS.
+    """The tasks as rows of the binary COPY format, columns as in _READY_COLUMNS or _WAITING_COLUMNS.
 
     What tasks of a batch have in common is encoded once for each distinct combination; the rest is joined from whole
     columns, about a microsecond for a task.
@@ -176,7 +207,7 @@ def copy_rows(tasks: Sequence[NewTask], waiting: bool) -> bytes:
     orderings = map(_Texts().__getitem__, [task.ordering_key for task in tasks])
     uniques = map(_Texts().__getitem__, [task.unique_key for task in tasks])
     rows = zip(heads, ids, shared, orderings, uniques, lengths, payloads)  # noqa: B905 - heads never ends
-    return b"".join(chain((_HEADER,), chain.from_iterable(rows), (_TRAILER,)))
+    return b"".join(chain.from_iterable(rows))
 
 
 class _Texts(dict[str | None, bytes]):

@@ -19,7 +19,7 @@ import psycopg
 
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Row, Statement, Step, Steps
-from fairlead.stores.drivers import asyncpg_executor, drive, drive_ahead, drive_async, executor, executor_async
+from fairlead.stores.drivers import asyncpg_executor, drive, drive_async, executor, executor_async
 
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ class PostgresDatabase:
                 answer: T = steps.answer(execute(steps.statement))
                 return answer
             with connection.transaction():
-                return drive_ahead(steps, execute)
+                return drive(steps, execute)
 
     # event loops ------------------------------------------------------------------------------------------------------
 

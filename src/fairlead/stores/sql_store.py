@@ -108,6 +108,15 @@ class SqlTaskStore:
             for task in tasks
         ], wake
 
+    def bulk(self, pieces: Iterable[Sequence[NewTask]]) -> Steps[tuple[list[Submitted], list[Wake]]]:
+        submitted: list[Submitted] = []
+        wakes: list[Wake] = []
+        for tasks in pieces:
+            answers, wake = yield from self.submission(tasks)
+            submitted += answers
+            wakes.append(wake)
+        return submitted, wakes
+
     def _claim(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
         """Claim the unique keys; answers the id that owns each one now, one of ours or an earlier task's."""
         first: dict[tuple[str, str | None], NewTask] = {}
@@ -338,7 +347,9 @@ class SqlTaskStore:
         again = [row[:2] for row in held if row[3] + 1 < most_lost]
         given_up = [row[:2] for row in held if row[3] + 1 >= most_lost]
         lost = [
-            _lost(task_id, version, State.SUBMITTED if times + 1 < most_lost else State.ERROR, now, f"node {node} stopped")
+            _lost(
+                task_id, version, State.SUBMITTED if times + 1 < most_lost else State.ERROR, now, f"node {node} stopped"
+            )
             for task_id, version, node, times in held
         ]
         yield self.statement("record_attempts", batch(lost), None)

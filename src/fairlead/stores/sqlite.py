@@ -57,7 +57,7 @@ class SqliteTaskStore(SqlTaskStore):
             return []
         earliest = min(stuck_at for _, stuck_at in alike)
         number = (yield self.statement("note_grab", node, earliest, batch([row[-1] for row in rows])))[0][0]
-        return [GrabbedTask(*row, number) for row in rows]
+        return [GrabbedTask(*row, batch=number) for row in rows]
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         done = [f for f in finishes if f.next_state == State.DONE and f.result is None]
@@ -66,7 +66,9 @@ class SqliteTaskStore(SqlTaskStore):
             yield self.statement("record_done", batch(rows), node)
             recorded = (yield self.statement("changes"))[0][0]
             if recorded < len(done):
-                held = {row[0] for row in (yield self.statement("held", batch([(f.id, f.version) for f in done]), node))}
+                held = {
+                    row[0] for row in (yield self.statement("held", batch([(f.id, f.version) for f in done]), node))
+                }
                 refused = [f.id for f in done if f.id not in held]
                 done = [f for f in done if f.id in held]
             else:

@@ -50,7 +50,11 @@ class SqliteDatabase:
         """A new connection with our settings; the caller closes it. Raises StoreUnavailable when the file cannot be opened."""
         try:
             connection = sqlite3.connect(
-                self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+                self.path,
+                timeout=self.busy_timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
             )
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")  # one of SYNCHRONOUS

@@ -1,0 +1,14 @@
+"""The measured task on SQLite, synchronous=FULL as by default."""
+
+import os
+
+from probe import ran
+
+from fairlead import App
+
+app = App(f"sqlite:///{os.environ['PROBE_DIR']}/fairlead.db")
+
+
+@app.task(queue="bench")
+async def noop(at: float | None = None) -> None:
+    ran(at)

@@ -1,0 +1,129 @@
+"""`fairlead demo`: see a workload flow through."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from fairlead.demo import DemoResult, DemoSettings, DemoUnfinished, Now, TenantResult, run_demo
+from fairlead.errors import ConfigurationError, FairleadError
+from fairlead.replay.workers import WorkerEnded
+
+FAILED, WRONG_USE = 1, 2
+_LINE_EVERY = 1.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(name="demo")(demo_command)
+
+
+def demo_command(
+    tasks: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many tasks.")] = DemoSettings.tasks,
+    seconds: Annotated[float, typer.Option(help="They are submitted over this time.")] = DemoSettings.seconds,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same workload.")] = DemoSettings.seed,
+    workers: Annotated[int, typer.Option(min=1, max=16, help="Worker processes.")] = DemoSettings.workers,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep the SQLite file, to look around in it.", metavar="FILE")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Several tenants, several kinds of task, failures and retries: watch them flow through one SQLite file.
+
+    Nothing is left behind, unless --keep names a file.
+    """
+    errors = Console(stderr=True)
+    try:
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ConfigurationError(f"--seconds {seconds}: use 0 or a positive number")
+        with _display(errors, tasks) as tell:
+            result = run_demo(DemoSettings(tasks, seconds, seed, workers, keep), tell)
+    except (WorkerEnded, DemoUnfinished) as error:
+        _say(errors, error)
+        raise typer.Exit(FAILED) from error
+    except FairleadError as error:
+        _say(errors, error)
+        raise typer.Exit(WRONG_USE) from error
+    except KeyboardInterrupt:
+        errors.print("stopped; nothing is left behind")
+        raise typer.Exit(130) from None
+    if json:
+        typer.echo(msgspec.json.encode(result).decode())
+    else:
+        _print(result, Console())
+
+
+def _say(console: Console, error: Exception) -> None:
+    console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _display(console: Console, tasks: int) -> Iterator[Callable[[Now], None]]:
+    """Bars when somebody watches, a line a second when not."""
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    note = TextColumn("{task.fields[note]}")
+    columns = (TextColumn("{task.description:>9}"), BarColumn(), MofNCompleteColumn(), note)
+    with Progress(*columns, console=console, transient=True) as progress:
+        submitted = progress.add_task("submitted", total=tasks, note="")
+        ended = progress.add_task("ended", total=tasks, note="")
+
+        def tell(now: Now) -> None:
+            rate = now.done / now.seconds if now.seconds > 0 else 0.0
+            progress.update(submitted, completed=now.submitted, note=f"{now.seconds:.1f} s")
+            note = f"{rate:,.0f}/s  {now.failures:,} failed runs, {now.errors:,} given up"
+            progress.update(ended, completed=now.done + now.errors, note=note)
+
+        yield tell
+
+
+class _Lines:
+    """Plain progress for logs."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next = 0.0
+
+    def __call__(self, now: Now) -> None:
+        is_end = now.done + now.errors >= now.planned
+        if now.seconds < self._next and not is_end:
+            return
+        self._next = now.seconds + _LINE_EVERY
+        self._console.print(
+            f"{now.seconds:5.1f} s: {now.submitted:,} of {now.planned:,} submitted, {now.done:,} done, "
+            f"{now.failures:,} failed runs, {now.errors:,} given up",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _print(result: DemoResult, console: Console) -> None:
+    title = f"{result.seconds:.1f} s, workers: {result.workers}, seed {result.seed}; p50, p99: the pick-up delay"
+    table = Table(title=title, title_justify="left")
+    table.add_column("tenant")
+    for column in ("tasks", "attempts", "failures", "in ERROR", "tasks/s", "p50 ms", "p99 ms"):
+        table.add_column(column, justify="right")
+    for tenant in result.tenants:
+        table.add_row(tenant.tenant, *_cells(tenant))
+    table.add_section()
+    table.add_row("all", *_cells(result.total), style="bold")
+    console.print(table)
+    if result.kept is not None:
+        hint = f"kept: {result.kept}; look with `fairlead tasks list --url sqlite:///{result.kept}`"
+        console.print(hint, highlight=False, soft_wrap=True)
+
+
+def _cells(result: TenantResult) -> list[str]:
+    counted = [f"{count:,}" for count in (result.tasks, result.attempts, result.failures, result.errors)]
+    delays = ["-" if delay is None else f"{delay:,.1f}" for delay in (result.p50_ms, result.p99_ms)]
+    return [*counted, f"{result.tasks_per_s:,.1f}", *delays]

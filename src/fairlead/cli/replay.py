@@ -1,0 +1,135 @@
+"""`fairlead replay`: a recorded workload through a real queue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fairlead.config import Settings as Location
+from fairlead.errors import ConfigurationError, FairleadError
+from fairlead.replay.report import Pickup, Report
+from fairlead.replay.run import Progress as Tell
+from fairlead.replay.run import Settings, own_schema, replay
+from fairlead.replay.trace import Tenants, survey
+from fairlead.replay.workers import WorkerEnded
+
+FAILED, WRONG_USE = 1, 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(name="replay")(replay_command)
+
+
+def replay_command(
+    trace: Annotated[Path, typer.Argument(help="A trace in the Standard Workload Format.", metavar="TRACE")],
+    url: Annotated[str | None, typer.Option(help="An empty store to replay through; else the configured one.")] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(help="A store for the moment: a SQLite file, or a schema when the URL is of PostgreSQL."),
+    ] = False,
+    tenants: Annotated[Tenants, typer.Option(help="Whose work a job is.")] = Tenants.USER,
+    order: Annotated[str, typer.Option(help="The order of the queue; this version has 'fifo'.")] = "fifo",
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Tasks that one worker runs at once; default: the worker's own.")
+    ] = None,
+    time_scale: Annotated[
+        float, typer.Option(help="Times of the trace are multiplied by this; 0: all at once, each a no-op.")
+    ] = 0.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
+    skip_bad: Annotated[bool, typer.Option(help="Leave out and count broken lines.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Replay a recorded workload: real submits, real worker processes, and a judge that counts what ran.
+
+    Exit code 0: every job ran exactly once. 1: one was lost, ran twice or did not finish. 2: wrong use, a broken trace.
+    """
+    errors = Console(stderr=True)
+    settings = Settings(trace, tenants, order, workers, concurrency, time_scale, limit, skip_bad)
+    try:
+        if not (math.isfinite(time_scale) and time_scale >= 0):
+            raise ConfigurationError(f"--time-scale {time_scale}: use 0 (all at once) or a positive number")
+        if not fresh:
+            url = Location.load(url=url).url
+        with own_schema(url) if fresh else _as_it_is(url) as place, _progress(errors, settings) as tell:
+            report = replay(place, settings, tell)
+    except WorkerEnded as error:
+        _say(errors, error)
+        raise typer.Exit(FAILED) from error
+    except FairleadError as error:
+        _say(errors, error)
+        raise typer.Exit(WRONG_USE) from error
+    except KeyboardInterrupt:
+        errors.print("stopped; no worker is left")
+        raise typer.Exit(130) from None
+    if json:
+        typer.echo(msgspec.json.encode(report).decode())
+    else:
+        _print(report, Console())
+    if not report.is_sound:
+        raise typer.Exit(FAILED)
+
+
+def _say(console: Console, error: Exception) -> None:
+    console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _as_it_is(url: str | None) -> Iterator[str | None]:
+    yield url
+
+
+@contextmanager
+def _progress(console: Console, settings: Settings) -> Iterator[Tell]:
+    """A progress bar when somebody watches."""
+    if not console.is_terminal:
+        yield lambda _submitted, _run: None
+        return
+    jobs = survey(settings.trace, settings.tenants, settings.limit, settings.skip_bad).jobs
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        submitting, running = progress.add_task("submitted", total=jobs), progress.add_task("run", total=jobs)
+
+        def tell(submitted: int, run: int) -> None:
+            progress.update(submitting, completed=submitted)
+            progress.update(running, completed=run)
+
+        yield tell
+
+
+def _print(report: Report, console: Console) -> None:
+    table = Table(title=f"{report.trace} through {report.store}", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for name in ("bad_lines", "submitted", "finished", "lost", "ran_twice", "seconds", "tasks_per_s"):
+        table.add_row(name, f"{getattr(report, name):,}")
+    for title, pickup in (
+        ("pick-up delay", report.pickup_delay),
+        ("heaviest tenant", report.pickup_delay_heaviest),
+        ("median tenant", report.pickup_delay_median),
+    ):
+        table.add_row(_of(title, pickup), _delays(pickup))
+    peak = report.worker_peak_rss_mb
+    table.add_row("peak RSS of a worker", "not known here" if peak is None else f"{peak:,.1f} MB")
+    console.print(table)
+
+
+def _of(title: str, pickup: Pickup) -> str:
+    whose = "" if pickup.tenant is None else f" ({pickup.tenant}, {pickup.tasks:,} tasks)"
+    return f"{title}{whose} p50 / p99"
+
+
+def _delays(pickup: Pickup) -> str:
+    if pickup.p50_ms is None or pickup.p99_ms is None:
+        return "-"
+    return f"{pickup.p50_ms:,.1f} / {pickup.p99_ms:,.1f} ms"
