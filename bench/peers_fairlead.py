@@ -81,7 +81,7 @@ def peak_rss_mb(pid: int) -> float | None:
 
 def start(module: str, folder: pathlib.Path, number: int) -> subprocess.Popen[bytes]:
     """One worker process: the command a user would run."""
-    path = os.pathsep.join([*paths(), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *paths()])
     with (folder / f"worker-{number}.out").open("wb") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "fairlead", "worker", f"{module}:app"],

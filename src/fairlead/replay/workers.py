@@ -58,7 +58,7 @@ class Workers:
             for number in range(self._count):
                 with self._log(number).open("wb") as log:
                     # A session of its own: Ctrl-C in the terminal reaches us, and we stop it in order.
-                    process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    process = subprocess.Popen(
                         self._command,
                         stdin=subprocess.PIPE,
                         stdout=log,

@@ -13,6 +13,10 @@ from fairlead.stores.sql_store import SqlTaskStore, batch, lanes_of
 from fairlead.stores.sqlite_database import SqliteDatabase
 
 
+FEW = 8
+"""Tasks whose grab is quicker done than handed to another thread."""
+
+
 class SqliteTaskStore(SqlTaskStore):
     """Tasks in SQLite. There is one writer at a time, so what a transaction has read stays true until it commits."""
 
@@ -44,6 +48,8 @@ class SqliteTaskStore(SqlTaskStore):
 
     async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
         # Not durable on its own: a power cut that undoes a grab also ends the run it stood for.
+        if len(wanted) <= FEW:
+            return await self.database.run_quickly(lambda: self._grab(node, wanted, now))
         return await self.database.run_async(self._grab(node, wanted, now), durable=False)
 
     def _grab(self, node: str, wanted: Sequence[Grab], now: int) -> Steps[list[GrabbedTask]]:
@@ -57,7 +63,7 @@ class SqliteTaskStore(SqlTaskStore):
             return []
         earliest = min(stuck_at for _, stuck_at in alike)
         number = (yield self.statement("note_grab", node, earliest, batch([row[-1] for row in rows])))[0][0]
-        return [GrabbedTask(*row, batch=number) for row in rows]
+        return [GrabbedTask(*(*row, number)) for row in rows]
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         done = [f for f in finishes if f.next_state == State.DONE and f.result is None]

@@ -1,0 +1,418 @@
+"""Measures Fairlead beside what users would pick instead: one run, alternating, the median of some rounds.
+
+    python bench/run.py [--tasks 30000] [--runs 3] [--only fairlead-sqlite,huey-sqlite] [--peers pgqueuer,taskiq | all | none]
+                        [--json] [--write]
+
+See bench/README.md for what is measured and what must be installed.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
+
+from peers_fairlead import PEERS  # noqa: E402
+
+DEFAULT_PEERS = ("pgqueuer", "huey-sqlite", "taskiq")
+OTHER_PEERS = ("celery", "dramatiq", "rq", "arq", "procrastinate", "awa")
+ON_POSTGRES = ("pgqueuer", "procrastinate", "awa")
+ON_REDIS = ("taskiq", "celery", "dramatiq", "rq", "arq")
+VENV = HERE / ".venv"
+REPORT = ROOT / "docs" / "benchmarks.md"
+MOST_SECONDS = 400
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing to measure in every round."""
+
+    name: str
+    what: str
+    peer: bool = False
+    arguments: tuple[str, ...] = ()
+
+
+OURS = (
+    Entry("fairlead-sqlite", "SQLite, synchronous=FULL"),
+    Entry("fairlead-pg", "PostgreSQL"),
+    Entry("fairlead-sqlite-2", "SQLite, 2 workers", arguments=("--workers", "2", "--no-latency")),
+    Entry("fairlead-pg-2", "PostgreSQL, 2 workers", arguments=("--workers", "2", "--no-latency")),
+    Entry(
+        "fairlead-pg-idle", "PostgreSQL, beside an idle transaction", arguments=("--idle-transaction", "--no-latency")
+    ),
+)
+BACKING = {"pgqueuer": "PostgreSQL", "huey-sqlite": "SQLite, no fsync, at most once", "taskiq": "Redis streams"}
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One aim: what of whose divided by what of whose, and the bound."""
+
+    what: str
+    ours: str
+    theirs: str
+    measure: str
+    aim: float
+    smaller_is_better: bool = False
+
+
+RATIOS = (
+    Ratio("drain, PostgreSQL / PgQueuer", "fairlead-pg", "pgqueuer", "done_per_s", 2.0),
+    Ratio("drain, SQLite / Huey", "fairlead-sqlite", "huey-sqlite", "done_per_s", 5.0),
+    Ratio("bulk submit, PostgreSQL / PgQueuer", "fairlead-pg", "pgqueuer", "enqueue_per_s", 3.0),
+    Ratio("latency p50, SQLite / Taskiq", "fairlead-sqlite", "taskiq", "p50_ms", 1.0, True),
+    Ratio("latency p50, PostgreSQL / PgQueuer", "fairlead-pg", "pgqueuer", "p50_ms", 1.0, True),
+    Ratio("drain, SQLite, 2 workers / 1", "fairlead-sqlite-2", "fairlead-sqlite", "done_per_s", 1.0),
+    Ratio("drain, PostgreSQL, 2 workers / 1", "fairlead-pg-2", "fairlead-pg", "done_per_s", 1.0),
+    Ratio(
+        "drain, PostgreSQL, beside an idle transaction / without", "fairlead-pg-idle", "fairlead-pg", "done_per_s", 0.8
+    ),
+)
+
+
+@dataclass
+class Results:
+    """All rounds of all entries."""
+
+    rounds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, entry: Entry, found: dict[str, Any]) -> None:
+        """One round; one that failed is a problem and not a figure."""
+        if "error" in found:
+            self.problems.append(f"{entry.name}: {found['error']}")
+            return
+        latency = found["latency_ms"]
+        found |= {"p50_ms": latency["p50"], "p99_ms": latency["p99"]}
+        self.rounds.setdefault(entry.name, []).append(found)
+
+    def median(self, name: str, measure: str) -> float | None:
+        """The median over the rounds, None when there is no figure."""
+        values = [found[measure] for found in self.rounds.get(name, []) if found.get(measure) is not None]
+        return statistics.median(values) if values else None
+
+    def ratio(self, ratio: Ratio) -> float | None:
+        """The ratio of the medians."""
+        ours, theirs = self.median(ratio.ours, ratio.measure), self.median(ratio.theirs, ratio.measure)
+        return ours / theirs if ours is not None and theirs else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=30_000)
+    parser.add_argument("--runs", type=int, default=3, help="rounds; the median of them counts")
+    parser.add_argument("--only", default="", help="names of entries, comma-separated")
+    parser.add_argument("--peers", default=",".join(DEFAULT_PEERS), help="names, `all` or `none`")
+    parser.add_argument("--peers-python", type=pathlib.Path, help=f"an interpreter with the peers; default: {VENV}")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
+    wanted = parser.parse_args()
+    if wanted.tasks < 1000 or wanted.runs < 1:
+        parser.error("--tasks: at least 1000; --runs: at least 1")
+    results = Results()
+    peers = choose_peers(wanted.peers, results, parser.error)
+    entries = [*OURS, *(Entry(name, BACKING.get(name, ""), peer=True) for name in peers)]
+    if wanted.only:
+        names = set(wanted.only.split(","))
+        if unknown := names - {entry.name for entry in entries}:
+            parser.error(f"--only {', '.join(sorted(unknown))}: known are {', '.join(entry.name for entry in entries)}")
+        entries = [entry for entry in entries if entry.name in names]
+    python = pathlib.Path(sys.executable)
+    if any(entry.peer for entry in entries):
+        python = wanted.peers_python or peers_python(bool(set(peers) & set(OTHER_PEERS)))
+    with contextlib.ExitStack() as services:
+        new_database = start_postgres(services, entries, results)
+        redis_url = start_redis(services, entries, results)
+        entries = [entry for entry in entries if can_run(entry, new_database is not None, redis_url is not None)]
+        for number in range(wanted.runs):
+            # Every other round backwards, so that none always follows the same neighbour.
+            for entry in entries if number % 2 == 0 else reversed(entries):
+                say(f"round {number + 1} of {wanted.runs}: {entry.name}")
+                results.add(entry, measure(entry, wanted.tasks, python, new_database, redis_url))
+    machine = describe_machine(python)
+    if wanted.json:
+        print(json.dumps(as_json(results, entries, machine, wanted.tasks, wanted.runs), indent=1))
+    else:
+        print(as_markdown(results, entries, machine, wanted.tasks, wanted.runs))
+    if wanted.write:
+        REPORT.parent.mkdir(exist_ok=True)
+        REPORT.write_text(as_markdown(results, entries, machine, wanted.tasks, wanted.runs))
+        say(f"written: {REPORT.relative_to(ROOT)}")
+    return 1 if any(entry.name not in results.rounds for entry in entries) else 0
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr, results to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def choose_peers(text: str, results: Results, refuse: Callable[[str], Any]) -> list[str]:
+    """The peers to measure; none when their folder is missing."""
+    if text == "none":
+        return []
+    names = [*DEFAULT_PEERS, *OTHER_PEERS] if text == "all" else [name for name in text.split(",") if name]
+    if unknown := set(names) - {*DEFAULT_PEERS, *OTHER_PEERS}:
+        refuse(
+            f"--peers {', '.join(sorted(unknown))}: known are {', '.join([*DEFAULT_PEERS, *OTHER_PEERS])}, all, none"
+        )
+    if not (PEERS / "peers.py").is_file():
+        results.problems.append("no peers measured: the folder ../shared/bench/peers is not beside this repository")
+        say(results.problems[-1])
+        return []
+    return names
+
+
+def peers_python(with_others: bool) -> pathlib.Path:
+    """The interpreter of the benchmark's own virtual environment, made when missing or out of date."""
+    files = [HERE / "requirements.txt", *([HERE / "requirements-all.txt"] if with_others else [])]
+    stamp, python = VENV / f".installed-{len(files)}", VENV / "bin" / "python"
+    text = "".join(file.read_text() for file in files)
+    if not stamp.is_file() or stamp.read_text() != text:
+        say("making the virtual environment of the peers in bench/.venv")
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        for file in files:
+            install += ["-r", str(file)]
+        subprocess.run(install, check=True)
+        stamp.write_text(text)
+    return python
+
+
+def can_run(entry: Entry, has_postgres: bool, has_redis: bool) -> bool:
+    """False for an entry whose server is missing (which was said)."""
+    if entry.name.startswith("fairlead-pg") or entry.name in ON_POSTGRES:
+        return has_postgres
+    return has_redis or entry.name not in ON_REDIS
+
+
+def start_postgres(services: contextlib.ExitStack, entries: list[Entry], results: Results) -> Callable[[], str] | None:
+    """How to get an empty database: of $PG_DSN, else of a server of our own."""
+    if not any(not can_run(entry, has_postgres=False, has_redis=True) for entry in entries):
+        return None
+    if given := os.environ.get("PG_DSN"):
+        import psycopg
+
+        with psycopg.connect(given) as connection:
+            row = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
+        if row is None or row[0]:
+            sys.exit(
+                "PG_DSN: that database has tables in its schema `public`, which this benchmark drops: give an empty one"
+            )
+        return lambda: given
+    from services import MissingProgram
+    from services.postgres import PostgresServer
+
+    try:
+        return services.enter_context(PostgresServer()).create_database
+    except MissingProgram as missing:
+        results.problems.append(f"nothing measured on PostgreSQL: {missing}")
+        say(results.problems[-1])
+        return None
+
+
+def start_redis(services: contextlib.ExitStack, entries: list[Entry], results: Results) -> str | None:
+    """The URL of $REDIS_URL, else of a server of our own; None when it is missing."""
+    if not any(entry.name in ON_REDIS for entry in entries):
+        return None
+    if given := os.environ.get("REDIS_URL"):
+        import redis
+
+        if redis.Redis.from_url(given).dbsize():
+            sys.exit("REDIS_URL: that server holds keys, which this benchmark deletes: give an empty one")
+        return given
+    program = shutil.which("redis-server")
+    if program is None:
+        results.problems.append("nothing measured on Redis: redis-server is missing: apt-get install redis-server")
+        say(results.problems[-1])
+        return None
+    return services.enter_context(redis_server(program))
+
+
+@contextlib.contextmanager
+def redis_server(program: str) -> Iterator[str]:
+    """A Redis of our own on a free port of the loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="bench-redis-") as folder:
+        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_for_port(port, process)
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return when somebody listens."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    raise RuntimeError("redis-server did not start")
+
+
+def measure(
+    entry: Entry, tasks: int, peers_python: pathlib.Path, new_database: Callable[[], str] | None, redis_url: str | None
+) -> dict[str, Any]:
+    """One round of one entry, in a process of its own: nothing of the round before is left in memory."""
+    environment = dict(os.environ)
+    if new_database is not None:
+        environment["PG_DSN"] = new_database()
+    if redis_url is not None:
+        environment["REDIS_URL"] = redis_url
+    if entry.peer:
+        command = [str(peers_python), str(PEERS / "peers.py"), "--tasks", str(tasks), "--only", entry.name]
+        environment.pop("PYTHONPATH", None)
+    else:
+        store = "fairlead-sqlite" if entry.name.startswith("fairlead-sqlite") else "fairlead-pg"
+        command = [
+            sys.executable,
+            str(HERE / "peers_fairlead.py"),
+            "--tasks",
+            str(tasks),
+            "--only",
+            store,
+            *entry.arguments,
+        ]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=MOST_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"not finished after {MOST_SECONDS} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        return {"error": f"no result; exit code {done.returncode}: {done.stderr.strip()[-500:]}"}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def describe_machine(python: pathlib.Path) -> dict[str, str]:
+    """What the figures depend on."""
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    import sqlite3
+
+    import fairlead
+
+    machine = {
+        "processor": f"{model}, {os.cpu_count()} cores",
+        "memory": f"{memory:.0f} GB",
+        "system": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "SQLite": sqlite3.sqlite_version,
+        "Fairlead": fairlead.__version__,
+    }
+    for program in ("postgres", "redis-server"):
+        if path := shutil.which(program) or next(
+            (str(found) for found in sorted(pathlib.Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))), None
+        ):
+            answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+            machine[program] = answer.stdout.strip()
+    if python != pathlib.Path(sys.executable):
+        listed = subprocess.run(
+            [str(python), "-m", "pip", "list", "--format=json"], capture_output=True, text=True, check=False
+        )
+        with contextlib.suppress(json.JSONDecodeError):
+            versions = {found["name"]: found["version"] for found in json.loads(listed.stdout)}
+            for name in ("pgqueuer", "huey", "taskiq", "taskiq-redis", *OTHER_PEERS):
+                if name in versions:
+                    machine[name] = versions[name]
+    return machine
+
+
+def as_json(results: Results, entries: list[Entry], machine: dict[str, str], tasks: int, runs: int) -> dict[str, Any]:
+    """Everything, for programs."""
+    measures = ("enqueue_per_s", "done_per_s", "p50_ms", "p99_ms", "peak_rss_mb")
+    return {
+        "machine": machine,
+        "tasks": tasks,
+        "runs": runs,
+        "medians": {
+            entry.name: {measure: results.median(entry.name, measure) for measure in measures}
+            for entry in entries
+            if entry.name in results.rounds
+        },
+        "ratios": [
+            {
+                "what": ratio.what,
+                "ratio": round(value, 3),
+                "aim": ratio.aim,
+                "smaller_is_better": ratio.smaller_is_better,
+            }
+            for ratio in RATIOS
+            if (value := results.ratio(ratio)) is not None
+        ],
+        "rounds": results.rounds,
+        "problems": results.problems,
+    }
+
+
+def as_markdown(results: Results, entries: list[Entry], machine: dict[str, str], tasks: int, runs: int) -> str:
+    """The report for people."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Made by `python bench/run.py` on {today}: {tasks:,} no-op tasks, medians of {runs} rounds, one worker process "
+        "unless said otherwise, servers on the same machine. Figures of different runs are not to be compared; see "
+        "[bench/README.md](../bench/README.md) for what exactly is measured.",
+        "",
+        "| | backing | bulk submit/s | done/s | latency p50 / p99 ms | peak RSS of the worker |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for entry in entries:
+        if entry.name not in results.rounds:
+            continue
+        p50, p99 = results.median(entry.name, "p50_ms"), results.median(entry.name, "p99_ms")
+        memory = results.median(entry.name, "peak_rss_mb")
+        lines.append(
+            f"| {entry.name} | {entry.what} | {_whole(results.median(entry.name, 'enqueue_per_s'))} "
+            f"| {_whole(results.median(entry.name, 'done_per_s'))} "
+            f"| {'' if p50 is None else f'{p50:.1f} / {p99:.1f}'} | {'' if memory is None else f'{memory:.0f} MB'} |"
+        )
+    lines += ["", "| ratio | measured | aim |", "|---|--:|--:|"]
+    for ratio in RATIOS:
+        value = results.ratio(ratio)
+        if value is not None:
+            bound = f"{'at most' if ratio.smaller_is_better else 'at least'} {ratio.aim:g}"
+            is_met = value <= ratio.aim if ratio.smaller_is_better else value >= ratio.aim
+            lines.append(f"| {ratio.what} | {value:.2f} | {bound}{'' if is_met else ' (missed)'} |")
+    lines += ["", "## The machine", "", *(f"- {name}: {value}" for name, value in machine.items())]
+    if results.problems:
+        lines += ["", "## Not measured", "", *(f"- {problem}" for problem in dict.fromkeys(results.problems))]
+    return "\n".join(lines) + "\n"
+
+
+def _whole(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
