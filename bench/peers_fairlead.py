@@ -133,15 +133,23 @@ def reset_pg() -> None:
 def wait_for(folder: pathlib.Path, tasks: int, workers: list[subprocess.Popen[bytes]]) -> None:
     """Until the tasks' own counts say that (nearly) all ran. Raises RuntimeError when a worker ends first."""
     end = time.monotonic() + MOST_SECONDS
+    steps: list[tuple[float, int]] = []
     while time.monotonic() < end:
         steps = counts(folder)
         # Each process counts in steps of 50, so that up to 49 of each never show.
         if steps and steps[-1][1] >= tasks - 50 * len(workers):
             return
-        for number, worker in enumerate(workers):
-            if worker.poll() is not None:
-                raise RuntimeError(f"worker ended: {(folder / f'worker-{number}.out').read_text()[-1000:]}")
+        need_running(folder, workers)
         time.sleep(0.2)
+    raise RuntimeError(f"{steps[-1][1] if steps else 0} of {tasks} tasks ran within {MOST_SECONDS} s")
+
+
+def need_running(folder: pathlib.Path, workers: list[subprocess.Popen[bytes]]) -> None:
+    """Raises RuntimeError with the end of its log when a worker has ended: what was measured then is no result."""
+    for number, worker in enumerate(workers):
+        if worker.poll() is not None:
+            log_end = (folder / f"worker-{number}.out").read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"worker {number} ended by itself with code {worker.returncode}: {log_end}")
 
 
 def measure(entry: str, tasks: int, processes: int, idle: bool, with_latency: bool) -> dict[str, object]:
@@ -177,6 +185,10 @@ def measure(entry: str, tasks: int, processes: int, idle: bool, with_latency: bo
                 time.sleep(GAP_S)
             time.sleep(2)
             ordered = latencies(folder)
+            if len(ordered) != PACED:
+                need_running(folder, workers)
+                raise RuntimeError(f"{len(ordered)} of {PACED} paced tasks ran within 2 s of the last submit")
+        need_running(folder, workers)
         peaks = [peak for worker in workers if (peak := peak_rss_mb(worker.pid)) is not None]
         app.close()
         return {
@@ -207,7 +219,7 @@ def main() -> None:
     try:
         found = measure(wanted.only, wanted.tasks, wanted.workers, wanted.idle_transaction, not wanted.no_latency)
     except Exception as error:  # as the peers report theirs
-        found = {"peer": wanted.only, "error": repr(error)[:1000]}
+        found = {"peer": wanted.only, "error": repr(error)[:4000]}
     print(json.dumps(found), flush=True)
 
 

@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from fairlead.core.ids import IdSource, id_text
+from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import NotAllowed
 from fairlead.model import AttemptRecord, Finish, GrabbedTask, NewTask, State, Submitted, TaskRecord
 from fairlead.ports.statements import Statement, Steps
@@ -715,17 +716,22 @@ async def test_queues_are_known_counted_and_paused(store: Store) -> None:
 
 
 async def test_nodes_beat_fall_silent_and_are_forgotten(store: Store) -> None:
-    await store.heartbeat("one", ["mail", AWKWARD], NOW)
-    await store.heartbeat("two", [], NOW + 5)
-    await store.heartbeat("one", ["mail"], NOW + 20)
-    nodes = store.database.run(store.nodes())
-    assert [(node.node, node.started_at, node.seen_at, node.queues) for node in nodes] == [
-        ("one", NOW, NOW + 20, ["mail"]),
-        ("two", NOW + 5, NOW + 5, []),
-    ]
-    assert await store.silent_nodes(NOW + 6) == ["two"]
+    """Silence is judged by the clock that nodes share: on PostgreSQL the server's, whatever a node believes it is."""
+    now = SYSTEM_CLOCK.now()
+
+    def beaten_long_ago():
+        yield store.statement("heartbeat", "two", now - 60 * SECOND, "[]")
+
+    store.database.run(beaten_long_ago())
+    await store.heartbeat("one", ["mail", AWKWARD], now)
+    await store.heartbeat("one", ["mail"], now + SECOND)
+    nodes = {record.node: record for record in store.database.run(store.nodes())}
+    assert nodes["one"].queues == ["mail"]
+    assert nodes["one"].started_at <= nodes["one"].seen_at
+    assert nodes["two"].seen_at == now - 60 * SECOND
+    assert await store.silent_nodes(now + SECOND, 10 * SECOND) == ["two"]
     await store.forget_node("two")
-    assert await store.silent_nodes(NOW + 6) == []
+    assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []
 
 
 async def test_what_a_node_holds_can_be_asked(store: Store) -> None:

@@ -51,6 +51,7 @@ class Membership:
         self._ended_batches = ended_batches
         self._clock = clock
         self._look = asyncio.Event()
+        self._is_registered = False
 
     def look(self) -> None:
         """A person or another node changed something: look now."""
@@ -71,18 +72,27 @@ class Membership:
             except TimeoutError:
                 pass
 
+    async def _queues(self) -> Mapping[str, tuple[int, bool]]:
+        if self._is_registered:
+            statuses = await self._store.database.read(self._store.queue_settings())
+            return {queue: statuses[queue] for queue in self._partitions}
+        queues = await self._store.register_queues(self._partitions)
+        self._is_registered = True
+        return queues
+
     async def beat(self) -> None:
         """One round."""
         now = self._clock.now()
         await self._store.heartbeat(self._node, sorted(self._partitions), now)
         if ended := self._ended_batches():
             await self._store.forget_grabs(self._node, ended)
-        queues = await self._store.register_queues(self._partitions)
+        queues = await self._queues()
+        silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         nodes = await self._store.database.read(self._store.nodes())
         members = frozenset(
             record.node
             for record in nodes
-            if record.seen_at >= now - SILENT_SECONDS * MICROS and not self._partitions.keys().isdisjoint(record.queues)
+            if record.node not in silent and not self._partitions.keys().isdisjoint(record.queues)
         )
         self._seen(View(queues, members))
         held = list(self._in_flight())

@@ -125,6 +125,16 @@ class Node:
 
     async def run(self) -> None:
         """Start, serve until `stop()`, drain, leave. Raises what broke a part: nothing fails unseen."""
+        await self._membership.beat()
+        await self._channel.open(self._heard)
+        try:
+            await self.ownership.renew()
+            await self._serve()
+        finally:
+            await self._channel.close()
+        log.info("node stopped", extra={"node": self.settings.name})
+
+    async def _serve(self) -> None:
         async with asyncio.TaskGroup() as executors:
             self._loop_executor = LoopExecutor(self._clock, self._invocation.on_loop, self._finished, executors)
             self._thread_executor = ThreadExecutor(
@@ -133,9 +143,6 @@ class Node:
             self._process_executor = ProcessExecutor(
                 self._clock, self.settings.processes, self.settings.application, self._finished, executors
             )
-            await self._membership.beat()
-            await self._channel.open(self._heard)
-            await self.ownership.renew()
             log.info("node started", extra={"node": self.settings.name, "queues": sorted(self.ownership.partitions)})
             async with asyncio.TaskGroup() as parts:
                 taking = [parts.create_task(self.intake.run()), parts.create_task(self.dispatcher.run())]
@@ -161,7 +168,6 @@ class Node:
                 await asyncio.wait(keeping)
             await self._leave()
             self._loop_executor.stop()
-        log.info("node stopped", extra={"node": self.settings.name})
 
     def stop(self) -> None:
         """Take nothing more, let what runs end, hand back the rest, then leave. Safe to call more than once."""
@@ -213,7 +219,6 @@ class Node:
             self._channel.announce(Wake(control=True))
         except StoreUnavailable as error:
             log.warning("left without a word: the store is away", extra={"error": str(error)})
-        await self._channel.close()
 
     # what the parts tell each other -----------------------------------------------------------------------------------
 

@@ -112,7 +112,7 @@ class Pollers:
     async def lost(self) -> float | None:
         """What dead nodes had grabbed becomes SUBMITTED again."""
         now = self._clock.now()
-        silent = await self._store.silent_nodes(now - round(SILENT_SECONDS * MICROS))
+        silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         if silent:
             total = 0
             while (woken := await self._store.resume_lost(silent, now, BATCH)).moved:

@@ -171,14 +171,18 @@ class TaskStore(Protocol):
     async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
         """Note that the node lives."""
 
-    async def silent_nodes(self, before: int) -> list[str]:
-        """Nodes whose last heartbeat is older than `before`."""
+    async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
+        """Nodes whose last heartbeat is more than `silent_for` microseconds old, by the clock they share: the database's
+        where there is one, else `now`, this machine's."""
 
     async def forget_node(self, node: str) -> None:
         """Remove a node: it stopped, or all it held has been resumed."""
 
     def nodes(self) -> Steps[list[NodeRecord]]:
         """All nodes known."""
+
+    def queue_settings(self) -> Steps[dict[str, tuple[int, bool]]]:
+        """(partitions, paused) of every queue known."""
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, tuple[int, bool]]:
         """Make the queues known; answers for each (partitions, the greatest ever registered, and paused)."""

@@ -108,6 +108,10 @@ class PostgresTaskStore(SqlTaskStore):
     def next_seqs(self, count: int) -> Steps[Sequence[int]]:
         return [row[0] for row in (yield self.statement("next_seqs", count))]
 
+    def shared_clock(self, now: int) -> Steps[int]:
+        instant: int = (yield self.statement("clock"))[0][0]
+        return instant
+
     def announce(self, wake: Wake) -> Steps[None]:
         yield self.statement("announce", [piece.decode() for piece in pieces(wake, MOST_NOTIFY_BYTES)])
 

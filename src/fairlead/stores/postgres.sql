@@ -302,3 +302,6 @@ UPDATE fairlead_leases SET owner = '', expires_at = 0
 
 -- name: leases
 SELECT name, owner, range_id, expires_at FROM fairlead_leases WHERE owner <> '' AND expires_at >= $1 ORDER BY name
+
+-- name: clock
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint

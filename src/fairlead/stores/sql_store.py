@@ -84,6 +84,11 @@ class SqlTaskStore:
         """`count` new places at the end of all lanes, ascending."""
         raise NotImplementedError
 
+    def shared_clock(self, now: int) -> Steps[int]:
+        """The time by which nodes judge each other: the database's, where nodes may be on many machines."""
+        return now
+        yield
+
     def announce(self, wake: Wake) -> Steps[None]:
         """Send the wake with this transaction's commit, where the database can; otherwise the caller rings."""
         return
@@ -401,10 +406,18 @@ class SqlTaskStore:
     # the cluster ------------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
-        await self.database.run_async(self._one("heartbeat", node, now, _json.encode(queues).decode()))
+        await self.database.run_async(self._heartbeat(node, queues, now), durable=False)
 
-    async def silent_nodes(self, before: int) -> list[str]:
-        return [row[0] for row in await self.database.read(self._one("silent_nodes", before))]
+    def _heartbeat(self, node: str, queues: Sequence[str], now: int) -> Steps[None]:
+        at = yield from self.shared_clock(now)
+        yield self.statement("heartbeat", node, at, batch(queues))
+
+    async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
+        return await self.database.read(self._silent_nodes(now, silent_for))
+
+    def _silent_nodes(self, now: int, silent_for: int) -> Steps[list[str]]:
+        at = yield from self.shared_clock(now)
+        return [row[0] for row in (yield self.statement("silent_nodes", at - silent_for))]
 
     async def forget_node(self, node: str) -> None:
         await self.database.run_async(self._forget_node(node))
@@ -428,8 +441,12 @@ class SqlTaskStore:
 
     def _register_queues(self, partitions: dict[str, int]) -> Steps[dict[str, tuple[int, bool]]]:
         yield Many(self.sql["register_queue"], sorted(partitions.items()))
+        known = yield from self.queue_settings()
+        return {queue: known[queue] for queue in partitions}
+
+    def queue_settings(self) -> Steps[dict[str, tuple[int, bool]]]:
         rows = yield self.statement("queues")
-        return {queue: (count, bool(paused)) for queue, count, paused in rows if queue in partitions}
+        return {queue: (count, bool(paused)) for queue, count, paused in rows}
 
 
 def _storable(finish: Finish) -> Finish:

@@ -1,0 +1,77 @@
+"""`fairlead demo` from the command line: it ends by itself, tells the truth and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairlead import App
+from fairlead.demo import TENANTS, DemoSettings, workload
+
+pytestmark = pytest.mark.slow
+
+
+def demo(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "fairlead", "demo", *map(str, arguments)]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
+
+
+def test_with_its_own_settings_it_ends_soon_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = demo(tmp_path / "temporary")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 30  # about 8 s on two idle cores
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert all(tenant in done.stdout for tenant in TENANTS)
+    assert "3,000 of 3,000 submitted" in done.stderr
+
+
+def test_what_it_reports_is_what_its_workload_must_come_to(tmp_path: Path) -> None:
+    done = demo(tmp_path / "temporary", "--tasks", 400, "--seconds", 1, "--seed", 7, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    planned = workload(DemoSettings(400, 1, 7))
+    # Three attempts in all: a task that fails once or twice ends well, one that always fails is given up.
+    failures = {tenant: sum(min(task.fails, 3) for task in planned if task.tenant == tenant) for tenant in TENANTS}
+    errors = {tenant: sum(task.fails >= 3 for task in planned if task.tenant == tenant) for tenant in TENANTS}
+    tasks = {tenant: sum(task.tenant == tenant for task in planned) for tenant in TENANTS}
+    for tenant in result["tenants"]:
+        name = tenant["tenant"]
+        assert (tenant["tasks"], tenant["failures"], tenant["errors"]) == (tasks[name], failures[name], errors[name])
+        assert tenant["attempts"] == tasks[name] + failures[name] - errors[name]
+    assert result["total"]["tasks"] == 400
+    assert result["total"]["errors"] == sum(errors.values()) > 0
+
+
+def test_the_file_is_kept_when_asked_for_and_never_overwritten(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.db"
+    done = demo(tmp_path / "temporary", "--tasks", 50, "--seconds", 0, "--keep", kept, "--json")
+    assert done.returncode == 0, done.stderr
+    errors = json.loads(done.stdout)["total"]["errors"]
+    assert len(App(f"sqlite:///{kept}").management.find(state="ERROR")) == errors
+
+    before = kept.read_bytes()
+    done = demo(tmp_path / "temporary", "--keep", kept)
+    assert done.returncode == 2
+    assert "exists" in done.stderr
+    assert kept.read_bytes() == before
+
+
+def test_the_same_seed_makes_the_same_workload() -> None:
+    assert workload(DemoSettings(seed=3)) == workload(DemoSettings(seed=3))
+    assert workload(DemoSettings(seed=3)) != workload(DemoSettings(seed=4))
+
+
+@pytest.mark.parametrize("arguments", [["--seconds", "-1"], ["--seconds", "nan"], ["--tasks", "0"], ["--workers", "0"]])
+def test_wrong_use_is_code_2(tmp_path: Path, arguments: list[str]) -> None:
+    done = demo(tmp_path / "temporary", *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
