@@ -35,10 +35,10 @@ def test_with_its_own_settings_it_ends_soon_and_leaves_nothing_behind(tmp_path: 
 
 
 def test_what_it_reports_is_what_its_workload_must_come_to(tmp_path: Path) -> None:
-    done = demo(tmp_path / "temporary", "--tasks", 400, "--seconds", 1, "--seed", 7, "--json")
+    done = demo(tmp_path / "temporary", "--tasks", 1500, "--seconds", 1, "--seed", 7, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    planned = workload(DemoSettings(400, 1, 7))
+    planned = workload(DemoSettings(1500, 1, 7))
     # Three attempts in all: a task that fails once or twice ends well, one that always fails is given up.
     failures = {tenant: sum(min(task.fails, 3) for task in planned if task.tenant == tenant) for tenant in TENANTS}
     errors = {tenant: sum(task.fails >= 3 for task in planned if task.tenant == tenant) for tenant in TENANTS}
@@ -47,7 +47,7 @@ def test_what_it_reports_is_what_its_workload_must_come_to(tmp_path: Path) -> No
         name = tenant["tenant"]
         assert (tenant["tasks"], tenant["failures"], tenant["errors"]) == (tasks[name], failures[name], errors[name])
         assert tenant["attempts"] == tasks[name] + failures[name] - errors[name]
-    assert result["total"]["tasks"] == 400
+    assert result["total"]["tasks"] == 1500
     assert result["total"]["errors"] == sum(errors.values()) > 0
 
 
