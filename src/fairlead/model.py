@@ -130,10 +130,7 @@ class GrabbedTask(msgspec.Struct, frozen=True, gc=False):
     """Runs spent against the retry policy, this one included."""
     payload: bytes
     payload_format: str
-    submitted_at: int
-    run_at: int
     ready_at: int
-    grabbed_at: int
     keep_result: bool
     context: str | None
     row: int = 0

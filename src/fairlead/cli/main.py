@@ -1,29 +1,50 @@
-"""The command line."""
+"""The `fairlead` command and its parts."""
+
 from __future__ import annotations
-import asyncio, importlib, signal, sys
+
 from typing import Annotated
+
 import typer
+
 from fairlead.cli import demo, replay
-from fairlead.errors import FairleadError
-app = typer.Typer(no_args_is_help=True)
-replay.register(app); demo.register(app)
+from fairlead.cli.doctor import doctor
+from fairlead.cli.queues import migrate, queues
+from fairlead.cli.tasks import submit, tasks
+from fairlead.cli.worker import worker
 
-@app.command()
-def migrate(url: Annotated[str | None, typer.Option()] = None) -> None:
-    from fairlead.app import App
-    for name in App(url).migrate(): print(name)
+app = typer.Typer(
+    name="fairlead",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Durable, fair task queues. Exit codes: 0 done, 1 the work failed, 2 wrong use.",
+)
+app.command()(migrate)
+app.command()(worker)
+app.command()(submit)
+app.add_typer(tasks, name="tasks")
+app.add_typer(queues, name="queues")
+app.command()(doctor)
+replay.register(app)
+demo.register(app)
 
-@app.command()
-def worker(application: str, queues: str | None = None, concurrency: int = 500, threads: int = 16, drain: float = 20.0) -> None:
-    sys.path.insert(0, "")
-    module, _, attribute = application.partition(":")
-    target = getattr(importlib.import_module(module), attribute or "app")
-    async def run() -> None:
-        node = target.node(queues=queues.split(",") if queues else None, concurrency=concurrency, threads=threads, drain=drain, application=application)
-        for s in (signal.SIGTERM, signal.SIGINT): asyncio.get_running_loop().add_signal_handler(s, node.stop)
-        await node.run()
-    try: asyncio.run(run())
-    except FairleadError as error:
-        print(error, file=sys.stderr); raise SystemExit(2) from None
 
-def main() -> None: app()
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fairlead import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Durable, fair task queues for services with many tenants."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -16,14 +16,14 @@ from fairlead.clock import Clock
 from fairlead.current import set_run
 from fairlead.engine.execution import Execution
 
-Finished = Callable[[Execution, Any, BaseException | None], None]
-"""Called in the event loop with the execution and what it returned or raised."""
+Finished = Callable[[Execution, Any, BaseException | None, int], None]
+"""Called in the event loop with the execution, what it returned or raised, and when (microseconds)."""
 
 Invoke = Callable[[Execution], Awaitable[Any]]
 """Runs the handler of an execution, interceptors and transaction included."""
 
-_LONGEST_TURN = 0.005
-"""Seconds a runner goes on without letting the event loop do anything else."""
+_LONGEST_TURN = 5_000
+"""Microseconds a runner goes on without letting the event loop do anything else."""
 
 
 class LoopExecutor:
@@ -74,14 +74,15 @@ class LoopExecutor:
         assert runner is not None
         while True:
             self._getting_ready = False
-            turn_ends = clock.monotonic() + _LONGEST_TURN
+            now = clock.now()
+            turn_ends = now + _LONGEST_TURN
             while queue:
                 execution = queue.popleft()
                 if queue:
                     self._get_one_ready()
                 result: Any = None
                 error: BaseException | None = None
-                execution.start(clock.now())
+                execution.start(now)
                 set_run(execution)
                 execution.runner = runner
                 try:
@@ -96,10 +97,12 @@ class LoopExecutor:
                 set_run(None)
                 if execution.cancel_reason is not None:
                     self._absorb_cancel(runner)
-                self._finished(execution, result, error)
-                if clock.monotonic() > turn_ends:
+                now = clock.now()  # the end of this run is the start of the next: one look at the clock for both
+                self._finished(execution, result, error, now)
+                if now > turn_ends:
                     await asyncio.sleep(0)
-                    turn_ends = clock.monotonic() + _LONGEST_TURN
+                    now = clock.now()
+                    turn_ends = now + _LONGEST_TURN
             future = asyncio.get_running_loop().create_future()
             self._idle.append(future)
             await future

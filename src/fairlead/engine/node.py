@@ -84,6 +84,7 @@ class Node:
         self._observer = observer
         self._handlers = handlers
         self._stopping = asyncio.Event()
+        self._is_ready = False
         self._paused: frozenset[str] = frozenset()
         self._ask_reconcile = asyncio.Event()
         self._ended = asyncio.Event()
@@ -121,6 +122,21 @@ class Node:
             self.dispatcher.in_flight.keys, self._taken_away, self.dispatcher.ended_batches, clock,
         )  # fmt: skip
 
+    @property
+    def in_flight(self) -> int:
+        """Tasks grabbed and not yet completed."""
+        return len(self.dispatcher.in_flight)
+
+    @property
+    def is_ready(self) -> bool:
+        """True once it has tried for its partitions."""
+        return self._is_ready
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues it serves."""
+        return sorted(self.ownership.partitions)
+
     # life -------------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -129,6 +145,7 @@ class Node:
         await self._channel.open(self._heard)
         try:
             await self.ownership.renew()
+            self._is_ready = True
             await self._serve()
         finally:
             await self._channel.close()
@@ -283,10 +300,11 @@ class Node:
     def _kind(execution: Execution) -> ExecutorKind:
         return ExecutorKind.LOOP if execution.handler is None else execution.handler.executor
 
-    def _finished(self, execution: Execution, result: Any, error: BaseException | None) -> None:
+    def _finished(self, execution: Execution, result: Any, error: BaseException | None, now: int) -> None:
         """A run has ended. Its slot is free from here on; its task is ours until the completion is written."""
         trigger = execution.trigger
-        self.table.freed(self._booking.free(trigger, self._clock.monotonic()))
+        if freed := self._booking.free(trigger, self._clock.monotonic()):
+            self.table.freed(freed)
         execution.is_running = False
         if execution.is_abandoned:
             log.warning("a stopped run has returned; what it returned is dropped", extra={"task_id": trigger.id})
@@ -294,7 +312,6 @@ class Node:
             self._observer.finished([(trigger, execution.grabbed, result.finish)])
             self._settled([execution])
         else:
-            now = self._clock.now()
             if execution.cancel_reason is not None:
                 finish = stopped(execution, now)
             elif isinstance(error, Superseded):

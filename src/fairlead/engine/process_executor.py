@@ -11,13 +11,14 @@ import os
 import struct
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from fairlead.clock import Clock
 from fairlead.engine.execution import Execution
+from fairlead.engine.loop_executor import Finished
 from fairlead.errors import FairleadError
 
 _LENGTH = struct.Struct(">I")
@@ -68,7 +69,7 @@ class ProcessExecutor:
         clock: Clock,
         size: int,
         application: str | None,
-        finished: Callable[[Execution, Any, BaseException | None], None],
+        finished: Finished,
         group: asyncio.TaskGroup,
     ) -> None:
         self._clock = clock
@@ -124,7 +125,7 @@ class ProcessExecutor:
                 if execution.cancel_reason is not None:
                     while runner.cancelling():
                         runner.uncancel()
-                self._finished(execution, result, error)
+                self._finished(execution, result, error, self._clock.now())
         finally:
             self._running -= 1
 

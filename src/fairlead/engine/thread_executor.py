@@ -12,6 +12,7 @@ from typing import Any
 from fairlead.clock import Clock
 from fairlead.current import set_run
 from fairlead.engine.execution import Execution
+from fairlead.engine.loop_executor import Finished
 
 Call = Callable[[Execution], Any]
 """Runs the handler of an execution in this thread, its transaction included."""
@@ -21,9 +22,7 @@ class ThreadExecutor:
     """Threads are made as needed, up to `size`, and kept. A thread cannot be interrupted: a handler that was asked to
     stop (`current_task().cancelled`) keeps its thread until it returns, and what it returns then is dropped."""
 
-    def __init__(
-        self, clock: Clock, size: int, call: Call, finished: Callable[[Execution, Any, BaseException | None], None]
-    ) -> None:
+    def __init__(self, clock: Clock, size: int, call: Call, finished: Finished) -> None:
         self._clock = clock
         self._size = size
         self._call = call
@@ -89,4 +88,4 @@ class ThreadExecutor:
             self._told = False
         for execution, result, error in ended:
             self._busy -= 1
-            self._finished(execution, result, error)
+            self._finished(execution, result, error, self._clock.now())

@@ -110,6 +110,16 @@ class TaskStore(Protocol):
     def queue_statuses(self) -> Steps[list[QueueStatus]]:
         """Every queue with its counts by state."""
 
+    def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
+        """How many tasks of these queues are left to run or to retry, and how many are in ERROR. Tasks scheduled ahead
+        that have never run do not count."""
+
+    def ahead(self, task_id: str) -> Steps[int]:
+        """How many SUBMITTED tasks of its partition stand before this one."""
+
+    def names(self) -> Steps[dict[tuple[str, str], int]]:
+        """How many tasks wait, run or are scheduled, by (queue, name)."""
+
     def pause(self, queue: str, paused: bool) -> Steps[bool]:
         """Pause or resume a queue in the whole cluster; False when no node or submit ever named that queue."""
 

@@ -70,8 +70,7 @@ UPDATE fairlead_tasks t
    AND (t.ordering_key IS NULL
         OR NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- a node that owned this partition before may still run one
                         WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.state = 'PROCESSING'))
-RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.submitted_at, t.run_at, t.ready_at,
-          t.grabbed_at, t.keep_result, t.context
+RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context
 
 -- name: complete_done
 -- The whole end of a batch that is DONE without results: attempts kept, tasks gone. $1 ids ascending, $2 versions,
@@ -305,3 +304,20 @@ SELECT name, owner, range_id, expires_at FROM fairlead_leases WHERE owner <> '' 
 
 -- name: clock
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- name: unfinished
+-- $1: JSON array of queues. Answers what is left to run or to retry, and what is in ERROR.
+SELECT count(*) FILTER (WHERE state IN ('SUBMITTED', 'PROCESSING') OR (state = 'WAITING' AND attempt > 0)),
+       count(*) FILTER (WHERE state = 'ERROR')
+  FROM fairlead_tasks WHERE queue IN (SELECT json_array_elements_text($1::json))
+
+-- name: ahead
+-- How many tasks stand before this one: a better priority, or the same and an earlier place.
+SELECT count(*)
+  FROM fairlead_tasks t
+  JOIN fairlead_tasks a ON a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
+       AND (a.priority < t.priority OR (a.priority = t.priority AND a.ready_seq < t.ready_seq))
+ WHERE t.id = $1::uuid
+
+-- name: names
+SELECT queue, name, count(*) FROM fairlead_tasks WHERE state <> 'ERROR' GROUP BY queue, name

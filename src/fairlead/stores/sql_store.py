@@ -206,6 +206,17 @@ class SqlTaskStore:
             for queue, of in sorted(counts.items())
         ]
 
+    def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
+        unfinished, in_error = (yield self.statement("unfinished", batch(queues)))[0]
+        return unfinished, in_error
+
+    def ahead(self, task_id: str) -> Steps[int]:
+        count: int = (yield self.statement("ahead", canonical(task_id)))[0][0]
+        return count
+
+    def names(self) -> Steps[dict[tuple[str, str], int]]:
+        return {(queue, name): count for queue, name, count in (yield self.statement("names"))}
+
     def pause(self, queue: str, paused: bool) -> Steps[bool]:
         rows = yield self.statement("pause", queue, paused)
         if rows:

@@ -12,7 +12,6 @@ from fairlead.stores.sql_file import load
 from fairlead.stores.sql_store import SqlTaskStore, batch, lanes_of
 from fairlead.stores.sqlite_database import SqliteDatabase
 
-
 FEW = 8
 """Tasks whose grab is quicker done than handed to another thread."""
 

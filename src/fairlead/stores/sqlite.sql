@@ -36,8 +36,7 @@ UPDATE fairlead_tasks
         OR NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- a node that owned this partition before may still run one
                         WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                           AND o.state = 'PROCESSING'))
-RETURNING id, version, attempt, tries, payload, payload_format, submitted_at, run_at, ready_at, grabbed_at, keep_result,
-          context, seq
+RETURNING id, version, attempt, tries, payload, payload_format, ready_at, keep_result, context, seq
 
 -- name: note_grab
 INSERT INTO fairlead_grabs (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING batch
@@ -266,3 +265,20 @@ SELECT name, owner, range_id, expires_at FROM fairlead_leases WHERE owner <> '' 
 
 -- name: changes
 SELECT changes()
+
+-- name: unfinished
+-- ?1: JSON array of queues. Answers what is left to run or to retry, and what is in ERROR.
+SELECT coalesce(sum(state IN ('SUBMITTED', 'PROCESSING') OR (state = 'WAITING' AND attempt > 0)), 0),
+       coalesce(sum(state = 'ERROR'), 0)
+  FROM fairlead_tasks WHERE queue IN (SELECT value FROM json_each(?1))
+
+-- name: ahead
+-- How many tasks stand before this one: a better priority, or the same and an earlier place.
+SELECT count(*)
+  FROM fairlead_tasks t
+  JOIN fairlead_tasks a ON a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
+       AND (a.priority < t.priority OR (a.priority = t.priority AND a.ready_seq < t.ready_seq))
+ WHERE t.id = ?1
+
+-- name: names
+SELECT queue, name, count(*) FROM fairlead_tasks WHERE state <> 'ERROR' GROUP BY queue, name

@@ -1,0 +1,31 @@
+"""Finds the application that `MODULE:APP` names."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from fairlead.app import App
+from fairlead.errors import ConfigurationError
+
+
+def load(reference: str) -> App:
+    """The App named `MODULE:APP` (`:app` may be left out), the current folder importable. Raises ConfigurationError."""
+    module_name, _, attribute = reference.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise ConfigurationError(f"{module_name} cannot be imported: {error}") from error
+        raise ConfigurationError(
+            f"no module named {module_name!r}; give MODULE:APP, from the folder that holds it"
+        ) from error
+    app = getattr(module, attribute or "app", None)
+    if not isinstance(app, App):
+        names = ", ".join(name for name, value in vars(module).items() if isinstance(value, App)) or "none"
+        raise ConfigurationError(f"{module_name} has no App named {attribute or 'app'!r}; it has {names}")
+    return app

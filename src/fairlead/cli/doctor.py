@@ -1,0 +1,47 @@
+"""`fairlead doctor`: what is misconfigured, which task waits and why."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from fairlead.app import App
+from fairlead.cli.application import load
+from fairlead.cli.output import WORK_FAILED, as_json, one_line_errors
+from fairlead.doctor import examine, explain
+
+_MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+
+
+def doctor(
+    application: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:APP]", help="Also checks its queues and tasks.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Explain why this task is where it is.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Check store, workers and queues; exit code 1 when there is a problem.
+
+    Example: fairlead doctor shop:app; fairlead doctor --task 01938d2c-...
+    """
+    with one_line_errors():
+        app = App(url) if application is None else load(application)
+
+        async def look() -> list[object]:
+            found = await (examine(app) if task is None else explain(app, task))
+            await app.connections.store.database.close_async()
+            return list(found)
+
+        findings = asyncio.run(look())
+        if json:
+            as_json(findings)
+        else:
+            for finding in findings:
+                print(f"{_MARKS[finding.severity]} {finding.what}" + (f"; {finding.cure}" if finding.cure else ""))  # type: ignore[attr-defined]
+        if any(finding.severity == "problem" for finding in findings):  # type: ignore[attr-defined]
+            raise typer.Exit(WORK_FAILED)

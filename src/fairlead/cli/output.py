@@ -1,0 +1,85 @@
+"""What commands print: a table for people, one JSON document for programs, one line for an error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fairlead.clock import to_datetime
+from fairlead.errors import (
+    ConfigurationError,
+    FairleadError,
+    InvalidTask,
+    SchemaMismatch,
+    StoreUnavailable,
+    UnknownQueue,
+)
+
+WORK_FAILED, WRONG_USE = 1, 2
+
+_WRONG_USE = (ConfigurationError, InvalidTask, SchemaMismatch, StoreUnavailable, UnknownQueue)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+console = Console()
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Fairlead's errors become one line on stderr and an exit code; anything else is a bug and shows itself."""
+    try:
+        yield
+    except FairleadError as error:
+        print(f"fairlead: {error}", file=sys.stderr)
+        raise typer.Exit(WRONG_USE if isinstance(error, _WRONG_USE) else WORK_FAILED) from None
+    except ExceptionGroup as group:
+        ours, other = group.split(FairleadError)
+        if other is not None or ours is None:
+            raise
+        for inner in ours.exceptions:
+            print(f"fairlead: {inner}", file=sys.stderr)
+        raise typer.Exit(WRONG_USE) from None
+
+
+def as_json(value: Any) -> None:
+    """Print one JSON document."""
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+
+
+def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table; None shows as nothing."""
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    # Off a terminal nothing is cut: whatever reads it gets whole ids.
+    (console if console.is_terminal else Console(width=240)).print(table)
+
+
+def readable(record: msgspec.Struct) -> dict[str, Any]:
+    """A record with ISO times instead of microseconds, for JSON."""
+    fields = msgspec.structs.asdict(record)
+    for name, value in fields.items():
+        if name.endswith("_at") and isinstance(value, int):
+            fields[name] = to_datetime(value)
+    return fields
+
+
+def time_of(micros: int | None) -> str:
+    """An instant for a table."""
+    return "" if micros is None else to_datetime(micros).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def duration(text: str | None) -> timedelta | None:
+    """`30s`, `10m`, `2h` or `7d`. Raises InvalidTask."""
+    if text is None:
+        return None
+    number, unit = text[:-1], text[-1:]
+    if unit not in _UNITS or not number.isdigit():
+        raise InvalidTask(f"duration {text!r}: use a number and s, m, h or d, as in 2h")
+    return timedelta(seconds=int(number) * _UNITS[unit])

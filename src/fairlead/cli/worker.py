@@ -1,0 +1,123 @@
+"""`fairlead worker`: one node in one process, until a signal or until nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from fairlead.app import App
+from fairlead.cli.application import load
+from fairlead.cli.logs import configure
+from fairlead.cli.output import one_line_errors
+from fairlead.engine.node import Node
+
+log = logging.getLogger("fairlead.worker")
+
+_LOOK_EVERY = 0.25  # seconds between two looks at the counts, with --until-empty
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """Which log lines are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def worker(
+    application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, as in shop:app.")],
+    queues: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Tasks that run at once, of all kinds.")] = 500,
+    threads: Annotated[int, typer.Option(min=1, help="Synchronous handlers at once.")] = 16,
+    processes: Annotated[int, typer.Option(min=1, help="Handlers with executor='process' at once.")] = 2,
+    drain: Annotated[
+        float, typer.Option(min=0, help="Seconds that running tasks may take to end after a stop.")
+    ] = 20.0,
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", help="Stop when nothing is left to run or to retry.")
+    ] = False,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this port.")] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address to serve them on.")] = "127.0.0.1",
+    log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO,
+    log_format: Annotated[LogFormat, typer.Option()] = LogFormat.TEXT,
+) -> None:
+    """Run tasks. The first SIGTERM or Ctrl-C drains and hands back; a second one ends at once.
+
+    Example: fairlead worker shop:app --queues payouts,mail --concurrency 200
+    """
+    configure(log_level, log_format)
+    with one_line_errors():
+        app = load(application)
+        if metrics_port is not None:
+            from fairlead.contrib.prometheus import observe
+
+            observe(app, metrics_host, metrics_port)
+        node = app.node(
+            queues=None if queues is None else [queue.strip() for queue in queues.split(",") if queue.strip()],
+            concurrency=concurrency,
+            threads=threads,
+            processes=processes,
+            drain=drain,
+            application=application,
+        )
+        log.info(
+            "worker starts",
+            extra={
+                "node": node.settings.name,
+                "store": app.store.database.location,
+                "tasks": len(app.handlers),
+                "concurrency": concurrency,
+            },
+        )
+        asyncio.run(_run(app, node, until_empty))
+        app.close()
+
+
+async def _run(app: App, node: Node, until_empty: bool) -> None:
+    loop = asyncio.get_running_loop()
+    asked = False
+
+    def stop(number: signal.Signals) -> None:
+        nonlocal asked
+        if asked:
+            logging.shutdown()
+            os._exit(128 + number)  # at once: whatever is held is resumed by others
+        asked = True
+        log.info("stopping: running tasks may end; once more ends at once", extra={"in_flight": node.in_flight})
+        node.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    watch = loop.create_task(_stop_when_empty(app, node)) if until_empty else None
+    try:
+        await node.run()
+    finally:
+        if watch is not None:
+            watch.cancel()
+
+
+async def _stop_when_empty(app: App, node: Node) -> None:
+    store = app.store
+    while True:
+        await asyncio.sleep(_LOOK_EVERY)
+        if node.in_flight or not node.is_ready:
+            continue
+        unfinished, in_error = await store.database.read(store.unfinished(node.queues))
+        if not unfinished:
+            log.info("nothing is left to run", extra={"tasks_in_error": in_error})
+            node.stop()
+            return

@@ -1,0 +1,87 @@
+"""Prometheus metrics of a worker or a submitting process: an observer that counts whole batches."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from fairlead.app import App
+from fairlead.clock import MICROS
+from fairlead.model import Finish, GrabbedTask, NewTask, TaskRecord, Trigger
+
+_DELAYS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+
+
+class PrometheusObserver:
+    """See `fairlead.ports.observer.Observer`. `App(observer=PrometheusObserver())`, or `worker --metrics-port`."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        labels = ["queue", "name"]
+        r = self.registry
+        self._submitted = Counter("fairlead_submitted", "Tasks inserted by this process", labels, registry=r)
+        self._started = Counter("fairlead_started", "Tasks this node won", labels, registry=r)
+        self._finished = Counter("fairlead_finished", "Runs that ended, by outcome", [*labels, "outcome"], registry=r)
+        self._pickup = Histogram(
+            "fairlead_pickup_delay_seconds", "From ready to started", labels, buckets=_DELAYS, registry=r
+        )
+        self._run = Histogram("fairlead_run_seconds", "From started to finished", labels, buckets=_DELAYS, registry=r)
+        self._in_flight = Gauge("fairlead_in_flight", "Tasks grabbed and not yet completed", registry=r)
+        self._look_ahead = Gauge("fairlead_look_ahead", "Triggers in memory", registry=r)
+        self._oldest = Gauge(
+            "fairlead_oldest_ready_seconds", "Wait of the oldest SUBMITTED task", ["queue"], registry=r
+        )
+        self._incidents = Gauge("fairlead_incidents", "Tasks in ERROR", labels, registry=r)
+        self._events = Counter(
+            "fairlead_events", "Healed triggers, lost grabs, resumed tasks and the like", ["event"], registry=r
+        )
+
+    def submitted(self, tasks: Sequence[NewTask]) -> None:
+        for (queue, name), count in Tally((task.queue, task.name) for task in tasks).items():
+            self._submitted.labels(queue, name).inc(count)
+
+    def grabbed(self, tasks: Sequence[tuple[Trigger, GrabbedTask]]) -> None:
+        for (queue, name), count in Tally((trigger.queue, trigger.name) for trigger, _ in tasks).items():
+            self._started.labels(queue, name).inc(count)
+
+    def finished(self, runs: Sequence[tuple[Trigger, GrabbedTask, Finish]]) -> None:
+        outcomes = Tally((trigger.queue, trigger.name, str(finish.outcome)) for trigger, _, finish in runs)
+        for (queue, name, outcome), count in outcomes.items():
+            self._finished.labels(queue, name, outcome).inc(count)
+        histograms: dict[tuple[str, str], tuple[Histogram, Histogram]] = {}
+        for trigger, grabbed, finish in runs:
+            if finish.started_at is None:
+                continue
+            key = (trigger.queue, trigger.name)
+            pair = histograms.get(key)
+            if pair is None:
+                pair = histograms[key] = (self._pickup.labels(*key), self._run.labels(*key))
+            pair[0].observe(max(0, finish.started_at - grabbed.ready_at) / MICROS)
+            pair[1].observe(max(0, finish.finished_at - finish.started_at) / MICROS)
+
+    def gauges(self, look_ahead: int, in_flight: int) -> None:
+        self._look_ahead.set(look_ahead)
+        self._in_flight.set(in_flight)
+
+    def oldest_ready(self, ages: dict[str, float]) -> None:
+        self._oldest.clear()
+        for queue, age in ages.items():
+            self._oldest.labels(queue).set(age)
+
+    def incident(self, tasks: Sequence[TaskRecord]) -> None:
+        # A series appears with its first task in ERROR and is gone with the last.
+        self._incidents.clear()
+        for (queue, name), count in Tally((task.queue, task.name) for task in tasks).items():
+            self._incidents.labels(queue, name).set(count)
+
+    def counted(self, what: str, count: int = 1) -> None:
+        self._events.labels(what).inc(count)
+
+
+def observe(app: App, host: str, port: int) -> None:
+    """Serve the metrics of this application on `host:port`. Raises OSError when the port is taken."""
+    observer = PrometheusObserver()
+    app.observer = observer
+    start_http_server(port, host, observer.registry)

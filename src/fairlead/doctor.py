@@ -1,0 +1,173 @@
+"""What is misconfigured, what waits, and why: checks as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from fairlead.app import App
+from fairlead.clock import MICROS, to_datetime
+from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.engine.ownership import lease_of
+from fairlead.errors import UnknownTask
+from fairlead.model import PartitionKey, State, TaskRecord
+from fairlead.ports.coordinator import Lease
+
+Severity = Literal["ok", "note", "problem"]
+
+OLD_SECONDS = 300
+"""A SUBMITTED task that waits longer than this is worth a note."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing found. `cure` says what to do about a problem."""
+
+    severity: Severity
+    what: str
+    cure: str | None = None
+
+
+async def examine(app: App) -> list[Finding]:
+    """Check the store, the nodes and the queues. Raises StoreUnavailable, SchemaMismatch when there is nothing to check."""
+    store = app.store
+    leases = await app.connections.coordinator.leases()
+    management = app.management
+    nodes, queues = management.nodes(), management.queues()
+    silent = set(await store.silent_nodes(app.clock.now(), round(SILENT_SECONDS * MICROS)))
+    living = [node for node in nodes if node.node not in silent]
+    now = app.clock.now()
+    found = [Finding("ok", f"{store.database.location}: reachable, its tables are up to date")]
+    found += [
+        Finding(
+            "problem", f"node {name} is silent; what it held is resumed by the others", "start a worker if none is left"
+        )
+        for name in sorted(silent)
+    ]
+    for queue in queues:
+        serving = [node for node in living if queue.queue in node.queues]
+        waiting = queue.waiting + queue.submitted
+        if waiting and not serving:
+            found.append(
+                Finding(
+                    "problem",
+                    f"queue {queue.queue}: {waiting} tasks and no living worker",
+                    "start `fairlead worker` for it",
+                )
+            )
+        if len(serving) > queue.partitions:
+            found.append(
+                Finding(
+                    "note",
+                    f"queue {queue.queue}: {len(serving)} workers share {queue.partitions} partitions, so some stand by",
+                    f"declare partitions={len(serving)} or more",
+                )
+            )
+        if queue.paused:
+            found.append(Finding("note", f"queue {queue.queue} is paused", f"`fairlead queues resume {queue.queue}`"))
+        if queue.error:
+            cure = f"`fairlead tasks list --state ERROR --queue {queue.queue}`"
+            found.append(
+                Finding("problem", f"queue {queue.queue}: {queue.error} tasks in ERROR ask for a person", cure)
+            )
+        if queue.oldest_ready_at is not None and not queue.paused:
+            age = (now - queue.oldest_ready_at) / MICROS
+            if age > OLD_SECONDS:
+                found.append(
+                    Finding(
+                        "note",
+                        f"queue {queue.queue}: the oldest task has waited {age:,.0f} s",
+                        "add workers, or look at its limits",
+                    )
+                )
+        if serving:
+            found += _unowned(queue.queue, queue.partitions, leases)
+        declared = app.queues.get(queue.queue)
+        if declared is not None and declared.partitions < queue.partitions:
+            found.append(
+                Finding(
+                    "note",
+                    f"queue {queue.queue}: {declared.partitions} partitions here, {queue.partitions} in the store, which counts",
+                )
+            )
+    if app.handlers:
+        for (queue_name, name), count in (await store.database.read(store.names())).items():
+            if name not in app.handlers:
+                found.append(
+                    Finding(
+                        "problem",
+                        f"{count} tasks named {name!r} in {queue_name}: no such task in this application",
+                        "deploy one that has it",
+                    )
+                )
+    return found
+
+
+def _unowned(queue: str, partitions: int, leases: list[Lease]) -> Iterator[Finding]:
+    held = {lease.name for lease in leases}
+    free = [p for p in range(partitions) if lease_of(PartitionKey(queue, p)) not in held]
+    if free:
+        which = ", ".join(map(str, free))
+        yield Finding("note", f"queue {queue}: nobody reads partition {which} right now", "it is taken within seconds")
+
+
+async def explain(app: App, task_id: str) -> list[Finding]:
+    """Why a task is where it is. Raises UnknownTask."""
+    store = app.store
+    record: TaskRecord | None = store.database.run(store.task(task_id))
+    if record is None:
+        raise UnknownTask(f"no task {task_id!r}: it never committed, or its history was cleaned")
+    leases = {lease.name: lease for lease in await app.connections.coordinator.leases()}
+    if record.state == State.WAITING:
+        why = "its next try" if record.attempt else "its time"
+        return [
+            Finding(
+                "ok",
+                f"WAITING for {why}: {to_datetime(record.run_at).isoformat()}",
+                f"`fairlead tasks resume {task_id}` runs it now",
+            )
+        ]
+    if record.state == State.PROCESSING:
+        since = "" if record.grabbed_at is None else f" since {to_datetime(record.grabbed_at).isoformat()}"
+        silent = await store.silent_nodes(app.clock.now(), round(SILENT_SECONDS * MICROS))
+        if record.node in silent:
+            return [
+                Finding("problem", f"PROCESSING on {record.node}{since}, which is silent: it is resumed within seconds")
+            ]
+        return [Finding("ok", f"PROCESSING on {record.node}{since}, attempt {record.attempt}")]
+    if record.state == State.ERROR:
+        text = (record.error_text or "").split("\n")[0]
+        return [
+            Finding(
+                "problem",
+                f"ERROR after {record.attempt} attempts: {record.error_type}: {text}",
+                f"`fairlead tasks retry {task_id}` or `fail`",
+            )
+        ]
+    if record.state != State.SUBMITTED:
+        return [Finding("ok", f"{record.state}: it is finished")]
+    found = []
+    status = next((queue for queue in app.management.queues() if queue.queue == record.queue), None)
+    if status is not None and status.paused:
+        found.append(
+            Finding(
+                "problem",
+                f"SUBMITTED, and its queue {record.queue} is paused",
+                f"`fairlead queues resume {record.queue}`",
+            )
+        )
+    lease = leases.get(lease_of(PartitionKey(record.queue, record.partition)))
+    ahead = await store.database.read(store.ahead(task_id))
+    where = f"SUBMITTED in partition {record.partition} of {record.queue}, {ahead:,} tasks ahead of it"
+    if lease is None:
+        found.append(Finding("problem", f"{where}, read by nobody", "start `fairlead worker` for this queue"))
+    else:
+        found.append(
+            Finding(
+                "ok",
+                f"{where}, read by {lease.owner} (range id {lease.range_id})",
+                "if nothing is ahead of it, it waits for a limit of its task or queue",
+            )
+        )
+    return found
