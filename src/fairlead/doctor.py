@@ -115,7 +115,7 @@ def _unowned(queue: str, partitions: int, leases: list[Lease]) -> Iterator[Findi
 async def explain(app: App, task_id: str) -> list[Finding]:
     """Why a task is where it is. Raises UnknownTask."""
     store = app.store
-    record: TaskRecord | None = store.database.run(store.task(task_id))
+    record: TaskRecord | None = store.database.look(store.task(task_id))
     if record is None:
         raise UnknownTask(f"no task {task_id!r}: it never committed, or its history was cleaned")
     leases = {lease.name: lease for lease in await app.connections.coordinator.leases()}

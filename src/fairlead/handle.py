@@ -35,7 +35,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
     def record(self) -> TaskRecord:
         """The task as it stands. Raises UnknownTask when it never committed or its history was cleaned."""
         store = self._app.store
-        record: TaskRecord | None = store.database.run(store.task(self.id))
+        record: TaskRecord | None = store.database.look(store.task(self.id))
         if record is None:
             raise UnknownTask(f"no task {self.id}: its transaction did not commit, or its history was cleaned")
         return record
@@ -67,7 +67,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
 
     def _finished(self) -> tuple[bool, Any]:
         store = self._app.store
-        kept = store.database.run(store.result(self.id))
+        kept = store.database.look(store.result(self.id))
         if kept is not None:
             return True, msgspec.json.decode(kept)
         record = self.record()

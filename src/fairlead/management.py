@@ -40,19 +40,19 @@ class Management:
 
     def show(self, task_id: str) -> TaskRecord:
         """The task. Raises UnknownTask."""
-        record: TaskRecord | None = self._database.run(self._store.task(task_id))
+        record: TaskRecord | None = self._database.look(self._store.task(task_id))
         if record is None:
             raise UnknownTask(f"no task {task_id!r}: check the id; history is kept for a while only")
         return record
 
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """Its attempts, first to last."""
-        attempts: list[AttemptRecord] = self._database.run(self._store.attempts(task_id))
+        attempts: list[AttemptRecord] = self._database.look(self._store.attempts(task_id))
         return attempts
 
     def payload(self, task_id: str) -> bytes | None:
         """Its arguments as JSON, while the task is not finished. Raises InvalidTask for broken bytes."""
-        found = self._database.run(self._store.payload(task_id))
+        found = self._database.look(self._store.payload(task_id))
         return None if found is None else unpack(*found)
 
     def find(
@@ -67,17 +67,17 @@ class Management:
     ) -> list[TaskRecord]:
         """Unfinished tasks that match, oldest first, at most `limit`."""
         where = self._filter(state, queue, name, fairness_key, older_than)
-        found: list[TaskRecord] = self._database.run(self._store.tasks(where, limit))
+        found: list[TaskRecord] = self._database.look(self._store.tasks(where, limit))
         return found
 
     def queues(self) -> list[QueueStatus]:
         """Every queue with its counts by state."""
-        statuses: list[QueueStatus] = self._database.run(self._store.queue_statuses())
+        statuses: list[QueueStatus] = self._database.look(self._store.queue_statuses())
         return statuses
 
     def nodes(self) -> list[NodeRecord]:
         """Every node known."""
-        nodes: list[NodeRecord] = self._database.run(self._store.nodes())
+        nodes: list[NodeRecord] = self._database.look(self._store.nodes())
         return nodes
 
     # changing ---------------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def resume(
     ids: Ids = None, every: All = False, state: StateFilter = State.WAITING, queue: QueueFilter = None,
     name: NameFilter = None, fairness_key: KeyFilter = None, older_than: OlderThan = None, limit: Limit = 1000,
     version: Version = None, url: Url = None, json: Json = False,
-    force: Annotated[bool, typer.Option("--force", help="Also a running task: it will run a second time beside the first.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also running tasks: a double run.")] = False,
 ) -> None:  # fmt: skip
     """Run waiting tasks now, before their time.
 

@@ -61,6 +61,9 @@ class Database(Protocol):
     async def read(self, steps: Steps[T]) -> T:
         """Run steps that only read, by the shortest way."""
 
+    def look(self, steps: Steps[T]) -> T:
+        """Run steps that only read, from any thread; never waits for a writer."""
+
     def transaction(self) -> AbstractContextManager[Any]:
         """A connection inside a transaction that commits at the end of the block, or rolls back when it raises."""
 

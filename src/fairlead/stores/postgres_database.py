@@ -167,6 +167,10 @@ class PostgresDatabase:
             with connection.transaction():
                 return drive(steps, execute)
 
+    def look(self, steps: Steps[T]) -> T:
+        with self.connection() as connection, self.failures(connection):
+            return drive(steps, executor(connection))
+
     # event loops ------------------------------------------------------------------------------------------------------
 
     async def connect_async(self, kind: Kind = Kind.NODE) -> asyncpg.Connection:

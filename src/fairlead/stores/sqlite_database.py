@@ -16,8 +16,12 @@ from weakref import WeakKeyDictionary
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.statements import Steps
 from fairlead.stores.drivers import drive, drive_async, executor, executor_async
+from fairlead.stores.turn import Turn
 
 T = TypeVar("T")
+
+CACHE_KIB = 8192
+"""Of pages, for each connection; a worker has three."""
 
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 OLDEST_SQLITE = (3, 38, 0)  # the JSON operator ->>
@@ -44,6 +48,7 @@ class SqliteDatabase:
         self._idle: deque[sqlite3.Connection] = deque()
         self._reader: sqlite3.Connection | None = None
         self._quick: sqlite3.Connection | None = None
+        self.turn = Turn(self.path)
         self._writer = _Writer(self)
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
@@ -60,7 +65,7 @@ class SqliteDatabase:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")  # one of SYNCHRONOUS
             connection.execute("PRAGMA temp_store = MEMORY")
-            connection.execute("PRAGMA cache_size = -16000")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         except sqlite3.Error as error:
             raise StoreUnavailable(f"cannot open {self.path}: {error}") from error
         return connection
@@ -81,7 +86,7 @@ class SqliteDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        with self.connection() as connection, transaction(connection):
+        with self.connection() as connection, self.turn.take(), transaction(connection):
             yield connection
 
     @asynccontextmanager
@@ -89,31 +94,27 @@ class SqliteDatabase:
         # One at a time in this process, and SQLite's lock is waited for in a thread: a second transaction that waited
         # for it on the event loop would keep the first from ever ending.
         async with self._transaction_lock():
-            connection = await asyncio.to_thread(self._begin)
+            connection, turn = await asyncio.to_thread(self._begin)
             try:
                 yield connection
-                await asyncio.to_thread(connection.execute, "COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+                with failures():
+                    await asyncio.to_thread(connection.execute, "COMMIT")
             finally:
                 if connection.in_transaction:
-                    connection.close()
-                else:
-                    self._idle.append(connection)
+                    connection.execute("ROLLBACK")
+                self._idle.append(connection)
+                self.turn.end(turn)
 
-    def _begin(self) -> sqlite3.Connection:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self.connect()
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            connection.close()
-            raise StoreUnavailable(f"SQLite: {error}") from error
-        return connection
+    def _begin(self) -> tuple[sqlite3.Connection, int | None]:
+        with self.connection() as connection, failures():
+            turn = self.turn.begin()
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except BaseException:
+                self.turn.end(turn)
+                raise
+        self._idle.remove(connection)  # it stays with the caller
+        return connection, turn
 
     def _transaction_lock(self) -> asyncio.Lock:
         loop = asyncio.get_running_loop()
@@ -123,7 +124,11 @@ class SqliteDatabase:
         return lock
 
     def run(self, steps: Steps[T]) -> T:
-        with self.transaction() as connection:
+        with self.transaction() as connection, failures():
+            return drive(steps, executor(connection))
+
+    def look(self, steps: Steps[T]) -> T:
+        with self.connection() as connection, failures():
             return drive(steps, executor(connection))
 
     async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
@@ -137,26 +142,34 @@ class SqliteDatabase:
             self._quick = self.connect()
             for setting in ("synchronous = NORMAL", "busy_timeout = 0", "wal_autocheckpoint = 0"):
                 self._quick.execute(f"PRAGMA {setting}")  # a checkpoint takes long: the writer's connection does it
-        try:
-            self._quick.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
+        with failures():
+            turn = self.turn.begin(wait=False)
+        if turn is None:
             return await self.run_async(steps(), durable=False)
         try:
-            result = drive(steps(), executor(self._quick))
-            self._quick.execute("COMMIT")
-        except BaseException as error:
-            if self._quick.in_transaction:
-                self._quick.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
-                raise StoreUnavailable(f"SQLite: {error}") from error
-            raise
-        return result
+            try:
+                self._quick.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:  # held by somebody who takes no turns
+                self.turn.end(turn)
+                turn = None
+                return await self.run_async(steps(), durable=False)
+            try:
+                with failures():
+                    result = drive(steps(), executor(self._quick))
+                    self._quick.execute("COMMIT")
+            finally:
+                if self._quick.in_transaction:
+                    self._quick.execute("ROLLBACK")
+            return result
+        finally:
+            self.turn.end(turn)
 
     async def read(self, steps: Steps[T]) -> T:
         # A reader never waits for a writer in WAL mode: quicker here than through any thread.
         if self._reader is None:
             self._reader = self.connect()
-        return drive(steps, executor(self._reader))
+        with failures():
+            return drive(steps, executor(self._reader))
 
     def join(self, connection: Any, steps: Steps[T]) -> T:
         return drive(steps, executor(connection))
@@ -176,22 +189,38 @@ class SqliteDatabase:
         self._reader = self._quick = None
         while self._idle:
             self._idle.pop().close()
+        self.turn.close()
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """SQLite's own troubles (a lock not to be had, a full disk, a file gone) become StoreUnavailable."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise StoreUnavailable(f"SQLite: {error}") from error
+    except OSError as error:
+        if isinstance(error, ConnectionError | TimeoutError):
+            raise
+        raise StoreUnavailable(f"SQLite: {error}") from error
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """BEGIN IMMEDIATE to COMMIT, or ROLLBACK when anything is raised. Raises StoreUnavailable for SQLite's own troubles."""
-    try:
+    """BEGIN IMMEDIATE to COMMIT, or ROLLBACK when anything is raised; what the block raises comes out as it is."""
+    with failures():
         connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
+    try:
+        yield
+        with failures():
             connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-    except sqlite3.OperationalError as error:
-        raise StoreUnavailable(f"SQLite: {error}") from error
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+_Work = tuple[Steps[Any], bool, Future[Any]]
+_Outcome = tuple[Future[Any], Any, BaseException | None]
 
 
 class _Writer:
@@ -199,7 +228,7 @@ class _Writer:
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
-        self._waiting: deque[tuple[Steps[Any], bool, Future[Any]]] = deque()
+        self._waiting: deque[_Work] = deque()
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -223,6 +252,19 @@ class _Writer:
             thread.join()
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            # The file cannot even be opened: whoever waits is told, and the next one to come tries anew.
+            with self._condition:
+                self._thread = None
+                waiting = list(self._waiting)
+                self._waiting.clear()
+            for _, _, future in waiting:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+
+    def _serve(self) -> None:
         with self._database.connection() as connection:
             synchronous = self._database.synchronous
             while True:
@@ -231,6 +273,9 @@ class _Writer:
                         self._condition.wait()
                     if not self._waiting:
                         break
+                # First the turn, then a look at what there is: what came while others wrote goes in together.
+                turn = self._database.turn.begin()
+                with self._condition:
                     batch = list(self._waiting)
                     self._waiting.clear()
                 batch = [entry for entry in batch if entry[2].set_running_or_notify_cancel()]
@@ -240,32 +285,33 @@ class _Writer:
                 if wanted != synchronous:
                     connection.execute(f"PRAGMA synchronous = {wanted}")
                     synchronous = wanted
-                self._write(connection, batch)
+                outcome = self._write(connection, batch)
+                self._database.turn.end(turn)
+                for future, result, failure in outcome:
+                    if failure is None:
+                        future.set_result(result)
+                    else:
+                        future.set_exception(failure)
             connection.execute(f"PRAGMA synchronous = {self._database.synchronous}")
 
-    def _write(self, connection: sqlite3.Connection, batch: list[tuple[Steps[Any], bool, Future[Any]]]) -> None:
+    def _write(self, connection: sqlite3.Connection, batch: list[_Work]) -> list[_Outcome]:
         """All in one transaction. Each has its savepoint, so that one that fails takes no other with it."""
         execute = executor(connection)
-        results: list[tuple[Future[Any], Any]] = []
-        failures: list[tuple[Future[Any], BaseException]] = []
+        outcome: list[_Outcome] = []
         try:
-            with transaction(connection):
+            with failures(), transaction(connection):
                 for steps, _, future in batch:
                     if len(batch) > 1:
                         connection.execute("SAVEPOINT work")
                     try:
-                        results.append((future, drive(steps, execute)))
+                        outcome.append((future, drive(steps, execute), None))
                     except Exception as error:
                         if len(batch) == 1 or not connection.in_transaction:
                             raise
                         connection.execute("ROLLBACK TO work")
-                        failures.append((future, error))
+                        outcome.append((future, None, error))
                     if len(batch) > 1:
                         connection.execute("RELEASE work")
         except Exception as error:
-            failures = [(future, error) for _, _, future in batch]
-            results = []
-        for future, result in results:
-            future.set_result(result)
-        for future, failure in failures:
-            future.set_exception(failure)
+            return [(future, None, error) for _, _, future in batch]
+        return outcome
