@@ -114,7 +114,8 @@ async def _stop_when_empty(app: App, node: Node) -> None:
     store = app.store
     while True:
         await asyncio.sleep(_LOOK_EVERY)
-        if node.in_flight or not node.is_ready:
+        await node.ready.wait()
+        if node.in_flight:
             continue
         unfinished, in_error = await store.database.read(store.unfinished(node.queues))
         if not unfinished:

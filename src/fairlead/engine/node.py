@@ -84,7 +84,8 @@ class Node:
         self._observer = observer
         self._handlers = handlers
         self._stopping = asyncio.Event()
-        self._is_ready = False
+        self.ready = asyncio.Event()
+        """Set once it has registered and has tried for its partitions."""
         self._paused: frozenset[str] = frozenset()
         self._ask_reconcile = asyncio.Event()
         self._ended = asyncio.Event()
@@ -128,11 +129,6 @@ class Node:
         return len(self.dispatcher.in_flight)
 
     @property
-    def is_ready(self) -> bool:
-        """True once it has tried for its partitions."""
-        return self._is_ready
-
-    @property
     def queues(self) -> list[str]:
         """The queues it serves."""
         return sorted(self.ownership.partitions)
@@ -145,7 +141,7 @@ class Node:
         await self._channel.open(self._heard)
         try:
             await self.ownership.renew()
-            self._is_ready = True
+            self.ready.set()
             await self._serve()
         finally:
             await self._channel.close()

@@ -1,0 +1,651 @@
+"""Running tasks: the cases T-1 to T-25 of the published systems that concern a run, and what an engine promises."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import fairlead
+from fairlead import App, Delays, Exponential, Fixed, Limit, LimitTree, NoRetry, Processing, RateLimit, Retry, Snooze, State
+from fairlead.errors import InvalidTask, ResultNotKept, ResultTimeout, TaskFailed
+from fairlead.testing import drain, running, settled
+
+SOON = 20.0
+
+
+def outcomes(app: App, handle: fairlead.TaskHandle) -> list[str]:
+    return [attempt.outcome for attempt in app.management.attempts(handle.id)]
+
+
+async def reaches(app: App, handle: fairlead.TaskHandle, state: State) -> None:
+    async with asyncio.timeout(SOON):
+        while handle.state() != state:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("when", ["at once", "scheduled"])
+async def test_t01_all_unique_tasks_run_once_though_each_was_added_twice(app: App, when: str) -> None:
+    runs: list[int] = []
+
+    @app.task
+    async def note(n: int) -> None:
+        runs.append(n)
+
+    run_at = None if when == "at once" else datetime.now(UTC) + timedelta(seconds=1)
+    answers: list[fairlead.TaskHandle] = []
+
+    def add_all() -> None:
+        for n in range(100):
+            answers.append(note.options(unique_key=f"key-{n}", run_at=run_at).submit(n=n))
+
+    threads = [threading.Thread(target=add_all) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    assert sum(answer.is_new for answer in answers) == 100
+    async with running(app):
+        async with asyncio.timeout(SOON):
+            while len(runs) < 100:
+                await asyncio.sleep(0.02)
+    assert sorted(runs) == list(range(100))
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "process"])
+async def test_t02_a_task_that_runs_too_long_goes_to_error_and_does_not_run_again(
+    app: App, kind: str, tmp_path, monkeypatch
+) -> None:
+    done = threading.Event()
+    settings = {}
+    if kind == "async":
+
+        @app.task(timeout=0.1, retry=NoRetry())
+        async def slow() -> None:
+            await asyncio.sleep(100)
+
+    elif kind == "thread":
+
+        @app.task(timeout=0.1, retry=NoRetry())
+        def slow() -> None:
+            done.wait(SOON)
+
+    else:
+        (tmp_path / "cpu_app.py").write_text(
+            "import time\nimport fairlead\napp = fairlead.App()\n"
+            "@app.task(executor='process')\ndef slow() -> None:\n    time.sleep(100)\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        settings["application"] = "cpu_app:app"
+
+        @app.task(executor="process", timeout=1.5, retry=NoRetry())
+        def slow() -> None: ...
+
+    handle = slow.submit()
+    async with running(app, **settings):
+        await reaches(app, handle, State.ERROR)
+        assert outcomes(app, handle) == ["timed_out"]
+        assert "timeout" in (handle.record().error_text or "")
+        done.set()
+
+
+async def test_t03_a_huge_message_makes_the_round_trip(store_url: str) -> None:
+    app = App(store_url, payload_limit=16 << 20)
+    app.migrate()
+
+    @app.task(keep_result=True)
+    async def length(text: str) -> int:
+        return len(text)
+
+    text = "".join(chr(97 + n * 7 % 26) for n in range(1 << 16)) * 180
+    handle = length.submit(text=text)
+    async with running(app):
+        assert await handle.result_async(SOON) == len(text) == 11_796_480
+    app.close()
+
+
+async def test_t05_the_highest_priority_runs_first(app: App) -> None:
+    app.queue("default", partitions=1)
+    order: list[int] = []
+
+    @app.task(concurrency=Limit(1))
+    async def note(n: int) -> None:
+        order.append(n)
+
+    for n in (7, 1, 4, 2):
+        note.options(priority=n).submit(n=n)
+    await drain(app, concurrency=1)
+    assert order == [1, 2, 4, 7]
+
+
+async def test_a12a_kinds_run_in_order_of_arrival_not_of_their_names(app: App) -> None:
+    app.queue("default", partitions=1)
+    order: list[str] = []
+
+    @app.task(name="Z")
+    async def last_name() -> None:
+        order.append("Z")
+
+    @app.task(name="A")
+    async def first_name() -> None:
+        order.append("A")
+
+    last_name.submit()
+    first_name.submit()
+    await drain(app, concurrency=1)
+    assert order == ["Z", "A"]
+
+
+async def test_t06_an_unknown_name_goes_to_error_and_the_worker_lives(app: App) -> None:
+    other = App(app.url)
+
+    @other.task(queue="default")
+    async def retired() -> None: ...
+
+    @app.task(keep_result=True)
+    async def works() -> int:
+        return 1
+
+    stranger = retired.submit()
+    async with running(app):
+        await reaches(app, stranger, State.ERROR)
+        assert "no task named 'retired'" in (stranger.record().error_text or "")
+        assert await works.submit().result_async(SOON) == 1
+    other.close()
+
+
+async def test_t07_a_handler_knows_its_task_and_its_log_lines_carry_the_context(app: App, caplog) -> None:
+    seen: list[fairlead.CurrentTask] = []
+    caplog.handler.addFilter(fairlead.ContextFilter())
+
+    @app.task(timeout=60)
+    async def look() -> None:
+        task = fairlead.current_task()
+        assert task is not None
+        seen.append(task)
+        logging.getLogger("shop").warning("looking")
+
+    handle = look.options(fairness_key="acme", context={"trace": "abc"}).submit()
+    await drain(app)
+    (task,) = seen
+    assert (task.id, task.name, task.attempt, task.tries, task.fairness_key) == (handle.id, "look", 1, 1, "acme")
+    assert task.deadline is not None
+    assert task.deadline > datetime.now(UTC)
+    assert task.context == {"trace": "abc"}
+    (record,) = [record for record in caplog.records if record.name == "shop"]
+    assert (record.task_id, record.context) == (handle.id, {"trace": "abc"})  # type: ignore[attr-defined]
+
+
+async def test_t08_waiting_for_a_token_spends_no_attempt_and_holds_up_no_other_name(app: App) -> None:
+    ran: list[str] = []
+
+    @app.task(concurrency=RateLimit(5, per=0.5, burst=1))
+    async def limited(n: int) -> None:
+        ran.append(f"limited {n}")
+
+    @app.task
+    async def free() -> None:
+        ran.append("free")
+
+    handles = [limited.submit(n=n) for n in range(5)]
+    free.submit()
+    await drain(app)
+    assert ran.index("free") < ran.index("limited 4")
+    assert all(outcomes(app, handle) == ["done"] for handle in handles)
+
+
+async def test_t09_poison_among_good_tasks_stops_nothing(app: App) -> None:
+    ran: list[int] = []
+
+    @app.task(retry=NoRetry())
+    async def maybe(n: int) -> None:
+        if n % 2 == 0:
+            raise SystemExit("poison")
+        ran.append(n)
+
+    maybe.submit_many([{"n": n} for n in range(20)])
+    async with running(app) as node:
+        await settled(app, node)
+        maybe.submit_many([{"n": n} for n in range(20, 40)])
+        await settled(app, node)
+    assert sorted(ran) == list(range(1, 40, 2))
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_t10_five_tries_then_error(app: App, kind: str) -> None:
+    tries: list[int] = []
+
+    def fail() -> None:
+        task = fairlead.current_task()
+        assert task is not None
+        tries.append(task.tries)
+        raise ConnectionError("the partner is down")
+
+    policy = Exponential(max_attempts=5, first=0.01, jitter=0)
+    if kind == "async":
+
+        @app.task(retry=policy)
+        async def pay() -> None:
+            fail()
+
+    else:
+
+        @app.task(retry=policy)
+        def pay() -> None:
+            fail()
+
+    handle = pay.submit()
+    await drain(app)
+    assert tries == [1, 2, 3, 4, 5]
+    assert outcomes(app, handle) == ["retried"] * 4 + ["failed"]
+    assert handle.state() == State.ERROR
+    assert "the partner is down" in (handle.record().error_text or "")
+
+
+async def test_t11_a_retry_may_count_tries_anew_and_say_when(app: App) -> None:
+    tries: list[int] = []
+
+    @app.task(retry=Fixed(0, max_attempts=2))
+    async def pay() -> None:
+        task = fairlead.current_task()
+        assert task is not None
+        tries.append(task.tries)
+        if len(tries) < 4:
+            raise Retry(after=0, reset_tries=True)
+
+    handle = pay.submit()
+    await drain(app)
+    assert len(tries) == 4
+    assert outcomes(app, handle) == ["retried"] * 3 + ["done"]
+
+
+async def test_a_snooze_spends_no_try(app: App) -> None:
+    seen: list[tuple[int, int]] = []
+
+    @app.task(retry=NoRetry())
+    async def later() -> None:
+        task = fairlead.current_task()
+        assert task is not None
+        seen.append((task.attempt, task.tries))
+        if len(seen) < 3:
+            raise Snooze(datetime.now(UTC) + timedelta(milliseconds=20))
+
+    handle = later.submit()
+    await drain(app)
+    assert seen == [(1, 1), (2, 1), (3, 1)]
+    assert outcomes(app, handle) == ["snoozed", "snoozed", "done"]
+
+
+async def test_retries_only_on_the_named_errors(app: App) -> None:
+    @app.task(retry=Delays([0, 0], on=(ConnectionError,)))
+    async def pay(kind: str) -> None:
+        raise (ConnectionResetError if kind == "net" else ValueError)("no")
+
+    net, bug = pay.submit(kind="net"), pay.submit(kind="bug")
+    await drain(app)
+    assert outcomes(app, net) == ["retried", "retried", "failed"]
+    assert outcomes(app, bug) == ["failed"]
+
+
+async def test_a_policy_that_raises_fails_its_own_tasks_only(app: App) -> None:
+    class Broken:
+        def column(self, trigger):
+            return None
+
+        def book(self, trigger, now):
+            raise ZeroDivisionError("a bug in the policy")
+
+        def free(self, trigger, now):
+            return ()
+
+        unbook = free
+
+    class BrokenRetry:
+        def delay(self, tries, error):
+            raise ZeroDivisionError("a bug in the retry policy")
+
+    ran: list[int] = []
+
+    @app.task(concurrency=Broken(), retry=NoRetry())
+    async def never() -> None:
+        ran.append(-1)
+
+    @app.task(retry=BrokenRetry())
+    async def fails() -> None:
+        raise ValueError("its own error")
+
+    @app.task
+    async def works(n: int) -> None:
+        ran.append(n)
+
+    broken, retried = never.submit(), fails.submit()
+    works.submit_many([{"n": n} for n in range(20)])
+    async with running(app, concurrency=4) as node:
+        await settled(app, node)
+        assert node._booking.room == 4  # nothing leaked
+    assert sorted(ran) == list(range(20))
+    assert broken.state() == retried.state() == State.ERROR
+    assert "ZeroDivisionError" in (broken.record().error_type or "")
+
+
+async def test_limits_are_never_exceeded(app: App) -> None:
+    app.queue("payouts", concurrency=LimitTree(6, names={"pay": 4}, fairness_keys={"acme": 2}))
+    now: dict[str, int] = {"all": 0, "pay": 0, "acme": 0}
+    most = dict(now)
+
+    def change(levels: list[str], by: int) -> None:
+        for level in levels:
+            now[level] += by
+            most[level] = max(most[level], now[level])
+
+    async def run(levels: list[str]) -> None:
+        change(levels, 1)
+        await asyncio.sleep(0.005)
+        change(levels, -1)
+
+    @app.task(queue="payouts")
+    async def pay(acme: bool) -> None:
+        await run(["all", "pay", "acme"] if acme else ["all", "pay"])
+
+    @app.task(queue="payouts")
+    async def other() -> None:
+        await run(["all"])
+
+    for n in range(60):
+        pay.options(fairness_key="acme" if n % 2 else "other").submit(acme=bool(n % 2))
+        other.submit()
+    await drain(app)
+    assert most == {"all": 6, "pay": 4, "acme": 2}
+
+
+async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(app: App) -> None:
+    running_now: set[str] = set()
+    order: dict[str, list[int]] = {"a": [], "b": []}
+
+    @app.task
+    async def step(key: str, n: int) -> None:
+        assert key not in running_now
+        running_now.add(key)
+        await asyncio.sleep(0.002)
+        running_now.discard(key)
+        order[key].append(n)
+
+    for n in range(30):
+        for key in order:
+            step.options(ordering_key=key).submit(key=key, n=n)
+    await drain(app)
+    assert order == {"a": list(range(30)), "b": list(range(30))}
+
+
+async def test_t17_interceptors_edit_every_submit_and_wrap_every_run(store_url: str) -> None:
+    calls: list[str] = []
+
+    class Counting(fairlead.Interceptor):
+        def submitting(self, draft):
+            calls.append("submit")
+            return fairlead.Draft(draft.handler, draft.args, draft.kwargs, draft.options.changed({"context": {"by": "me"}}))
+
+        async def run(self, task, proceed):
+            calls.append(f"before {task.context['by']}")
+            try:
+                return await proceed()
+            finally:
+                calls.append("after")
+
+    app = App(store_url, interceptors=[Counting(), Counting()])
+    app.migrate()
+
+    @app.task
+    async def pay() -> None:
+        calls.append("pay")
+
+    pay.submit()
+    await drain(app)
+    assert calls == ["submit"] * 2 + ["before me"] * 2 + ["pay"] + ["after"] * 2
+    app.close()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_transactional_handler_commits_all_or_nothing(app: App, kind: str) -> None:
+    @app.task
+    async def follow(n: int) -> None: ...
+
+    fail_once = {1: True}
+
+    def judge(n: int) -> None:
+        if fail_once.pop(n, False):
+            raise ValueError("after the write")
+
+    if kind == "async":
+
+        @app.task(transactional=True, retry=Fixed(0, max_attempts=3))
+        async def effect(n: int, connection) -> None:
+            done = connection.execute(f"INSERT INTO effects VALUES ({n})")
+            if asyncio.iscoroutine(done):
+                await done
+            await follow.submit_async(n=n)
+            judge(n)
+
+    else:
+
+        @app.task(transactional=True, retry=Fixed(0, max_attempts=3))
+        def effect(n: int, connection) -> None:
+            connection.execute(f"INSERT INTO effects VALUES ({n})")
+            follow.submit(n=n)
+            judge(n)
+
+    with app.store.database.transaction() as connection:
+        connection.execute("CREATE TABLE effects (n integer)")
+    handles = effect.submit_many([{"n": 1}, {"n": 2}])
+    await drain(app)
+    with app.store.database.transaction() as connection:
+        assert sorted(row[0] for row in connection.execute("SELECT n FROM effects").fetchall()) == [1, 2]
+        runs = connection.execute("SELECT count(*) FROM fairlead_attempts WHERE name = 'follow'").fetchall()
+    assert runs[0][0] == 2
+    assert outcomes(app, handles[0]) == ["retried", "done"]
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_running_task_can_be_cancelled(app: App, kind: str) -> None:
+    started = threading.Event()
+    noticed = threading.Event()
+    if kind == "async":
+
+        @app.task
+        async def work() -> None:
+            started.set()
+            try:
+                await asyncio.sleep(SOON)
+            finally:
+                noticed.set()
+
+    else:
+
+        @app.task
+        def work() -> None:
+            started.set()
+            task = fairlead.current_task()
+            assert task is not None
+            until = time.monotonic() + SOON
+            while not task.cancelled and time.monotonic() < until:
+                noticed.wait(0.01)
+            if task.cancelled:
+                noticed.set()
+
+    handle = work.submit()
+    async with running(app) as node:
+        assert await asyncio.to_thread(started.wait, SOON)
+        app.management.cancel(handle.id)
+        assert handle.state() == State.CANCELLED
+        assert await asyncio.to_thread(noticed.wait, SOON)
+        await settled(app, node)
+    assert outcomes(app, handle) == ["cancelled"]
+
+
+async def test_results_are_kept_when_asked_for(app: App) -> None:
+    @app.task(keep_result=True, retry=NoRetry())
+    def divide(a: int, b: int) -> float:
+        return a / b
+
+    @app.task
+    async def nothing() -> None: ...
+
+    good, bad = divide.submit(a=1, b=4), divide.submit(a=1, b=0)
+    with pytest.raises(ResultTimeout):
+        await good.result_async(timeout=0.05)
+    async with running(app):
+        assert await good.result_async(timeout=SOON) == 0.25
+        with pytest.raises(TaskFailed, match="division by zero"):
+            await bad.result_async(timeout=SOON)
+    with pytest.raises(ResultNotKept, match="keep_result=True"):
+        nothing.submit().result()
+
+
+async def test_cpu_work_runs_in_processes(app: App, tmp_path, monkeypatch) -> None:
+    (tmp_path / "sum_app.py").write_text(
+        "import os\nimport fairlead\napp = fairlead.App()\n"
+        "@app.task(executor='process', keep_result=True)\ndef add(a: int, b: int) -> list[int]:\n"
+        "    print('noise on stdout')\n    return [a + b, os.getpid()]\n"
+        "@app.task(executor='process')\ndef die() -> None:\n    os._exit(3)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    @app.task(executor="process", keep_result=True)
+    def add(a: int, b: int) -> list[int]: ...
+
+    @app.task(executor="process", retry=NoRetry())
+    def die() -> None: ...
+
+    dead = die.submit()
+    async with running(app, application="sum_app:app"):
+        total, pid = await add.submit(a=2, b=3).result_async(SOON)
+        assert total == 5
+        assert pid != sys.modules["os"].getpid()
+        await reaches(app, dead, State.ERROR)
+        assert "ended with code 3" in (dead.record().error_text or "")
+
+
+async def test_t21_a_stuck_task_is_resumed_or_put_into_error(app: App) -> None:
+    """SUBMITTED tasks need no such rescue here: their owner's sweep finds them."""
+
+    @app.task(name="again", processing=Processing(max_stuck=0.05, when_stuck="resume"))
+    async def again() -> None: ...
+
+    @app.task(name="person", processing=Processing(max_stuck=0.05, when_stuck="error"))
+    async def person() -> None: ...
+
+    @app.task(name="leave", processing=Processing(max_stuck=0.05, when_stuck="ignore"))
+    async def leave() -> None: ...
+
+    handles = [task.submit() for task in (again, person, leave)]
+    from fairlead.engine.pollers import Intervals, Pollers
+    from fairlead.ports.observer import Silent
+    from fairlead.ports.task_store import Grab
+
+    store = app.store
+    now = app.clock.now()
+    await store.grab("ghost", [Grab(handle.id, 1, "hook", now - 1) for handle in handles], now)
+    await Pollers(store, lambda wake: None, app.handlers, Silent(), None, app.clock, Intervals()).stuck()
+    assert [handle.state() for handle in handles] == [State.SUBMITTED, State.ERROR, State.PROCESSING]
+    assert outcomes(app, handles[0]) == outcomes(app, handles[1]) == ["lost"]
+    await store.database.close_async()
+
+
+async def test_an_argument_that_fits_no_more_goes_to_error(app: App) -> None:
+    old = App(app.url)
+
+    @old.task(name="pay", queue="default")
+    async def pay_old(amount: str) -> None: ...
+
+    @app.task
+    async def pay(amount: int) -> None: ...
+
+    handle = pay_old.submit(amount="many")
+    await drain(app)
+    assert handle.state() == State.ERROR
+    assert "payload does not fit task 'pay'" in (handle.record().error_text or "")
+    old.close()
+
+
+async def test_broken_payloads_go_to_error_and_the_worker_lives(app: App) -> None:
+    @app.task
+    async def pay(amount: int) -> None: ...
+
+    broken = {"not utf-8": b'{"amount": "\xff"}', "not json": b"{", "not zlib": b"zzz", "empty": b""}
+    handles = {why: pay.submit(amount=1) for why in broken}
+    good = pay.submit(amount=1)
+    mark = "%s" if app.store.database.dialect == "postgres" else "?"
+    with app.store.database.transaction() as connection:
+        for why, payload in broken.items():
+            kind = "json+zlib" if why == "not zlib" else "json"
+            connection.execute(
+                f"UPDATE fairlead_tasks SET payload = {mark}, payload_format = {mark} WHERE id = {mark}",
+                (payload, kind, handles[why].id),
+            )
+    await drain(app)
+    assert {handle.state() for handle in handles.values()} == {State.ERROR}
+    assert good.state() == State.DONE
+
+
+async def test_a_queue_is_paused_and_resumed_at_run_time(app: App) -> None:
+    ran = asyncio.Event()
+
+    @app.task(queue="mail")
+    async def send() -> None:
+        ran.set()
+
+    async with running(app) as node:
+        app.management.pause("mail")
+        async with asyncio.timeout(SOON):
+            while "mail" not in node._paused:
+                await asyncio.sleep(0.01)
+        handle = send.submit()
+        await asyncio.sleep(0.2)
+        assert handle.state() == State.SUBMITTED
+        app.management.unpause("mail")
+        await asyncio.wait_for(ran.wait(), SOON)
+        await settled(app, node)
+
+
+async def test_what_does_not_end_in_time_is_handed_back_at_shutdown(app: App) -> None:
+    started = asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        started.set()
+        await asyncio.sleep(1000)
+
+    handles = endless.submit_many([{}] * 3)
+    async with running(app, drain=0.1):
+        await asyncio.wait_for(started.wait(), SOON)
+    assert {handle.state() for handle in handles} == {State.SUBMITTED}
+    assert app.management.nodes() == []
+
+
+async def test_t25_each_slot_is_submitted_once_in_the_whole_cluster(app: App) -> None:
+    from fairlead.periodic import periodic_poller
+
+    @app.periodic("* * * * *", timezone="Europe/Athens")
+    async def tick(slot: datetime) -> None: ...
+
+    for _ in range(3):  # three nodes, each as if newly elected
+        await periodic_poller(app)._round()
+    found = app.management.find(name="tick")
+    assert 4 <= len(found) <= 6  # the slots of the last five minutes
+    assert len({task.unique_key for task in found}) == len(found)
+    await app.store.database.close_async()
+
+
+def test_nothing_is_written_when_one_of_many_does_not_fit(app: App) -> None:
+    @app.task
+    async def pay(amount: int) -> None: ...
+
+    for count in (10, 2500):
+        with pytest.raises(InvalidTask, match="Expected `int`"):
+            pay.submit_many([{"amount": n} for n in range(count)] + [{"amount": "many"}])
+    assert app.management.find() == []
