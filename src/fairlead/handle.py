@@ -67,12 +67,12 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
 
     def _finished(self) -> tuple[bool, Any]:
         store = self._app.store
-        kept = store.database.look(store.result(self.id))
-        if kept is not None:
-            return True, msgspec.json.decode(kept)
         record = self.record()
         if record.state in (State.ERROR, State.FAILED, State.CANCELLED):
-            raise TaskFailed(
-                f"task {self.id} ended as {record.state}: {record.error_type or ''} {record.error_text or ''}".rstrip()
-            )
-        return record.state == State.DONE, None
+            why = f"{record.error_type or ''} {record.error_text or ''}".strip()
+            raise TaskFailed(f"task {self.id} ended as {record.state}: {why}")
+        if record.state != State.DONE:
+            return False, None
+        # Looked for after the state: both were written by one transaction.
+        kept = store.database.look(store.result(self.id))
+        return True, None if kept is None else msgspec.json.decode(kept)

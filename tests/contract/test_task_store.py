@@ -16,8 +16,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from fairlead.core.ids import IdSource, id_text
 from fairlead.clock import SYSTEM_CLOCK
+from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import NotAllowed
 from fairlead.model import AttemptRecord, Finish, GrabbedTask, NewTask, State, Submitted, TaskRecord
 from fairlead.ports.statements import Statement, Steps

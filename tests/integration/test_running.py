@@ -12,7 +12,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import fairlead
-from fairlead import App, Delays, Exponential, Fixed, Limit, LimitTree, NoRetry, Processing, RateLimit, Retry, Snooze, State
+from fairlead import (
+    App,
+    Delays,
+    Exponential,
+    Fixed,
+    Limit,
+    LimitTree,
+    NoRetry,
+    Processing,
+    RateLimit,
+    Retry,
+    Snooze,
+    State,
+)
 from fairlead.errors import InvalidTask, ResultNotKept, ResultTimeout, TaskFailed
 from fairlead.testing import drain, running, settled
 
@@ -388,7 +401,9 @@ async def test_t17_interceptors_edit_every_submit_and_wrap_every_run(store_url: 
     class Counting(fairlead.Interceptor):
         def submitting(self, draft):
             calls.append("submit")
-            return fairlead.Draft(draft.handler, draft.args, draft.kwargs, draft.options.changed({"context": {"by": "me"}}))
+            return fairlead.Draft(
+                draft.handler, draft.args, draft.kwargs, draft.options.changed({"context": {"by": "me"}})
+            )
 
         async def run(self, task, proceed):
             calls.append(f"before {task.context['by']}")
@@ -649,3 +664,22 @@ def test_nothing_is_written_when_one_of_many_does_not_fit(app: App) -> None:
         with pytest.raises(InvalidTask, match="Expected `int`"):
             pay.submit_many([{"amount": n} for n in range(count)] + [{"amount": "many"}])
     assert app.management.find() == []
+
+
+async def test_a_handler_that_ignores_its_cancellation_does_not_keep_a_node_from_stopping(app: App) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def stubborn() -> None:
+        started.set()
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    stubborn.submit()
+    async with running(app, drain=0.05) as node:
+        await asyncio.wait_for(started.wait(), SOON)
+    assert node.unstoppable == 1
+    release.set()

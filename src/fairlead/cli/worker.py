@@ -108,6 +108,9 @@ async def _run(app: App, node: Node, until_empty: bool) -> None:
     finally:
         if watch is not None:
             watch.cancel()
+    if node.unstoppable:
+        logging.shutdown()
+        os._exit(0)  # the event loop would wait for them for ever
 
 
 async def _stop_when_empty(app: App, node: Node) -> None:

@@ -45,6 +45,7 @@ class Completion:
         self._clock = clock
         self._waiting: list[tuple[Execution, Finish]] = []
         self._more = asyncio.Event()
+        self._idle = asyncio.Event()
         self._writing = 0
 
     @property
@@ -64,8 +65,14 @@ class Completion:
             self._more.clear()
             await self.flush()
 
+    async def settled(self) -> None:
+        """Wait until everything is written; `run` does the writing."""
+        while self.unwritten:
+            await self._idle.wait()
+
     async def flush(self) -> None:
         """Write all that waits."""
+        self._idle.clear()
         while self._waiting:
             batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
             self._writing = len(batch)
@@ -76,6 +83,7 @@ class Completion:
                 raise
             finally:
                 self._writing = 0
+        self._idle.set()
 
     async def _write(self, batch: list[tuple[Execution, Finish]]) -> None:
         finishes = [finish for _, finish in batch]

@@ -58,6 +58,7 @@ class Dispatcher:
         self._observer = observer
         self._clock = clock
         self._wanted = asyncio.Event()
+        self._is_stopping = False
         self.in_flight: dict[str, Execution] = {}
         """Grabbed and not yet completed, by task id."""
         self._batches: set[int] = set()
@@ -66,13 +67,20 @@ class Dispatcher:
         """There may be something to dispatch: a trigger came, a slot was freed."""
         self._wanted.set()
 
+    def stop(self) -> None:
+        """Begin no further grab. One on its way is waited for: cut off, it would leave tasks that nobody knows of."""
+        self._is_stopping = True
+        self._wanted.set()
+
     async def run(self) -> None:
-        """Dispatch for as long as the node lives."""
-        while True:
+        """Dispatch until `stop`."""
+        while not self._is_stopping:
             if not await self._dispatch():
                 await self._wait()
 
     async def _wait(self) -> None:
+        if self._is_stopping:
+            return
         retry_at = self._table.next_retry()
         try:
             async with asyncio.timeout(None if retry_at is None else max(0.0, retry_at - self._clock.monotonic())):
@@ -82,6 +90,8 @@ class Dispatcher:
 
     async def _dispatch(self) -> bool:
         """One batch; False when there is nothing that may run now."""
+        if self._is_stopping:
+            return False
         self._wanted.clear()
         if self._completion.unwritten >= MOST_WAITING:
             return False

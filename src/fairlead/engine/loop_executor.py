@@ -22,22 +22,30 @@ Finished = Callable[[Execution, Any, BaseException | None, int], None]
 Invoke = Callable[[Execution], Awaitable[Any]]
 """Runs the handler of an execution, interceptors and transaction included."""
 
+_PATIENCE = 1.0
+"""Seconds a cancelled runner may take to end."""
+
 _LONGEST_TURN = 5_000
 """Microseconds a runner goes on without letting the event loop do anything else."""
 
 
 class LoopExecutor:
-    """At most as many runners as executions are waiting; all are children of the node's task group."""
+    """At most as many runners as executions are waiting. It is their parent: a runner that breaks breaks `run`, and `stop`
+    ends them all, but for one whose handler will not be interrupted."""
 
-    def __init__(self, clock: Clock, invoke: Invoke, finished: Finished, group: asyncio.TaskGroup) -> None:
+    def __init__(self, clock: Clock, invoke: Invoke, finished: Finished) -> None:
         self._clock = clock
         self._invoke = invoke
         self._finished = finished
-        self._group = group
         self._queue: deque[Execution] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._getting_ready = False
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Raise what breaks a runner, whenever that is."""
+        await self._broken
 
     def start(self, executions: Iterable[Execution]) -> None:
         """Run these as soon as possible."""
@@ -50,10 +58,13 @@ class LoopExecutor:
         self._queue.clear()
         return waiting
 
-    def stop(self) -> None:
-        """End the runners; call when nothing runs any more."""
+    async def stop(self) -> int:
+        """End the runners; answers how many did not, because their handlers ignore that they were cancelled."""
         for runner in self._runners:
             runner.cancel()
+        if self._runners:
+            await asyncio.wait(self._runners, timeout=_PATIENCE)
+        return len(self._runners)
 
     def _get_one_ready(self) -> None:
         if self._getting_ready or not self._queue:
@@ -64,9 +75,14 @@ class LoopExecutor:
             if not future.done():
                 future.set_result(None)
                 return
-        runner = self._group.create_task(self._run(), name="fairlead-runner")
+        runner = asyncio.get_running_loop().create_task(self._run(), name="fairlead-runner")
         self._runners.add(runner)
-        runner.add_done_callback(self._runners.discard)
+        runner.add_done_callback(self._ended)
+
+    def _ended(self, runner: asyncio.Task[None]) -> None:
+        self._runners.discard(runner)
+        if not runner.cancelled() and (error := runner.exception()) is not None and not self._broken.done():
+            self._broken.set_exception(error)
 
     async def _run(self) -> None:
         queue, clock = self._queue, self._clock

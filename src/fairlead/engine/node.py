@@ -40,6 +40,9 @@ from fairlead.queue import Queue
 
 log = logging.getLogger("fairlead.node")
 
+_PATIENCE = 1.0  # seconds for interrupted runs to clean up
+_PATIENCE_WITH_STORE = 10.0  # seconds for the last completions
+
 
 @dataclass(frozen=True)
 class NodeSettings:
@@ -86,6 +89,8 @@ class Node:
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
         """Set once it has registered and has tried for its partitions."""
+        self.unstoppable = 0
+        """Handlers on the event loop that went on though they were cancelled: only the end of the process ends them."""
         self._paused: frozenset[str] = frozenset()
         self._ask_reconcile = asyncio.Event()
         self._ended = asyncio.Event()
@@ -149,7 +154,7 @@ class Node:
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as executors:
-            self._loop_executor = LoopExecutor(self._clock, self._invocation.on_loop, self._finished, executors)
+            self._loop_executor = LoopExecutor(self._clock, self._invocation.on_loop, self._finished)
             self._thread_executor = ThreadExecutor(
                 self._clock, self.settings.threads, self._invocation.in_thread, self._finished
             )
@@ -158,13 +163,14 @@ class Node:
             )
             log.info("node started", extra={"node": self.settings.name, "queues": sorted(self.ownership.partitions)})
             async with asyncio.TaskGroup() as parts:
-                taking = [parts.create_task(self.intake.run()), parts.create_task(self.dispatcher.run())]
+                intake, dispatcher = parts.create_task(self.intake.run()), parts.create_task(self.dispatcher.run())
                 keeping = [
                     parts.create_task(part)
                     for part in (
                         self._membership.run(),
                         self.ownership.run(),
                         self.completion.run(),
+                        self._loop_executor.run(),
                         *([self._deadlines.run()] if self._has_timeouts else []),
                         self._reconcile(),
                         self._measure(),
@@ -172,15 +178,18 @@ class Node:
                     )
                 ]
                 await self._stopping.wait()
-                for part in taking:
-                    part.cancel()
-                await asyncio.wait(taking)
+                intake.cancel()
+                self.dispatcher.stop()
+                _, cut_off = await asyncio.wait([dispatcher], timeout=_PATIENCE_WITH_STORE)
+                if cut_off:
+                    dispatcher.cancel()
+                    self._ask_reconcile.set()
+                await asyncio.wait([intake, dispatcher])
                 await self._drain()
                 for part in keeping:
                     part.cancel()
                 await asyncio.wait(keeping)
             await self._leave()
-            self._loop_executor.stop()
 
     def stop(self) -> None:
         """Take nothing more, let what runs end, hand back the rest, then leave. Safe to call more than once."""
@@ -193,20 +202,28 @@ class Node:
         await self._hand_back(waiting)
         in_flight = self.dispatcher.in_flight
         deadline = self._clock.monotonic() + self.settings.drain
-        while in_flight and self._clock.monotonic() < deadline:
-            self._ended.clear()
-            try:
-                async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
-                    await self._ended.wait()
-            except TimeoutError:
-                break
+        await self._until_ended(deadline)
         if in_flight:
             log.warning("stopping tasks that did not end in time", extra={"tasks": sorted(in_flight)})
             for execution in list(in_flight.values()):
                 if execution.is_running:
                     self._stop_run(execution, CancelReason.SHUTDOWN)
-            await asyncio.sleep(0.1)  # what was interrupted gets its turn to clean up
-        await self.completion.flush()
+            await self._until_ended(self._clock.monotonic() + _PATIENCE)  # they get their turn to clean up
+        try:
+            async with asyncio.timeout(_PATIENCE_WITH_STORE):
+                await self.completion.settled()
+        except TimeoutError:
+            log.warning("left with ends unwritten; their tasks run again", extra={"tasks": self.completion.unwritten})
+
+    async def _until_ended(self, deadline: float) -> None:
+        """Wait until nothing is in flight, or until the deadline (monotonic seconds)."""
+        while self.dispatcher.in_flight and self._clock.monotonic() < deadline:
+            self._ended.clear()
+            try:
+                async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
+                    await self._ended.wait()
+            except TimeoutError:
+                return
 
     async def _hand_back(self, executions: Sequence[Execution]) -> None:
         if not executions:
@@ -225,9 +242,13 @@ class Node:
     async def _leave(self) -> None:
         await self._process_executor.stop()
         self._thread_executor.stop()
+        self.unstoppable = await self._loop_executor.stop()
+        if self.unstoppable:
+            log.warning("handlers ignored that they were cancelled", extra={"handlers": self.unstoppable})
         try:
             await self.ownership.release_all()
-            if not self.dispatcher.in_flight:
+            # A node that may still hold something stays known: it falls silent, and the others resume what it held.
+            if not self.dispatcher.in_flight and not self._ask_reconcile.is_set():
                 await self._store.forget_node(self.settings.name)
             self._channel.announce(Wake(control=True))
         except StoreUnavailable as error:

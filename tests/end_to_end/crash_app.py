@@ -1,0 +1,43 @@
+"""The application of the crash tests: its handlers leave traces that survive a kill -9."""
+
+import asyncio
+import os
+import time
+
+import fairlead
+
+app = fairlead.App(os.environ.get("CRASH_URL", "sqlite:///crash.db"))
+app.queue("crash", partitions=6)
+_trace = os.open(os.environ.get("CRASH_TRACE", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def trace(n: int) -> None:
+    """One line by one write: whole, or not there."""
+    os.write(_trace, f"{n} {os.getpid()} {time.time():.6f}\n".encode())
+
+
+@app.task(queue="crash")
+async def work(n: int) -> None:
+    trace(n)
+    await asyncio.sleep(0.003)
+
+
+@app.task(queue="crash")
+async def follow(n: int) -> None: ...
+
+
+@app.task(queue="crash", transactional=True)
+async def effect_async(n: int, connection) -> None:
+    trace(n)
+    await asyncio.sleep(0.002)
+    done = connection.execute(f"INSERT INTO effects VALUES ({n})")
+    if asyncio.iscoroutine(done):
+        await done
+    await follow.submit_async(n=n)
+
+
+@app.task(queue="crash", transactional=True)
+def effect_thread(n: int, connection) -> None:
+    trace(n)
+    connection.execute(f"INSERT INTO effects VALUES ({n})")
+    follow.submit(n=n)

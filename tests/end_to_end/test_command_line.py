@@ -1,0 +1,151 @@
+"""The command line as a person uses it: real processes, exit codes, one clear line for an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SHOP = """
+import asyncio
+import fairlead
+app = fairlead.App("sqlite:///shop.db")
+
+@app.task
+def pay(partner: str, amount: int = 1) -> None:
+    print("paid", partner, amount, flush=True)
+
+@app.task(retry=fairlead.Fixed(0.01, max_attempts=2))
+async def fail() -> None:
+    raise ValueError("no luck")
+
+@app.task
+async def hang() -> None:
+    print("hanging", flush=True)
+    await asyncio.sleep(1000)
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "COLUMNS": "200"}
+
+
+def fairlead(folder: Path, *arguments: str, exits: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "fairlead", *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == exits, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    if exits == 2 and "Usage" not in done.stderr:
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_newcomers_first_minutes(shop: Path) -> None:
+    for n in range(3):
+        fairlead(
+            shop, "submit", "shop:app", "pay", json.dumps({"partner": "acme", "amount": n}), "--fairness-key", "acme"
+        )
+    failing = fairlead(shop, "submit", "shop", "fail").strip()
+    url = ("--url", "sqlite:///shop.db")
+    assert len(json.loads(fairlead(shop, "tasks", "list", *url, "--json", "--fairness-key", "acme"))) == 3
+    said = fairlead(shop, "worker", "shop:app", "--until-empty")
+    assert said.count("paid acme") == 3
+    assert "tasks_in_error=1" in said
+    shown = json.loads(fairlead(shop, "tasks", "show", failing, *url, "--json"))
+    assert (shown["state"], len(shown["attempts"])) == ("ERROR", 2)
+    assert "no luck" in fairlead(shop, "tasks", "show", failing, *url)
+    assert "1 tasks in ERROR" in fairlead(shop, "doctor", "shop:app", exits=1)
+    assert "ERROR after 2 attempts" in fairlead(shop, "doctor", "--task", failing, *url, exits=1)
+    assert "retried: 1" in fairlead(shop, "tasks", "retry", "--all", *url)
+    fairlead(shop, "worker", "shop:app", "--until-empty")
+    assert "failed: 1" in fairlead(shop, "tasks", "fail", failing, *url)
+    assert "cannot be retried" in fairlead(shop, "tasks", "retry", failing, *url, exits=1)
+    (queue,) = json.loads(fairlead(shop, "queues", *url, "--json"))
+    assert (queue["submitted"], queue["error"]) == (0, 0)
+    assert "paused: default" in fairlead(shop, "queues", "pause", "default", *url)
+    assert "default is paused" in fairlead(shop, "doctor", *url)
+    fairlead(shop, "queues", "resume", "default", *url)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("worker", "nowhere:app"), "no module named 'nowhere'"),
+        (("worker", "shop:other"), "has no App named 'other'; it has app"),
+        (("worker", "shop:app", "--queues", "nothing"), "no queue named 'nothing'"),
+        (("submit", "shop:app", "pay", '{"amount": 3}'), "missing required field `partner`"),
+        (("submit", "shop:app", "pay", "nonsense"), "give a JSON object"),
+        (("submit", "shop:app", "pay", '{"partner": "a"}', "--weight", "0"), "weight 0.0: use a number"),
+        (("submit", "shop:app", "pay", '{"partner": "a"}', "--priority", "11"), "priority 11: use a whole number"),
+        (("submit", "shop:app", "typo"), "no task named 'typo'"),
+        (("tasks", "list", "--url", "mysql://root:secret@host/x"), "is of no known kind"),
+        (("tasks", "list", "--url", "postgresql://app:secret@127.0.0.1:1/x"), "127.0.0.1:1"),
+        (("tasks", "list"), "no URL says where tasks live"),
+        (("tasks", "list", "--url", "sqlite:///shop.db", "--older-than", "soon"), "duration 'soon'"),
+        (("tasks", "cancel", "--url", "sqlite:///shop.db"), "give the ids of tasks, or --all"),
+    ],
+)
+def test_wrong_use_is_one_clear_line_and_exit_code_2(shop: Path, arguments: tuple[str, ...], said: str) -> None:
+    output = fairlead(shop, *arguments, exits=2)
+    assert said in output
+    assert "secret" not in output
+    assert "Traceback" not in output
+
+
+def test_the_first_signal_drains_and_the_second_ends_at_once(shop: Path) -> None:
+    fairlead(shop, "submit", "shop:app", "hang")
+    for signals, code in ((1, 0), (2, 128 + signal.SIGINT)):
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "fairlead", "worker", "shop:app", "--drain", "0.2" if signals == 1 else "60"],
+            cwd=shop, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        assert worker.stdout.readline() == "hanging\n"
+        worker.send_signal(signal.SIGINT)
+        if signals == 2:
+            while "stopping" not in worker.stderr.readline():
+                pass
+            worker.send_signal(signal.SIGINT)
+        assert worker.wait(20) == code
+        worker.stdout.close()
+        worker.stderr.close()
+        if signals == 1:
+            (task,) = json.loads(fairlead(shop, "tasks", "list", "--url", "sqlite:///shop.db", "--json"))
+            assert task["state"] == "SUBMITTED"
+
+
+def test_every_command_has_help_with_an_example(shop: Path) -> None:
+    assert "worker" in fairlead(shop, "--help")
+    for command in (
+        ["migrate"],
+        ["worker"],
+        ["submit"],
+        ["doctor"],
+        ["tasks", "list"],
+        ["tasks", "retry"],
+        ["queues", "pause"],
+    ):
+        assert "Example" in fairlead(shop, *command, "--help"), command
+    assert fairlead(shop, "--version").strip() == "0.1.0"
+    assert "CREATE TABLE fairlead_tasks" in fairlead(
+        shop, "migrate", "--print", "--url", "postgresql://nobody@127.0.0.1:1/x"
+    )

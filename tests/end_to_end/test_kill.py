@@ -1,0 +1,188 @@
+"""kill -9, a server restarted, a process stopped: nothing is lost, and only what was in flight runs twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fairlead import App, State
+from fairlead.model import Outcome
+from services.postgres import PostgresServer
+from tests.end_to_end.workers import ROOT, Crew
+
+PATIENCE = 90.0  # seconds; a guard against a hang, not a measure
+
+
+def app_of(url: str) -> App:
+    """The crash application, in this process."""
+    app = App(url)
+    app.queue("crash", partitions=6)
+    app.migrate()
+
+    @app.task(queue="crash")
+    async def work(n: int) -> None: ...
+
+    @app.task(queue="crash", transactional=True)
+    async def effect_async(n: int, connection) -> None: ...
+
+    @app.task(queue="crash", transactional=True)
+    def effect_thread(n: int, connection) -> None: ...
+
+    return app
+
+
+def submit(app: App, name: str, numbers: range) -> None:
+    app.submit_many([_draft(app, name, n) for n in numbers])
+
+
+def _draft(app: App, name: str, n: int):
+    from fairlead.options import Options
+    from fairlead.task import Draft
+
+    return Draft(app.handlers[name], (), {"n": n}, Options())
+
+
+def wait_until_finished(app: App, crew: Crew) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        left, in_error = app.store.database.look(app.store.unfinished(["crash"]))
+        if not left:
+            assert in_error == 0
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"seed {crew.seed}: {left} unfinished; workers said:\n{crew.log.read_text()[-4000:]}")
+        time.sleep(0.1)
+
+
+def judge(crew: Crew, numbers: range) -> int:
+    """Every task ran; one that ran twice was in flight at a kill. Answers how many ran twice."""
+    runs = crew.runs()
+    lost = [n for n in numbers if n not in runs]
+    assert not lost, f"seed {crew.seed}: lost {lost[:5]} ({len(lost)})"
+    twice = {n: those for n, those in runs.items() if len(those) > 1}
+    for n, those in twice.items():
+        for pid, at in sorted(those, key=lambda run: run[1])[:-1]:
+            assert pid in crew.killed, f"seed {crew.seed}: task {n} ran again though process {pid} was not killed"
+            assert crew.killed[pid] - at < 3, f"seed {crew.seed}: task {n} had long ended when {pid} was killed"
+    return len(twice)
+
+
+def test_kill_9_loses_no_task_and_repeats_only_what_was_in_flight(store_url: str, tmp_path: Path) -> None:
+    app = app_of(store_url)
+    numbers = range(4000)
+    with Crew(store_url, tmp_path, 3) as crew:
+        submit(app, "work", numbers)
+        for _ in range(4):
+            time.sleep(1)
+            crew.kill_one()
+        wait_until_finished(app, crew)
+    judge(crew, numbers)
+    assert app.management.find(state=State.PROCESSING) == []
+    app.close()
+
+
+@pytest.mark.parametrize("name", ["effect_async", "effect_thread"])
+def test_transactional_effects_happen_exactly_once_whenever_the_worker_dies(
+    store_url: str, tmp_path: Path, name: str
+) -> None:
+    app = app_of(store_url)
+    with app.store.database.transaction() as connection:
+        connection.execute("CREATE TABLE effects (n integer)")
+    numbers = range(600)
+    with Crew(store_url, tmp_path, 2) as crew:
+        submit(app, name, numbers)
+        for _ in range(3):
+            time.sleep(0.8)
+            crew.kill_one()
+        wait_until_finished(app, crew)
+    with app.store.database.transaction() as connection:
+        effects = Counter(row[0] for row in connection.execute("SELECT n FROM effects").fetchall())
+        follows = connection.execute(
+            "SELECT count(*) FROM fairlead_attempts WHERE name = 'follow' AND outcome = 'done'"
+        ).fetchall()[0][0]
+    assert effects == Counter(numbers), f"seed {crew.seed}"
+    assert follows == len(numbers), f"seed {crew.seed}"
+    app.close()
+
+
+def test_workers_live_through_a_restart_of_postgresql(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    with PostgresServer() as server:  # one of its own: others use the session's
+        url = server.create_database()
+        app = app_of(url)
+        numbers = range(3000)
+        with Crew(url, tmp_path, 2) as crew:
+            submit(app, "work", numbers)
+            time.sleep(1.5)
+            server.restart("immediate")
+            wait_until_finished(app, crew)
+            assert [process.poll() for process in crew.processes] == [None, None]
+        runs = crew.runs()
+        assert set(runs) == set(numbers)
+        app.close()
+
+
+def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(store_url: str, tmp_path: Path) -> None:
+    app = app_of(store_url)
+    with Crew(store_url, tmp_path, 1) as crew:
+        submit(app, "work", range(3000))
+        deadline = time.monotonic() + PATIENCE
+        while len(crew.runs()) < 300 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        (first,) = crew.processes
+        os.kill(first.pid, signal.SIGSTOP)
+        crew.processes.append(crew._start())
+        try:
+            wait_until_finished(app, crew)
+        finally:
+            os.kill(first.pid, signal.SIGCONT)
+        assert first.poll() is None
+        submit(app, "work", range(3000, 3200))  # and it works on
+        wait_until_finished(app, crew)
+    runs = crew.runs()
+    assert set(runs) == set(range(3200))
+    with app.store.database.transaction() as connection:
+        outcomes = Counter(
+            row[0] for row in connection.execute("SELECT outcome FROM fairlead_attempts WHERE name = 'work'").fetchall()
+        )
+    assert outcomes[Outcome.DONE] == 3200  # each task completed once, whoever ran it
+    assert outcomes[Outcome.LOST] >= 1
+    app.close()
+
+
+def test_two_processes_and_eight_threads_submit_the_same_keys_once(store_url: str) -> None:
+    app = app_of(store_url)
+    program = """
+import sys, threading
+sys.path.insert(0, sys.argv[2])
+from tests.end_to_end.test_kill import app_of
+app = app_of(sys.argv[1])
+from fairlead.options import Options
+from fairlead.task import Draft
+ids = []
+def go():
+    mine = []
+    for n in range(1000):
+        draft = Draft(app.handlers["work"], (), {"n": n}, Options(unique_key=f"key-{n}"))
+        mine.append(app.submit_many([draft])[0].id)
+    ids.append(mine)
+threads = [threading.Thread(target=go) for _ in range(4)]
+[t.start() for t in threads]; [t.join() for t in threads]
+assert all(mine == ids[0] for mine in ids)
+print(ids[0][0], ids[0][999])
+"""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, store_url, str(ROOT)], env=environment, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    answers = {process.communicate(timeout=120)[0] for process in processes}
+    assert len(answers) == 1
+    assert len(app.management.find(limit=5000)) == 1000
+    app.close()

@@ -1,0 +1,75 @@
+"""Real worker processes: started, killed and started again, each ended by its own pid."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+ROOT = Path(__file__).parents[2]
+
+
+class Crew:
+    """Some `fairlead worker` processes of `crash_app`."""
+
+    def __init__(self, url: str, folder: Path, size: int, seed: int | None = None) -> None:
+        self.trace = folder / "trace"
+        self.log = folder / "workers.log"
+        self.seed = random.randrange(1 << 30) if seed is None else seed
+        self.random = random.Random(self.seed)
+        self.killed: dict[int, float] = {}
+        """When each killed process died, by pid."""
+        self._environment = {
+            **os.environ,
+            "CRASH_URL": url,
+            "CRASH_TRACE": str(self.trace),
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{Path(__file__).parent}",
+        }
+        self.processes = [self._start() for _ in range(size)]
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "fairlead", "worker", "crash_app:app", "--drain", "5", "--log-level", "warning"],
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill_one(self) -> None:
+        """kill -9 one at random and start another in its place."""
+        place = self.random.randrange(len(self.processes))
+        victim = self.processes[place]
+        victim.kill()
+        victim.wait()
+        self.killed[victim.pid] = time.time()
+        self.processes[place] = self._start()
+
+    def runs(self) -> dict[int, list[tuple[int, float]]]:
+        """(pid, time) of every run, by task number."""
+        runs: dict[int, list[tuple[int, float]]] = {}
+        if self.trace.exists():
+            for line in self.trace.read_text().splitlines():
+                n, pid, at = line.split()
+                runs.setdefault(int(n), []).append((int(pid), float(at)))
+        return runs
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
