@@ -19,7 +19,7 @@ import fairlead
 app = fairlead.App("sqlite:///shop.db")
 
 @app.task
-def pay(partner: str, amount: int = 1) -> None:
+async def pay(partner: str, amount: int = 1) -> None:
     print("paid", partner, amount, flush=True)
 
 @app.task(retry=fairlead.Fixed(0.01, max_attempts=2))

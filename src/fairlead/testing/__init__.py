@@ -41,8 +41,8 @@ async def settled(app: App, node: Node, timeout: float = 30.0) -> None:
     """Wait until nothing is left to run or to retry. Raises TimeoutError after `timeout` seconds."""
     store = app.store
     async with asyncio.timeout(timeout):
-        while node.in_flight or (await store.database.read(store.unfinished(sorted(app.queues))))[0]:
-            await asyncio.sleep(LOOK_EVERY)
+        while node.in_flight or (await store.database.read(store.unfinished(sorted(app.queues))))[0]:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_EVERY)  # another process may be what ends the last one: no event of ours tells
 
 
 __all__ = ["drain", "running", "settled"]
