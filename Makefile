@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench services clean postgresql
+.PHONY: demo test lint bench soak services clean postgresql
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
@@ -20,6 +20,10 @@ lint: $(STAMP)
 
 bench: $(STAMP) postgresql  ## ourselves beside the peers, in one run
 	@$(BIN)/python bench/run.py
+
+soak: $(STAMP) postgresql  ## the long runs: the whole trace if it is there, kill -9 at full size, a million tasks
+	@$(BIN)/python bench/soak.py
+	@$(BIN)/python bench/memory.py
 
 services: $(STAMP) postgresql  ## the real servers, on loopback, until Ctrl-C
 	@$(BIN)/python -m services postgres

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 from fairlead.errors import ConfigurationError, InvalidTask
 
@@ -35,6 +36,8 @@ class Arguments:
             self._type = msgspec.defstruct(
                 f"{task_name} arguments", fields, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, gc=False
             )
+            for field in fields:
+                _check_travels(field[0], msgspec.inspect.type_info(field[1]))
             self._decoder = msgspec.json.Decoder(self._type)
         except (TypeError, NameError) as error:
             raise ConfigurationError(f"task {task_name!r}: its arguments cannot travel as JSON: {error}") from error
@@ -60,6 +63,21 @@ class Arguments:
         if self._positional:
             return msgspec.structs.astuple(struct), {}
         return (), {name: getattr(struct, name) for name in self.names}
+
+
+def _check_travels(name: str, info: Any) -> None:
+    """Raises TypeError for a type, however deep inside, that JSON cannot carry."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        raise TypeError(
+            f"`{name}` is a {info.cls.__module__}.{info.cls.__qualname__}; use JSON's types, dataclasses or Structs"
+        )
+    if isinstance(info, msgspec.inspect.ListType | msgspec.inspect.SetType | msgspec.inspect.VarTupleType):
+        _check_travels(name, info.item_type)
+    elif isinstance(info, msgspec.inspect.DictType):
+        _check_travels(name, info.value_type)
+    elif isinstance(info, msgspec.inspect.UnionType):
+        for part in info.types:
+            _check_travels(name, part)
 
 
 def _field(parameter: inspect.Parameter, annotation: Any) -> Any:

@@ -8,6 +8,7 @@ import fairlead
 
 app = fairlead.App(os.environ.get("CRASH_URL", "sqlite:///crash.db"))
 app.queue("crash", partitions=6)
+_seconds = float(os.environ.get("CRASH_SLEEP", "0.003"))
 _trace = os.open(os.environ.get("CRASH_TRACE", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
@@ -19,7 +20,7 @@ def trace(n: int) -> None:
 @app.task(queue="crash")
 async def work(n: int) -> None:
     trace(n)
-    await asyncio.sleep(0.003)
+    await asyncio.sleep(_seconds)
 
 
 @app.task(queue="crash")

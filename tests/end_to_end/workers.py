@@ -35,7 +35,19 @@ class Crew:
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "fairlead", "worker", "crash_app:app", "--drain", "5", "--log-level", "warning"],
+                [
+                    sys.executable,
+                    "-m",
+                    "fairlead",
+                    "worker",
+                    "crash_app:app",
+                    "--drain",
+                    "5",
+                    "--log-level",
+                    "warning",
+                    "--concurrency",
+                    os.environ.get("CRASH_CONCURRENCY", "100"),
+                ],
                 env=self._environment,
                 stdout=log,
                 stderr=log,

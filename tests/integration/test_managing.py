@@ -1,0 +1,190 @@
+"""Looking at tasks and changing them: the cases T-12 to T-16 and T-22 to T-24 of the published systems.
+
+T-15's start and stop of a bucket are `queues pause` and `resume` here (see test_running); T-24's roles belong to a web
+page that is not here yet.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from fairlead import App, Fixed, NoRetry, State
+from fairlead.contrib.prometheus import PrometheusObserver
+from fairlead.engine.pollers import Intervals, Pollers
+from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownTask
+from fairlead.testing import drain
+
+LATER = timedelta(hours=1)
+
+
+@pytest.fixture
+def shop(app: App):
+    ran: list[int] = []
+
+    @app.task(name="pay")
+    async def pay(n: int) -> None:
+        ran.append(n)
+
+    @app.task(name="bad", retry=NoRetry())
+    async def bad(n: int) -> None:
+        raise ValueError("no")
+
+    return app, pay, bad, ran
+
+
+async def test_t12_any_unfinished_task_can_be_cancelled_at_its_version_only(shop) -> None:
+    app, pay, bad, ran = shop
+    waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=1)
+    submitted, failing = pay.submit(n=2), bad.submit(n=3)
+    with pytest.raises(StaleVersion, match="at version 1, not 7"):
+        app.management.cancel(waiting.id, version=7)
+    app.management.cancel(waiting.id, version=1)
+    app.management.cancel(submitted.id)
+    await drain(app)
+    app.management.cancel(failing.id)
+    for handle in (waiting, submitted, failing):
+        assert handle.state() == State.CANCELLED
+        assert app.management.attempts(handle.id)[-1].error_text == "by a person"
+        with pytest.raises(NotAllowed, match="is CANCELLED: it is finished"):
+            app.management.cancel(handle.id)
+    assert ran == []
+
+
+async def test_t13_a_waiting_task_gets_another_time(shop) -> None:
+    app, pay, bad, ran = shop
+    waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=1)
+    with pytest.raises(InvalidTask, match="naive datetime"):
+        app.management.reschedule(waiting.id, datetime(2026, 1, 1))
+    when = datetime.now(UTC) + 2 * LATER
+    app.management.reschedule(waiting.id, when, version=1)
+    assert waiting.record().run_at == round(when.timestamp() * 1e6)
+    with pytest.raises(StaleVersion):
+        app.management.reschedule(waiting.id, when, version=1)
+    app.management.reschedule(waiting.id, datetime.now(UTC) - LATER)
+    assert waiting.state() == State.SUBMITTED
+    with pytest.raises(NotAllowed, match="only WAITING can be rescheduled"):
+        app.management.reschedule(waiting.id, when)
+    with pytest.raises(UnknownTask):
+        app.management.reschedule("no such id", when)
+    await drain(app)
+    assert ran == [1]
+
+
+async def test_t14_a_task_is_resumed_ahead_of_its_time_and_a_running_one_by_force_only(shop) -> None:
+    from fairlead.ports.task_store import Grab
+
+    app, pay, bad, ran = shop
+    waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=1)
+    held = pay.submit(n=2)
+    now = app.clock.now()
+    assert len(await app.store.grab("ghost", [Grab(held.id, 1, "hook", now)], now)) == 1
+    with pytest.raises(NotAllowed, match="force"):
+        app.management.resume(held.id)
+    app.management.resume(held.id, force=True)
+    app.management.resume(waiting.id)
+    await drain(app)
+    assert sorted(ran) == [1, 2]
+    await app.store.database.close_async()
+
+
+async def test_a_task_in_error_is_retried_with_all_its_tries_or_given_up(app: App) -> None:
+    tries: list[int] = []
+
+    @app.task(retry=Fixed(0, max_attempts=2))
+    async def pay() -> None:
+        tries.append(1)
+        raise ValueError("no")
+
+    handle = pay.submit()
+    await drain(app)
+    app.management.retry(handle.id)
+    await drain(app)
+    assert len(tries) == 4
+    app.management.fail(handle.id)
+    assert handle.state() == State.FAILED
+    assert app.management.find() == []
+
+
+@pytest.mark.parametrize("size", [0, 500, 1024, 1025, 50_000])
+@pytest.mark.parametrize("text", ["x", "é\u2028", "'; DROP TABLE fairlead_tasks; --\"\\"])
+async def test_t16_payloads_are_compressed_when_that_pays_and_come_back_as_they_were(
+    app: App, size: int, text: str
+) -> None:
+    seen: list[str] = []
+
+    @app.task
+    async def note(text: str) -> None:
+        seen.append(text)
+
+    whole = text * (size // len(text))
+    handle = note.options(context={"k": text}).submit(text=whole)
+    stored, kind = app.store.database.look(app.store.payload(handle.id))
+    encoded = app.management.payload(handle.id)
+    assert encoded is not None
+    assert kind == ("json+zlib" if len(encoded) > 1024 and len(stored) < len(encoded) else "json")
+    assert len(stored) <= len(encoded)
+    await drain(app)
+    assert seen == [whole]
+
+
+async def test_t22_old_history_is_deleted_in_batches(shop) -> None:
+    app, pay, bad, ran = shop
+    handles = pay.submit_many([{"n": n} for n in range(117)])
+    await drain(app)
+    assert len(app.management.attempts(handles[0].id)) == 1
+    after = app.clock.now() + 1
+    assert await app.store.clean(after, 60) == 60
+    assert await app.store.clean(after, 1) == 1
+    assert await app.store.clean(after, 60) == 56
+    assert await app.store.clean(after, 60) == 0
+    with pytest.raises(UnknownTask, match="history was cleaned"):
+        handles[0].state()
+    await app.store.database.close_async()
+
+
+async def test_t23_the_gauge_of_incidents_appears_with_the_first_and_is_gone_with_the_last(store_url: str) -> None:
+    registry = CollectorRegistry()
+    told: list[str] = []
+    app = App(store_url, observer=PrometheusObserver(registry), on_incident=lambda task: told.append(task.id))
+    app.migrate()
+
+    @app.task(retry=NoRetry())
+    async def bad() -> None:
+        raise ValueError("no")
+
+    handle = bad.submit()
+    await drain(app)
+    labels = {"queue": "default", "name": "bad"}
+    pollers = Pollers(
+        app.store, app.channel.announce, app.handlers, app.observer, app.on_incident, app.clock, Intervals()
+    )
+    for _ in range(2):
+        await pollers.incidents()
+    assert registry.get_sample_value("fairlead_incidents", labels) == 1
+    assert told == [handle.id]  # once, however often it is seen
+    assert registry.get_sample_value("fairlead_submitted_total", labels) == 1
+    assert registry.get_sample_value("fairlead_finished_total", {**labels, "outcome": "failed"}) == 1
+    assert registry.get_sample_value("fairlead_run_seconds_count", labels) == 1
+    app.management.fail(handle.id)
+    await pollers.incidents()
+    assert registry.get_sample_value("fairlead_incidents", labels) is None
+    await app.store.database.close_async()
+    app.close()
+
+
+async def test_t24_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
+    app, pay, bad, ran = shop
+    bad.options(fairness_key="acme").submit_many([{"n": n} for n in range(5)])
+    bad.options(fairness_key="other").submit_many([{"n": n} for n in range(3)])
+    await drain(app)
+    management = app.management
+    assert len(management.find(state="ERROR", fairness_key="acme", name="bad", queue="default")) == 5
+    assert management.find(older_than=timedelta(hours=1)) == []
+    with pytest.raises(InvalidTask, match="state 'BROKEN' is unknown"):
+        management.find(state="BROKEN")
+    result = management.bulk(lambda task: management.fail(task.id, version=task.version), fairness_key="acme", limit=4)
+    assert (result.changed, result.refused) == (4, 0)
+    assert len(management.find(state="ERROR")) == 4

@@ -1,0 +1,196 @@
+"""Wrong input is refused where it was given, with its cause and its cure, and nothing is written."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fairlead import App, ConfigurationError, InvalidTask, Limit, StoreUnavailable
+from fairlead.periodic import Periodic
+
+
+@pytest.fixture
+def app(sqlite_url: str) -> App:
+    return App(sqlite_url)
+
+
+@pytest.fixture
+def pay(app: App):
+    @app.task
+    async def pay(partner: str, amount: int = 1, at: datetime | None = None) -> None: ...
+
+    return pay
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"partner": 3}, "Expected `str`, got `int`"),
+        ({"partner": "a", "amount": "3"}, "Expected `int`, got `str`"),
+        ({"partner": "a", "amount": 1.5}, "Expected `int`"),
+        ({}, "missing required field `partner`"),
+        ({"partner": "a", "colour": "red"}, "unknown field `colour`"),
+        ({"partner": "\ud800"}, "surrogates"),
+        ({"partner": object()}, "Expected `str`"),
+        ({"partner": "x" * (1 << 20)}, "more than 1,048,576"),
+    ],
+)
+def test_arguments_that_do_not_fit(app: App, pay, arguments: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidTask, match=f"'pay'.*{said}"):
+        pay.submit(**arguments)
+    assert app.management.find() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"weight": 0}, "from 0.001 to 1000"),
+        ({"weight": -1.0}, "from 0.001 to 1000"),
+        ({"weight": float("nan")}, "from 0.001 to 1000"),
+        ({"weight": float("inf")}, "from 0.001 to 1000"),
+        ({"weight": True}, "from 0.001 to 1000"),
+        ({"priority": -1}, r"from 0 \(first\) to 9"),  # T-4: refused rather than clamped
+        ({"priority": 10}, r"from 0 \(first\) to 9"),
+        ({"priority": 1.0}, r"from 0 \(first\) to 9"),
+        ({"run_at": datetime(2026, 1, 1)}, "naive datetime"),
+        ({"run_at": 12345}, "aware datetime"),
+        ({"unique_key": ""}, "unique_key is empty"),
+        ({"ordering_key": "a\x00b"}, "NUL"),
+        ({"fairness_key": None}, "use a string"),
+        ({"fairness_key": "k" * 1025}, "more than 1024"),
+        ({"fairness_key": "\ud800"}, "not valid Unicode"),
+        ({"context": {"a": 1}}, "strings to strings"),
+        ({"colour": "red"}, "unknown option"),
+    ],
+)
+def test_options_out_of_bounds(pay, options: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidTask, match=said):
+        pay.options(**options)
+
+
+def test_declarations_that_cannot_work(app: App, pay) -> None:
+    with pytest.raises(ConfigurationError, match="registered already"):
+        app.task(name="pay")(lambda: None)
+    with pytest.raises(ConfigurationError, match=r"\*\*kwargs has no type"):
+
+        @app.task
+        def anything(**kwargs: object) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="cannot travel as JSON"):
+
+        @app.task
+        def connection(c: sqlite3.Connection) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="takes a parameter named `connection`"):
+
+        @app.task(transactional=True)
+        def effect() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="order='fair' is not in this version"):
+        app.queue("fair", order="fair")
+    with pytest.raises(ConfigurationError, match="partitions must be 1 to 1000"):
+        app.queue("none", partitions=0)
+    with pytest.raises(ConfigurationError, match="whole number of at least 1"):
+        Limit(0)
+
+
+@pytest.mark.parametrize("quotes", ["'", '"', "'; DROP TABLE fairlead_tasks; --", "\\", "%s $1 ?1", "\u2028", "🦆"])
+def test_quotes_and_sql_in_every_text_are_only_text(store_url: str, quotes: str) -> None:
+    app = App(store_url)
+    app.migrate()
+
+    @app.task(name=f"name {quotes}", queue=f"queue {quotes}")
+    async def pay(text: str) -> None: ...
+
+    handle = pay.options(
+        fairness_key=f"fair {quotes}",
+        ordering_key=f"order {quotes}",
+        unique_key=f"unique {quotes}",
+        context={quotes: quotes},
+    ).submit(text=quotes)
+    pay.submit_many([{"text": quotes}] * 60)
+    record = handle.record()
+    assert (record.name, record.queue) == (f"name {quotes}", f"queue {quotes}")
+    assert (record.fairness_key, record.ordering_key) == (f"fair {quotes}", f"order {quotes}")
+    assert len(app.management.find(name=f"name {quotes}", queue=f"queue {quotes}")) == 61
+    assert app.management.find(fairness_key=quotes) == []
+    app.close()
+
+
+def test_a_full_disk_refuses_the_submit_and_leaves_the_file_sound(tmp_path: Path, monkeypatch) -> None:
+    """SQLite says "database or disk is full" for both: a bound on the file's pages stands for the disk."""
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    App(url).management.find()  # makes the file
+    app = App(url)
+
+    @app.task
+    async def note(text: str) -> None: ...
+
+    from fairlead.stores.sqlite_database import SqliteDatabase
+
+    connect = SqliteDatabase.connect
+    bound = [120]
+
+    def small(database: SqliteDatabase) -> sqlite3.Connection:
+        connection = connect(database)
+        connection.execute(f"PRAGMA max_page_count = {bound[0]}")
+        return connection
+
+    monkeypatch.setattr(SqliteDatabase, "connect", small)
+    kept = 0
+    with pytest.raises(StoreUnavailable, match="full"):
+        for n in range(1000):
+            note.submit(text=f"{n}" + "".join(chr(65 + (n * i) % 57) for i in range(900)))
+            kept += 1
+    assert kept > 0
+    app.close()
+    with sqlite3.connect(tmp_path / "tasks.db") as raw:
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert raw.execute("SELECT count(*) FROM fairlead_tasks").fetchone()[0] == kept
+    raw.close()
+    bound[0] = 100_000
+    note.submit(text="there is room again")
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("cron", "timezone", "said"),
+    [
+        ("* * * *", "UTC", "five fields"),
+        ("61 * * * *", "UTC", "five fields"),
+        ("* * * * *", "Europe/Atlantis", "timezone"),
+    ],
+)
+def test_periodic_tasks_that_cannot_be(app: App, cron: str, timezone: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+
+        @app.periodic(cron, timezone=timezone)
+        async def tick() -> None: ...
+
+
+def slots(app: App, cron: str, after: datetime, until: datetime) -> list[str]:
+    @app.task
+    async def tick() -> None: ...
+
+    periodic = Periodic(tick.handler, cron, "Europe/Athens")
+    return [slot.astimezone(UTC).strftime("%d %H:%M") for slot in periodic.slots(after, until)]
+
+
+def test_a_slot_in_the_hour_that_clocks_skip_runs_right_after_it(app: App) -> None:
+    # Athens, 29 March 2026: 03:00 becomes 04:00 (01:00 UTC).
+    day = (datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 3, 30, 12, tzinfo=UTC))
+    assert slots(app, "30 3 * * *", *day) == ["29 01:00", "30 00:30"]
+
+
+def test_a_slot_in_the_hour_that_clocks_repeat_runs_once(app: App) -> None:
+    # Athens, 25 October 2026: 04:00 becomes 03:00 (01:00 UTC).
+    day = (datetime(2026, 10, 24, 12, tzinfo=UTC), datetime(2026, 10, 26, 12, tzinfo=UTC))
+    assert slots(app, "30 3 * * *", *day) == ["25 00:30", "26 01:30"]
+
+
+def test_every_five_minutes_goes_on_through_both_changes(app: App) -> None:
+    both = datetime(2026, 10, 25, 0, 0, tzinfo=UTC), datetime(2026, 10, 25, 2, 0, tzinfo=UTC)
+    assert len(slots(app, "*/5 * * * *", *both)) == 24
