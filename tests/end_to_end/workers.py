@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 class Crew:
     """Some `fairlead worker` processes of `crash_app`."""
 
-    def __init__(self, url: str, folder: Path, size: int, seed: int | None = None) -> None:
+    def __init__(
+        self, url: str, folder: Path, size: int, seed: int | None = None, seconds: float | None = None
+    ) -> None:
         self.trace = folder / "trace"
         self.log = folder / "workers.log"
         self.seed = random.randrange(1 << 30) if seed is None else seed
@@ -30,9 +32,11 @@ class Crew:
             "CRASH_TRACE": str(self.trace),
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{Path(__file__).parent}",
         }
-        self.processes = [self._start() for _ in range(size)]
+        if seconds is not None:
+            self._environment["CRASH_SLEEP"] = str(seconds)
+        self.processes = [self.start() for _ in range(size)]
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [
@@ -60,7 +64,7 @@ class Crew:
         victim.kill()
         victim.wait()
         self.killed[victim.pid] = time.time()
-        self.processes[place] = self._start()
+        self.processes[place] = self.start()
 
     def runs(self) -> dict[int, list[tuple[int, float]]]:
         """(pid, time) of every run, by task number."""
