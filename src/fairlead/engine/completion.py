@@ -68,11 +68,11 @@ class Completion:
     async def settled(self) -> None:
         """Wait until everything is written; `run` does the writing."""
         while self.unwritten:
+            self._idle.clear()
             await self._idle.wait()
 
     async def flush(self) -> None:
         """Write all that waits."""
-        self._idle.clear()
         while self._waiting:
             batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
             self._writing = len(batch)

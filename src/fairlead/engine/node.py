@@ -233,6 +233,7 @@ class Node:
             wake = await self._store.hand_back(self.settings.name, held)
         except StoreUnavailable as error:
             log.warning("could not hand back; others will resume", extra={"tasks": len(held), "error": str(error)})
+            self._ask_reconcile.set()
             return
         finally:
             self._settled(executions)
