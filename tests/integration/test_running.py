@@ -683,3 +683,48 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_a_node_from
         await asyncio.wait_for(started.wait(), SOON)
     assert node.unstoppable == 1
     release.set()
+
+
+def ghost_beats(app: App, ago_seconds: float) -> None:
+    """A node of which only this heartbeat is known."""
+
+    def steps():
+        yield app.store.statement("heartbeat", "ghost", app.clock.now() - round(ago_seconds * 1e6), "[]")
+
+    app.store.database.run(steps())
+
+
+async def test_t01_tasks_already_stuck_with_a_dead_node_run_exactly_once_more(app: App) -> None:
+    from fairlead.ports.task_store import Grab
+
+    runs: list[int] = []
+
+    @app.task
+    async def note(n: int) -> None:
+        runs.append(n)
+
+    handles = note.submit_many([{"n": n} for n in range(50)])
+    ghost_beats(app, 60)
+    now = app.clock.now()
+    assert len(await app.store.grab("ghost", [Grab(h.id, 1, "hook", now) for h in handles], now)) == 50
+    await drain(app)
+    assert sorted(runs) == list(range(50))
+    assert {tuple(outcomes(app, handle)) for handle in handles} == {("lost", "done")}
+    assert app.management.nodes() == []
+
+
+async def test_a12c_a_nodes_start_touches_nothing_that_a_living_node_holds(app: App) -> None:
+    from fairlead.ports.task_store import Grab
+
+    @app.task(processing=Processing(when_stuck="error"))
+    async def note(n: int) -> None: ...
+
+    held = note.submit(n=1)
+    ghost_beats(app, 0)
+    now = app.clock.now()
+    assert len(await app.store.grab("ghost", [Grab(held.id, 1, "hook", 1 << 62)], now)) == 1
+    other = note.submit(n=2)
+    async with running(app):
+        await reaches(app, other, State.DONE)
+    record = held.record()
+    assert (record.state, record.node, record.version) == (State.PROCESSING, "ghost", 2)

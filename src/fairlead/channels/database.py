@@ -70,6 +70,10 @@ class DatabaseChannel:
     def room_freed(self) -> None:
         self._changed.set()
 
+    def look_again(self) -> None:
+        self._begin_sweep()
+        self._changed.set()
+
     async def receive(self, room: Room) -> Sequence[Trigger]:
         while True:
             self._changed.clear()

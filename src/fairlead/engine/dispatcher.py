@@ -41,7 +41,7 @@ class Dispatcher:
         handlers: Mapping[str, Handler],
         start: Callable[[Sequence[Execution]], None],
         policy_failed: Callable[[Execution, BaseException], None],
-        lost_answer: Callable[[], None],
+        failed: Callable[[], None],
         observer: Observer,
         clock: Clock,
     ) -> None:
@@ -54,7 +54,7 @@ class Dispatcher:
         self._handlers = handlers
         self._start = start
         self._policy_failed = policy_failed
-        self._lost_answer = lost_answer
+        self._failed = failed
         self._observer = observer
         self._clock = clock
         self._wanted = asyncio.Event()
@@ -121,8 +121,8 @@ class Dispatcher:
         except StoreUnavailable as error:
             log.warning("nothing can be grabbed while the store is away", extra={"error": str(error)})
             self._give_up(triggers, are_booked)
-            self._lost_answer()  # the grab may have happened all the same
             await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+            self._failed()
             return []
         by_id = {trigger.id: trigger for trigger in triggers}
         executions = []

@@ -109,7 +109,7 @@ class Node:
         self.completion = Completion(name, store, channel.announce, self._settled, observer, clock)
         self.dispatcher = Dispatcher(
             name, store, self.table, self._booking, self.intake, self.completion, handlers, self._start,
-            self._policy_failed, self._ask_reconcile.set, observer, clock,
+            self._policy_failed, self._grab_failed, observer, clock,
         )  # fmt: skip
         self._invocation = Invocation(name, store, channel.announce, interceptors, clock)
         self._deadlines = Deadlines(self.dispatcher.in_flight, self._overdue, clock)
@@ -344,6 +344,10 @@ class Node:
                 self._settled([execution])
         self.dispatcher.wake()
 
+    def _grab_failed(self) -> None:
+        self._ask_reconcile.set()  # it may have happened all the same
+        self._channel.look_again()
+
     def _overdue(self, execution: Execution) -> None:
         self._stop_run(execution, CancelReason.TIMEOUT)
 
@@ -385,6 +389,7 @@ class Node:
                     if wake is not None:
                         self._channel.announce(wake)
                 self._ask_reconcile.clear()
+                self._channel.look_again()  # the wake of an earlier, unanswered try may never have gone out
             except StoreUnavailable:
                 continue
 

@@ -31,6 +31,9 @@ class TriggerChannel(Protocol):
     def room_freed(self) -> None:
         """The look-ahead has room again."""
 
+    def look_again(self) -> None:
+        """Triggers that were received may have been dropped: give them again, now."""
+
     async def close(self) -> None:
         """Stop receiving and let go of everything."""
 

@@ -1,0 +1,104 @@
+"""The engine over a store that fails before its commits, or after them: the answer is lost, the work is done.
+
+Each seed is one schedule of faults; a failure prints its seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from fairlead import App, State
+from fairlead.clock import SystemClock
+from fairlead.connect import connect
+from fairlead.errors import StoreUnavailable
+from fairlead.stores.sqlite import SqliteTaskStore
+from fairlead.testing import running, settled
+
+T = TypeVar("T")
+TASKS = 120
+
+
+class HastyClock(SystemClock):
+    """Pauses after troubles last a hundredth."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 100)
+
+
+class Faults:
+    """Fails a share of the calls, half of them after the work was done."""
+
+    def __init__(self, seed: int, share: float) -> None:
+        self.random = random.Random(seed)
+        self.share = share
+        self.lost_answers: Counter[str] = Counter()
+
+    async def around(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        fate = self.random.random()
+        if fate < self.share / 2:
+            raise StoreUnavailable(f"{what}: not reached")
+        result = await call()
+        if fate < self.share:
+            self.lost_answers[what] += 1
+            raise StoreUnavailable(f"{what}: the answer was lost")
+        return result
+
+
+class FaultyStore(SqliteTaskStore):
+    """A SQLite store whose grabs, completions and hand-backs fail."""
+
+    faults: Faults
+
+    async def grab(self, *arguments: Any) -> Any:
+        return await self.faults.around("grab", lambda: SqliteTaskStore.grab(self, *arguments))
+
+    async def complete(self, *arguments: Any) -> Any:
+        return await self.faults.around("complete", lambda: SqliteTaskStore.complete(self, *arguments))
+
+    async def hand_back(self, *arguments: Any) -> Any:
+        return await self.faults.around("hand_back", lambda: SqliteTaskStore.hand_back(self, *arguments))
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_answers_are_lost_every_task_runs_and_no_run_is_counted_twice(seed: int, tmp_path: Path) -> None:
+    clock = HastyClock()
+    app = App(f"sqlite:///{tmp_path}/tasks.db", clock=clock)
+    connections = connect(app.url, None, None, clock)
+    store = FaultyStore(connections.store.database)  # type: ignore[arg-type]
+    store.faults = Faults(seed, share=0.3)
+    connections.channel._store = store  # type: ignore[attr-defined]
+    app._connections = connections._replace(store=store)
+    runs: Counter[int] = Counter()
+
+    @app.task
+    async def work(n: int) -> None:
+        runs[n] += 1
+        if n % 3 == 0:
+            await asyncio.sleep(0.001)
+
+    chance = random.Random(seed)
+    handles = []
+    async with running(app, concurrency=20) as node:
+        for start in range(0, TASKS, 20):
+            handles += work.submit_many([{"n": n} for n in range(start, start + 20)])
+            await asyncio.sleep(chance.random() / 50)
+        await settled(app, node, timeout=60)
+        assert (node._booking.room, len(node.table)) == (20, 0), f"seed {seed}: a booking or a trigger leaked"
+        assert not node.intake._known, f"seed {seed}: the intake still knows {len(node.intake._known)}"
+        assert set(node.intake._queued.values()) <= {0}, f"seed {seed}"
+    assert set(runs) == set(range(TASKS)), f"seed {seed}"
+    for handle in handles:
+        assert handle.state() == State.DONE, f"seed {seed}"
+        done = [attempt for attempt in app.management.attempts(handle.id) if attempt.outcome == "done"]
+        assert len(done) == 1, f"seed {seed}"
+    # No fault makes a run happen twice here: an unanswered grab is handed back unrun, an unanswered completion is final.
+    assert set(runs.values()) == {1}, f"seed {seed}"
+    assert sum(store.faults.lost_answers.values()) > 0
+    app.close()
