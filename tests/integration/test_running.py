@@ -607,7 +607,7 @@ async def test_broken_payloads_go_to_error_and_the_worker_lives(app: App) -> Non
     assert good.state() == State.DONE
 
 
-async def test_a_queue_is_paused_and_resumed_at_run_time(app: App) -> None:
+async def test_t15_a_queue_is_paused_and_resumed_at_run_time(app: App) -> None:
     ran = asyncio.Event()
 
     @app.task(queue="mail")

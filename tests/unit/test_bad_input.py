@@ -66,7 +66,7 @@ def test_arguments_that_do_not_fit(app: App, pay, arguments: dict[str, object], 
         ({"colour": "red"}, "unknown option"),
     ],
 )
-def test_options_out_of_bounds(pay, options: dict[str, object], said: str) -> None:
+def test_t04_options_out_of_bounds_are_refused_rather_than_clamped(pay, options: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidTask, match=said):
         pay.options(**options)
 
