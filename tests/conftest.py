@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose Hypothesis' seed ourselves, so that every run can be made again."""
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
+    # A shell that starts us in the background has us ignore Ctrl-C, and what we start would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
