@@ -69,6 +69,46 @@ class PartitionKey(NamedTuple):
     partition: int
 
 
+class LaneKey(NamedTuple):
+    """One priority of one partition: the unit of order. A fair queue keeps one backlog for each."""
+
+    queue: str
+    partition: int
+    priority: int
+
+
+class Level(NamedTuple):
+    """Where a task stands in a fair backlog; compared lexicographically."""
+
+    turn: int
+    """The pass: virtual time at which the task starts (dimensionless; a task of weight 1 takes 1,000,000)."""
+    id: int
+    """Unique in the lane, ascending in the order in which levels were given."""
+
+
+LOWEST = Level(0, 0)
+"""Below every level that is given to a task."""
+
+
+class LaneRecord(msgspec.Struct, frozen=True):
+    """What is kept of a lane's fair backlog beside its rows, for the next owner and for people."""
+
+    ack_level: Level = LOWEST
+    """A: everything at or below has been dispatched."""
+    read_level: Level = LOWEST
+    """R when this was written; only for people."""
+    max_level: Level = LOWEST
+    """M: no row is above."""
+    virtual_time: int = 0
+    """The furthest pass dispatched."""
+    read_seq: int = 0
+    """Every trigger of the channel up to this place that was there has been given a level."""
+    buffered: int = 0
+    """Triggers in the owner's memory when this was written; only for people."""
+    next_passes: list[tuple[str, int]] = []
+    """(fairness key, next pass) of the keys furthest ahead."""
+
+
 class NewTask(msgspec.Struct, frozen=True, gc=False):
     """A checked and encoded task, ready to be inserted."""
 
@@ -117,6 +157,10 @@ class Trigger(msgspec.Struct, frozen=True, gc=False):
     weight: float
     ordering_key: str | None
     path: str = TriggerPath.HOOK
+    seq: int = 0
+    """Its place in the channel that carried it (ready_seq on the database channel)."""
+    level: Level | None = None
+    """Its place in a fair backlog; None in a fifo queue, and before it is given."""
 
 
 class GrabbedTask(msgspec.Struct, frozen=True, gc=False):
