@@ -51,7 +51,7 @@ class App:
     """Declares queues and tasks, and submits. Nothing is opened before the first use.
 
     `url`: where tasks live, `sqlite:///tasks.db` or `postgresql://...`; else $FAIRLEAD_URL, [tool.fairlead] or fairlead.toml.
-    `channel`, `coordinator`: URLs too; the database itself by default.
+    `channel`, `coordinator`, `backlog`: URLs too; the database itself by default.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class App:
         *,
         channel: str | None = None,
         coordinator: str | None = None,
+        backlog: str | None = None,
         name: str = "fairlead",
         payload_limit: int = PAYLOAD_LIMIT,
         interceptors: Sequence[RunInterceptor] = (),
@@ -77,7 +78,7 @@ class App:
         self.handlers: dict[str, Handler] = {}
         self.periodics: list[Periodic] = []
         self._partitions: dict[str, int] = {}
-        self._urls = (url, channel, coordinator)
+        self._urls = (url, channel, coordinator, backlog)
         self._connections: Connections | None = None
         self._checked = False
         self._lock = threading.RLock()
@@ -89,7 +90,7 @@ class App:
         self,
         name: str,
         *,
-        order: str = "fifo",
+        order: str = "fair",
         partitions: int = DEFAULT_PARTITIONS,
         concurrency: ConcurrencyPolicy | None = None,
     ) -> Queue:
@@ -266,8 +267,8 @@ class App:
         return self._settings().url
 
     def _settings(self) -> Settings:
-        url, channel, coordinator = self._urls
-        return Settings.load(url=url, channel=channel, coordinator=coordinator)
+        url, channel, coordinator, backlog = self._urls
+        return Settings.load(url=url, channel=channel, coordinator=coordinator, backlog=backlog)
 
     @property
     def connections(self) -> Connections:
@@ -275,7 +276,9 @@ class App:
         with self._lock:
             if self._connections is None:
                 settings = self._settings()
-                self._connections = connect(settings.url, settings.channel, settings.coordinator, self.clock)
+                self._connections = connect(
+                    settings.url, settings.channel, settings.coordinator, settings.backlog, self.clock
+                )
             return self._connections
 
     @property
@@ -341,6 +344,7 @@ class App:
             [self.queues[queue] for queue in wanted],
             self.handlers,
             store,
+            self.connections.backlog,
             self.channel,
             self.connections.coordinator,
             self.clock,

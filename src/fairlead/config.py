@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.errors import ConfigurationError
 
-_KEYS = ("url", "channel", "coordinator")
+_KEYS = ("url", "channel", "coordinator", "backlog")
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Settings:
     url: str
     channel: str | None = None
     coordinator: str | None = None
+    backlog: str | None = None
 
     @classmethod
     def load(cls, folder: Path | None = None, **given: str | None) -> Settings:

@@ -10,8 +10,10 @@ from fairlead.channels.database import DatabaseChannel
 from fairlead.clock import Clock
 from fairlead.coordination.database import DatabaseCoordinator
 from fairlead.errors import ConfigurationError
+from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
+from fairlead.stores.sql_backlog import SqlBacklogStore
 from fairlead.stores.sql_store import SqlTaskStore
 
 KNOWN = "sqlite:///tasks.db, sqlite:////absolute/path/tasks.db, postgresql://user:password@host:port/database"
@@ -21,12 +23,13 @@ class Connections(NamedTuple):
     """What an application talks to."""
 
     store: SqlTaskStore
+    backlog: BacklogStore
     bell: Bell
     channel: TriggerChannel
     coordinator: Coordinator
 
 
-def connect(url: str, channel: str | None, coordinator: str | None, clock: Clock) -> Connections:
+def connect(url: str, channel: str | None, coordinator: str | None, backlog: str | None, clock: Clock) -> Connections:
     """The adapters for these URLs; nothing is opened yet. Raises ConfigurationError for a URL of no known kind."""
     store = task_store(url)
     if channel not in (None, "database", "memory://", "database://"):
@@ -34,7 +37,22 @@ def connect(url: str, channel: str | None, coordinator: str | None, clock: Clock
     if coordinator not in (None, "database", "database://"):
         raise ConfigurationError(f"coordinator {coordinator!r} is unknown; use 'database' (default)")
     bell = _memory_bell() if channel == "memory://" else _bell(store)
-    return Connections(store, bell, DatabaseChannel(store, bell, clock), DatabaseCoordinator(store))
+    return Connections(store, backlog_store(backlog, store), bell, DatabaseChannel(store, bell, clock), DatabaseCoordinator(store))
+
+
+def backlog_store(url: str | None, store: SqlTaskStore) -> BacklogStore:
+    """The backlog store of a URL; without one it lives in the tables of the task store."""
+    if url in (None, "database", "database://"):
+        return SqlBacklogStore(store)
+    if urlsplit(url).scheme == "cassandra":
+        try:
+            import cassandra  # noqa: F401
+        except ImportError as error:
+            raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[cassandra]'") from error
+        from fairlead.stores.cassandra import CassandraBacklogStore
+
+        return CassandraBacklogStore(url)
+    return SqlBacklogStore(task_store(url))
 
 
 def task_store(url: str) -> SqlTaskStore:

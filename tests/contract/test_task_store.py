@@ -19,7 +19,7 @@ import pytest_asyncio
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import NotAllowed
-from fairlead.model import AttemptRecord, Finish, GrabbedTask, NewTask, State, Submitted, TaskRecord
+from fairlead.model import AttemptRecord, Finish, GrabbedTask, LaneKey, NewTask, State, Submitted, TaskRecord
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_store import Grab, TaskFilter
 from fairlead.ports.wake import Lane
@@ -108,8 +108,8 @@ def history(store: Store, task_id: str) -> list[AttemptRecord]:
 
 
 def ready_ids(store: Store, partition: int = 0, priority: int = 5, above: int = 0) -> list[str]:
-    rows = store.database.run(store.ready("mail", partition, priority, above, 10_000))
-    return [trigger.id for _, trigger in rows]
+    rows = store.database.run(store.ready(LaneKey("mail", partition, priority), above, 10_000))
+    return [trigger.id for trigger in rows]
 
 
 # submission -----------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ async def test_what_is_due_is_submitted_and_the_rest_waits(store: Store, count: 
     assert ready_ids(store) == [task.id for task in due]
     assert {record.id for record in listed(store, state=State.WAITING)} == {task.id for task in later}
     assert await store.next_due() == NOW + 9 * SECOND
-    first_seq = store.database.run(store.ready("mail", 0, 5, 0, 1))[0][0]
+    first_seq = store.database.run(store.ready(LaneKey("mail", 0, 5), 0, 1))[0].seq
     assert [(lane.queue, lane.partition, lane.priority) for lane in wake.ready] == [("mail", 0, 5)]
     assert wake.ready[0].first_seq <= first_seq
 
@@ -259,10 +259,10 @@ async def test_ready_answers_a_lane_in_order_never_one_twice(store: Store) -> No
     submit(store, make(5, priority=4))
     seen: list[str] = []
     above = 0
-    while rows := store.database.run(store.ready("mail", 0, 5, above, 50)):
-        assert [seq for seq, _ in rows] == sorted(seq for seq, _ in rows)
-        above = rows[-1][0]
-        seen += [trigger.id for _, trigger in rows]
+    while rows := store.database.run(store.ready(LaneKey("mail", 0, 5), above, 50)):
+        assert [trigger.seq for trigger in rows] == sorted(trigger.seq for trigger in rows)
+        above = rows[-1].seq
+        seen += [trigger.id for trigger in rows]
     assert seen == [task.id for task in tasks]
 
 

@@ -2,19 +2,20 @@
 
 A lane is one priority of one partition. Its reader remembers the highest ready_seq it has read and reads on from there, so
 it never passes dead rows again. A row that commits late (a lower ready_seq, a later commit) is announced by its own
-wake, which sets the reader back; a wake that was lost is made up for by a sweep of the whole lane every `heal_every` seconds.
+wake, which sets the reader back. A wake that was lost is made up for every `heal_every` seconds: the reader looks ahead
+again, and a sweep begins to walk what lies behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from fairlead.clock import Clock
-from fairlead.model import PRIORITIES, PartitionKey, Trigger, TriggerPath
+from fairlead.model import PRIORITIES, LaneKey, PartitionKey, Trigger, TriggerPath
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import Bell, Room
 from fairlead.ports.wake import Wake
@@ -23,20 +24,20 @@ PAGE = 1000
 """Triggers read at once."""
 
 SWEEP_SHARE = 0.05
-"""A sweep may take at most this share of the time: on a slow store sweeps grow rarer instead of eating it."""
+"""Sweeps may take at most this share of the time: where much lies behind the readers they take longer instead."""
 
 
 @dataclass(slots=True)
 class _Lane:
-    queue: str
-    partition: int
-    priority: int
-    read_seq: int = 0
-    """Everything at or below has been read since the last sweep began."""
-    highest_seq: int = 0
+    key: LaneKey
+    read_seq: int
+    """Everything at or below has been read, as far as is known."""
+    highest_seq: int
     """The highest ever read: what a sweep finds below it had lost its wake."""
     is_behind: bool = True
     """The store may hold more above read_seq."""
+    sweep_seq: int | None = None
+    """Where the sweep stands that walks what was read; None: it has ended."""
 
 
 class DatabaseChannel:
@@ -47,9 +48,10 @@ class DatabaseChannel:
         self._bell = bell
         self._clock = clock
         self._heal_every = heal_every
-        self._lanes: dict[tuple[str, int, int], _Lane] = {}
+        self._lanes: dict[LaneKey, _Lane] = {}
         self._changed = asyncio.Event()
-        self._sweep_at = clock.monotonic() + heal_every
+        self._heal_at = clock.monotonic() + heal_every
+        self._sweep_at = 0.0
         self._on_wake: Callable[[Wake], None] = lambda wake: None
 
     def announce(self, wake: Wake) -> None:
@@ -59,85 +61,117 @@ class DatabaseChannel:
         self._on_wake = on_wake
         await self._bell.listen(self._heard)
 
-    def assign(self, partitions: Collection[PartitionKey]) -> None:
-        wanted = {(queue, partition, priority) for queue, partition in partitions for priority in PRIORITIES}
-        for gone in self._lanes.keys() - wanted:
+    def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
+        wanted = {LaneKey(*key, priority): priority for key in partitions for priority in PRIORITIES}
+        for gone in self._lanes.keys() - wanted.keys():
             del self._lanes[gone]
-        for new in sorted(wanted - self._lanes.keys(), key=lambda lane: (lane[2], lane)):
-            self._lanes[new] = _Lane(*new)
+        for key in sorted(wanted.keys() - self._lanes.keys(), key=lambda lane: (lane.priority, lane)):
+            start = partitions[PartitionKey(key.queue, key.partition)].get(key.priority, 0)
+            self._lanes[key] = _Lane(key, start, start)
         self._changed.set()
+
+    def is_behind(self, lane: LaneKey) -> bool:
+        found = self._lanes.get(lane)
+        return found is not None and found.is_behind
 
     def room_freed(self) -> None:
         self._changed.set()
 
     def look_again(self) -> None:
         self._begin_sweep()
+        self._sweep_at = 0.0
         self._changed.set()
 
     async def receive(self, room: Room) -> Sequence[Trigger]:
         while True:
             self._changed.clear()
-            if self._clock.monotonic() >= self._sweep_at:
+            if self._clock.monotonic() >= self._heal_at:
                 self._begin_sweep()
             behind = [lane for lane in self._lanes.values() if lane.is_behind]
-            for lane in sorted(behind, key=lambda lane: lane.priority):
-                space = room(lane.queue, lane.priority)
-                if space > 0 and (triggers := await self._read(lane, min(space, PAGE))):
-                    return triggers
+            is_news = False
+            for lane in sorted(behind, key=lambda lane: lane.key.priority):
+                if (space := room.ahead(lane.key)) > 0:
+                    if triggers := await self._read(lane, min(space, PAGE)):
+                        return triggers
+                    is_news = True
+            if is_news:
+                return ()
+            if self._clock.monotonic() >= self._sweep_at:
+                for lane in list(self._lanes.values()):
+                    if lane.sweep_seq is not None and (space := room.behind(lane.key)) > 0:
+                        if found := await self._sweep(lane, space):
+                            return found
             await self._wait()
 
     async def close(self) -> None:
         await self._bell.close()
 
     async def _read(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
-        began = self._clock.monotonic()
+        """What comes next."""
         lane.is_behind = False  # before the read: a wake that comes meanwhile sets it again
         above = lane.read_seq
         try:
-            rows = await self._store.database.read(
-                self._store.ready(lane.queue, lane.partition, lane.priority, above, limit)
-            )
+            rows = await self._rows(lane, above, limit)
         except BaseException:
             lane.is_behind = True
             raise
-        self._sweep_at = max(self._sweep_at, began + (self._clock.monotonic() - began) / SWEEP_SHARE)
         if not rows:
             return ()
         if len(rows) == limit:
             lane.is_behind = True
         if lane.read_seq == above:  # not set back meanwhile
-            lane.read_seq = rows[-1][0]
-        known, lane.highest_seq = lane.highest_seq, max(lane.highest_seq, rows[-1][0])
-        if rows[0][0] > known:
-            return [trigger for _, trigger in rows]
-        return [
-            trigger if seq > known else msgspec.structs.replace(trigger, path=TriggerPath.HEAL) for seq, trigger in rows
-        ]
+            lane.read_seq = rows[-1].seq
+        known, lane.highest_seq = lane.highest_seq, max(lane.highest_seq, rows[-1].seq)
+        return rows if rows[0].seq > known else _healed(rows, known)
+
+    async def _sweep(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
+        """A page of what lies behind the reader; those in it that nobody knows had lost their wake."""
+        assert lane.sweep_seq is not None
+        began = self._clock.monotonic()
+        rows = await self._rows(lane, lane.sweep_seq, limit)
+        took = self._clock.monotonic() - began
+        self._sweep_at = began + took / SWEEP_SHARE
+        if lane.sweep_seq is not None:
+            lane.sweep_seq = rows[-1].seq if len(rows) == limit and rows[-1].seq < lane.read_seq else None
+        return _healed([trigger for trigger in rows if trigger.seq <= lane.read_seq], lane.highest_seq)
+
+    async def _rows(self, lane: _Lane, above: int, limit: int) -> list[Trigger]:
+        return await self._store.database.read(self._store.ready(lane.key, above, limit))
 
     def _begin_sweep(self) -> None:
         for lane in self._lanes.values():
-            lane.read_seq = 0
             lane.is_behind = True
-        self._sweep_at = self._clock.monotonic() + self._heal_every
+            if lane.sweep_seq is None:
+                lane.sweep_seq = 0
+        self._heal_at = self._clock.monotonic() + self._heal_every
 
     async def _wait(self) -> None:
+        is_sweeping = any(lane.sweep_seq is not None for lane in self._lanes.values())
+        until = (
+            min(self._heal_at, max(self._sweep_at, self._clock.monotonic() + 0.01)) if is_sweeping else self._heal_at
+        )
         try:
-            async with asyncio.timeout(max(0.0, self._sweep_at - self._clock.monotonic())):
+            async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                 await self._changed.wait()
         except TimeoutError:
             pass
 
     def _heard(self, wake: Wake) -> None:
         if wake.is_empty:
-            for lane in self._lanes.values():
-                lane.is_behind = True
-        for queue, partition, priority, first_seq in (
-            (r.queue, r.partition, r.priority, r.first_seq) for r in wake.ready
-        ):
-            found = self._lanes.get((queue, partition, priority))
+            self.look_again()
+        for news in wake.ready:
+            found = self._lanes.get(LaneKey(news.queue, news.partition, news.priority))
             if found is not None:
                 found.is_behind = True
-                found.read_seq = min(found.read_seq, first_seq - 1)
-                found.highest_seq = min(found.highest_seq, first_seq - 1)
+                found.read_seq = min(found.read_seq, news.first_seq - 1)
+                found.highest_seq = min(found.highest_seq, news.first_seq - 1)
         self._changed.set()
         self._on_wake(wake)
+
+
+def _healed(triggers: Sequence[Trigger], known: int) -> list[Trigger]:
+    """Marked, up to the place that is known: whatever is news among them had lost its wake."""
+    return [
+        trigger if trigger.seq > known else msgspec.structs.replace(trigger, path=TriggerPath.HEAL)
+        for trigger in triggers
+    ]

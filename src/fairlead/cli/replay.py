@@ -38,7 +38,10 @@ def replay_command(
         typer.Option(help="A store for the moment: a SQLite file, or a schema when the URL is of PostgreSQL."),
     ] = False,
     tenants: Annotated[Tenants, typer.Option(help="Whose work a job is.")] = Tenants.USER,
-    order: Annotated[str, typer.Option(help="The order of the queue; this version has 'fifo'.")] = "fifo",
+    order: Annotated[str, typer.Option(help="The order of the queue: 'fair' or 'fifo'.")] = "fair",
+    push_first: Annotated[
+        bool, typer.Option("--push-first", help="Submit everything before the first worker starts.")
+    ] = False,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2,
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Tasks that one worker runs at once; default: the worker's own.")
@@ -55,7 +58,7 @@ def replay_command(
     Exit code 0: every job ran exactly once. 1: one was lost, ran twice or did not finish. 2: wrong use, a broken trace.
     """
     errors = Console(stderr=True)
-    settings = Settings(trace, tenants, order, workers, concurrency, time_scale, limit, skip_bad)
+    settings = Settings(trace, tenants, order, push_first, workers, concurrency, time_scale, limit, skip_bad)
     try:
         if not (math.isfinite(time_scale) and time_scale >= 0):
             raise ConfigurationError(f"--time-scale {time_scale}: use 0 (all at once) or a positive number")
@@ -119,6 +122,12 @@ def _print(report: Report, console: Console) -> None:
         ("median tenant", report.pickup_delay_median),
     ):
         table.add_row(_of(title, pickup), _delays(pickup))
+    if report.positions is not None:
+        found = report.positions
+        table.add_row("median tenant's p99 pick-up position", f"{found.median_tenant_p99:,.0f}")
+        table.add_row("last task of the heaviest tenant", f"{found.heaviest_last:,}")
+        table.add_row("Jain's index at half time", f"{found.jain_index:.4f}")
+        table.add_row("within the fair bound", f"{found.within_bound:.2%}, at most {found.most_beyond_bound:,} beyond")
     peak = report.worker_peak_rss_mb
     table.add_row("peak RSS of a worker", "not known here" if peak is None else f"{peak:,.1f} MB")
     console.print(table)

@@ -114,6 +114,14 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._loaded)
 
+    def __contains__(self, trigger: Trigger) -> bool:
+        """It is in memory: loaded, or on its way."""
+        return trigger.level in self._loaded or trigger.level in self._taken
+
+    def loaded(self) -> list[Trigger]:
+        """What may be dispatched, lowest level first."""
+        return [self._loaded[level] for level in sorted(self._loaded)]
+
     @property
     def is_stored(self) -> bool:
         """Something may be stored above A."""
@@ -186,13 +194,14 @@ class Backlog:
 
     # reading ----------------------------------------------------------------------------------------------------------
 
-    def next_read(self) -> Read | None:
-        """What to read now, if memory has room and the store may have more."""
+    def next_read(self, most: int | None = None) -> Read | None:
+        """What to read now, at most `most`, if memory has room and the store may have more."""
         if self._reading is not None or self._landed is not None or self.is_at_end:
             return None
         if len(self._loaded) > self.capacity // 2:
             return None
-        self._reading = Read(self.read_level, self.capacity - len(self._loaded))
+        room = self.capacity - len(self._loaded)
+        self._reading = Read(self.read_level, room if most is None else min(room, most))
         return self._reading
 
     def read(self, entries: Sequence[Trigger]) -> Changes:
@@ -232,7 +241,7 @@ class Backlog:
         for trigger in triggers:
             level = _level(trigger)
             self._taken[level] = self._loaded.pop(level)
-            self._served[trigger.name] = max(self._served.get(trigger.name, 0), level.turn)
+            self._served[trigger.name] = max(self._served[trigger.name], level.turn)
             self.virtual_time = max(self.virtual_time, level.turn)
 
     def give_back(self, triggers: Iterable[Trigger]) -> None:
@@ -322,7 +331,7 @@ class Backlog:
         name = trigger.name
         if not self._waiting.get(name):
             # A name that was idle or new starts with the lane; one that a limit holds back keeps its own time.
-            self._served[name] = max(self._served.get(name, 0), self.virtual_time)
+            self._served[name] = self.virtual_time
         floor = max(self._served[name], self.ack_level.turn)
         turn = self._passes.give(trigger.fairness_key, trigger.weight, floor)
         self._last_id += 1
@@ -332,6 +341,8 @@ class Backlog:
     def _load(self, trigger: Trigger) -> None:
         level = _level(trigger)
         self._loaded[level] = trigger
+        if not self._waiting[trigger.name]:
+            self._served[trigger.name] = min(self.virtual_time, level.turn)
         self._waiting[trigger.name] += 1
         self.read_level = max(self.read_level, level) if self.is_at_end else self.read_level
         heappush(self._unacked, level)

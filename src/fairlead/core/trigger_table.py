@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from heapq import heapify, heappop, heappush
 
 from fairlead.core.booking import Booking, PolicyFailed
-from fairlead.model import PartitionKey, Trigger
+from fairlead.core.passes import STRIDE_SCALE
+from fairlead.model import LaneKey, PartitionKey, Trigger
+
+_Order = tuple[int, int, int]
+"""(rank, id of the level or 0, number of the push): no two triggers of a table share it."""
 
 
 class _Column:
-    """Triggers that the same limits stop, in order of arrival: (sequence number, trigger)."""
+    """Triggers that the same limits stop, first to last. A fifo column is filled at its end; a fair one is a heap."""
 
-    __slots__ = ("behind", "entries", "key", "line", "priority", "released_by")
+    __slots__ = ("behind", "entries", "is_fair", "key", "line", "place", "priority", "released_by")
 
-    def __init__(self, priority: int, key: Hashable) -> None:
+    def __init__(self, priority: int, key: Hashable, is_fair: bool) -> None:
         self.priority = priority
         self.key = key
-        self.entries: deque[tuple[int, Trigger]] = deque()
+        self.is_fair = is_fair
+        self.entries: deque[tuple[_Order, Trigger]] | list[tuple[_Order, Trigger]] = [] if is_fair else deque()
+        self.place: _Place | None = None
+        """Where it stands among those that are ready or parked; any other place of it that is met there is stale."""
         self.line: tuple[Hashable, Hashable] = (None, None)
         """The limit that stopped it last, and a different one that did before."""
         self.released_by: Hashable = None
@@ -26,9 +33,39 @@ class _Column:
         self.behind: list[_Column] = []
         """While it is parked: columns of the same key at lower priorities, which need not be tried either."""
 
+    def add(self, order: _Order, trigger: Trigger) -> bool:
+        """Add a trigger; True if it is the first now."""
+        if isinstance(self.entries, deque):
+            self.entries.append((order, trigger))
+            return len(self.entries) == 1
+        heappush(self.entries, (order, trigger))
+        return self.entries[0][0] == order
 
-_Place = tuple[int, int, _Column]
-"""(priority, sequence number at the head, column): no two columns share the first two."""
+    def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
+        """Take out what is not to be kept."""
+        out = [trigger for _, trigger in self.entries if not is_kept(trigger)]
+        if out:
+            left = [entry for entry in self.entries if is_kept(entry[1])]
+            if self.is_fair:
+                heapify(left)
+                self.entries = left
+            else:
+                self.entries = deque(left)
+        return out
+
+
+_Place = tuple[int, _Order, _Column]
+"""(priority, order of the head, column): no two columns share the first two."""
+
+
+class _Lane:
+    """How the levels of one lane of a fair queue stand among everything else of the table: `base` + pass is the rank."""
+
+    __slots__ = ("base", "size")
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.size = 0
 
 
 class _Parked:
@@ -37,7 +74,7 @@ class _Parked:
 
     def __init__(self) -> None:
         self._lines: dict[tuple[Hashable, Hashable], list[_Place]] = {}
-        self._heads: dict[Hashable, list[tuple[int, int, int, tuple[Hashable, Hashable]]]] = {}
+        self._heads: dict[Hashable, list[tuple[int, _Order, int, tuple[Hashable, Hashable]]]] = {}
         """By limit, a heap of the heads of its lines; a head that has left is skipped when it is met."""
         self._tie = 0
 
@@ -46,22 +83,26 @@ class _Parked:
         if column.line[0] != limit:
             column.line = (limit, column.line[0])
         line = self._lines.setdefault(column.line, [])
-        heappush(line, (column.priority, column.entries[0][0], column))
+        column.place = (column.priority, column.entries[0][0], column)
+        heappush(line, column.place)
         self._show_head(column.line, line)
 
     def release(self, limit: Hashable) -> _Column | None:
         """The best-placed column that waits for the limit waits no longer."""
         heads = self._heads.get(limit, [])
         while heads:
-            priority, sequence, _, name = heappop(heads)
-            line = self._lines.get(name)
-            if line and line[0][:2] == (priority, sequence):
-                column = heappop(line)[2]
+            priority, order, _, name = heappop(heads)
+            line = self._lines.get(name, [])
+            if not line or line[0][:2] != (priority, order):
+                continue
+            place = heappop(line)
+            if line:
+                self._show_head(name, line)
+            else:
+                del self._lines[name]
+            column = place[2]
+            if column.place is place:
                 column.line = name
-                if line:
-                    self._show_head(name, line)
-                else:
-                    del self._lines[name]
                 return column
         self._heads.pop(limit, None)
         return None
@@ -88,7 +129,11 @@ class _Parked:
 
 
 class TriggerTable:
-    """A column for each priority and kind of trigger, ordered by priority and the sequence number at its head.
+    """A column for each priority and kind of trigger, ordered by priority and the rank of its head.
+
+    Ranks are virtual time, as in start-time fair queueing: all fifo queues together are one flow, served in order of
+    arrival, and each key of a fair lane is one; lanes that have lain idle start with the others. Within a lane the order
+    is that of the levels.
 
     A column whose head cannot be booked is parked on the limit that stopped it: it costs nothing until that limit frees
     a slot. A column parked at one priority is not tried at a lower one. A freed slot brings back one column, the best
@@ -109,6 +154,11 @@ class TriggerTable:
         self._paused: dict[str, list[_Column]] = {}
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
+        self._served: defaultdict[int, int] = defaultdict(int)
+        """By priority, the furthest rank taken."""
+        self._next_fifo: defaultdict[int, int] = defaultdict(int)
+        """By priority, the rank of the next fifo trigger."""
+        self._lanes: defaultdict[LaneKey, _Lane] = defaultdict(_Lane)
 
     def __len__(self) -> int:
         return sum(self._sizes.values())
@@ -118,21 +168,51 @@ class TriggerTable:
         return {priority: size for priority, size in sorted(self._sizes.items()) if size}
 
     def push(self, trigger: Trigger) -> None:
-        """Add a trigger behind all that came before it."""
+        """Add a trigger: one of a fair lane at its level, any other behind all that came before it."""
         priority = trigger.priority
         key = (priority, self._booking.column(trigger))
         self._sequence += 1
         self._sizes[priority] += 1
-        column = self._columns.get(key)
-        if column is not None:
-            column.entries.append((self._sequence, trigger))
+        if trigger.level is None:
+            rank = max(self._served[priority], self._next_fifo[priority])
+            self._next_fifo[priority] = rank + STRIDE_SCALE
+            order = (rank, 0, self._sequence)
         else:
-            column = self._columns[key] = _Column(*key)
-            column.entries.append((self._sequence, trigger))
+            lane = self._lanes[LaneKey(trigger.queue, trigger.partition, priority)]
+            if not lane.size:
+                lane.base = max(lane.base, self._served[priority] - trigger.level.turn)
+            lane.size += 1
+            order = (lane.base + trigger.level.turn, trigger.level.id, self._sequence)
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = _Column(*key, trigger.level is not None)
+        if column.add(order, trigger):
+            self._move_up(column)
+
+    def _move_up(self, column: _Column) -> None:
+        """It has a better head than the one it waits with: it is tried anew."""
+        if column.place is not None or len(column.entries) == 1:
+            if self._full.get(column.key) is column:
+                self._lift(column)
             self._offer(column)
 
+    def remove(self, triggers: Collection[Trigger]) -> None:
+        """Take these out again; nothing is booked for them."""
+        gone = {trigger.id for trigger in triggers}
+        columns = {(t.priority, self._booking.column(t)) for t in triggers}
+        for key in columns:
+            column = self._columns.get(key)
+            if column is not None:
+                self._left(column.keep(lambda trigger: trigger.id not in gone))
+
+    def _left(self, triggers: Iterable[Trigger]) -> None:
+        for trigger in triggers:
+            self._sizes[trigger.priority] -= 1
+            if trigger.level is not None:
+                self._lanes[LaneKey(trigger.queue, trigger.partition, trigger.priority)].size -= 1
+
     def take(self, limit: int, now: float) -> tuple[list[Trigger], list[PolicyFailed]]:
-        """At most `limit` triggers, booked, by priority and then by arrival; and those whose policy raised, for which
+        """At most `limit` triggers, booked, by priority and then by rank; and those whose policy raised, for which
         nothing is booked. `now`: monotonic seconds."""
         self._ring(now)
         taken: list[Trigger] = []
@@ -140,7 +220,14 @@ class TriggerTable:
         limit = min(limit, self._booking.room)
         ready = self._ready
         while ready and (left := limit - len(taken) - len(failed)) > 0:
-            column = heappop(ready)[2]
+            place = heappop(ready)
+            column = place[2]
+            if column.place is not place:
+                continue
+            column.place = None
+            if not column.entries:
+                self._forget(column)
+                continue
             queue = column.entries[0][1].queue
             standing = self._full.get(column.key)
             if queue in self._paused:
@@ -150,9 +237,7 @@ class TriggerTable:
                 standing.behind.append(column)
                 self._pass_on(column)
             else:
-                before = len(column.entries)
                 self._take_from(column, left, now, taken, failed)
-                self._sizes[column.priority] -= before - len(column.entries)
         return taken, failed
 
     def freed(self, limits: Iterable[Hashable]) -> None:
@@ -163,10 +248,14 @@ class TriggerTable:
                 column.released_by = limit
                 self._offer(column)
                 if self._full.get(column.key) is column:
-                    del self._full[column.key]
-                for lower in column.behind:
-                    self._offer(lower)
-                column.behind.clear()
+                    self._lift(column)
+
+    def _lift(self, column: _Column) -> None:
+        """It is tried again: those behind it may be too."""
+        del self._full[column.key]
+        for lower in column.behind:
+            self._offer(lower)
+        column.behind.clear()
 
     def next_retry(self) -> float | None:
         """When a parked column may be tried again though nothing was freed (monotonic seconds)."""
@@ -181,11 +270,11 @@ class TriggerTable:
         queues = {queue for queue, _ in gone}
         dropped: list[Trigger] = []
         for column in self._columns.values():
-            if column.entries[0][1].queue in queues:
-                out = [trigger for _, trigger in column.entries if (trigger.queue, trigger.partition) in gone]
-                column.entries = deque(e for e in column.entries if (e[1].queue, e[1].partition) not in gone)
-                self._sizes[column.priority] -= len(out)
-                dropped += out
+            if column.entries and column.entries[0][1].queue in queues:
+                dropped += column.keep(lambda trigger: (trigger.queue, trigger.partition) not in gone)
+        self._left(dropped)
+        for lane in [lane for lane in self._lanes if (lane.queue, lane.partition) in gone]:
+            del self._lanes[lane]
         self._start_over()
         return dropped
 
@@ -202,12 +291,14 @@ class TriggerTable:
         self, column: _Column, left: int, now: float, taken: list[Trigger], failed: list[PolicyFailed]
     ) -> None:
         """Take at most `left` from one column, for as long as its head is the first of all."""
-        entries, ready, book = column.entries, self._ready, self._booking.book
+        entries, ready, book, priority = column.entries, self._ready, self._booking.book, column.priority
+        before = len(taken) + len(failed)
+        first = entries[0][0]
         while entries:
-            sequence, trigger = entries[0]
-            if not left or (ready and ready[0] < (column.priority, sequence)):
+            order, trigger = entries[0]
+            if not left or (ready and ready[0] < (priority, order)):
                 self._offer(column)
-                return
+                break
             try:
                 stop = book(trigger, now)
             except PolicyFailed as failure:
@@ -217,16 +308,35 @@ class TriggerTable:
                     if stop.retry_at is not None:
                         self._set_alarm(stop.limit, stop.retry_at)
                     self._park(column, stop.limit)
-                    return
+                    break
                 taken.append(trigger)
-            entries.popleft()
+            first = order
+            if isinstance(entries, deque):
+                entries.popleft()
+            else:
+                heappop(entries)
+                self._lanes[LaneKey(trigger.queue, trigger.partition, priority)].size -= 1
             left -= 1
             if column.released_by is not None:
                 self._pass_on(column)
-        del self._columns[column.priority, column.key]
+        else:
+            del self._columns[priority, column.key]
+        count = len(taken) + len(failed) - before
+        if count:
+            self._sizes[priority] -= count
+            self._served[priority] = max(self._served[priority], first[0])
+
+    def _forget(self, column: _Column) -> None:
+        """A column that others have emptied."""
+        self._columns.pop((column.priority, column.key), None)
+        if self._full.get(column.key) is column:
+            self._lift(column)
+        self._pass_on(column)
 
     def _offer(self, column: _Column) -> None:
-        heappush(self._ready, (column.priority, column.entries[0][0], column))
+        order = column.entries[0][0] if column.entries else (0, 0, 0)
+        column.place = (column.priority, order, column)
+        heappush(self._ready, column.place)
 
     def _park(self, column: _Column, limit: Hashable) -> None:
         released_by, before = column.released_by, column.line[1]
@@ -268,8 +378,8 @@ class TriggerTable:
         for paused in self._paused.values():
             paused.clear()
         self._columns = {key: column for key, column in self._columns.items() if column.entries}
+        self._ready.clear()
         for column in self._columns.values():
             column.released_by = None
             column.behind.clear()
-        self._ready = [(c.priority, c.entries[0][0], c) for c in self._columns.values()]
-        heapify(self._ready)
+            self._offer(column)

@@ -120,7 +120,8 @@ class Dispatcher:
             grabbed = await self._store.grab(self._node, wanted, now)
         except StoreUnavailable as error:
             log.warning("nothing can be grabbed while the store is away", extra={"error": str(error)})
-            self._give_up(triggers, are_booked)
+            self._unbook(triggers, are_booked)
+            self._intake.returned(triggers)
             await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
             self._failed()
             return []
@@ -135,7 +136,9 @@ class Dispatcher:
         self._batches.update(task.batch for task in grabbed)
         if by_id:
             self._observer.counted("lost_grabs", len(by_id))
-            self._give_up(list(by_id.values()), are_booked)
+            self._unbook(list(by_id.values()), are_booked)
+            self._intake.forget(by_id.values())
+        self._intake.answered(triggers)
         self._observer.grabbed([(execution.trigger, execution.grabbed) for execution in executions])
         return executions
 
@@ -151,10 +154,9 @@ class Dispatcher:
             return _NEVER_STUCK
         return now + round(handler.processing.max_stuck * MICROS)
 
-    def _give_up(self, triggers: Sequence[Trigger], are_booked: bool) -> None:
+    def _unbook(self, triggers: Sequence[Trigger], are_booked: bool) -> None:
         if are_booked:
             now = self._clock.monotonic()
             for trigger in triggers:
                 self._table.freed(self._booking.unbook(trigger, now))
-        self._intake.forget(triggers)
         self._wanted.set()

@@ -1,4 +1,4 @@
-"""Takes triggers from the channel into the look-ahead: the sorted trigger table of this node."""
+"""Takes triggers from the channel into the look-ahead: into the trigger table, or the backlogs of fair queues."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterable
 
 from fairlead.clock import Clock
 from fairlead.core.trigger_table import TriggerTable
+from fairlead.engine.backlogs import Backlogs
 from fairlead.errors import StoreUnavailable
-from fairlead.model import Trigger, TriggerPath
+from fairlead.model import LaneKey, Trigger, TriggerPath
 from fairlead.ports.observer import Observer
 from fairlead.ports.trigger_channel import TriggerChannel
 
 log = logging.getLogger("fairlead.intake")
 
 LOOK_AHEAD = 10_000
-"""Triggers in memory for one queue and priority."""
+"""Triggers in memory for one fifo queue and priority."""
+
+_AGAIN = 1000
+"""Triggers of a fifo lane looked at again at once."""
 
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
@@ -27,6 +31,7 @@ class Intake:
         self,
         channel: TriggerChannel,
         table: TriggerTable,
+        backlogs: Backlogs,
         wake_dispatcher: Callable[[], None],
         observer: Observer,
         clock: Clock,
@@ -34,6 +39,7 @@ class Intake:
     ) -> None:
         self._channel = channel
         self._table = table
+        self._backlogs = backlogs
         self._wake_dispatcher = wake_dispatcher
         self._observer = observer
         self._clock = clock
@@ -46,29 +52,42 @@ class Intake:
         """Receive for as long as the node lives."""
         while True:
             try:
-                triggers = await self._channel.receive(self.room)
+                triggers = await self._channel.receive(self)
             except StoreUnavailable as error:
                 log.warning("no triggers while the store is away", extra={"error": str(error)})
                 await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
                 continue
             self.take_in(triggers)
+            self._backlogs.look()
 
-    def room(self, queue: str, priority: int) -> int:
-        """How many more triggers fit. Refilled by halves, so that reads stay large."""
-        queued = self._queued.get((queue, priority), 0)
+    def ahead(self, lane: LaneKey) -> int:
+        """How many more triggers fit. A fifo queue is refilled by halves, so that reads stay large."""
+        if lane.queue in self._backlogs:
+            return self._backlogs.room(lane)
+        queued = self._queued.get((lane.queue, lane.priority), 0)
         return self._look_ahead - queued if queued <= self._look_ahead // 2 else 0
 
+    def behind(self, lane: LaneKey) -> int:
+        """How many triggers are looked at again."""
+        return self._backlogs.room_behind(lane) if lane.queue in self._backlogs else _AGAIN
+
     def take_in(self, triggers: Iterable[Trigger]) -> None:
-        """Put new triggers into the table."""
+        """Put new triggers into the table, or into their backlog."""
         known, queued, push = self._known, self._queued, self._table.push
         healed = 0
+        fair: list[Trigger] = []
         for trigger in triggers:
             if known.get(trigger.id, 0) < trigger.version:
                 known[trigger.id] = trigger.version
+                healed += trigger.path == TriggerPath.HEAL
+                if trigger.queue in self._backlogs:
+                    fair.append(trigger)
+                    continue
                 lane = (trigger.queue, trigger.priority)
                 queued[lane] = queued.get(lane, 0) + 1
-                healed += trigger.path == TriggerPath.HEAL
                 push(trigger)
+        if fair:
+            self._backlogs.accept(fair)
         if healed:
             self._observer.counted("healed_triggers", healed)
         self._wake_dispatcher()
@@ -78,12 +97,30 @@ class Intake:
         queued = self._queued
         half = self._look_ahead // 2
         freed = False
+        fair: list[Trigger] = []
         for trigger in triggers:
+            if trigger.level is not None:
+                fair.append(trigger)
+                continue
             lane = (trigger.queue, trigger.priority)
             left = queued[lane] = queued[lane] - 1
             freed = freed or left == half
+        if fair:
+            self._backlogs.taken(fair)
         if freed:
             self._channel.room_freed()
+
+    def answered(self, triggers: Iterable[Trigger]) -> None:
+        """The grab of these was answered, won or lost."""
+        if fair := [trigger for trigger in triggers if trigger.level is not None]:
+            self._backlogs.answered(fair)
+
+    def returned(self, triggers: Iterable[Trigger]) -> None:
+        """Nobody knows whether these were grabbed: those of fair queues are tried again, others are received again."""
+        fair = [trigger for trigger in triggers if trigger.level is not None]
+        self.forget([trigger for trigger in triggers if trigger.level is None])
+        if fair:
+            self._backlogs.returned(fair)
 
     def forget(self, triggers: Iterable[Trigger]) -> None:
         """This node has nothing more to do with these; a later trigger of the same task is news again."""

@@ -1,6 +1,6 @@
 """A node: everything that runs in one worker process, started in order and stopped in reverse.
 
-ownership, membership -> channel -> intake -> trigger table -> dispatcher -> executors -> completion
+ownership, membership -> channel -> intake (-> backlogs) -> trigger table -> dispatcher -> executors -> completion
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from fairlead.clock import Clock
 from fairlead.core.booking import Booking
 from fairlead.core.trigger_table import TriggerTable
+from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.completion import Completion
 from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.dispatcher import Dispatcher
@@ -30,7 +31,8 @@ from fairlead.engine.slots import Slots
 from fairlead.engine.thread_executor import ThreadExecutor
 from fairlead.errors import StoreUnavailable
 from fairlead.handler import ExecutorKind, Handler, RunInterceptor
-from fairlead.model import PartitionKey, TaskRecord
+from fairlead.model import PartitionKey, TaskRecord, Trigger
+from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import TaskStore
@@ -72,6 +74,7 @@ class Node:
         queues: Sequence[Queue],
         handlers: Mapping[str, Handler],
         store: TaskStore,
+        backlog_store: BacklogStore,
         channel: TriggerChannel,
         coordinator: Coordinator,
         clock: Clock,
@@ -105,7 +108,14 @@ class Node:
             self._booking.register_task(handler.queue, handler.name, slots.of(handler.executor), handler.concurrency)
         self.table = TriggerTable(self._booking)
 
-        self.intake = Intake(channel, self.table, self._wake_dispatcher, observer, clock, settings.look_ahead)
+        self._fair = frozenset(queue.name for queue in queues if queue.order == "fair")
+        self.backlogs = Backlogs(
+            self._fair, backlog_store, self.table, self._read_on, channel.is_behind, channel.room_freed, self._forget,
+            self._wake_dispatcher, clock,
+        )  # fmt: skip
+        self.intake = Intake(
+            channel, self.table, self.backlogs, self._wake_dispatcher, observer, clock, settings.look_ahead
+        )
         self.completion = Completion(name, store, channel.announce, self._settled, observer, clock)
         self.dispatcher = Dispatcher(
             name, store, self.table, self._booking, self.intake, self.completion, handlers, self._start,
@@ -120,8 +130,8 @@ class Node:
         ]
         self._due_poller = next(poller for poller in self._pollers if poller.name == "due")
         self.ownership = Ownership(
-            name, coordinator, [poller.name for poller in self._pollers], self._assigned, channel.announce, clock,
-            settings.lease_seconds,
+            name, coordinator, [poller.name for poller in self._pollers], self._assigned, self.backlogs.release,
+            channel.announce, clock, settings.lease_seconds,
         )  # fmt: skip
         self._membership = Membership(
             name, store, {queue.name: queue.partitions for queue in queues}, self._seen,
@@ -169,6 +179,7 @@ class Node:
                     for part in (
                         self._membership.run(),
                         self.ownership.run(),
+                        self.backlogs.run(),
                         self.completion.run(),
                         self._loop_executor.run(),
                         *([self._deadlines.run()] if self._has_timeouts else []),
@@ -262,11 +273,22 @@ class Node:
 
     def _assigned(self, owned: frozenset[PartitionKey]) -> None:
         if lost := self._known_partitions - owned:
-            dropped = self.table.drop(lost)
+            dropped = [trigger for trigger in self.table.drop(lost) if trigger.level is None]
             self.intake.taken(dropped)
             self.intake.forget(dropped)
         self._known_partitions = owned
-        self._channel.assign(owned)
+        self.backlogs.assign(owned)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """The channel reads fifo partitions as soon as they are owned, fair ones once their backlog was taken over."""
+        fifo: dict[PartitionKey, dict[int, int]] = {
+            key: {} for key in self._known_partitions if key.queue not in self._fair
+        }
+        self._channel.assign(fifo | self.backlogs.positions())
+
+    def _forget(self, triggers: Collection[Trigger]) -> None:
+        self.intake.forget(triggers)
 
     def _seen(self, view: View) -> None:
         self.ownership.partitions = {queue: partitions for queue, (partitions, _) in view.queues.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
@@ -37,6 +37,7 @@ class Ownership:
         coordinator: Coordinator,
         pollers: Sequence[str],
         assigned: Callable[[frozenset[PartitionKey]], None],
+        releasing: Callable[[Collection[PartitionKey]], Awaitable[None]],
         announce: Callable[[Wake], None],
         clock: Clock,
         lease_seconds: float = LEASE_SECONDS,
@@ -45,6 +46,7 @@ class Ownership:
         self._coordinator = coordinator
         self._pollers = tuple(pollers)
         self._assigned = assigned
+        self._releasing = releasing
         self._announce = announce
         self._clock = clock
         self._lease_seconds = lease_seconds
@@ -93,8 +95,11 @@ class Ownership:
         wanted = [lease_of(PartitionKey(q, p)) for q, count in self.partitions.items() for p in range(count)]
         beyond = self._beyond_share(held, wanted)
         if beyond:
-            await self._release(beyond)
             held = {name: range_id for name, range_id in held.items() if name not in beyond}
+            # Stopped before the next owner can have them.
+            await self._releasing(_partitions(beyond))
+            self._hold(held)
+            await self._release(beyond)
         taken = {lease.name for lease in leases}
         free = [name for name in wanted if name not in taken]
         mine = [name for name in held if name.startswith(_PARTITION)]
@@ -111,6 +116,7 @@ class Ownership:
     async def release_all(self) -> None:
         """Give up everything at once, so that others need not wait for the leases to run out."""
         names = [lease_of(key) for key in self.owned] + [_POLLER + name for name in self._elected]
+        await self._releasing(self.owned)
         self._hold({})
         if names:
             await self._release(names)
@@ -133,12 +139,7 @@ class Ownership:
         return strangers + (rest[-(too_many - len(strangers)) :] if too_many > len(strangers) else [])
 
     def _hold(self, held: Mapping[str, int]) -> None:
-        owned = frozenset(
-            PartitionKey(queue, int(partition))
-            for queue, _, partition in (
-                name.removeprefix(_PARTITION).rpartition("/") for name in held if name.startswith(_PARTITION)
-            )
-        )
+        owned = _partitions(held)
         elected = {name.removeprefix(_POLLER) for name in held if name.startswith(_POLLER)}
         if elected != self._elected:
             self._elected = elected
@@ -147,3 +148,12 @@ class Ownership:
             log.info("partitions changed", extra={"owned": sorted(f"{q}/{p}" for q, p in owned)})
             self.owned = owned
             self._assigned(owned)
+
+
+def _partitions(leases: Iterable[str]) -> frozenset[PartitionKey]:
+    return frozenset(
+        PartitionKey(queue, int(partition))
+        for queue, _, partition in (
+            name.removeprefix(_PARTITION).rpartition("/") for name in leases if name.startswith(_PARTITION)
+        )
+    )

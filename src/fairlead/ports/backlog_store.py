@@ -26,6 +26,11 @@ class Ownership(msgspec.Struct, frozen=True):
 class BacklogStore(Protocol):
     """Rows are triggers with a level; one stands for one task at one version. There is no time to live."""
 
+    persist_seconds: float
+    """How often the record of a lane that moves on is kept: after a crash, what was dispatched since is tried again."""
+    delete_acks: int
+    """How many acks are worth a delete."""
+
     async def take_over(self, partition: PartitionKey) -> Ownership:
         """Become the owner of all lanes of the partition: raise its range id and read its records, in one step.
         Raises StoreUnavailable; it may have happened all the same, which is harmless: take over again."""

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from fairlead.model import AttemptRecord, Finish, GrabbedTask, NewTask, State, Submitted, TaskRecord, Trigger
+from fairlead.model import AttemptRecord, Finish, GrabbedTask, LaneKey, NewTask, State, Submitted, TaskRecord, Trigger
 from fairlead.ports.statements import Database, Steps
 from fairlead.ports.wake import Wake
 
@@ -125,10 +125,9 @@ class TaskStore(Protocol):
 
     # the node's side ------------------------------------------------------------------------------------------------
 
-    def ready(
-        self, queue: str, partition: int, priority: int, above: int, limit: int
-    ) -> Steps[list[tuple[int, Trigger]]]:
-        """SUBMITTED tasks of one lane with a ready_seq greater than `above`, ascending, at most `limit`; never one twice."""
+    def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
+        """SUBMITTED tasks of one lane with a ready_seq (`seq` of the trigger) greater than `above`, ascending, at most
+        `limit`; never one twice."""
 
     async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
         """SUBMITTED -> PROCESSING for those still at the wanted version; of many tries exactly one wins."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from fairlead.model import PartitionKey, Trigger
+from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.wake import Wake
 
-Room = Callable[[str, int], int]
-"""How many more triggers the look-ahead takes for a (queue, priority)."""
+
+class Room(Protocol):
+    """How many more triggers of a lane the node takes now."""
+
+    def ahead(self, lane: LaneKey) -> int:
+        """Of those not received before."""
+
+    def behind(self, lane: LaneKey) -> int:
+        """Of those that may have been received before, looked at again in case a wake was lost."""
 
 
 class TriggerChannel(Protocol):
@@ -21,12 +28,16 @@ class TriggerChannel(Protocol):
     async def open(self, on_wake: Callable[[Wake], None]) -> None:
         """Start receiving; `on_wake` is called in the event loop for every wake that arrives."""
 
-    def assign(self, partitions: Collection[PartitionKey]) -> None:
-        """From now on this node owns exactly these; triggers already in the store will be received too."""
+    def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
+        """From now on this node reads exactly these, each from the place given for its priority, or from the beginning.
+        What it reads already goes on where it stands. Triggers already in the store will be received too."""
+
+    def is_behind(self, lane: LaneKey) -> bool:
+        """More triggers of the lane may be there than were received."""
 
     async def receive(self, room: Room) -> Sequence[Trigger]:
         """The next triggers of the owned partitions, for which there is room, a better priority first.
-        Waits while there are none. A trigger may come twice."""
+        Waits while there are none; answers nothing when a lane is no longer behind. A trigger may come twice."""
 
     def room_freed(self) -> None:
         """The look-ahead has room again."""

@@ -15,13 +15,18 @@ QUEUE = "replay"
 FOLDER = "FAIRLEAD_REPLAY_FOLDER"
 """The environment variable that tells a worker where to note its runs."""
 
+ORDER = "FAIRLEAD_REPLAY_ORDER"
+"""The environment variable that tells a worker the order of the queue."""
+
 MODULE = "fairlead.replay.application:app"
 
 
-def application(url: str | None = None, folder: Path | None = None) -> tuple[App, Task[..., Any]]:
+def application(
+    url: str | None = None, folder: Path | None = None, order: str | None = None
+) -> tuple[App, Task[..., Any]]:
     """The application on this URL ($FAIRLEAD_URL by default), and its task. Runs are noted in `folder`."""
     app = App(url, name="replay")
-    app.queue(QUEUE)
+    app.queue(QUEUE, order=order or os.environ.get(ORDER, "fair"))
     notes: list[int] = []
 
     @app.task(queue=QUEUE)

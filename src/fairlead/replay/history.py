@@ -13,9 +13,10 @@ _BATCH = 10_000
 
 # By the index on (task_id, attempt): the same way in both stores, and no row twice.
 _ATTEMPTS = {
-    "sqlite": """SELECT task_id, attempt, fairness_key, outcome, next_state, ready_at, started_at, finished_at
+    "sqlite": """SELECT task_id, attempt, partition, fairness_key, outcome, next_state, ready_at, started_at, finished_at
         FROM fairlead_attempts WHERE (task_id, attempt) > (?1, ?2) ORDER BY task_id, attempt LIMIT ?3""",
-    "postgres": """SELECT task_id::text, attempt, fairness_key, outcome, next_state, ready_at, started_at, finished_at
+    "postgres": """SELECT task_id::text, attempt, partition, fairness_key, outcome, next_state, ready_at, started_at,
+        finished_at
         FROM fairlead_attempts WHERE (task_id, attempt) > ($1::uuid, $2::integer) ORDER BY task_id, attempt LIMIT $3""",
 }
 _BEFORE_ALL = "00000000-0000-0000-0000-000000000000"
@@ -29,6 +30,7 @@ class Run(NamedTuple):
 
     task_id: str
     attempt: int
+    partition: int
     fairness_key: str
     outcome: str
     next_state: str

@@ -10,6 +10,7 @@ import msgspec
 
 from fairlead.model import Outcome
 from fairlead.replay.history import Delays, runs
+from fairlead.replay.positions import Positions, positions
 from fairlead.replay.trace import Survey
 from fairlead.stores.sql_store import SqlTaskStore
 
@@ -47,6 +48,7 @@ class Report(msgspec.Struct, frozen=True):
     pickup_delay: Pickup
     pickup_delay_heaviest: Pickup
     pickup_delay_median: Pickup
+    positions: Positions | None
     worker_peak_rss_mb: float | None
 
     @property
@@ -79,7 +81,9 @@ class Measures:
         self.finished = 0
         self.last_finish = 0
         everyone, heaviest, median = Delays(), Delays(), Delays()
-        for run in runs(store):
+        found = list(runs(store))
+        self.positions = positions(found)
+        for run in found:
             if run.outcome == Outcome.DONE:
                 self.finished += 1
             self.last_finish = max(self.last_finish, run.finished_at)

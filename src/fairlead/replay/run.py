@@ -15,7 +15,7 @@ from uuid import uuid4
 from fairlead.app import App
 from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError
-from fairlead.replay.application import FOLDER, MODULE, application
+from fairlead.replay.application import FOLDER, MODULE, ORDER, application
 from fairlead.replay.history import has_unfinished, is_empty
 from fairlead.replay.report import Measures, Report, judge
 from fairlead.replay.trace import BadLine, Job, Survey, Tenants, read_trace, survey
@@ -40,7 +40,9 @@ class Settings:
 
     trace: Path
     tenants: Tenants = Tenants.USER
-    order: str = "fifo"
+    order: str = "fair"
+    push_first: bool = False
+    """Submit everything before the first worker starts."""
     workers: int = 2
     concurrency: int | None = None
     time_scale: float = 0.0
@@ -53,13 +55,13 @@ def replay(url: str | None, settings: Settings, progress: Progress = lambda _sub
 
     Raises BrokenTrace before anything is submitted, ConfigurationError, StoreUnavailable, WorkerEnded.
     """
-    if settings.order != "fifo":
-        raise ConfigurationError(f"--order {settings.order}: this version replays in order 'fifo' only")
+    if settings.order not in ("fair", "fifo"):
+        raise ConfigurationError(f"--order {settings.order}: use 'fair' or 'fifo'")
     found = survey(settings.trace, settings.tenants, settings.limit, settings.skip_bad)
     with tempfile.TemporaryDirectory(prefix="fairlead-replay-") as name:
         folder = Path(name)
         url = url or f"sqlite:///{folder / 'tasks.db'}"
-        app, run_job = application(url, folder)
+        app, run_job = application(url, folder, settings.order)
         try:
             _need_empty(app)
             return _Replay(settings, found, app, run_job, folder, progress).run(url)
@@ -112,11 +114,15 @@ class _Replay:
 
     def run(self, url: str) -> Report:
         settings, clock = self._settings, self._app.clock
-        environment = {"FAIRLEAD_URL": url, FOLDER: str(self._folder)}
+        environment = {"FAIRLEAD_URL": url, FOLDER: str(self._folder), ORDER: settings.order}
+        begin = clock.now()
+        if settings.push_first:
+            self._submit(None)
         with Workers(MODULE, settings.workers, self._folder, environment, settings.concurrency) as workers:
             workers.wait_until_up(self._app)
-            begin = clock.now()
-            self._submit(workers)
+            if not settings.push_first:
+                begin = clock.now()
+                self._submit(workers)
             self._wait(workers)
         measures = Measures(self._app.store, self._survey)
         judgement = judge((job.number for job in self._jobs()), self._notes.paths())
@@ -138,6 +144,7 @@ class _Replay:
             pickup_delay=measures.everyone,
             pickup_delay_heaviest=measures.heaviest,
             pickup_delay_median=measures.median,
+            positions=measures.positions,
             worker_peak_rss_mb=None if workers.peak_memory is None else round(workers.peak_memory / 1e6, 1),
         )
 
@@ -147,7 +154,7 @@ class _Replay:
         jobs = read_trace(self._settings.trace, leave_out if self._settings.skip_bad else None)
         return islice(jobs, self._settings.limit)
 
-    def _submit(self, workers: Workers) -> None:
+    def _submit(self, workers: Workers | None) -> None:
         """Each job at its scaled time; those that are due together go in together."""
         scale, clock = self._settings.time_scale, self._app.clock
         begin = clock.monotonic()
@@ -191,8 +198,9 @@ class _Replay:
                 return
             self._pause.wait(_LOOK_SECONDS)
 
-    def _look(self, workers: Workers) -> int:
-        workers.check()
+    def _look(self, workers: Workers | None) -> int:
+        if workers is not None:
+            workers.check()
         noted = self._notes.count()
         self._progress(self._submitted, noted)
         return noted

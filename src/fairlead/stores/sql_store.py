@@ -16,6 +16,7 @@ from fairlead.model import (
     AttemptRecord,
     Finish,
     GrabbedTask,
+    LaneKey,
     NewTask,
     Outcome,
     State,
@@ -225,13 +226,12 @@ class SqlTaskStore:
 
     # the node's side --------------------------------------------------------------------------------------------------
 
-    def ready(
-        self, queue: str, partition: int, priority: int, above: int, limit: int
-    ) -> Steps[list[tuple[int, Trigger]]]:
+    def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
+        queue, partition, priority = lane
         rows = yield self.statement("ready", queue, partition, priority, above, limit)
         return [
-            (seq, Trigger(id, version, queue, partition, name, priority, fairness_key, weight, ordering_key))
-            for seq, id, version, name, fairness_key, weight, ordering_key in rows
+            Trigger(id, version, queue, partition, name, priority, key, weight, ordering_key, TriggerPath.HOOK, seq)
+            for seq, id, version, name, key, weight, ordering_key in rows
         ]
 
     async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:

@@ -1,0 +1,162 @@
+"""The fair partitions of this node: started and stopped as partitions come and go, and told what becomes of their triggers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from fairlead.clock import Clock
+from fairlead.core.trigger_table import TriggerTable
+from fairlead.engine.fair_partition import FairPartition
+from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.ports.backlog_store import BacklogStore
+
+BUFFERED = 40_000
+"""Triggers in memory for one queue and priority, shared among its partitions on this node."""
+
+MOST_BUFFERED, LEAST_BUFFERED = 10_000, 500
+"""Of these for one partition."""
+
+
+class Backlogs:
+    """Triggers of fair queues pass through here; each belongs to a partition this node owns, or is forgotten."""
+
+    def __init__(
+        self,
+        queues: Collection[str],
+        store: BacklogStore,
+        table: TriggerTable,
+        changed: Callable[[], None],
+        is_behind: Callable[[LaneKey], bool],
+        room_freed: Callable[[], None],
+        forget: Callable[[Collection[Trigger]], None],
+        dispatch: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._queues = frozenset(queues)
+        self._store = store
+        self._table = table
+        self._changed = changed
+        self._is_behind = is_behind
+        self._room_freed = room_freed
+        self._forget = forget
+        self._dispatch = dispatch
+        self._clock = clock
+        self._partitions: dict[PartitionKey, FairPartition] = {}
+        self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._weights: dict[str, dict[str, float]] = {queue: {} for queue in queues}
+
+    def __contains__(self, queue: str) -> bool:
+        return queue in self._queues
+
+    # partitions come and go -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the partitions for as long as the node lives. What breaks one breaks the node."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for partition in list(self._partitions.values()):
+                self._serve(partition)
+            await asyncio.Event().wait()
+
+    def assign(self, owned: Collection[PartitionKey]) -> None:
+        """From now on these are owned. What was lost stops at once: its lease has run out, or `release` was awaited."""
+        for gone in self._partitions.keys() - owned:
+            if (task := self._tasks.pop(gone, None)) is not None:
+                task.cancel()
+            self._partitions.pop(gone).drop()
+        for key in sorted(set(owned) - self._partitions.keys()):
+            if key.queue in self._queues:
+                partition = self._partitions[key] = FairPartition(
+                    key, self._store, self._table, self._weights[key.queue], MOST_BUFFERED, self._changed,
+                    self._is_behind, self._room_freed, self._forget, self._dispatch, self._clock,
+                )  # fmt: skip
+                if self._group is not None:
+                    self._serve(partition)
+        counts: dict[str, int] = {}
+        for key in self._partitions:
+            counts[key.queue] = counts.get(key.queue, 0) + 1
+        for key, partition in self._partitions.items():
+            partition.resize(max(LEAST_BUFFERED, min(MOST_BUFFERED, BUFFERED // counts[key.queue])))
+
+    def _serve(self, partition: FairPartition) -> None:
+        assert self._group is not None
+        self._tasks[partition.key] = self._group.create_task(partition.run())
+
+    async def release(self, keys: Collection[PartitionKey]) -> None:
+        """Stop these before their leases are given up, and keep what the next owner needs."""
+        mine = [self._partitions.pop(key) for key in keys if key in self._partitions]
+        tasks = [task for partition in mine if (task := self._tasks.pop(partition.key, None)) is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for partition in mine:
+            await partition.close()
+
+    def positions(self) -> dict[PartitionKey, dict[int, int]]:
+        """Of the partitions that have been taken over: where the channel is to begin, by priority."""
+        return {key: partition.positions() for key, partition in self._partitions.items() if partition.is_started}
+
+    def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
+        """Weights by key that count instead of the tasks' own, for all that has no level yet."""
+        self._weights[queue].clear()
+        self._weights[queue].update(weights)
+
+    # triggers ---------------------------------------------------------------------------------------------------------
+
+    def room(self, lane: LaneKey) -> int:
+        """How many more triggers of the lane are taken now."""
+        partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
+        return partition.room(lane.priority) if partition is not None and partition.is_started else 0
+
+    def room_behind(self, lane: LaneKey) -> int:
+        """How many triggers of the lane are looked at again now."""
+        partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
+        return partition.room_behind(lane.priority) if partition is not None and partition.is_started else 0
+
+    def accept(self, triggers: Sequence[Trigger]) -> None:
+        """New triggers of fair queues, in the order of the channel."""
+        for partition, priority, those in self._lanes(triggers):
+            if partition is None:
+                self._forget(those)
+            else:
+                partition.accept(priority, those)
+
+    def look(self) -> None:
+        """The channel has given what it had for now."""
+        for partition in self._partitions.values():
+            partition.look()
+
+    def taken(self, triggers: Sequence[Trigger]) -> None:
+        """These have left the table, to be grabbed."""
+        for partition, priority, those in self._lanes(triggers):
+            if partition is not None:
+                partition.taken(priority, those)
+
+    def answered(self, triggers: Sequence[Trigger]) -> None:
+        """The grab of these was answered, won or lost."""
+        for partition, priority, those in self._lanes(triggers):
+            if partition is not None:
+                partition.answered(priority, those)
+
+    def returned(self, triggers: Sequence[Trigger]) -> None:
+        """Nobody knows whether these were grabbed."""
+        for partition, priority, those in self._lanes(triggers):
+            if partition is None:
+                self._forget(those)
+            else:
+                partition.returned(priority, those)
+
+    def _lanes(self, triggers: Iterable[Trigger]) -> list[tuple[FairPartition | None, int, list[Trigger]]]:
+        """By lane, with its partition if that is ours and has been taken over."""
+        lanes: dict[LaneKey, list[Trigger]] = {}
+        for trigger in triggers:
+            lanes.setdefault(LaneKey(trigger.queue, trigger.partition, trigger.priority), []).append(trigger)
+        found = []
+        for lane, those in lanes.items():
+            partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
+            is_ours = partition is not None and partition.is_started
+            found.append((partition if is_ours else None, lane.priority, those))
+        return found

@@ -1,0 +1,325 @@
+"""One owned partition of a fair queue: its lanes, and the one coroutine that writes and reads for them.
+
+New triggers are given levels (`fairlead.core.backlog`) and stay in memory while everything fits there. Beyond that they
+go into the backlog store, and what comes next by level is read back from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.clock import Clock
+from fairlead.core.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.counters import Counters
+from fairlead.core.passes import Passes
+from fairlead.core.trigger_table import TriggerTable
+from fairlead.errors import StoreUnavailable
+from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
+from fairlead.ports.backlog_store import BacklogStore, Fenced
+
+log = logging.getLogger("fairlead.fair_partition")
+
+PAGE = 2000
+"""Triggers in one write, and as many more may wait for it."""
+
+PAGE_AGAIN = 10_000
+"""Triggers looked at again at once."""
+
+AGAIN_SHARE = 0.05
+"""Looking again may take at most this share of the time."""
+
+MOST_READ = 5000
+"""Triggers read back at once."""
+
+ORDER_FIRST_SECONDS = 10.0
+"""How long a partition that was just taken over may put what it finds in order before it begins to dispatch."""
+
+_REMEMBERED = 20_000
+"""Ids of a lane that were given a level, kept to tell at once what a second look brings again."""
+
+_PAUSE_AFTER_TROUBLE = 1.0  # seconds
+
+
+@dataclass(eq=False)
+class _Lane:
+    key: LaneKey
+    backlog: Backlog
+    held_until: float
+    """Monotonic seconds: until then, or until the channel has given all it had, nothing is dispatched."""
+    is_held: bool = True
+    inbox: list[Trigger] = field(default_factory=list)
+    unlooked: list[Trigger] = field(default_factory=list)
+    """From places in the channel already passed: the store is asked first whether they have a level."""
+    look_at: float = 0.0
+    """Monotonic seconds: when more may be looked at again."""
+    write: Write | None = None
+    recent: dict[str, int] = field(default_factory=dict)
+    """Version by id of what was given a level, oldest first."""
+
+
+class FairPartition:
+    """See the module. `run()` for as long as the node owns the partition, then `close()`."""
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        store: BacklogStore,
+        table: TriggerTable,
+        weights: Mapping[str, float],
+        capacity: int,
+        changed: Callable[[], None],
+        is_behind: Callable[[LaneKey], bool],
+        room_freed: Callable[[], None],
+        forget: Callable[[Collection[Trigger]], None],
+        dispatch: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self.key = key
+        self.is_started = False
+        """It has taken over: `positions` are known."""
+        self._weights = weights
+        self._capacity = capacity
+        self._store = store
+        self._table = table
+        self._changed = changed
+        self._is_behind = is_behind
+        self._room_freed = room_freed
+        self._forget = forget
+        self._dispatch = dispatch
+        self._clock = clock
+        self._lanes: dict[int, _Lane] = {}
+        self._range_id = 0
+        self._began = 0.0
+        self._work = asyncio.Event()
+
+    # life -------------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take over, then read and write for the lanes. Fenced by another owner it starts over, if it is still wanted."""
+        while True:
+            try:
+                await self._take_over()
+                await self._serve()
+            except Fenced as fenced:
+                log.warning("another node has taken over", extra={"partition": self.key, "error": str(fenced)})
+                self.drop()
+            await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+
+    async def _take_over(self) -> None:
+        while True:
+            try:
+                found = await self._store.take_over(self.key)
+                break
+            except StoreUnavailable as error:
+                log.warning("cannot take over while the store is away", extra={"error": str(error)})
+                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+        self._range_id = found.range_id
+        self._began = self._clock.monotonic()
+        for priority, record in sorted(found.lanes.items()):
+            self._add_lane(priority, record)
+        self.is_started = True
+        self._changed()
+
+    async def close(self) -> None:
+        """After `run` was cancelled: keep what the next owner needs, unless it is the owner already."""
+        try:
+            for lane in self._lanes.values():
+                if lane.write is None:
+                    await self._store.write(lane.key, self._range_id, [], lane.backlog.record())
+        except (Fenced, StoreUnavailable) as error:
+            log.info("left without keeping its records", extra={"partition": self.key, "error": str(error)})
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget everything: another node will, or this one again."""
+        self.is_started = False
+        dropped = self._table.drop([self.key])
+        held = [t for lane in self._lanes.values() if lane.is_held for t in lane.backlog.loaded()]
+        waiting = [t for lane in self._lanes.values() for t in [*lane.inbox, *lane.unlooked]]
+        unwritten = [t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries]
+        self._lanes.clear()
+        self._forget([*dropped, *held, *waiting, *unwritten])
+        self._changed()
+
+    # what the node tells it -------------------------------------------------------------------------------------------
+
+    def positions(self) -> dict[int, int]:
+        """By priority, the place in the channel up to which every trigger has a level."""
+        return {priority: lane.backlog.read_seq for priority, lane in self._lanes.items()}
+
+    def room(self, priority: int) -> int:
+        """How many more triggers it takes from the channel now."""
+        lane = self._lanes.get(priority)
+        if lane is None:
+            return PAGE
+        waiting = len(lane.inbox) + len(lane.unlooked)
+        return 2 * PAGE - waiting if waiting <= PAGE else 0
+
+    def room_behind(self, priority: int) -> int:
+        """How many triggers it looks at again now; where much is stored that is dear, and happens less often."""
+        lane = self._lanes.get(priority)
+        if lane is None or not lane.backlog.is_stored:
+            return PAGE
+        return 0 if lane.unlooked or self._clock.monotonic() < lane.look_at else PAGE_AGAIN
+
+    def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
+        """New triggers of one lane, in the order of the channel."""
+        lane = self._lanes.get(priority) or self._add_lane(priority, LaneRecord())
+        passed = lane.backlog.read_seq
+        for trigger in triggers:
+            if lane.recent.get(trigger.id, 0) >= trigger.version:
+                continue  # what the node still knows of it is not touched
+            (lane.inbox if trigger.seq > passed else lane.unlooked).append(trigger)
+        if lane.unlooked and not lane.backlog.is_stored:
+            lane.inbox += lane.unlooked  # nothing is stored: what memory does not know is news
+            lane.unlooked = []
+        if lane.write is None and not lane.unlooked:
+            self._place(lane)
+        self._work.set()
+
+    def resize(self, capacity: int) -> None:
+        """So many triggers of each lane may be in memory."""
+        self._capacity = capacity
+        for lane in self._lanes.values():
+            lane.backlog.capacity = capacity
+
+    def look(self) -> None:
+        """The channel has given what it had for now: what was held back for it need not be any longer."""
+        for lane in self._lanes.values():
+            self._let_go(lane)
+
+    def taken(self, priority: int, triggers: Sequence[Trigger]) -> None:
+        """These have left the table, to be grabbed."""
+        self._lanes[priority].backlog.take(triggers)
+
+    def answered(self, priority: int, triggers: Sequence[Trigger]) -> None:
+        """Their grab was answered, won or lost: they are done with here."""
+        lane = self._lanes.get(priority)
+        if lane is not None:
+            lane.backlog.ack([trigger for trigger in triggers if trigger in lane.backlog])
+            self._work.set()
+
+    def returned(self, priority: int, triggers: Sequence[Trigger]) -> None:
+        """Nobody knows whether they were grabbed: they are tried again, at their place."""
+        lane = self._lanes.get(priority)
+        known = [] if lane is None else [trigger for trigger in triggers if trigger in lane.backlog]
+        if lane is not None:
+            lane.backlog.give_back(known)
+            for trigger in known:
+                self._table.push(trigger)
+        still = {trigger.id for trigger in known}
+        self._forget([trigger for trigger in triggers if trigger.id not in still])
+
+    # the coroutine ----------------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        while True:
+            self._work.clear()
+            is_busy = False
+            for _, lane in sorted(self._lanes.items()):
+                try:
+                    is_busy |= await self._step(lane)
+                    self._let_go(lane)
+                except StoreUnavailable as error:
+                    log.warning("the backlog waits while its store is away", extra={"error": str(error)})
+                    await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+                    is_busy = True
+            if not is_busy:
+                try:
+                    async with asyncio.timeout(_PAUSE_AFTER_TROUBLE):  # for what is due by the clock
+                        await self._work.wait()
+                except TimeoutError:
+                    pass
+
+    async def _step(self, lane: _Lane) -> bool:
+        """Everything the lane needs from the store now, once; False when that was nothing."""
+        backlog, key = lane.backlog, lane.key
+        if lane.unlooked:
+            asked, lane.unlooked = lane.unlooked, []
+            began = self._clock.monotonic()
+            try:
+                levelled = await self._store.levelled(key, backlog.ack_level, [(t.id, t.version) for t in asked])
+            except StoreUnavailable:
+                lane.unlooked = asked + lane.unlooked
+                raise
+            lane.look_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
+            lane.inbox += [trigger for trigger in asked if trigger.id not in levelled]
+            self._forget([trigger for trigger in asked if trigger.id in levelled])
+        if lane.inbox and lane.write is None:
+            self._place(lane)
+        if (write := lane.write) is not None:
+            try:
+                await self._store.write(key, self._range_id, write.entries, write.record)
+            except StoreUnavailable:
+                backlog.write_failed()
+                raise
+            lane.write = None
+            backlog.recorded(write.record, self._clock.monotonic())
+            self._apply(lane, backlog.written(write))
+            self._room_freed()
+            return True
+        if (read := backlog.next_read(MOST_READ)) is not None:
+            try:
+                entries = await self._store.read_above(key, read.above, read.limit)
+            except StoreUnavailable:
+                backlog.read_failed()
+                raise
+            self._apply(lane, backlog.read(entries))
+            return True
+        now = self._clock.monotonic()
+        if (through := backlog.next_delete(now)) is not None:
+            await self._store.delete_through(key, self._range_id, through)
+            backlog.deleted(through, now)
+            return True
+        if (record := backlog.next_record(now)) is not None:
+            await self._store.write(key, self._range_id, [], record)
+            backlog.recorded(record, now)
+        return False
+
+    def _place(self, lane: _Lane) -> None:
+        triggers, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
+        if not triggers:
+            return
+        recent = lane.recent
+        for trigger in triggers:
+            recent[trigger.id] = trigger.version
+        while len(recent) > _REMEMBERED:
+            del recent[next(iter(recent))]
+        placed = lane.backlog.place(triggers)
+        if isinstance(placed, Write):
+            lane.write = placed
+        else:
+            self._apply(lane, placed)
+
+    def _apply(self, lane: _Lane, changes: Changes) -> None:
+        if lane.is_held:
+            self._forget(changes.dropped)
+            return
+        if changes.dropped:
+            self._table.remove(changes.dropped)
+            self._forget(changes.dropped)
+        for trigger in changes.added:
+            self._table.push(trigger)
+        if changes.added:
+            self._dispatch()
+
+    def _let_go(self, lane: _Lane) -> None:
+        """Begin to dispatch what was held, once everything there was has its level."""
+        if not lane.is_held:
+            return
+        is_waiting = lane.inbox or lane.unlooked or lane.write is not None or self._is_behind(lane.key)
+        if not is_waiting or self._clock.monotonic() >= lane.held_until:
+            lane.is_held = False
+            self._apply(lane, Changes(lane.backlog.loaded()))
+
+    def _add_lane(self, priority: int, record: LaneRecord) -> _Lane:
+        timing = Timing(delete_acks=self._store.delete_acks, persist_seconds=self._store.persist_seconds)
+        lane = self._lanes[priority] = _Lane(
+            LaneKey(*self.key, priority),
+            Backlog(self._range_id, record, Passes(Counters(), self._weights), self._capacity, timing),
+            self._began + ORDER_FIRST_SECONDS,
+        )
+        return lane

@@ -1,0 +1,48 @@
+-- Fair queues: the backlogs of their lanes, weights set at run time; and the order of an ordering key.
+
+-- One row per owned partition: who writes must know its range id.
+CREATE TABLE fairlead_backlog_owners (
+    queue     TEXT    NOT NULL,
+    partition INTEGER NOT NULL,
+    range_id  INTEGER NOT NULL,
+    PRIMARY KEY (queue, partition)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE fairlead_backlog_lanes (
+    queue     TEXT    NOT NULL,
+    partition INTEGER NOT NULL,
+    priority  INTEGER NOT NULL,
+    record    TEXT    NOT NULL,                   -- JSON: A, R and M, virtual time, place in the channel, next passes
+    PRIMARY KEY (queue, partition, priority)
+) STRICT, WITHOUT ROWID;
+
+-- The key is the only index: rows come and go by ranges of levels, and looking for one task is rare.
+CREATE TABLE fairlead_backlog (
+    queue        TEXT    NOT NULL,
+    partition    INTEGER NOT NULL,
+    priority     INTEGER NOT NULL,
+    turn         INTEGER NOT NULL,                -- the level is (turn, id)
+    id           INTEGER NOT NULL,
+    task_id      TEXT    NOT NULL,
+    version      INTEGER NOT NULL,
+    name         TEXT    NOT NULL,
+    fairness_key TEXT    NOT NULL,
+    weight       REAL    NOT NULL,
+    ordering_key TEXT,
+    seq          INTEGER NOT NULL,                -- place in the channel
+    PRIMARY KEY (queue, partition, priority, turn, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE fairlead_weights (
+    queue        TEXT NOT NULL,
+    fairness_key TEXT NOT NULL,
+    weight       REAL NOT NULL,                   -- counts instead of the tasks' own
+    PRIMARY KEY (queue, fairness_key)
+) STRICT, WITHOUT ROWID;
+
+-- The run_at a task of an ordering key was submitted or rescheduled with: its place among the tasks of the key, which no
+-- retry changes. NULL when it stands outside the order.
+ALTER TABLE fairlead_tasks ADD COLUMN order_at INTEGER;
+UPDATE fairlead_tasks SET order_at = run_at WHERE ordering_key IS NOT NULL;
+DROP INDEX fairlead_tasks_order;
+CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, order_at, id) WHERE ordering_key IS NOT NULL;

@@ -1,0 +1,64 @@
+-- Statements of the fair backlog on PostgreSQL.
+
+-- name: take_over
+INSERT INTO fairlead_backlog_owners (queue, partition, range_id) VALUES ($1, $2, 1)
+ON CONFLICT (queue, partition) DO UPDATE SET range_id = fairlead_backlog_owners.range_id + 1
+RETURNING range_id
+
+-- name: fence
+SELECT range_id FROM fairlead_backlog_owners WHERE queue = $1 AND partition = $2 FOR SHARE
+
+-- name: lanes
+SELECT priority, record FROM fairlead_backlog_lanes WHERE queue = $1 AND partition = $2
+
+-- name: write
+-- $1 queue, $2 partition, $3 priority; columns: $4 turn, $5 id, $6 task_id, $7 version, $8 name, $9 fairness_key,
+-- $10 weight, $11 ordering_key, $12 seq
+INSERT INTO fairlead_backlog (queue, partition, priority, turn, id, task_id, version, name, fairness_key, weight,
+       ordering_key, seq)
+SELECT $1, $2, $3, e.*
+  FROM unnest($4::bigint[], $5::bigint[], $6::uuid[], $7::integer[], $8::text[], $9::text[], $10::double precision[],
+              $11::text[], $12::bigint[]) AS e
+ON CONFLICT DO NOTHING
+
+-- name: keep_record
+INSERT INTO fairlead_backlog_lanes (queue, partition, priority, record) VALUES ($1, $2, $3, $4)
+ON CONFLICT (queue, partition, priority) DO UPDATE SET record = excluded.record
+
+-- name: read_above
+SELECT turn, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq
+  FROM fairlead_backlog
+ WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) > ($4, $5)
+ ORDER BY turn, id
+ LIMIT $6
+
+-- name: delete_through
+DELETE FROM fairlead_backlog WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) <= ($4, $5)
+
+-- name: levelled
+-- $1: ids; walks the lane
+SELECT task_id::text, version
+  FROM fairlead_backlog
+ WHERE queue = $2 AND partition = $3 AND priority = $4 AND (turn, id) > ($5, $6) AND task_id IN (SELECT unnest($1::uuid[]))
+
+-- name: owners
+SELECT o.queue, o.partition, o.range_id, l.priority, l.record
+  FROM fairlead_backlog_owners o
+  LEFT JOIN fairlead_backlog_lanes l ON l.queue = o.queue AND l.partition = o.partition
+ ORDER BY o.queue, o.partition, l.priority
+
+-- name: ahead
+SELECT count(*), count(DISTINCT fairness_key)
+  FROM fairlead_backlog
+ WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) > ($4, $5) AND (turn, id) < ($6, $7)
+
+-- name: entry
+SELECT turn, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq
+  FROM fairlead_backlog
+ WHERE task_id = $1::text::uuid AND queue = $2 AND partition = $3 AND priority = $4
+ ORDER BY turn DESC, id DESC
+ LIMIT 1
+
+-- name: count
+SELECT count(*)
+  FROM fairlead_backlog WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) > ($4, $5)

@@ -1,0 +1,121 @@
+"""The backlog store over SQL, on SQLite and PostgreSQL: the fence is looked at in the transaction of each write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
+from fairlead.ports.backlog_store import Fenced, Ownership
+from fairlead.ports.statements import Many, Row, Statement, Steps
+from fairlead.stores.sql_file import load
+from fairlead.stores.sql_store import SqlTaskStore, batch, canonical
+
+_record = msgspec.json.Decoder(LaneRecord)
+_encode = msgspec.json.encode
+
+
+class SqlBacklogStore:
+    """See `fairlead.ports.backlog_store.BacklogStore`. It lives in the tables of a task store's database."""
+
+    persist_seconds = 5.0
+    delete_acks = 2000
+
+    def __init__(self, store: SqlTaskStore) -> None:
+        self._database = store.database
+        self._sql = load(f"{self._database.dialect}_backlog.sql")
+
+    async def take_over(self, partition: PartitionKey) -> Ownership:
+        return await self._database.run_async(self._take_over(partition))
+
+    def _take_over(self, partition: PartitionKey) -> Steps[Ownership]:
+        # The update waits for a write of the owner before; what that one wrote is there when the records are read.
+        range_id = (yield self._statement("take_over", *partition))[0][0]
+        rows = yield self._statement("lanes", *partition)
+        return Ownership(range_id, {priority: _record.decode(record) for priority, record in rows})
+
+    async def write(self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord) -> None:
+        await self._database.run_async(self._write(lane, range_id, entries, record), durable=bool(entries))
+
+    def _write(self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord) -> Steps[None]:
+        yield from self._fenced(lane, range_id)
+        if entries:
+            rows = [
+                (*(t.level or ()), t.id, t.version, t.name, t.fairness_key, t.weight, t.ordering_key, t.seq)
+                for t in entries
+            ]
+            if self._database.dialect == "sqlite":
+                yield Many(self._sql["write"], [(*lane, *row) for row in rows])
+            else:
+                yield self._statement("write", *lane, *map(list, zip(*rows, strict=True)))
+        yield self._statement("keep_record", *lane, _encode(record).decode())
+
+    def _fenced(self, lane: LaneKey, range_id: int) -> Steps[None]:
+        found = yield self._statement("fence", lane.queue, lane.partition)
+        if not found or found[0][0] != range_id:
+            raise Fenced(f"partition {lane.partition} of {lane.queue} was taken over: range id {range_id} is void")
+
+    async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
+        return await self._database.read(self._read_above(lane, level, limit))
+
+    def _read_above(self, lane: LaneKey, level: Level, limit: int) -> Steps[list[Trigger]]:
+        return [_trigger(lane, row) for row in (yield self._statement("read_above", *lane, *level, limit))]
+
+    async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
+        # Not durable on its own: a power cut that undoes it leaves rows that are deleted again.
+        await self._database.run_async(self._delete_through(lane, range_id, level), durable=False)
+
+    def _delete_through(self, lane: LaneKey, range_id: int, level: Level) -> Steps[None]:
+        yield from self._fenced(lane, range_id)
+        yield self._statement("delete_through", *lane, *level)
+
+    async def levelled(self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]) -> set[str]:
+        return await self._database.read(self._levelled(lane, above, tasks))
+
+    def _levelled(self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]) -> Steps[set[str]]:
+        ids = [task_id for task_id, _ in tasks]
+        given = batch(ids) if self._database.dialect == "sqlite" else ids
+        found = {(row[0], row[1]) for row in (yield self._statement("levelled", given, *lane, *above))}
+        return {task_id for task_id, version in tasks if (task_id, version) in found}
+
+    async def records(self) -> dict[PartitionKey, Ownership]:
+        return await self._database.read(self._records())
+
+    def _records(self) -> Steps[dict[PartitionKey, Ownership]]:
+        found: dict[PartitionKey, Ownership] = {}
+        for queue, partition, range_id, priority, record in (yield self._statement("owners")):
+            owned = found.setdefault(PartitionKey(queue, partition), Ownership(range_id, {}))
+            if priority is not None:
+                owned.lanes[priority] = _record.decode(record)
+        return found
+
+    async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
+        tasks, keys = (await self._database.read(self._rows("ahead", *lane, *above, *through)))[0]
+        return tasks, keys
+
+    async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
+        rows = await self._database.read(self._rows("entry", canonical(task_id), *lane))
+        return _trigger(lane, rows[0]) if rows else None
+
+    async def count(self, lane: LaneKey, above: Level) -> int:
+        count: int = (await self._database.read(self._rows("count", *lane, *above)))[0][0]
+        return count
+
+    async def close(self) -> None:
+        """The task store closes the database."""
+
+    def _rows(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
+        return (yield self._statement(name, *params))
+
+    def _statement(self, name: str, *params: Any) -> Statement:
+        return Statement(self._sql[name], params)
+
+
+def _trigger(lane: LaneKey, row: Row) -> Trigger:
+    turn, number, task_id, version, name, fairness_key, weight, ordering_key, seq = row
+    return Trigger(
+        task_id, version, lane.queue, lane.partition, name, lane.priority, fairness_key, weight, ordering_key,
+        TriggerPath.SPILL, seq, Level(turn, number),
+    )  # fmt: skip
