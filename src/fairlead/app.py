@@ -117,6 +117,7 @@ class App:
         transactional: bool = ...,
         keep_result: bool = ...,
         executor: str | None = ...,
+        on_failure: str = ...,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -132,12 +133,15 @@ class App:
         transactional: bool = False,
         keep_result: bool = False,
         executor: str | None = None,
+        on_failure: str = "hold",
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
         """Register a sync or async function as a task; its name is the function's unless `name` says otherwise.
 
         `timeout`: seconds one run may take; short for `processing=Processing(timeout=...)`.
         `transactional`: the function gets `connection`, and what it writes there, the tasks it submits and its completion
         commit in one transaction. `keep_result`: `handle.result()` answers its return value.
+        `on_failure`: what becomes of the later tasks of its ordering key when its tries are used up: "hold" them until
+        a person retries, fails or cancels it, or "skip" it. While it has tries left, it holds them in either case.
         Raises ConfigurationError for a name taken or a function whose arguments cannot travel.
         """
         if processing is not None and timeout is not None:
@@ -159,6 +163,7 @@ class App:
                 transactional=transactional,
                 keep_result=keep_result,
                 executor=executor,
+                on_failure=on_failure,
             )
             self.handlers[task_name] = handler
             if queue not in self.queues:

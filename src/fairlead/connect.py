@@ -37,7 +37,9 @@ def connect(url: str, channel: str | None, coordinator: str | None, backlog: str
     if coordinator not in (None, "database", "database://"):
         raise ConfigurationError(f"coordinator {coordinator!r} is unknown; use 'database' (default)")
     bell = _memory_bell() if channel == "memory://" else _bell(store)
-    return Connections(store, backlog_store(backlog, store), bell, DatabaseChannel(store, bell, clock), DatabaseCoordinator(store))
+    return Connections(
+        store, backlog_store(backlog, store), bell, DatabaseChannel(store, bell, clock), DatabaseCoordinator(store)
+    )
 
 
 def backlog_store(url: str | None, store: SqlTaskStore) -> BacklogStore:

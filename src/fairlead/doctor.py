@@ -12,10 +12,12 @@ from fairlead.clock import MICROS, to_datetime
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import lease_of
 from fairlead.errors import UnknownTask
-from fairlead.model import PartitionKey, State, TaskRecord
+from fairlead.model import LaneKey, PartitionKey, State, TaskRecord
 from fairlead.ports.coordinator import Lease
 
 Severity = Literal["ok", "note", "problem"]
+
+_EVERY_KEY = 1_000_000
 
 OLD_SECONDS = 300
 """A SUBMITTED task that waits longer than this is worth a note."""
@@ -157,17 +159,44 @@ async def explain(app: App, task_id: str) -> list[Finding]:
                 f"`fairlead queues resume {record.queue}`",
             )
         )
+    if record.ordering_key is not None:
+        heads = await store.database.read(store.ordered([(record.queue, record.ordering_key)], 1))
+        if heads and heads[0][0].id != record.id:
+            head, state = heads[0]
+            cure = f"`fairlead tasks retry {head.id}`, `fail` or `cancel`" if state == State.ERROR else None
+            what = f"SUBMITTED, and its ordering key {record.ordering_key!r} is held by {head.id}, which is {state}"
+            return [*found, Finding("problem" if state == State.ERROR else "ok", what, cure)]
     lease = leases.get(lease_of(PartitionKey(record.queue, record.partition)))
-    ahead = await store.database.read(store.ahead(task_id))
-    where = f"SUBMITTED in partition {record.partition} of {record.queue}, {ahead:,} tasks ahead of it"
+    where = f"SUBMITTED in partition {record.partition} of {record.queue}"
+    who = "read by nobody" if lease is None else f"owner {lease.owner}"
+    place, cure = await _place(app, record)
     if lease is None:
-        found.append(Finding("problem", f"{where}, read by nobody", "start `fairlead worker` for this queue"))
+        found.append(Finding("problem", f"{where}, {who}, {place}", "start `fairlead worker` for this queue"))
     else:
-        found.append(
-            Finding(
-                "ok",
-                f"{where}, read by {lease.owner} (range id {lease.range_id})",
-                "if nothing is ahead of it, it waits for a limit of its task or queue",
-            )
-        )
+        found.append(Finding("ok", f"{where}, {who}, {place}", cure))
     return found
+
+
+async def _place(app: App, record: TaskRecord) -> tuple[str, str]:
+    """Where a task stands among the others of its partition, and what that means."""
+    store, backlog = app.store, app.connections.backlog
+    lane = LaneKey(record.queue, record.partition, record.priority)
+    owned = (await backlog.records()).get(PartitionKey(record.queue, record.partition))
+    kept = None if owned is None else owned.lanes.get(record.priority)
+    entry = None if kept is None else await backlog.entry(lane, record.id)
+    limits = "if nothing is ahead of it, it waits for a limit of its task or queue, or for its ordering key"
+    if owned is None or kept is None or entry is None or entry.level is None:
+        ahead = await store.database.read(store.ahead(record.id))
+        if owned is None:
+            return f"{ahead:,} tasks arrived before it", limits
+        return f"in its owner's memory, at most {ahead:,} tasks ahead of it", limits
+    tasks, keys = await backlog.ahead(lane, kept.ack_level, entry.level)
+    loads, _ = await store.database.read(store.heaviest_keys(record.queue, _EVERY_KEY))
+    share = next((load.share for load in loads if load.fairness_key == record.fairness_key), 0.0)
+    level = f"({entry.level.turn}, {entry.level.id})"
+    if tasks == 0:
+        return (
+            f"level {level}, nothing ahead of it",
+            "it waits for a limit of its task or queue, or for its ordering key",
+        )
+    return f"level {level}, {tasks:,} tasks ahead of it from {keys:,} keys, its key's share {share:.1%}", limits

@@ -42,6 +42,7 @@ class Handler:
         transactional: bool = False,
         keep_result: bool = False,
         executor: str | None = None,
+        on_failure: str = "hold",
     ) -> None:
         self.function = function
         self.name = name
@@ -51,6 +52,9 @@ class Handler:
         self.concurrency = concurrency
         self.transactional = transactional
         self.keep_result = keep_result
+        if on_failure not in ("hold", "skip"):
+            raise ConfigurationError(f"task {name!r}: on_failure {on_failure!r}: use 'hold' or 'skip'")
+        self.skips_failed = on_failure == "skip"
         self.is_async = inspect.iscoroutinefunction(function)
         self.executor = self._executor(executor)
         injected = frozenset({"connection"}) if transactional else frozenset()

@@ -11,8 +11,8 @@ import msgspec
 from fairlead.clock import to_micros
 from fairlead.core.payload import unpack
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownQueue, UnknownTask
-from fairlead.model import FINAL_STATES, AttemptRecord, State, TaskRecord
-from fairlead.ports.task_store import NodeRecord, QueueStatus, TaskFilter
+from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
+from fairlead.ports.task_store import KeyLoad, NodeRecord, QueueStatus, TaskFilter
 from fairlead.ports.wake import Wake
 
 if TYPE_CHECKING:
@@ -148,6 +148,28 @@ class Management:
     def unpause(self, queue: str) -> None:
         """Start them again. Raises UnknownQueue."""
         self._pause(queue, False)
+
+    def weights(self, queue: str) -> dict[str, float]:
+        """The weights set at run time, by fairness key."""
+        weights: dict[str, float] = self._database.look(self._store.weights(queue))
+        return weights
+
+    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> None:
+        """Give a key this weight (0.001 to 1000) instead of its tasks' own, for all of them that have no level yet; it
+        holds within seconds, in the whole cluster. None takes it back. Raises UnknownQueue, InvalidTask."""
+        if weight is not None and not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+            raise InvalidTask(f"weight {weight!r}: use {MIN_WEIGHT} to {MAX_WEIGHT:g}")
+        if not self._database.run(self._store.set_weight(queue, fairness_key, weight)):
+            raise UnknownQueue(
+                f"no queue named {queue!r} is known to any node"
+                + ("" if weight is not None else ", or it has no such weight")
+            )
+        self._announce_control()
+
+    def heaviest_keys(self, queue: str, limit: int = 10) -> tuple[list[KeyLoad], int]:
+        """The fairness keys with most tasks that may run now, and how many keys have any."""
+        found: tuple[list[KeyLoad], int] = self._database.look(self._store.heaviest_keys(queue, limit))
+        return found
 
     # how --------------------------------------------------------------------------------------------------------------
 

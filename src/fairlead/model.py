@@ -161,6 +161,8 @@ class Trigger(msgspec.Struct, frozen=True, gc=False):
     """Its place in the channel that carried it (ready_seq on the database channel)."""
     level: Level | None = None
     """Its place in a fair backlog; None in a fifo queue, and before it is given."""
+    order_at: int = 0
+    """With its id, its place among the tasks of its ordering key (microseconds), as far as is known."""
 
 
 class GrabbedTask(msgspec.Struct, frozen=True, gc=False):
@@ -204,6 +206,8 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     spends_try: bool = True
     """False for a snooze and for a task handed back unrun at shutdown."""
     resets_tries: bool = False
+    leaves_order: bool = False
+    """The tasks of its ordering key need no longer wait for it."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True):

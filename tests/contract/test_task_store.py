@@ -129,15 +129,15 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
     assert wake.due is None
     records = listed(store)
     assert [record.id for record in records] == [task.id for task in tasks]
-    record = records[-1]
+    record = records[0]
     assert record == TaskRecord(
-        tasks[-1].id, AWKWARD, 3, AWKWARD, State.SUBMITTED, 1, 0, 0, 0, AWKWARD, 0.001, AWKWARD, None, NOW, NOW - 5,
-        NOW, None, None, None, None, '{"a":"b"}', len(tasks[-1].payload),
+        tasks[0].id, AWKWARD, 3, AWKWARD, State.SUBMITTED, 1, 0, 0, 0, AWKWARD, 0.001, AWKWARD, None, NOW, NOW - 5,
+        NOW, None, None, None, None, '{"a":"b"}', len(tasks[0].payload),
     )  # fmt: skip
-    assert store.database.run(store.payload(record.id)) == (tasks[-1].payload, "json+zlib")
-    task = (await grabbed(store, tasks[-1:]))[0]
+    assert store.database.run(store.payload(record.id)) == (tasks[0].payload, "json+zlib")
+    task = (await grabbed(store, tasks[:1]))[0]
     assert msgspec.structs.replace(task, row=0, batch=0) == GrabbedTask(
-        record.id, 2, 1, 1, tasks[-1].payload, "json+zlib", NOW, True, '{"a":"b"}'
+        record.id, 2, 1, 1, tasks[0].payload, "json+zlib", NOW, True, '{"a":"b"}'
     )
     await store.complete(AWKWARD, [done(task)])
     assert shown(store, record.id).state is State.PROCESSING  # another node's name, however awkward, completes nothing
@@ -307,9 +307,11 @@ async def test_a_grab_needs_the_version_and_the_state(store: Store) -> None:
 async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store) -> None:
     tasks = make(3, fairness_key="acme", ordering_key="o", weight=2.0)
     submit(store, tasks)
-    held = await grabbed(store, tasks)
-    completed = await store.complete("node-1", [done(task) for task in held])
-    assert completed.refused == []
+    for task in tasks:  # those of one ordering key one at a time, in order
+        (held,) = await grabbed(store, tasks)
+        assert held.id == task.id
+        completed = await store.complete("node-1", [done(held)])
+        assert completed.refused == []
     assert listed(store) == []
     attempt = history(store, tasks[0].id)[0]
     assert attempt == AttemptRecord(
@@ -700,12 +702,12 @@ async def test_a_persons_end_writes_an_attempt(store: Store) -> None:
 
 async def test_queues_are_known_counted_and_paused(store: Store) -> None:
     run = store.database.run
-    assert await store.register_queues({"mail": 4, AWKWARD: 1}) == {"mail": (4, False), AWKWARD: (1, False)}
-    assert await store.register_queues({"mail": 2}) == {"mail": (4, False)}
-    assert await store.register_queues({"mail": 6}) == {"mail": (6, False)}
+    assert await store.register_queues({"mail": 4, AWKWARD: 1}) == {"mail": (4, False, 0), AWKWARD: (1, False, 0)}
+    assert await store.register_queues({"mail": 2}) == {"mail": (4, False, 0)}
+    assert await store.register_queues({"mail": 6}) == {"mail": (6, False, 0)}
     assert run(store.pause("nobody named it", True)) is False
     assert run(store.pause("mail", True)) is True
-    assert await store.register_queues({"mail": 6}) == {"mail": (6, True)}
+    assert await store.register_queues({"mail": 6}) == {"mail": (6, True, 0)}
     tasks = make(3)
     submit(store, tasks + make(2, run_at=NOW + SECOND) + make(1, queue="unregistered"))
     await grabbed(store, tasks[:1])

@@ -119,7 +119,11 @@ def test_workers_live_through_a_restart_of_postgresql(tmp_path: Path, postgres_s
         numbers = range(3000)
         with Crew(url, tmp_path, 2) as crew:
             submit(app, "work", numbers)
-            time.sleep(1.5)
+            deadline = time.monotonic() + PATIENCE
+            while (
+                not crew.runs() and time.monotonic() < deadline
+            ):  # a worker that finds no server at its start gives up
+                time.sleep(0.05)
             server.restart("immediate")
             wait_until_finished(app, crew)
             assert [process.poll() for process in crew.processes] == [None, None]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.booking import SHORTEST_WAIT, Booking, PolicyFailed
+from fairlead.core.booking import SHORTEST_WAIT, Booking, OrderingKey, PolicyFailed
 from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, LimitTree, RateLimit
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
@@ -57,6 +57,11 @@ class Broken:
 # the whole chain ------------------------------------------------------------------------------------------------------
 
 
+def settle(slots: Booking, one: Trigger) -> list[Hashable]:
+    """The end of its run is in the store."""
+    return [] if one.ordering_key is None else slots.give_turn(OrderingKey(one.queue, one.ordering_key))
+
+
 def test_a_booking_takes_a_slot_of_the_node_and_gives_it_back() -> None:
     slots = booking(slots=2)
     assert slots.book(trigger(1), 0) is None and slots.room == 1
@@ -85,12 +90,13 @@ def test_after_all_is_given_back_every_limit_is_empty(steps: list[tuple[str, str
             booked.append(one)
         if gives_back and booked:
             slots.free(booked[0], n)
-            slots.settle(booked.pop(0))
+            settle(slots, booked.pop(0))
         assert slots.room == 6 - len(booked)
         assert len({t.ordering_key for t in booked if t.ordering_key}) == sum(1 for t in booked if t.ordering_key)
         assert tree.running().get(("total", ""), 0) == len(booked)
     for one in booked:
         slots.unbook(one, 0)
+        settle(slots, one)
     assert slots.room == 6 and tree.running() == {}
     assert [slots.book(trigger(n, "mail", f"k{n}"), 0) for n in range(4)] == [None] * 4
 
@@ -104,9 +110,23 @@ def test_triggers_of_one_ordering_key_run_one_at_a_time_and_hold_back_only_their
     assert slots.book(b1, 0) is None
     assert slots.column(a1) != slots.column(b1)
     assert slots.free(a1, 0) == [] and slots.book(a2, 0) is not None  # its end is not in the store yet
-    assert slots.settle(a1) == [stopped.limit]
+    assert settle(slots, a1) == [stopped.limit]
     assert slots.book(a2, 0) is None
-    assert slots.unbook(a2, 0) == [stopped.limit]  # a booking without a run has nothing to wait for
+    assert slots.unbook(a2, 0) == [] and slots.book(b1, 0) is not None
+    assert settle(slots, a2) == [stopped.limit]
+
+
+def test_a_turn_is_kept_for_one_task_of_an_ordering_key_and_for_no_other() -> None:
+    slots = booking()
+    a1, a2 = trigger(1, ordering_key="a"), trigger(2, "mail", ordering_key="a")
+    assert slots.book(a1, 0) is None
+    slots.free(a1, 0)
+    slots.keep_turn(OrderingKey("q", "a"), a1.id)  # it failed and will be tried again
+    assert slots.has_turn(a1) and not slots.has_turn(a2)
+    assert slots.book(a2, 0) is not None
+    assert slots.book(a1, 0) is None and slots.book(a1, 0) is not None  # once
+    slots.free(a1, 0)
+    assert settle(slots, a1) and slots.book(a2, 0) is None
 
 
 def test_an_empty_ordering_key_is_a_key_and_none_is_not() -> None:

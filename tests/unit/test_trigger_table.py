@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from itertools import count
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.booking import Booking, PolicyFailed
+from fairlead.core.booking import Booking, OrderingKey, PolicyFailed
 from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, LimitTree, RateLimit
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.model import PartitionKey, Trigger
@@ -103,8 +105,35 @@ def test_an_ordering_key_holds_back_only_its_own() -> None:
     assert ids(table) == []
     table.freed(booking.free(a0, 0))
     assert ids(table) == []
-    table.freed(booking.settle(a0))
+    table.freed(booking.give_turn(OrderingKey("q", "a")))
     assert ids(table) == ["a1"]
+
+
+def test_tasks_of_an_ordering_key_come_in_its_order_and_a_failed_head_before_its_followers() -> None:
+    table, booking = table_of()
+    key = OrderingKey("q", "a")
+    late, early = (msgspec.structs.replace(trigger(n, ordering_key="a"), order_at=n) for n in (2, 1))
+    table.push(late)
+    table.push(early)
+    assert ids(table) == ["1"]
+    table.freed(booking.free(early, 0))
+    booking.keep_turn(key, early.id)
+    assert ids(table) == []
+    table.push(msgspec.structs.replace(early, version=3))
+    assert ids(table) == ["1"]
+    table.freed(booking.free(early, 0) + booking.give_turn(key))
+    assert ids(table) == ["2"]
+
+
+def test_an_ordering_keys_turn_may_be_at_a_lower_priority() -> None:
+    table, booking = table_of()
+    first, second = (
+        msgspec.structs.replace(trigger(n, priority=p, ordering_key="a"), order_at=n) for n, p in ((1, 9), (2, 0))
+    )
+    table.push(first)
+    table.push(second)
+    booking.keep_turn(OrderingKey("q", "a"), first.id)
+    assert ids(table) == ["1"]
 
 
 # parking --------------------------------------------------------------------------------------------------------------
@@ -428,18 +457,25 @@ def test_the_table_gives_out_exactly_what_trying_every_trigger_in_order_would(
     table, model = TriggerTable(_limits()), _Everything(_limits())
     now = 0.0
     running: list[Trigger] = []
+    pushes = count(1)
+
+    def push(one: Trigger) -> None:
+        one = msgspec.structs.replace(one, order_at=next(pushes))
+        table.push(one)
+        model.triggers.append(one)
 
     def give_back(one: Trigger, ran: bool) -> None:
         for booking in (table._booking, model.booking):
-            limits = booking.free(one, now) + booking.settle(one) if ran else booking.unbook(one, now)
+            limits = booking.free(one, now) if ran else booking.unbook(one, now)
+            if one.ordering_key is not None:
+                limits += booking.give_turn(OrderingKey(one.queue, one.ordering_key))
             if booking is table._booking:
                 table.freed(limits)
 
     for what, value in steps:
         if what == "push":
             assert isinstance(value, Trigger)
-            table.push(value)
-            model.triggers.append(value)
+            push(value)
         elif what in ("take", "lose"):
             assert isinstance(value, int)
             taken, failed = table.take(value, now)
@@ -448,8 +484,7 @@ def test_the_table_gives_out_exactly_what_trying_every_trigger_in_order_would(
                 for one in taken:
                     give_back(one, ran=False)
                 for one in taken:
-                    table.push(one)
-                    model.triggers.append(one)
+                    push(one)
             else:
                 running += taken
         elif what == "free" and running:

@@ -97,10 +97,10 @@ class DatabaseChannel:
             if is_news:
                 return ()
             if self._clock.monotonic() >= self._sweep_at:
-                for lane in list(self._lanes.values()):
-                    if lane.sweep_seq is not None and (space := room.behind(lane.key)) > 0:
-                        if found := await self._sweep(lane, space):
-                            return found
+                for lane in [lane for lane in self._lanes.values() if lane.sweep_seq is not None]:
+                    space = room.behind(lane.key)
+                    if space > 0 and (found := await self._sweep(lane, space)):
+                        return found
             await self._wait()
 
     async def close(self) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+from collections.abc import Awaitable
+from typing import Annotated, TypeVar
 
 import typer
 
 from fairlead.app import App
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
+from fairlead.errors import InvalidTask
+from fairlead.overview import overview
 from fairlead.stores.migrate import print_sql
 
-queues = typer.Typer(invoke_without_command=True, help="Look at queues; pause and resume them in the whole cluster.")
+queues = typer.Typer(
+    invoke_without_command=True, help="Look at queues; pause and resume them, and set weights, in the whole cluster."
+)
 
+T = TypeVar("T")
 Url = Annotated[str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
@@ -61,6 +68,80 @@ def resume(queue: str, url: Url = None) -> None:
     with one_line_errors():
         App(url).management.unpause(queue)
         print(f"resumed: {queue}")
+
+
+@queues.command("show")
+def show(
+    queue: str,
+    url: Url = None,
+    keys: Annotated[int, typer.Option(min=1, help="How many of the heaviest fairness keys.")] = 10,
+    json: Json = False,
+) -> None:
+    """Its partitions with their owners and backlogs, and the fairness keys with most tasks.
+
+    A, R and M: dispatched, read and written so far, as levels (pass, id). Buffer: triggers in the owner's memory.
+
+    Example: fairlead queues show payouts --json
+    """
+    with one_line_errors():
+        app = App(url)
+        found = asyncio.run(_with_stores(app, overview(app, queue, keys)))
+        if json:
+            as_json(
+                {
+                    **readable(found.status),
+                    "partitions": found.partitions,
+                    "heaviest": found.heaviest,
+                    "keys": found.keys,
+                }
+            )
+            return
+        rows = []
+        for partition in found.partitions:
+            owner = (partition.partition, partition.owner or "nobody", partition.range_id)
+            rows += [
+                (
+                    *owner,
+                    lane.priority,
+                    *map(tuple, (lane.ack_level, lane.read_level, lane.max_level)),
+                    lane.buffered,
+                    lane.stored,
+                )
+                for lane in partition.lanes
+            ] or [(*owner, *[None] * 6)]
+        as_table(("partition", "owner", "range id", "priority", "A", "R", "M", "buffer", "stored"), rows)
+        print(f"\n{found.status.submitted} tasks may run, of {found.keys} fairness keys")
+        as_table(
+            ("fairness key", "tasks", "weight", "share"),
+            [(load.fairness_key, load.tasks, f"{load.weight:g}", f"{load.share:.1%}") for load in found.heaviest],
+        )
+
+
+@queues.command("weight")
+def weight(
+    queue: str,
+    key: Annotated[str, typer.Argument(help="The fairness key.")],
+    value: Annotated[float | None, typer.Argument(metavar="[WEIGHT]", help="Its share: 0.001 to 1000.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Let the tasks' own weights count again.")] = False,
+    url: Url = None,
+) -> None:
+    """Give a fairness key a weight that counts instead of its tasks' own, for all of them not yet given a place.
+
+    Example: fairlead queues weight payouts acme 2.5; fairlead queues weight payouts acme --clear
+    """
+    with one_line_errors():
+        if (value is None) is not clear:
+            raise InvalidTask("give a weight, or --clear")
+        App(url).management.set_weight(queue, key, value)
+        print(f"{queue} {key}: " + ("the tasks' own weights count again" if value is None else f"weight {value:g}"))
+
+
+async def _with_stores(app: App, looking: Awaitable[T]) -> T:
+    try:
+        return await looking
+    finally:
+        await app.connections.backlog.close()
+        await app.connections.store.database.close_async()
 
 
 def migrate(

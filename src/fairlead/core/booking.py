@@ -56,8 +56,11 @@ class Booking:
         self._slots = slots
         self._booked = 0
         self._chains = _Chains()
-        self._ordering_keys: set[OrderingKey] = set()
-        """Those of which a trigger is booked."""
+        self._ordering_keys: dict[OrderingKey, str] = {}
+        """By key, the id of the task whose turn it is."""
+        self._awaited: set[OrderingKey] = set()
+        """Those whose turn is kept for a task that is not booked now: it failed and waits for its next try, or runs
+        elsewhere."""
 
     @property
     def room(self) -> int:
@@ -97,7 +100,8 @@ class Booking:
             return None
         # The ordering key comes first: of all limits it is the narrowest, so a parked trigger waits for what it needs.
         ordering_key = OrderingKey(trigger.queue, trigger.ordering_key) if trigger.ordering_key is not None else None
-        if ordering_key in self._ordering_keys:
+        whose = None if ordering_key is None else self._ordering_keys.get(ordering_key)
+        if whose is not None and (whose != trigger.id or ordering_key not in self._awaited):
             return Full(ordering_key)
         for place, policy in enumerate(chain):
             try:
@@ -111,26 +115,37 @@ class Booking:
                 self._give_back(chain[:place], "unbook", trigger, now)
                 return full
         if ordering_key is not None:
-            self._ordering_keys.add(ordering_key)
+            self._ordering_keys[ordering_key] = trigger.id
+            self._awaited.discard(ordering_key)
         self._booked += 1
         return None
 
-    def free(self, trigger: Trigger, now: float) -> list[Hashable]:
-        """The run has ended; answers the limits that have room again. Exactly once for each booking, or `unbook`.
-        An ordering key stays booked until `settle`."""
-        return self._release("free", trigger, now)
+    def keep_turn(self, ordering_key: OrderingKey, task_id: str) -> None:
+        """Until `give_turn`, no other task of the key can be booked."""
+        self._ordering_keys[ordering_key] = task_id
+        self._awaited.add(ordering_key)
 
-    def settle(self, trigger: Trigger) -> list[Hashable]:
-        """The end of the run is in the store: only now may the next task of its ordering key be grabbed."""
-        if trigger.ordering_key is None:
-            return []
-        ordering_key = OrderingKey(trigger.queue, trigger.ordering_key)
-        self._ordering_keys.discard(ordering_key)
+    def give_turn(self, ordering_key: OrderingKey) -> list[Hashable]:
+        """It is nobody's turn: whoever is first may be booked. Answers the limit that has room again."""
+        self._ordering_keys.pop(ordering_key, None)
+        self._awaited.discard(ordering_key)
         return [ordering_key]
 
+    def has_turn(self, trigger: Trigger) -> bool:
+        """Its ordering key waits for this very task."""
+        return (
+            trigger.ordering_key is not None
+            and self._ordering_keys.get(OrderingKey(trigger.queue, trigger.ordering_key)) == trigger.id
+        )
+
+    def free(self, trigger: Trigger, now: float) -> list[Hashable]:
+        """The run has ended; answers the limits that have room again. Exactly once for each booking, or `unbook`.
+        Its ordering key stays booked: its end must be in the store before the next one's turn comes."""
+        return self._release("free", trigger, now)
+
     def unbook(self, trigger: Trigger, now: float) -> list[Hashable]:
-        """The booking led to no run; answers the limits that have room again."""
-        return self._release("unbook", trigger, now) + self.settle(trigger)
+        """The booking led to no run; answers the limits that have room again. Its ordering key stays booked."""
+        return self._release("unbook", trigger, now)
 
     def _release(self, how: Literal["free", "unbook"], trigger: Trigger, now: float) -> list[Hashable]:
         self._booked -= 1

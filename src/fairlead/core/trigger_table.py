@@ -6,24 +6,29 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from heapq import heapify, heappop, heappush
 
-from fairlead.core.booking import Booking, PolicyFailed
+from fairlead.core.booking import Booking, OrderingKey, PolicyFailed
 from fairlead.core.passes import STRIDE_SCALE
 from fairlead.model import LaneKey, PartitionKey, Trigger
 
 _Order = tuple[int, int, int]
 """(rank, id of the level or 0, number of the push): no two triggers of a table share it."""
 
+_Entry = tuple[tuple[int | str, ...], _Order, Trigger]
+"""(what sorts it within its column, its order among all, the trigger)."""
+
 
 class _Column:
-    """Triggers that the same limits stop, first to last. A fifo column is filled at its end; a fair one is a heap."""
+    """Triggers that the same limits stop, first to last: by arrival, by level, or in the order of their ordering key."""
 
-    __slots__ = ("behind", "entries", "is_fair", "key", "line", "place", "priority", "released_by")
+    __slots__ = ("behind", "entries", "is_sorted", "key", "line", "ordering_key", "place", "priority", "released_by")
 
-    def __init__(self, priority: int, key: Hashable, is_fair: bool) -> None:
+    def __init__(self, priority: int, key: Hashable, trigger: Trigger) -> None:
         self.priority = priority
         self.key = key
-        self.is_fair = is_fair
-        self.entries: deque[tuple[_Order, Trigger]] | list[tuple[_Order, Trigger]] = [] if is_fair else deque()
+        self.ordering_key = None if trigger.ordering_key is None else OrderingKey(trigger.queue, trigger.ordering_key)
+        self.is_sorted = trigger.level is not None or trigger.ordering_key is not None
+        self.entries: deque[_Entry] | list[_Entry] = [] if self.is_sorted else deque()
+        """A heap if it is sorted."""
         self.place: _Place | None = None
         """Where it stands among those that are ready or parked; any other place of it that is met there is stale."""
         self.line: tuple[Hashable, Hashable] = (None, None)
@@ -36,17 +41,18 @@ class _Column:
     def add(self, order: _Order, trigger: Trigger) -> bool:
         """Add a trigger; True if it is the first now."""
         if isinstance(self.entries, deque):
-            self.entries.append((order, trigger))
+            self.entries.append((order, order, trigger))
             return len(self.entries) == 1
-        heappush(self.entries, (order, trigger))
-        return self.entries[0][0] == order
+        within = order if self.ordering_key is None else (trigger.order_at, trigger.id, order[2])
+        heappush(self.entries, (within, order, trigger))
+        return self.entries[0][1] == order
 
     def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
         """Take out what is not to be kept."""
-        out = [trigger for _, trigger in self.entries if not is_kept(trigger)]
+        out = [entry[2] for entry in self.entries if not is_kept(entry[2])]
         if out:
-            left = [entry for entry in self.entries if is_kept(entry[1])]
-            if self.is_fair:
+            left = [entry for entry in self.entries if is_kept(entry[2])]
+            if self.is_sorted:
                 heapify(left)
                 self.entries = left
             else:
@@ -83,7 +89,7 @@ class _Parked:
         if column.line[0] != limit:
             column.line = (limit, column.line[0])
         line = self._lines.setdefault(column.line, [])
-        column.place = (column.priority, column.entries[0][0], column)
+        column.place = (column.priority, column.entries[0][1], column)
         heappush(line, column.place)
         self._show_head(column.line, line)
 
@@ -159,6 +165,7 @@ class TriggerTable:
         self._next_fifo: defaultdict[int, int] = defaultdict(int)
         """By priority, the rank of the next fifo trigger."""
         self._lanes: defaultdict[LaneKey, _Lane] = defaultdict(_Lane)
+        self._ordered: defaultdict[OrderingKey, list[_Column]] = defaultdict(list)
 
     def __len__(self) -> int:
         return sum(self._sizes.values())
@@ -185,7 +192,9 @@ class TriggerTable:
             order = (lane.base + trigger.level.turn, trigger.level.id, self._sequence)
         column = self._columns.get(key)
         if column is None:
-            column = self._columns[key] = _Column(*key, trigger.level is not None)
+            column = self._columns[key] = _Column(*key, trigger)
+            if column.ordering_key is not None:
+                self._ordered[column.ordering_key].append(column)
         if column.add(order, trigger):
             self._move_up(column)
 
@@ -204,6 +213,16 @@ class TriggerTable:
             column = self._columns.get(key)
             if column is not None:
                 self._left(column.keep(lambda trigger: trigger.id not in gone))
+
+    def waiting(self, ordering_key: OrderingKey) -> list[Trigger]:
+        """What waits here of one ordering key."""
+        return [entry[2] for column in self._ordered.get(ordering_key, ()) for entry in column.entries]
+
+    def try_again(self, ordering_key: OrderingKey) -> None:
+        """It is another one's turn of this ordering key: whatever waits for it may be tried."""
+        for column in self._ordered.get(ordering_key, ()):
+            if column.place is not None:
+                self._offer(column)
 
     def _left(self, triggers: Iterable[Trigger]) -> None:
         for trigger in triggers:
@@ -228,7 +247,7 @@ class TriggerTable:
             if not column.entries:
                 self._forget(column)
                 continue
-            queue = column.entries[0][1].queue
+            queue = column.entries[0][2].queue
             standing = self._full.get(column.key)
             if queue in self._paused:
                 self._paused[queue].append(column)
@@ -270,7 +289,7 @@ class TriggerTable:
         queues = {queue for queue, _ in gone}
         dropped: list[Trigger] = []
         for column in self._columns.values():
-            if column.entries and column.entries[0][1].queue in queues:
+            if column.entries and column.entries[0][2].queue in queues:
                 dropped += column.keep(lambda trigger: (trigger.queue, trigger.partition) not in gone)
         self._left(dropped)
         for lane in [lane for lane in self._lanes if (lane.queue, lane.partition) in gone]:
@@ -293,9 +312,9 @@ class TriggerTable:
         """Take at most `left` from one column, for as long as its head is the first of all."""
         entries, ready, book, priority = column.entries, self._ready, self._booking.book, column.priority
         before = len(taken) + len(failed)
-        first = entries[0][0]
+        first = entries[0][1]
         while entries:
-            order, trigger = entries[0]
+            _, order, trigger = entries[0]
             if not left or (ready and ready[0] < (priority, order)):
                 self._offer(column)
                 break
@@ -315,12 +334,13 @@ class TriggerTable:
                 entries.popleft()
             else:
                 heappop(entries)
-                self._lanes[LaneKey(trigger.queue, trigger.partition, priority)].size -= 1
+                if trigger.level is not None:
+                    self._lanes[LaneKey(trigger.queue, trigger.partition, priority)].size -= 1
             left -= 1
             if column.released_by is not None:
                 self._pass_on(column)
         else:
-            del self._columns[priority, column.key]
+            self._delete(column)
         count = len(taken) + len(failed) - before
         if count:
             self._sizes[priority] -= count
@@ -328,13 +348,22 @@ class TriggerTable:
 
     def _forget(self, column: _Column) -> None:
         """A column that others have emptied."""
-        self._columns.pop((column.priority, column.key), None)
+        if (column.priority, column.key) in self._columns:
+            self._delete(column)
         if self._full.get(column.key) is column:
             self._lift(column)
         self._pass_on(column)
 
+    def _delete(self, column: _Column) -> None:
+        del self._columns[column.priority, column.key]
+        if column.ordering_key is not None:
+            left = self._ordered[column.ordering_key]
+            left.remove(column)
+            if not left:
+                del self._ordered[column.ordering_key]
+
     def _offer(self, column: _Column) -> None:
-        order = column.entries[0][0] if column.entries else (0, 0, 0)
+        order = column.entries[0][1] if column.entries else (0, 0, 0)
         column.place = (column.priority, order, column)
         heappush(self._ready, column.place)
 
@@ -342,7 +371,8 @@ class TriggerTable:
         released_by, before = column.released_by, column.line[1]
         self._parked.park(column, limit)
         standing = self._full.get(column.key)
-        if standing is None or column.priority < standing.priority:
+        # Of an ordering key the next in turn may have a lower priority than one that must wait for it.
+        if column.ordering_key is None and (standing is None or column.priority < standing.priority):
             self._full[column.key] = column
         if released_by == limit:
             column.released_by = None
@@ -377,7 +407,8 @@ class TriggerTable:
         self._alarm_of.clear()
         for paused in self._paused.values():
             paused.clear()
-        self._columns = {key: column for key, column in self._columns.items() if column.entries}
+        for column in [column for column in self._columns.values() if not column.entries]:
+            self._delete(column)
         self._ready.clear()
         for column in self._columns.values():
             column.released_by = None

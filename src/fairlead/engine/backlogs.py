@@ -29,6 +29,7 @@ class Backlogs:
         changed: Callable[[], None],
         is_behind: Callable[[LaneKey], bool],
         room_freed: Callable[[], None],
+        admits: Callable[[Trigger], bool],
         forget: Callable[[Collection[Trigger]], None],
         dispatch: Callable[[], None],
         clock: Clock,
@@ -39,6 +40,7 @@ class Backlogs:
         self._changed = changed
         self._is_behind = is_behind
         self._room_freed = room_freed
+        self._admits = admits
         self._forget = forget
         self._dispatch = dispatch
         self._clock = clock
@@ -70,7 +72,7 @@ class Backlogs:
             if key.queue in self._queues:
                 partition = self._partitions[key] = FairPartition(
                     key, self._store, self._table, self._weights[key.queue], MOST_BUFFERED, self._changed,
-                    self._is_behind, self._room_freed, self._forget, self._dispatch, self._clock,
+                    self._is_behind, self._room_freed, self._admits, self._forget, self._dispatch, self._clock,
                 )  # fmt: skip
                 if self._group is not None:
                     self._serve(partition)
@@ -101,8 +103,9 @@ class Backlogs:
 
     def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
         """Weights by key that count instead of the tasks' own, for all that has no level yet."""
-        self._weights[queue].clear()
-        self._weights[queue].update(weights)
+        if queue in self._weights:
+            self._weights[queue].clear()
+            self._weights[queue].update(weights)
 
     # triggers ---------------------------------------------------------------------------------------------------------
 

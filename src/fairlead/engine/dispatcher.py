@@ -12,6 +12,7 @@ from fairlead.core.trigger_table import TriggerTable
 from fairlead.engine.completion import MOST_WAITING, Completion
 from fairlead.engine.execution import Execution
 from fairlead.engine.intake import Intake
+from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
 from fairlead.handler import Handler
 from fairlead.model import Trigger
@@ -37,6 +38,7 @@ class Dispatcher:
         table: TriggerTable,
         booking: Booking,
         intake: Intake,
+        ordering: Ordering,
         completion: Completion,
         handlers: Mapping[str, Handler],
         start: Callable[[Sequence[Execution]], None],
@@ -50,6 +52,7 @@ class Dispatcher:
         self._table = table
         self._booking = booking
         self._intake = intake
+        self._ordering = ordering
         self._completion = completion
         self._handlers = handlers
         self._start = start
@@ -159,4 +162,6 @@ class Dispatcher:
             now = self._clock.monotonic()
             for trigger in triggers:
                 self._table.freed(self._booking.unbook(trigger, now))
+                if trigger.ordering_key is not None:
+                    self._ordering.refused(trigger)
         self._wanted.set()

@@ -30,7 +30,7 @@ class Execution:
     """A grabbed task on this node. `handler` is None when no handler of that name is registered."""
 
     __slots__ = (
-        "_current", "cancel_reason", "deadline", "grabbed", "handler", "is_abandoned", "is_booked", "is_running",
+        "_current", "cancel_reason", "deadline", "grabbed", "handler", "is_abandoned", "is_booked", "is_done", "is_running",
         "runner", "started_at", "trigger",
     )  # fmt: skip
 
@@ -41,6 +41,8 @@ class Execution:
         self.is_booked = is_booked
         """False when its policy raised: it is grabbed only to record that."""
         self.is_running = False
+        self.is_done = False
+        """Its run has ended, and its task with it."""
         self.is_abandoned = False
         """Its end is written already, while its thread still runs: what that returns is dropped."""
         self.started_at: int | None = None

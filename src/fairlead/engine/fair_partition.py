@@ -73,6 +73,7 @@ class FairPartition:
         changed: Callable[[], None],
         is_behind: Callable[[LaneKey], bool],
         room_freed: Callable[[], None],
+        admits: Callable[[Trigger], bool],
         forget: Callable[[Collection[Trigger]], None],
         dispatch: Callable[[], None],
         clock: Clock,
@@ -87,6 +88,7 @@ class FairPartition:
         self._changed = changed
         self._is_behind = is_behind
         self._room_freed = room_freed
+        self._admits = admits
         self._forget = forget
         self._dispatch = dispatch
         self._clock = clock
@@ -301,8 +303,16 @@ class FairPartition:
         if changes.dropped:
             self._table.remove(changes.dropped)
             self._forget(changes.dropped)
+        kept_out = []
         for trigger in changes.added:
-            self._table.push(trigger)
+            if trigger.ordering_key is None or self._admits(trigger):
+                self._table.push(trigger)
+            else:
+                kept_out.append(trigger)
+        if kept_out:
+            lane.backlog.take(kept_out)
+            lane.backlog.ack(kept_out)
+            self._forget(kept_out)
         if changes.added:
             self._dispatch()
 

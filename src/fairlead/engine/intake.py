@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from fairlead.clock import Clock
 from fairlead.core.trigger_table import TriggerTable
@@ -32,6 +32,7 @@ class Intake:
         channel: TriggerChannel,
         table: TriggerTable,
         backlogs: Backlogs,
+        admits: Callable[[Trigger], bool],
         wake_dispatcher: Callable[[], None],
         observer: Observer,
         clock: Clock,
@@ -40,6 +41,7 @@ class Intake:
         self._channel = channel
         self._table = table
         self._backlogs = backlogs
+        self._admits = admits
         self._wake_dispatcher = wake_dispatcher
         self._observer = observer
         self._clock = clock
@@ -83,6 +85,9 @@ class Intake:
                 if trigger.queue in self._backlogs:
                     fair.append(trigger)
                     continue
+                if trigger.ordering_key is not None and not self._admits(trigger):
+                    del known[trigger.id]
+                    continue
                 lane = (trigger.queue, trigger.priority)
                 queued[lane] = queued.get(lane, 0) + 1
                 push(trigger)
@@ -121,6 +126,20 @@ class Intake:
         self.forget([trigger for trigger in triggers if trigger.level is None])
         if fair:
             self._backlogs.returned(fair)
+
+    def found(self, triggers: Iterable[Trigger]) -> None:
+        """Tasks of an ordering key whose turn is near: into the table, whatever the order of their queue."""
+        for trigger in triggers:
+            self._known[trigger.id] = trigger.version
+            lane = (trigger.queue, trigger.priority)
+            self._queued[lane] = self._queued.get(lane, 0) + 1
+            self._table.push(trigger)
+
+    def gone(self, triggers: Collection[Trigger]) -> None:
+        """These have left the table because their tasks have moved on."""
+        self.taken(triggers)
+        self.answered(triggers)
+        self.forget(triggers)
 
     def forget(self, triggers: Iterable[Trigger]) -> None:
         """This node has nothing more to do with these; a later trigger of the same task is news again."""

@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.clock import MICROS, Clock
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.task_store import QueueSettings, TaskStore
 
 log = logging.getLogger("fairlead.membership")
 
@@ -22,8 +22,10 @@ SILENT_SECONDS = 10.0
 class View(msgspec.Struct, frozen=True):
     """What one round of the membership has learnt."""
 
-    queues: Mapping[str, tuple[int, bool]]
-    """(partitions, paused) of each queue this node serves."""
+    queues: Mapping[str, QueueSettings]
+    """Of each queue this node serves."""
+    weights: Mapping[str, Mapping[str, float]]
+    """By fairness key, of the queues whose weights have changed."""
     members: frozenset[str]
     """Living nodes that share a queue with this one."""
 
@@ -52,6 +54,8 @@ class Membership:
         self._clock = clock
         self._look = asyncio.Event()
         self._is_registered = False
+        self._weights: dict[str, int] = {}
+        """By queue, the version of its weights that was read last."""
 
     def look(self) -> None:
         """A person or another node changed something: look now."""
@@ -72,13 +76,21 @@ class Membership:
             except TimeoutError:
                 pass
 
-    async def _queues(self) -> Mapping[str, tuple[int, bool]]:
+    async def _queues(self) -> Mapping[str, QueueSettings]:
         if self._is_registered:
             statuses = await self._store.database.read(self._store.queue_settings())
             return {queue: statuses[queue] for queue in self._partitions}
         queues = await self._store.register_queues(self._partitions)
         self._is_registered = True
         return queues
+
+    async def _new_weights(self, queues: Mapping[str, QueueSettings]) -> dict[str, dict[str, float]]:
+        changed = [queue for queue, found in queues.items() if found.weights_version != self._weights.get(queue, 0)]
+        weights = {}
+        for queue in changed:
+            weights[queue] = await self._store.database.read(self._store.weights(queue))
+            self._weights[queue] = queues[queue].weights_version
+        return weights
 
     async def beat(self) -> None:
         """One round."""
@@ -94,7 +106,7 @@ class Membership:
             for record in nodes
             if record.node not in silent and not self._partitions.keys().isdisjoint(record.queues)
         )
-        self._seen(View(queues, members))
+        self._seen(View(queues, await self._new_weights(queues), members))
         held = list(self._in_flight())
         if held:
             still = await self._store.still_held(self._node, held)

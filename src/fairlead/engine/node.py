@@ -23,6 +23,7 @@ from fairlead.engine.intake import LOOK_AHEAD, Intake
 from fairlead.engine.invocation import Committed, Invocation, Superseded
 from fairlead.engine.loop_executor import LoopExecutor
 from fairlead.engine.membership import Membership, View
+from fairlead.engine.ordering import Ordering
 from fairlead.engine.outcome import failed, stopped, succeeded
 from fairlead.engine.ownership import LEASE_SECONDS, Ownership
 from fairlead.engine.pollers import Intervals, Poller, Pollers
@@ -31,7 +32,7 @@ from fairlead.engine.slots import Slots
 from fairlead.engine.thread_executor import ThreadExecutor
 from fairlead.errors import StoreUnavailable
 from fairlead.handler import ExecutorKind, Handler, RunInterceptor
-from fairlead.model import PartitionKey, TaskRecord, Trigger
+from fairlead.model import PartitionKey, State, TaskRecord, Trigger
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.observer import Observer
@@ -109,16 +110,20 @@ class Node:
         self.table = TriggerTable(self._booking)
 
         self._fair = frozenset(queue.name for queue in queues if queue.order == "fair")
+        self.ordering = Ordering(
+            store, self.table, self._booking, self._found, self._gone, self._runs_here, self._wake_dispatcher, clock
+        )
         self.backlogs = Backlogs(
-            self._fair, backlog_store, self.table, self._read_on, channel.is_behind, channel.room_freed, self._forget,
-            self._wake_dispatcher, clock,
+            self._fair, backlog_store, self.table, self._read_on, channel.is_behind, channel.room_freed,
+            self.ordering.admits, self._forget, self._wake_dispatcher, clock,
         )  # fmt: skip
         self.intake = Intake(
-            channel, self.table, self.backlogs, self._wake_dispatcher, observer, clock, settings.look_ahead
-        )
+            channel, self.table, self.backlogs, self.ordering.admits, self._wake_dispatcher, observer, clock,
+            settings.look_ahead,
+        )  # fmt: skip
         self.completion = Completion(name, store, channel.announce, self._settled, observer, clock)
         self.dispatcher = Dispatcher(
-            name, store, self.table, self._booking, self.intake, self.completion, handlers, self._start,
+            name, store, self.table, self._booking, self.intake, self.ordering, self.completion, handlers, self._start,
             self._policy_failed, self._grab_failed, observer, clock,
         )  # fmt: skip
         self._invocation = Invocation(name, store, channel.announce, interceptors, clock)
@@ -180,6 +185,7 @@ class Node:
                         self._membership.run(),
                         self.ownership.run(),
                         self.backlogs.run(),
+                        self.ordering.run(),
                         self.completion.run(),
                         self._loop_executor.run(),
                         *([self._deadlines.run()] if self._has_timeouts else []),
@@ -276,6 +282,7 @@ class Node:
             dropped = [trigger for trigger in self.table.drop(lost) if trigger.level is None]
             self.intake.taken(dropped)
             self.intake.forget(dropped)
+            self.ordering.drop(lost)
         self._known_partitions = owned
         self.backlogs.assign(owned)
         self._read_on()
@@ -287,15 +294,26 @@ class Node:
         }
         self._channel.assign(fifo | self.backlogs.positions())
 
+    def _found(self, triggers: Sequence[Trigger]) -> None:
+        self.intake.found([trigger for trigger in triggers if not self._runs_here(trigger.id)])
+
+    def _gone(self, triggers: Collection[Trigger]) -> None:
+        self.intake.gone(triggers)
+
+    def _runs_here(self, task_id: str) -> bool:
+        return task_id in self.dispatcher.in_flight
+
     def _forget(self, triggers: Collection[Trigger]) -> None:
         self.intake.forget(triggers)
 
     def _seen(self, view: View) -> None:
-        self.ownership.partitions = {queue: partitions for queue, (partitions, _) in view.queues.items()}
+        self.ownership.partitions = {queue: settings.partitions for queue, settings in view.queues.items()}
+        for queue, weights in view.weights.items():
+            self.backlogs.set_weights(queue, weights)
         if view.members != self.ownership.members:
             self.ownership.members = view.members
             self.ownership.look()
-        paused = frozenset(queue for queue, (_, is_paused) in view.queues.items() if is_paused)
+        paused = frozenset(queue for queue, settings in view.queues.items() if settings.paused)
         for queue in paused - self._paused:
             self.table.pause(queue)
             log.info("queue paused", extra={"queue": queue})
@@ -309,6 +327,7 @@ class Node:
         if wake.control or wake.is_empty:
             self._membership.look()
             self.ownership.look()
+            self.ordering.look()
         if wake.due is not None or wake.is_empty:
             self._due_poller.look()
 
@@ -349,6 +368,7 @@ class Node:
         if execution.is_abandoned:
             log.warning("a stopped run has returned; what it returned is dropped", extra={"task_id": trigger.id})
         elif isinstance(result, Committed):
+            execution.is_done = result.finish.next_state == State.DONE
             self._observer.finished([(trigger, execution.grabbed, result.finish)])
             self._settled([execution])
         else:
@@ -361,6 +381,7 @@ class Node:
             else:
                 finish = succeeded(execution, result, now)
             if finish is not None:
+                execution.is_done = finish.next_state == State.DONE
                 self.completion.add(execution, finish)
             else:
                 self._settled([execution])
@@ -390,7 +411,7 @@ class Node:
         for execution in executions:
             in_flight.pop(execution.grabbed.id, None)
             if execution.trigger.ordering_key is not None and execution.is_booked:
-                self.table.freed(self._booking.settle(execution.trigger))
+                self.ordering.ended(execution.trigger, execution.is_done)
         self.intake.forget([execution.trigger for execution in executions])
         self._ended.set()
         self.dispatcher.wake()

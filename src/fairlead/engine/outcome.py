@@ -119,6 +119,7 @@ def _finish(
         grabbed.row,
         spends_try,
         resets_tries,
+        run_at is None and execution.handler is not None and execution.handler.skips_failed,
     )
 
 

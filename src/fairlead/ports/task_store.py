@@ -60,6 +60,26 @@ class QueueStatus(msgspec.Struct, frozen=True):
     oldest_ready_at: int | None
 
 
+class QueueSettings(NamedTuple):
+    """What people and nodes have set for a queue."""
+
+    partitions: int
+    """The greatest number ever registered."""
+    paused: bool
+    weights_version: int
+    """Raised by each change of its weights."""
+
+
+class KeyLoad(msgspec.Struct, frozen=True):
+    """A fairness key of a queue with tasks that may run."""
+
+    fairness_key: str
+    tasks: int
+    weight: float
+    share: float
+    """Of the queue's dispatches, as long as the same keys have tasks: its weight among all of theirs."""
+
+
 class NodeRecord(msgspec.Struct, frozen=True):
     """A node as the others see it."""
 
@@ -120,6 +140,16 @@ class TaskStore(Protocol):
     def names(self) -> Steps[dict[tuple[str, str], int]]:
         """How many tasks wait, run or are scheduled, by (queue, name)."""
 
+    def heaviest_keys(self, queue: str, limit: int) -> Steps[tuple[list[KeyLoad], int]]:
+        """The keys with most tasks that may run, and how many keys have any."""
+
+    def weights(self, queue: str) -> Steps[dict[str, float]]:
+        """The weights set at run time, by fairness key."""
+
+    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
+        """Set a key's weight, which counts instead of its tasks' own from now on; None: theirs count again.
+        False when no node or submit ever named that queue, or there was nothing to take back."""
+
     def pause(self, queue: str, paused: bool) -> Steps[bool]:
         """Pause or resume a queue in the whole cluster; False when no node or submit ever named that queue."""
 
@@ -129,8 +159,12 @@ class TaskStore(Protocol):
         """SUBMITTED tasks of one lane with a ready_seq (`seq` of the trigger) greater than `above`, ascending, at most
         `limit`; never one twice."""
 
+    def ordered(self, keys: Sequence[tuple[str, str]], limit: int) -> Steps[list[tuple[Trigger, State]]]:
+        """Of each (queue, ordering key) the first `limit` unfinished tasks, in the order in which they must run."""
+
     async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
-        """SUBMITTED -> PROCESSING for those still at the wanted version; of many tries exactly one wins."""
+        """SUBMITTED -> PROCESSING for those still at the wanted version; of many tries exactly one wins. A task with an
+        ordering key is refused while one before it, in (run_at, submission) order, has not ended."""
 
     async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
         """End the attempts and move their tasks on, all in one transaction; nothing is written of those whose version
@@ -190,8 +224,8 @@ class TaskStore(Protocol):
     def nodes(self) -> Steps[list[NodeRecord]]:
         """All nodes known."""
 
-    def queue_settings(self) -> Steps[dict[str, tuple[int, bool]]]:
-        """(partitions, paused) of every queue known."""
+    def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
+        """The settings of every queue known."""
 
-    async def register_queues(self, partitions: dict[str, int]) -> dict[str, tuple[int, bool]]:
-        """Make the queues known; answers for each (partitions, the greatest ever registered, and paused)."""
+    async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
+        """Make the queues known; answers the settings of each."""

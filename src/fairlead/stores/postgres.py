@@ -191,8 +191,10 @@ _SHARED_COLUMNS = (
 )  # fmt: skip
 _STATE_COLUMNS = ("state", "ready_at", "triggered_at", "wake_at")
 # ready_seq: left to its default, the next place, for those that are ready; given as NULL for those that wait.
-_READY_COLUMNS = ("id", *_SHARED_COLUMNS, *_STATE_COLUMNS, "ordering_key", "unique_key", "payload")
-_WAITING_COLUMNS = ("id", *_SHARED_COLUMNS, *_STATE_COLUMNS, "ready_seq", "ordering_key", "unique_key", "payload")
+_READY_COLUMNS = ("id", *_SHARED_COLUMNS, *_STATE_COLUMNS, "ordering_key", "order_at", "unique_key", "payload")
+_WAITING_COLUMNS = (
+    "id", *_SHARED_COLUMNS, *_STATE_COLUMNS, "ready_seq", "ordering_key", "order_at", "unique_key", "payload",
+)  # fmt: skip
 
 _shared_fields = attrgetter(*_SHARED_COLUMNS)
 
@@ -208,7 +210,10 @@ def copy_rows(tasks: Sequence[NewTask], waiting: bool) -> bytes:
     shared = list(map(_Shared(waiting).__getitem__, map(_shared_fields, tasks)))
     payloads = [task.payload for task in tasks]
     lengths = map(struct.Struct(">i").pack, map(len, payloads))
-    orderings = map(_Texts().__getitem__, [task.ordering_key for task in tasks])
+    no_order = _NULL + _NULL
+    orderings = [
+        no_order if task.ordering_key is None else _text(task.ordering_key) + _bigint(task.run_at) for task in tasks
+    ]
     uniques = map(_Texts().__getitem__, [task.unique_key for task in tasks])
     rows = zip(heads, ids, shared, orderings, uniques, lengths, payloads)  # noqa: B905 - heads never ends
     return b"".join(chain.from_iterable(rows))

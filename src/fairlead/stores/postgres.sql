@@ -35,11 +35,13 @@ WITH given AS (
      ORDER BY n
 ), inserted AS (
     INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
-           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, wake_at, context, payload_format, payload)
+           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, wake_at, context, payload_format, payload,
+           order_at)
     SELECT id, queue, partition, name, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, priority, fairness_key,
            weight, ordering_key, unique_key, keep_result, submitted_at, run_at, CASE WHEN is_due THEN submitted_at END,
            CASE WHEN is_due THEN submitted_at END, CASE WHEN is_due THEN nextval('fairlead_ready_seq') END,
-           CASE WHEN NOT is_due THEN run_at END, context, payload_format, payload
+           CASE WHEN NOT is_due THEN run_at END, context, payload_format, payload,
+           CASE WHEN ordering_key IS NOT NULL THEN run_at END
       FROM given
     RETURNING queue, partition, priority, ready_seq
 ), lanes AS (
@@ -54,7 +56,7 @@ SELECT lanes.*, pg_notify('fairlead_wake', CASE WHEN octet_length(message) < 790
   FROM wake LEFT JOIN lanes ON true
 
 -- name: ready
-SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key
+SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
   FROM fairlead_tasks
  WHERE state = 'SUBMITTED' AND queue = $1 AND partition = $2 AND priority = $3 AND ready_seq > $4
  ORDER BY ready_seq
@@ -68,8 +70,14 @@ UPDATE fairlead_tasks t
   FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::bigint[]) AS w (id, version, path, stuck_at)
  WHERE t.id = w.id AND t.version = w.version AND t.state = 'SUBMITTED'
    AND (t.ordering_key IS NULL
-        OR NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- a node that owned this partition before may still run one
-                        WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.state = 'PROCESSING'))
+        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- its turn comes when all before it have ended
+                         WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
+                           AND (o.order_at, o.id) < (t.order_at, t.id))
+            AND NOT EXISTS (SELECT 1                    -- one that committed late may find a later one running
+                              FROM (SELECT o.state FROM fairlead_tasks o
+                                     WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
+                                     ORDER BY o.order_at, o.id LIMIT 32) AS first
+                             WHERE first.state = 'PROCESSING')))
 RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context
 
 -- name: complete_done
@@ -121,16 +129,19 @@ DELETE FROM fairlead_tasks t
  WHERE t.id = (j ->> 0)::uuid AND t.version = (j ->> 1)::integer AND t.state = 'PROCESSING' AND t.node = $2
 
 -- name: continue_held
--- $1: [[id, version, next_state, run_at, ready_at, ready_seq, tries_spent, resets_tries, error_type, error_text], ...]
+-- $1: [[id, version, next_state, run_at, ready_at, ready_seq, tries_spent, resets_tries, error_type, error_text,
+--       leaves_order], ...]
 UPDATE fairlead_tasks t
    SET state = f.next_state, version = t.version + 1, run_at = coalesce(f.run_at, t.run_at), ready_at = f.ready_at,
        triggered_at = f.ready_at, ready_seq = f.ready_seq,
        wake_at = CASE WHEN f.next_state = 'WAITING' THEN coalesce(f.run_at, t.run_at) END, node = NULL, stuck_at = NULL,
        tries = CASE WHEN f.resets_tries THEN 0 ELSE t.tries - 1 + f.tries_spent END,
+       order_at = CASE WHEN f.leaves_order THEN NULL ELSE t.order_at END,
        trigger_path = 'hook', error_type = f.error_type, error_text = f.error_text
   FROM (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version, j ->> 2 AS next_state, (j ->> 3)::bigint AS run_at,
                (j ->> 4)::bigint AS ready_at, (j ->> 5)::bigint AS ready_seq, (j ->> 6)::integer AS tries_spent,
-               (j ->> 7)::boolean AS resets_tries, j ->> 8 AS error_type, j ->> 9 AS error_text
+               (j ->> 7)::boolean AS resets_tries, j ->> 8 AS error_type, j ->> 9 AS error_text,
+               (j ->> 10)::boolean AS leaves_order
           FROM json_array_elements($1::json) AS j) AS f
  WHERE t.id = f.id AND t.version = f.version AND t.state = 'PROCESSING' AND t.node = $2
 RETURNING t.queue, t.partition, t.priority, t.ready_seq, t.state, t.run_at
@@ -192,7 +203,8 @@ DELETE FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2 RETURNING 
 UPDATE fairlead_tasks
    SET state = $3::text, version = version + 1, run_at = $4::bigint, ready_at = $5::bigint, triggered_at = $5::bigint,
        ready_seq = $6::bigint, wake_at = CASE WHEN $3::text = 'WAITING' THEN $4::bigint END, node = NULL, stuck_at = NULL,
-       grabbed_at = NULL, trigger_path = 'hook', tries = CASE WHEN $7::boolean THEN 0 ELSE tries END
+       grabbed_at = NULL, trigger_path = 'hook', tries = CASE WHEN $7::boolean THEN 0 ELSE tries END,
+       order_at = CASE WHEN $3::text = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL THEN $4::bigint ELSE order_at END
  WHERE id = $1::text::uuid AND version = $2
 RETURNING queue, partition, priority, ready_seq
 
@@ -264,7 +276,7 @@ RETURNING u.task_id
 SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue, state
 
 -- name: queues
-SELECT queue, partitions, paused FROM fairlead_queues ORDER BY queue
+SELECT queue, partitions, paused, weights_version FROM fairlead_queues ORDER BY queue
 
 -- name: register_queue
 INSERT INTO fairlead_queues AS q (queue, partitions) VALUES ($1, $2)
@@ -321,3 +333,38 @@ SELECT count(*)
 
 -- name: names
 SELECT queue, name, count(*) FROM fairlead_tasks WHERE state <> 'ERROR' GROUP BY queue, name
+
+-- name: weights
+SELECT fairness_key, weight FROM fairlead_weights WHERE queue = $1 ORDER BY fairness_key
+
+-- name: weights_changed
+UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE queue = $1 RETURNING queue
+
+-- name: set_weight
+INSERT INTO fairlead_weights (queue, fairness_key, weight) VALUES ($1, $2, $3)
+ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight
+
+-- name: clear_weight
+DELETE FROM fairlead_weights WHERE queue = $1 AND fairness_key = $2 RETURNING fairness_key
+
+-- name: heaviest_keys
+-- Of the keys of a queue with tasks that may run: tasks and weight; and over all such keys, their weights and number.
+SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
+  FROM (SELECT t.fairness_key, count(*) AS tasks, coalesce(max(w.weight), max(t.weight)) AS weight
+          FROM fairlead_tasks t
+          LEFT JOIN fairlead_weights w ON w.queue = t.queue AND w.fairness_key = t.fairness_key
+         WHERE t.queue = $1 AND t.state = 'SUBMITTED'
+         GROUP BY t.fairness_key) AS k
+ ORDER BY tasks DESC, fairness_key
+ LIMIT $2
+
+-- name: ordered
+-- $1: [[queue, ordering_key], ...]; $2: how many of each, first to last
+SELECT t.ready_seq, t.id::text, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
+       t.order_at, t.state
+  FROM json_array_elements($1::json) AS j
+  JOIN fairlead_tasks t ON t.queue = j ->> 0 AND t.ordering_key = j ->> 1
+ WHERE t.id IN (SELECT o.id FROM fairlead_tasks o
+                 WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NOT NULL
+                 ORDER BY o.order_at, o.id LIMIT $2)
+ ORDER BY t.queue, t.ordering_key, t.order_at, t.id

@@ -26,7 +26,16 @@ from fairlead.model import (
     TriggerPath,
 )
 from fairlead.ports.statements import Database, Many, Row, Statement, Steps
-from fairlead.ports.task_store import Completed, Grab, NodeRecord, QueueStatus, TaskFilter, Woken
+from fairlead.ports.task_store import (
+    Completed,
+    Grab,
+    KeyLoad,
+    NodeRecord,
+    QueueSettings,
+    QueueStatus,
+    TaskFilter,
+    Woken,
+)
 from fairlead.ports.wake import Lane, Wake
 
 _json = msgspec.json.Encoder()
@@ -186,7 +195,7 @@ class SqlTaskStore:
         return bool(ended)
 
     def queue_statuses(self) -> Steps[list[QueueStatus]]:
-        known = {queue: (partitions, bool(paused)) for queue, partitions, paused in (yield self.statement("queues"))}
+        known = yield from self.queue_settings()
         counts: dict[str, dict[str, int]] = {queue: {} for queue in known}
         oldest: dict[str, int | None] = {}
         for queue, state, count, ready_at in (yield self.statement("queue_counts")):
@@ -196,8 +205,8 @@ class SqlTaskStore:
         return [
             QueueStatus(
                 queue=queue,
-                partitions=known.get(queue, (0, False))[0],
-                paused=known.get(queue, (0, False))[1],
+                partitions=known[queue].partitions if queue in known else 0,
+                paused=queue in known and known[queue].paused,
                 waiting=of.get(State.WAITING, 0),
                 submitted=of.get(State.SUBMITTED, 0),
                 processing=of.get(State.PROCESSING, 0),
@@ -218,6 +227,24 @@ class SqlTaskStore:
     def names(self) -> Steps[dict[tuple[str, str], int]]:
         return {(queue, name): count for queue, name, count in (yield self.statement("names"))}
 
+    def heaviest_keys(self, queue: str, limit: int) -> Steps[tuple[list[KeyLoad], int]]:
+        rows = yield self.statement("heaviest_keys", queue, limit)
+        loads = [KeyLoad(key, tasks, weight, weight / total) for key, tasks, weight, total, _ in rows]
+        return loads, rows[0][4] if rows else 0
+
+    def weights(self, queue: str) -> Steps[dict[str, float]]:
+        return dict((yield self.statement("weights", queue)))  # type: ignore[arg-type]
+
+    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
+        if not (yield self.statement("weights_changed", queue)):
+            return False
+        if weight is not None:
+            yield self.statement("set_weight", queue, fairness_key, weight)
+        elif not (yield self.statement("clear_weight", queue, fairness_key)):
+            return False
+        yield from self.announce(Wake(control=True))
+        return True
+
     def pause(self, queue: str, paused: bool) -> Steps[bool]:
         rows = yield self.statement("pause", queue, paused)
         if rows:
@@ -230,8 +257,29 @@ class SqlTaskStore:
         queue, partition, priority = lane
         rows = yield self.statement("ready", queue, partition, priority, above, limit)
         return [
-            Trigger(id, version, queue, partition, name, priority, key, weight, ordering_key, TriggerPath.HOOK, seq)
-            for seq, id, version, name, key, weight, ordering_key in rows
+            Trigger(
+                id,
+                version,
+                queue,
+                partition,
+                name,
+                priority,
+                key,
+                weight,
+                ordering_key,
+                TriggerPath.HOOK,
+                seq,
+                None,
+                order_at,
+            )
+            for seq, id, version, name, key, weight, ordering_key, order_at in rows
+        ]
+
+    def ordered(self, keys: Sequence[tuple[str, str]], limit: int) -> Steps[list[tuple[Trigger, State]]]:
+        rows = yield self.statement("ordered", batch(keys), limit)
+        return [
+            (Trigger(*row[1:7], *row[7:10], TriggerPath.HOOK, row[0] or 0, None, row[10]), State(row[11]))  # type: ignore[call-arg]
+            for row in rows
         ]
 
     async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
@@ -294,6 +342,7 @@ class SqlTaskStore:
                         f.resets_tries,
                         f.error_type,
                         f.error_text,
+                        f.leaves_order,
                     )
                     for f in finishes
                 ]
@@ -447,17 +496,17 @@ class SqlTaskStore:
         rows = yield self.statement("nodes")
         return [NodeRecord(node, started, seen, msgspec.json.decode(queues)) for node, started, seen, queues in rows]
 
-    async def register_queues(self, partitions: dict[str, int]) -> dict[str, tuple[int, bool]]:
+    async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
         return await self.database.run_async(self._register_queues(partitions))
 
-    def _register_queues(self, partitions: dict[str, int]) -> Steps[dict[str, tuple[int, bool]]]:
+    def _register_queues(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
         yield Many(self.sql["register_queue"], sorted(partitions.items()))
         known = yield from self.queue_settings()
         return {queue: known[queue] for queue in partitions}
 
-    def queue_settings(self) -> Steps[dict[str, tuple[int, bool]]]:
+    def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
         rows = yield self.statement("queues")
-        return {queue: (count, bool(paused)) for queue, count, paused in rows}
+        return {queue: QueueSettings(count, bool(paused), version) for queue, count, paused, version in rows}
 
 
 def _storable(finish: Finish) -> Finish:

@@ -15,11 +15,13 @@ SELECT k.queue, k.unique_key, k.task_id
 
 -- name: insert_task
 INSERT INTO fairlead_tasks (seq, id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
-       keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, trigger_path, context, payload_format, payload)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?15, ?16, 'hook', ?17, ?18, ?19)
+       keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, trigger_path, context, payload_format, payload,
+       order_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?15, ?16, 'hook', ?17, ?18, ?19,
+        CASE WHEN ?10 IS NOT NULL THEN ?14 END)
 
 -- name: ready
-SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key
+SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
   FROM fairlead_tasks
  WHERE state = 'SUBMITTED' AND queue = ?1 AND partition = ?2 AND priority = ?3 AND ready_seq > ?4
  ORDER BY ready_seq
@@ -33,9 +35,14 @@ UPDATE fairlead_tasks
   FROM (SELECT value ->> 0 AS id, value ->> 1 AS version FROM json_each(?1)) AS w
  WHERE fairlead_tasks.id = w.id AND fairlead_tasks.version = w.version AND state = 'SUBMITTED'
    AND (fairlead_tasks.ordering_key IS NULL
-        OR NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- a node that owned this partition before may still run one
-                        WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
-                          AND o.state = 'PROCESSING'))
+        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- its turn comes when all before it have ended
+                         WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
+                           AND (o.order_at, o.id) < (fairlead_tasks.order_at, fairlead_tasks.id))
+            AND NOT EXISTS (SELECT 1                    -- one that committed late may find a later one running
+                              FROM (SELECT o.state FROM fairlead_tasks o
+                                     WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
+                                     ORDER BY o.order_at, o.id LIMIT 32) AS first
+                             WHERE first.state = 'PROCESSING')))
 RETURNING id, version, attempt, tries, payload, payload_format, ready_at, keep_result, context, seq
 
 -- name: note_grab
@@ -90,15 +97,17 @@ DELETE FROM fairlead_tasks
                 WHERE t.version = j.value ->> 1 AND t.state = 'PROCESSING' AND t.node = ?2)
 
 -- name: continue_held
--- ?1: [[id, version, next_state, run_at, ready_at, ready_seq, tries_spent, resets_tries, error_type, error_text], ...]
+-- ?1: [[id, version, next_state, run_at, ready_at, ready_seq, tries_spent, resets_tries, error_type, error_text,
+--       leaves_order], ...]
 UPDATE fairlead_tasks
    SET state = f.next_state, version = fairlead_tasks.version + 1, run_at = coalesce(f.run_at, fairlead_tasks.run_at),
        ready_at = f.ready_at, triggered_at = f.ready_at, ready_seq = f.ready_seq, node = NULL, stuck_at = NULL,
        tries = CASE WHEN f.resets_tries THEN 0 ELSE tries - 1 + f.tries_spent END,
+       order_at = CASE WHEN f.leaves_order THEN NULL ELSE order_at END,
        trigger_path = 'hook', error_type = f.error_type, error_text = f.error_text
   FROM (SELECT value ->> 0 AS id, value ->> 1 AS version, value ->> 2 AS next_state, value ->> 3 AS run_at,
                value ->> 4 AS ready_at, value ->> 5 AS ready_seq, value ->> 6 AS tries_spent, value ->> 7 AS resets_tries,
-               value ->> 8 AS error_type, value ->> 9 AS error_text
+               value ->> 8 AS error_type, value ->> 9 AS error_text, value ->> 10 AS leaves_order
           FROM json_each(?1)) AS f
  WHERE fairlead_tasks.id = f.id AND fairlead_tasks.version = f.version AND state = 'PROCESSING' AND node = ?2
 RETURNING queue, partition, priority, ready_seq, state, run_at
@@ -158,7 +167,8 @@ DELETE FROM fairlead_tasks WHERE id = ?1 AND version = ?2 RETURNING id
 -- ?3: state, ?4: run_at, ?5: now when SUBMITTED else NULL, ?6: ready_seq or NULL, ?7: 1 to count tries anew
 UPDATE fairlead_tasks
    SET state = ?3, version = version + 1, run_at = ?4, ready_at = ?5, triggered_at = ?5, ready_seq = ?6, node = NULL,
-       stuck_at = NULL, grabbed_at = NULL, trigger_path = 'hook', tries = CASE WHEN ?7 THEN 0 ELSE tries END
+       stuck_at = NULL, grabbed_at = NULL, trigger_path = 'hook', tries = CASE WHEN ?7 THEN 0 ELSE tries END,
+       order_at = CASE WHEN ?3 = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL THEN ?4 ELSE order_at END
  WHERE id = ?1 AND version = ?2
 RETURNING queue, partition, priority, ready_seq
 
@@ -226,7 +236,7 @@ RETURNING task_id
 SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue, state
 
 -- name: queues
-SELECT queue, partitions, paused FROM fairlead_queues ORDER BY queue
+SELECT queue, partitions, paused, weights_version FROM fairlead_queues ORDER BY queue
 
 -- name: register_queue
 INSERT INTO fairlead_queues (queue, partitions) VALUES (?1, ?2)
@@ -282,3 +292,38 @@ SELECT count(*)
 
 -- name: names
 SELECT queue, name, count(*) FROM fairlead_tasks WHERE state <> 'ERROR' GROUP BY queue, name
+
+-- name: weights
+SELECT fairness_key, weight FROM fairlead_weights WHERE queue = ?1 ORDER BY fairness_key
+
+-- name: weights_changed
+UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE queue = ?1 RETURNING queue
+
+-- name: set_weight
+INSERT INTO fairlead_weights (queue, fairness_key, weight) VALUES (?1, ?2, ?3)
+ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight
+
+-- name: clear_weight
+DELETE FROM fairlead_weights WHERE queue = ?1 AND fairness_key = ?2 RETURNING fairness_key
+
+-- name: heaviest_keys
+-- Of the keys of a queue with tasks that may run: tasks and weight; and over all such keys, their weights and number.
+SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
+  FROM (SELECT t.fairness_key, count(*) AS tasks, coalesce(max(w.weight), max(t.weight)) AS weight
+          FROM fairlead_tasks t
+          LEFT JOIN fairlead_weights w ON w.queue = t.queue AND w.fairness_key = t.fairness_key
+         WHERE t.queue = ?1 AND t.state = 'SUBMITTED'
+         GROUP BY t.fairness_key) AS k
+ ORDER BY tasks DESC, fairness_key
+ LIMIT ?2
+
+-- name: ordered
+-- ?1: [[queue, ordering_key], ...]; ?2: how many of each, first to last
+SELECT t.ready_seq, t.id, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
+       t.order_at, t.state
+  FROM json_each(?1) j
+  JOIN fairlead_tasks t ON t.queue = j.value ->> 0 AND t.ordering_key = j.value ->> 1
+ WHERE t.id IN (SELECT o.id FROM fairlead_tasks o
+                 WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NOT NULL
+                 ORDER BY o.order_at, o.id LIMIT ?2)
+ ORDER BY t.queue, t.ordering_key, t.order_at, t.id

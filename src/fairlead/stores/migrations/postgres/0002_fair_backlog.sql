@@ -40,6 +40,9 @@ CREATE TABLE fairlead_weights (
     PRIMARY KEY (queue, fairness_key)
 );
 
+-- Raised by each change of its weights, so that nodes read them only then.
+ALTER TABLE fairlead_queues ADD COLUMN weights_version integer NOT NULL DEFAULT 0;
+
 -- The run_at a task of an ordering key was submitted or rescheduled with: its place among the tasks of the key, which no
 -- retry changes. NULL when it stands outside the order.
 ALTER TABLE fairlead_tasks ADD COLUMN order_at bigint;

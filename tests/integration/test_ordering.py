@@ -1,0 +1,128 @@
+"""Ordering keys: one at a time, in (run_at, submission) order, on fair and fifo queues; a failing head holds its own key only."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fairlead import App, Delays, NoRetry, State
+from fairlead.doctor import explain
+from fairlead.testing import drain, running, settled
+
+SOON = 20.0
+
+
+@pytest.fixture(params=["fair", "fifo"])
+def order(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+async def test_tasks_of_a_key_run_one_at_a_time_in_order(app: App, order: str) -> None:
+    app.queue("q", order=order)
+    ran: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    at_once: dict[str, int] = dict.fromkeys(ran, 0)
+
+    @app.task(queue="q")
+    async def step(key: str, n: int) -> None:
+        at_once[key] += 1
+        assert at_once[key] == 1
+        await asyncio.sleep(0)
+        ran[key].append(n)
+        at_once[key] -= 1
+
+    for n in range(40):
+        for key in ran:
+            step.options(ordering_key=key, fairness_key=f"tenant {n % 3}").submit(key=key, n=n)
+    await drain(app)
+    assert ran == dict.fromkeys(ran, list(range(40)))
+
+
+async def test_run_at_comes_before_submission_and_priority_does_not_change_it(app: App, order: str) -> None:
+    app.queue("q", order=order)
+    ran: list[str] = []
+
+    @app.task(queue="q")
+    async def step(name: str) -> None:
+        ran.append(name)
+
+    now = datetime.now(UTC)
+    keyed = step.options(ordering_key="a")
+    keyed.options(priority=0, run_at=now - timedelta(seconds=1)).submit(name="third")
+    keyed.options(priority=9, run_at=now - timedelta(seconds=3)).submit(name="first")
+    keyed.options(priority=5, run_at=now - timedelta(seconds=2)).submit(name="second")
+    await drain(app)
+    assert ran == ["first", "second", "third"]
+
+
+async def test_a_failing_head_retries_in_place_and_holds_back_only_its_own_key(app: App, order: str) -> None:
+    app.queue("q", order=order, partitions=1)
+    ran: list[str] = []
+
+    @app.task(queue="q", retry=Delays([0.3, 0.3]))
+    async def step(key: str, n: int) -> None:
+        ran.append(f"{key}{n}")
+        if key == "bad" and n == 0 and ran.count("bad0") < 3:
+            raise ConnectionError("not yet")
+
+    for n in range(3):
+        for key in ("bad", "good"):
+            step.options(ordering_key=key).submit(key=key, n=n)
+    await drain(app)
+    assert [name for name in ran if name.startswith("bad")] == ["bad0", "bad0", "bad0", "bad1", "bad2"]
+    assert ran.index("good2") < ran.index("bad1")
+
+
+@pytest.mark.parametrize("on_failure", ["hold", "skip"])
+async def test_a_head_in_error_holds_its_key_or_is_skipped(app: App, order: str, on_failure: str) -> None:
+    app.queue("q", order=order, partitions=1)
+    ran: list[int] = []
+
+    @app.task(queue="q", retry=NoRetry(), on_failure=on_failure)
+    async def step(n: int) -> None:
+        ran.append(n)
+        if n == 0:
+            raise ValueError("for good")
+
+    @app.task(queue="q")
+    async def other() -> None:
+        ran.append(-1)
+
+    handles = [step.options(ordering_key="a").submit(n=n) for n in range(3)]
+    async with running(app) as node:
+        async with asyncio.timeout(SOON):
+            while handles[0].state() != State.ERROR:
+                await asyncio.sleep(0.01)
+        other.submit()
+        async with asyncio.timeout(SOON):
+            while -1 not in ran:
+                await asyncio.sleep(0.01)
+        if on_failure == "hold":
+            assert [handle.state() for handle in handles[1:]] == [State.SUBMITTED] * 2
+            (finding,) = await explain(app, handles[1].id)
+            assert handles[0].id in finding.what and "ERROR" in finding.what
+            app.management.fail(handles[0].id)
+        await settled(app, node)
+    assert [n for n in ran if n >= 0] == [0, 1, 2]
+
+
+async def test_many_tasks_of_one_key_leave_room_for_the_others(app: App, order: str) -> None:
+    app.queue("q", order=order, partitions=1)
+    ran: list[str] = []
+    others = asyncio.Event()
+
+    @app.task(queue="q")
+    async def step(n: int) -> None:
+        if n == 0:
+            await others.wait()
+        ran.append(f"step {n}")
+
+    @app.task(queue="q")
+    async def other() -> None:
+        others.set()
+
+    step.options(ordering_key="a").submit_many([{"n": n} for n in range(700)])
+    other.submit()
+    await drain(app, look_ahead=300)
+    assert ran == [f"step {n}" for n in range(700)]
