@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench soak services clean postgresql
+.PHONY: demo test lint bench soak services clean postgresql cassandra
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
 
-test: $(STAMP) postgresql  ## all tests, against the real servers
+test: $(STAMP) postgresql cassandra  ## all tests, against the real servers
 	@$(BIN)/python -m pytest -q --durations=10
 
 lint: $(STAMP)
@@ -25,8 +25,8 @@ soak: $(STAMP) postgresql  ## the long runs: the whole trace if it is there, kil
 	@$(BIN)/python bench/soak.py
 	@$(BIN)/python bench/memory.py
 
-services: $(STAMP) postgresql  ## the real servers, on loopback, until Ctrl-C
-	@$(BIN)/python -m services postgres
+services: $(STAMP) postgresql cassandra  ## the real servers, on loopback, until Ctrl-C
+	@$(BIN)/python -m services
 
 clean:
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
@@ -38,3 +38,6 @@ $(STAMP): pyproject.toml constraints.txt
 
 postgresql:
 	@sh scripts/need_postgresql.sh
+
+cassandra:
+	@sh scripts/need_cassandra.sh

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable
 
 from services import MissingProgram, Service
+from services.cassandra import CassandraServer
 from services.postgres import PostgresServer
 
-SERVERS: dict[str, Callable[[], Service]] = {"postgres": PostgresServer}
+SERVERS: dict[str, Callable[[], Service]] = {"postgres": PostgresServer, "cassandra": CassandraServer}
 
 
 def main(names: list[str]) -> int:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from services import MissingProgram
+from services.cassandra import CassandraServer
 from services.postgres import PostgresServer
 
 settings.register_profile("fairlead", deadline=None, print_blob=True)
@@ -50,6 +51,26 @@ def postgres_server() -> Iterator[PostgresServer]:
 def postgres_url(postgres_server: PostgresServer) -> str:
     """A fresh, empty database."""
     return postgres_server.create_database()
+
+
+@pytest.fixture(scope="session")
+def cassandra_server() -> Iterator[CassandraServer]:
+    """A Cassandra of this session's own; with FAIRLEAD_REQUIRE_CASSANDRA=1 its absence is a failure."""
+    try:
+        server = CassandraServer()
+    except MissingProgram as missing:
+        if os.environ.get("FAIRLEAD_REQUIRE_CASSANDRA", "0") != "0":
+            raise
+        pytest.skip(str(missing))
+    server.start()
+    yield server
+    server.stop("immediate")
+
+
+@pytest.fixture
+def cassandra_url(cassandra_server: CassandraServer) -> str:
+    """A fresh, empty keyspace."""
+    return cassandra_server.create_keyspace()
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
@@ -316,16 +318,27 @@ class App:
         return Management(self)
 
     def migrate(self) -> list[str]:
-        """Bring the schema up to date; answers the names of the migrations applied."""
-        return migrate(self.connections.store.database)
+        """Bring the schema up to date, in the backlog store too; answers the names of the migrations applied."""
+        applied = migrate(self.connections.store.database)
+        if self._settings().backlog is not None:
+            self._wait_for(self.connections.backlog.migrate())
+        return applied
 
     def close(self) -> None:
         """Close all connections. The application may be used again."""
         with self._lock:
             if self._connections is not None:
+                if self._settings().backlog is not None:
+                    self._wait_for(self._connections.backlog.close())
                 self._connections.store.database.close()
                 self._connections = None
                 self._checked = False
+
+    @staticmethod
+    def _wait_for(work: Coroutine[Any, Any, None]) -> None:
+        """Run it in a thread of its own: this one may have a running event loop."""
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, work).result()
 
     # working ----------------------------------------------------------------------------------------------------------
 

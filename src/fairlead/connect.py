@@ -43,7 +43,8 @@ def connect(url: str, channel: str | None, coordinator: str | None, backlog: str
 
 
 def backlog_store(url: str | None, store: SqlTaskStore) -> BacklogStore:
-    """The backlog store of a URL; without one it lives in the tables of the task store."""
+    """The backlog store of a URL, cassandra://host:port/keyspace or one of a task store; without one it lives in the
+    tables of the task store."""
     if url in (None, "database", "database://"):
         return SqlBacklogStore(store)
     if urlsplit(url).scheme == "cassandra":

@@ -27,6 +27,9 @@ SWEEP_SHARE = 0.05
 """Sweeps may take at most this share of the time: where much lies behind the readers they take longer instead."""
 
 
+_NO_PLACE = 1 << 62
+
+
 @dataclass(slots=True)
 class _Lane:
     key: LaneKey
@@ -34,6 +37,8 @@ class _Lane:
     """Everything at or below has been read, as far as is known."""
     highest_seq: int
     """The highest ever read: what a sweep finds below it had lost its wake."""
+    set_back: int = _NO_PLACE
+    """The lowest place that a wake announced since the last read began."""
     is_behind: bool = True
     """The store may hold more above read_seq."""
     sweep_seq: int | None = None
@@ -108,7 +113,7 @@ class DatabaseChannel:
 
     async def _read(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
         """What comes next."""
-        lane.is_behind = False  # before the read: a wake that comes meanwhile sets it again
+        lane.is_behind, lane.set_back = False, _NO_PLACE  # before the read: a wake that comes meanwhile changes them
         above = lane.read_seq
         try:
             rows = await self._rows(lane, above, limit)
@@ -119,9 +124,8 @@ class DatabaseChannel:
             return ()
         if len(rows) == limit:
             lane.is_behind = True
-        if lane.read_seq == above:  # not set back meanwhile
-            lane.read_seq = rows[-1].seq
-        known, lane.highest_seq = lane.highest_seq, max(lane.highest_seq, rows[-1].seq)
+        lane.read_seq = min(rows[-1].seq, lane.set_back)
+        known, lane.highest_seq = lane.highest_seq, min(max(lane.highest_seq, rows[-1].seq), lane.set_back)
         return rows if rows[0].seq > known else _healed(rows, known)
 
     async def _sweep(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
@@ -163,6 +167,7 @@ class DatabaseChannel:
             found = self._lanes.get(LaneKey(news.queue, news.partition, news.priority))
             if found is not None:
                 found.is_behind = True
+                found.set_back = min(found.set_back, news.first_seq - 1)
                 found.read_seq = min(found.read_seq, news.first_seq - 1)
                 found.highest_seq = min(found.highest_seq, news.first_seq - 1)
         self._changed.set()

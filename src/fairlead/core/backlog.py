@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.core.passes import Passes
-from fairlead.model import LaneRecord, Level, Trigger
+from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 MOST_REMEMBERED = 10_000
 """Acked levels above A that a second read is kept from dispatching again; beyond it the oldest are forgotten, which costs
@@ -72,13 +72,22 @@ class Timing:
 class Backlog:
     """One owner's view of one lane. `capacity`: triggers in memory."""
 
-    def __init__(self, range_id: int, record: LaneRecord, passes: Passes, capacity: int, timing: Timing) -> None:
+    def __init__(
+        self,
+        range_id: int,
+        record: LaneRecord,
+        passes: Passes,
+        capacity: int,
+        timing: Timing,
+        is_new: bool = False,
+    ) -> None:
+        """`is_new`: the store has never kept anything of this lane."""
         self.capacity = capacity
         self.ack_level = record.ack_level
         self.read_level = record.ack_level
         self.max_level = record.max_level
-        self.is_at_end = record.max_level <= record.ack_level
-        """Nothing is stored above R."""
+        self.is_at_end = is_new
+        """Nothing is stored above R. Not even a record that says so is trusted: an older one may have landed late."""
         self.virtual_time = max(record.virtual_time, record.ack_level.turn)
         self.read_seq = record.read_seq
         self.range_id = range_id
@@ -104,7 +113,7 @@ class Backlog:
         """A write that came back while a read was under way, to be merged after it."""
         self._reading: Read | None = None
         self._acks = 0
-        self._deleted_through = self.ack_level
+        self._deleted_through = LOWEST  # the owner before may not have come to it
         self._deleted_at: float | None = None
         self._recorded = record
         self._recorded_at: float | None = None
@@ -133,6 +142,11 @@ class Backlog:
         return self._writing is not None
 
     # new triggers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def may_be_empty(self) -> bool:
+        """A read would tell whether new triggers can stay in memory."""
+        return not self.is_at_end and not self.is_stored
 
     def place(self, triggers: Sequence[Trigger]) -> Write | Changes:
         """Give new triggers their levels. They stay in memory if everything fits there; otherwise they are to be written,
@@ -187,7 +201,7 @@ class Backlog:
         if len(self._loaded) <= self.capacity + self.capacity // 4:
             return []
         levels = sorted(self._loaded)
-        dropped = [self._unload(level) for level in levels[self.capacity :] if level not in self._unstored]
+        dropped = [self._unload(level) for level in levels[self.capacity :]]
         self.read_level = levels[self.capacity - 1]
         self.is_at_end = False
         return dropped
@@ -214,6 +228,7 @@ class Backlog:
             self._passes.saw(trigger.fairness_key, trigger.weight, _level(trigger).turn, self.virtual_time)
         if entries:
             self.read_level = max(self.read_level, _level(entries[-1]))
+            self.max_level = max(self.max_level, self.read_level)
         self.is_at_end = len(entries) < reading.limit
         self._advance()
         if self._landed is None:
@@ -289,7 +304,8 @@ class Backlog:
             self._deleted_at = now
         if self.ack_level <= self._deleted_through or self.max_level <= self._deleted_through:
             return None
-        if self._acks < self._timing.delete_acks and now < self._deleted_at + self._timing.delete_seconds:
+        is_worth_it = self._acks >= self._timing.delete_acks or not self.is_stored
+        if not is_worth_it and now < self._deleted_at + self._timing.delete_seconds:
             return None
         return self.ack_level
 
@@ -298,7 +314,10 @@ class Backlog:
         self._deleted_through, self._deleted_at, self._acks = through, now, 0
 
     def next_record(self, now: float) -> LaneRecord | None:
-        """What to keep now; None: not yet. `now`: monotonic seconds."""
+        """What to keep now; None: not yet, and never while a write is under way, whose triggers it would pass over.
+        `now`: monotonic seconds."""
+        if self._writing is not None:
+            return None
         if self._recorded_at is None:
             self._recorded_at = now
         if self.ack_level == self._recorded.ack_level or now < self._recorded_at + self._timing.persist_seconds:

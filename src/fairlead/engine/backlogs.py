@@ -11,11 +11,11 @@ from fairlead.engine.fair_partition import FairPartition
 from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore
 
-BUFFERED = 40_000
-"""Triggers in memory for one queue and priority, shared among its partitions on this node."""
+FULL_PARTITIONS = 4
+"""As many partitions of a queue may each have the whole look-ahead of triggers in memory; more of them share that."""
 
-MOST_BUFFERED, LEAST_BUFFERED = 10_000, 500
-"""Of these for one partition."""
+_LEAST = 500
+"""Triggers in memory that each partition may have, however many there are."""
 
 
 class Backlogs:
@@ -32,6 +32,7 @@ class Backlogs:
         admits: Callable[[Trigger], bool],
         forget: Callable[[Collection[Trigger]], None],
         dispatch: Callable[[], None],
+        look_ahead: int,
         clock: Clock,
     ) -> None:
         self._queues = frozenset(queues)
@@ -43,6 +44,7 @@ class Backlogs:
         self._admits = admits
         self._forget = forget
         self._dispatch = dispatch
+        self._look_ahead = look_ahead
         self._clock = clock
         self._partitions: dict[PartitionKey, FairPartition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
@@ -71,7 +73,7 @@ class Backlogs:
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self._queues:
                 partition = self._partitions[key] = FairPartition(
-                    key, self._store, self._table, self._weights[key.queue], MOST_BUFFERED, self._changed,
+                    key, self._store, self._table, self._weights[key.queue], self._look_ahead, self._changed,
                     self._is_behind, self._room_freed, self._admits, self._forget, self._dispatch, self._clock,
                 )  # fmt: skip
                 if self._group is not None:
@@ -80,7 +82,8 @@ class Backlogs:
         for key in self._partitions:
             counts[key.queue] = counts.get(key.queue, 0) + 1
         for key, partition in self._partitions.items():
-            partition.resize(max(LEAST_BUFFERED, min(MOST_BUFFERED, BUFFERED // counts[key.queue])))
+            share = max(_LEAST, self._look_ahead * FULL_PARTITIONS // counts[key.queue])
+            partition.resize(min(self._look_ahead, share))
 
     def _serve(self, partition: FairPartition) -> None:
         assert self._group is not None

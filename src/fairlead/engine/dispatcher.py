@@ -128,19 +128,22 @@ class Dispatcher:
             await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
             self._failed()
             return []
-        by_id = {trigger.id: trigger for trigger in triggers}
+        wanted_by = {(trigger.id, trigger.version): trigger for trigger in triggers}
+        if len(wanted_by) < len(triggers):  # one that came twice and was taken twice: one of them is enough
+            kept = set(map(id, wanted_by.values()))
+            self._unbook([trigger for trigger in triggers if id(trigger) not in kept], are_booked)
         executions = []
         handlers, in_flight = self._handlers, self.in_flight
         for task in grabbed:
-            trigger = by_id.pop(task.id)
+            trigger = wanted_by.pop((task.id, task.version - 1))
             execution = Execution(trigger, task, handlers.get(trigger.name), are_booked)
             in_flight[task.id] = execution
             executions.append(execution)
         self._batches.update(task.batch for task in grabbed)
-        if by_id:
-            self._observer.counted("lost_grabs", len(by_id))
-            self._unbook(list(by_id.values()), are_booked)
-            self._intake.forget(by_id.values())
+        if wanted_by:
+            self._observer.counted("lost_grabs", len(wanted_by))
+            self._unbook(list(wanted_by.values()), are_booked)
+            self._intake.forget(wanted_by.values())
         self._intake.answered(triggers)
         self._observer.grabbed([(execution.trigger, execution.grabbed) for execution in executions])
         return executions

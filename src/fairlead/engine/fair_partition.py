@@ -169,7 +169,7 @@ class FairPartition:
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """New triggers of one lane, in the order of the channel."""
-        lane = self._lanes.get(priority) or self._add_lane(priority, LaneRecord())
+        lane = self._lanes.get(priority) or self._add_lane(priority, None)
         passed = lane.backlog.read_seq
         for trigger in triggers:
             if lane.recent.get(trigger.id, 0) >= trigger.version:
@@ -178,7 +178,7 @@ class FairPartition:
         if lane.unlooked and not lane.backlog.is_stored:
             lane.inbox += lane.unlooked  # nothing is stored: what memory does not know is news
             lane.unlooked = []
-        if lane.write is None and not lane.unlooked:
+        if lane.write is None and not lane.unlooked and not lane.backlog.may_be_empty:
             self._place(lane)
         self._work.set()
 
@@ -250,7 +250,7 @@ class FairPartition:
             lane.look_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
             lane.inbox += [trigger for trigger in asked if trigger.id not in levelled]
             self._forget([trigger for trigger in asked if trigger.id in levelled])
-        if lane.inbox and lane.write is None:
+        if lane.inbox and lane.write is None and not backlog.may_be_empty:
             self._place(lane)
         if (write := lane.write) is not None:
             try:
@@ -325,11 +325,15 @@ class FairPartition:
             lane.is_held = False
             self._apply(lane, Changes(lane.backlog.loaded()))
 
-    def _add_lane(self, priority: int, record: LaneRecord) -> _Lane:
-        timing = Timing(delete_acks=self._store.delete_acks, persist_seconds=self._store.persist_seconds)
-        lane = self._lanes[priority] = _Lane(
-            LaneKey(*self.key, priority),
-            Backlog(self._range_id, record, Passes(Counters(), self._weights), self._capacity, timing),
-            self._began + ORDER_FIRST_SECONDS,
+    def _add_lane(self, priority: int, record: LaneRecord | None) -> _Lane:
+        """`record` None: nothing of the lane was ever kept."""
+        backlog = Backlog(
+            self._range_id,
+            record or LaneRecord(),
+            Passes(Counters(), self._weights),
+            self._capacity,
+            Timing(delete_acks=self._store.delete_acks, persist_seconds=self._store.persist_seconds),
+            is_new=record is None,
         )
+        lane = self._lanes[priority] = _Lane(LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS)
         return lane

@@ -115,7 +115,7 @@ class Node:
         )
         self.backlogs = Backlogs(
             self._fair, backlog_store, self.table, self._read_on, channel.is_behind, channel.room_freed,
-            self.ordering.admits, self._forget, self._wake_dispatcher, clock,
+            self.ordering.admits, self._forget, self._wake_dispatcher, settings.look_ahead, clock,
         )  # fmt: skip
         self.intake = Intake(
             channel, self.table, self.backlogs, self.ordering.admits, self._wake_dispatcher, observer, clock,
@@ -432,6 +432,7 @@ class Node:
                     if wake is not None:
                         self._channel.announce(wake)
                 self._ask_reconcile.clear()
+                self.ordering.look()
                 self._channel.look_again()  # the wake of an earlier, unanswered try may never have gone out
             except StoreUnavailable:
                 continue

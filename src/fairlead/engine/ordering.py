@@ -19,8 +19,8 @@ from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.ordering")
 
-MOST_OF_KEY = 100
-"""Triggers of one ordering key in memory: the others would only take the place of other keys'."""
+MOST_OF_KEY = 20
+"""Triggers of one ordering key in memory: more of them would only take the place of other keys'."""
 
 _LOOK_SECONDS = 1.0
 """How often the store is asked about a key whose turn is with another node."""
@@ -130,12 +130,12 @@ class Ordering:
         self._dispatch()
 
     def _settle(self, key: OrderingKey, tasks: Sequence[tuple[Trigger, State]]) -> None:
-        ready = {(t.id, t.version) for t, state in tasks if state == State.SUBMITTED}
+        ready = {(t.id, t.version, t.order_at) for t, state in tasks if state == State.SUBMITTED}
         last = None if len(tasks) < MOST_OF_KEY else (tasks[-1][0].order_at, tasks[-1][0].id)
         stale = [
             t
             for t in self._table.waiting(key)
-            if (t.id, t.version) not in ready and (last is None or (t.order_at, t.id) <= last)
+            if (t.id, t.version, t.order_at) not in ready and (last is None or (t.order_at, t.id) <= last)
         ]
         if stale:
             self._table.remove(stale)

@@ -31,6 +31,9 @@ class BacklogStore(Protocol):
     delete_acks: int
     """How many acks are worth a delete."""
 
+    async def migrate(self) -> None:
+        """Make its tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""
+
     async def take_over(self, partition: PartitionKey) -> Ownership:
         """Become the owner of all lanes of the partition: raise its range id and read its records, in one step.
         Raises StoreUnavailable; it may have happened all the same, which is harmless: take over again."""

@@ -13,12 +13,12 @@ SELECT priority, record FROM fairlead_backlog_lanes WHERE queue = $1 AND partiti
 
 -- name: write
 -- $1 queue, $2 partition, $3 priority; columns: $4 turn, $5 id, $6 task_id, $7 version, $8 name, $9 fairness_key,
--- $10 weight, $11 ordering_key, $12 seq
+-- $10 weight, $11 ordering_key, $12 seq, $13 order_at
 INSERT INTO fairlead_backlog (queue, partition, priority, turn, id, task_id, version, name, fairness_key, weight,
-       ordering_key, seq)
+       ordering_key, seq, order_at)
 SELECT $1, $2, $3, e.*
   FROM unnest($4::bigint[], $5::bigint[], $6::uuid[], $7::integer[], $8::text[], $9::text[], $10::double precision[],
-              $11::text[], $12::bigint[]) AS e
+              $11::text[], $12::bigint[], $13::bigint[]) AS e
 ON CONFLICT DO NOTHING
 
 -- name: keep_record
@@ -26,7 +26,7 @@ INSERT INTO fairlead_backlog_lanes (queue, partition, priority, record) VALUES (
 ON CONFLICT (queue, partition, priority) DO UPDATE SET record = excluded.record
 
 -- name: read_above
-SELECT turn, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq
+SELECT turn, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
  WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) > ($4, $5)
  ORDER BY turn, id
@@ -53,7 +53,7 @@ SELECT count(*), count(DISTINCT fairness_key)
  WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) > ($4, $5) AND (turn, id) < ($6, $7)
 
 -- name: entry
-SELECT turn, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq
+SELECT turn, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
  WHERE task_id = $1::text::uuid AND queue = $2 AND partition = $3 AND priority = $4
  ORDER BY turn DESC, id DESC

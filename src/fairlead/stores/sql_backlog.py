@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
 from fairlead.ports.backlog_store import Fenced, Ownership
 from fairlead.ports.statements import Many, Row, Statement, Steps
+from fairlead.stores.migrate import migrate
 from fairlead.stores.sql_file import load
 from fairlead.stores.sql_store import SqlTaskStore, batch, canonical
 
@@ -27,6 +29,9 @@ class SqlBacklogStore:
         self._database = store.database
         self._sql = load(f"{self._database.dialect}_backlog.sql")
 
+    async def migrate(self) -> None:
+        await asyncio.to_thread(migrate, self._database)
+
     async def take_over(self, partition: PartitionKey) -> Ownership:
         return await self._database.run_async(self._take_over(partition))
 
@@ -43,7 +48,7 @@ class SqlBacklogStore:
         yield from self._fenced(lane, range_id)
         if entries:
             rows = [
-                (*(t.level or ()), t.id, t.version, t.name, t.fairness_key, t.weight, t.ordering_key, t.seq)
+                (*(t.level or ()), t.id, t.version, t.name, t.fairness_key, t.weight, t.ordering_key, t.seq, t.order_at)
                 for t in entries
             ]
             if self._database.dialect == "sqlite":
@@ -104,7 +109,7 @@ class SqlBacklogStore:
         return count
 
     async def close(self) -> None:
-        """The task store closes the database."""
+        await self._database.close_async()
 
     def _rows(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
         return (yield self._statement(name, *params))
@@ -114,8 +119,8 @@ class SqlBacklogStore:
 
 
 def _trigger(lane: LaneKey, row: Row) -> Trigger:
-    turn, number, task_id, version, name, fairness_key, weight, ordering_key, seq = row
+    turn, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
     return Trigger(
         task_id, version, lane.queue, lane.partition, name, lane.priority, fairness_key, weight, ordering_key,
-        TriggerPath.SPILL, seq, Level(turn, number),
+        TriggerPath.SPILL, seq, Level(turn, number), order_at,
     )  # fmt: skip

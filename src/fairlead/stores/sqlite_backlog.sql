@@ -13,8 +13,8 @@ SELECT priority, record FROM fairlead_backlog_lanes WHERE queue = ?1 AND partiti
 
 -- name: write
 INSERT INTO fairlead_backlog (queue, partition, priority, turn, id, task_id, version, name, fairness_key, weight,
-       ordering_key, seq)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+       ordering_key, seq, order_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 ON CONFLICT DO NOTHING
 
 -- name: keep_record
@@ -22,7 +22,7 @@ INSERT INTO fairlead_backlog_lanes (queue, partition, priority, record) VALUES (
 ON CONFLICT (queue, partition, priority) DO UPDATE SET record = excluded.record
 
 -- name: read_above
-SELECT turn, id, task_id, version, name, fairness_key, weight, ordering_key, seq
+SELECT turn, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
  WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (turn, id) > (?4, ?5)
  ORDER BY turn, id
@@ -50,7 +50,7 @@ SELECT count(*), count(DISTINCT fairness_key)
  WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (turn, id) > (?4, ?5) AND (turn, id) < (?6, ?7)
 
 -- name: entry
-SELECT turn, id, task_id, version, name, fairness_key, weight, ordering_key, seq
+SELECT turn, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
  WHERE task_id = ?1 AND queue = ?2 AND partition = ?3 AND priority = ?4
  ORDER BY turn DESC, id DESC

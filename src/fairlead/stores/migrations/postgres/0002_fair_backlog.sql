@@ -30,6 +30,7 @@ CREATE TABLE fairlead_backlog (
     weight       double precision NOT NULL,
     ordering_key text,
     seq          bigint           NOT NULL,       -- place in the channel
+    order_at     bigint           NOT NULL,       -- place among the tasks of its ordering key, 0 without one
     PRIMARY KEY (queue, partition, priority, turn, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 

@@ -30,6 +30,7 @@ CREATE TABLE fairlead_backlog (
     weight       REAL    NOT NULL,
     ordering_key TEXT,
     seq          INTEGER NOT NULL,                -- place in the channel
+    order_at     INTEGER NOT NULL,                -- place among the tasks of its ordering key, 0 without one
     PRIMARY KEY (queue, partition, priority, turn, id)
 ) STRICT, WITHOUT ROWID;
 

@@ -1,0 +1,329 @@
+"""A Cassandra server of our own: its jars from Maven, one node on free ports of the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from services import MissingProgram
+
+VERSION = "5.0.5"
+
+_INSTALL = "apt-get install openjdk-17-jre-headless maven"
+_JAVA = 17
+_POM = Path(__file__).parent / "maven" / "cassandra-pom.xml"
+_START_SECONDS = 120
+_STOP_SECONDS = 60
+_STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGTERM, "immediate": signal.SIGKILL}
+
+_SETTINGS = {
+    "cluster_name": "fairlead",
+    "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
+    "endpoint_snitch": "SimpleSnitch",
+    "num_tokens": 1,
+    "listen_address": "127.0.0.1",
+    "rpc_address": "127.0.0.1",
+    # Batch: a write is answered once it is on disk. Periodic answers before, and loses it even to kill -9 of the process.
+    "commitlog_sync": "batch",
+    "auto_snapshot": False,
+    "auto_bootstrap": False,
+    "hinted_handoff_enabled": False,
+    "dynamic_snitch": False,
+    "concurrent_reads": 8,
+    "concurrent_writes": 8,
+    "key_cache_size": "8MiB",
+    "file_cache_size": "32MiB",
+    "networking_cache_size": "16MiB",
+}
+"""What differs from Cassandra's own defaults, beside folders and ports."""
+
+_JVM_OPTIONS = [
+    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError",
+    "-Xshare:auto", "-Djava.awt.headless=true", "-Dfile.encoding=UTF-8", "-Djdk.attach.allowAttachSelf=true",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    # A lone node need not wait until it has heard of others.
+    "-Dcassandra.skip_wait_for_gossip_to_settle=0", "-Dcassandra.ring_delay_ms=0",
+    "-Dcassandra.superuser_setup_delay_ms=0",
+]  # fmt: skip
+
+_EXPORTS = [
+    "java.base/jdk.internal.misc", "java.base/java.lang.ref", "java.management.rmi/com.sun.jmx.remote.internal.rmi",
+    "java.rmi/sun.rmi.registry", "java.rmi/sun.rmi.server", "java.sql/java.sql", "jdk.unsupported/sun.misc",
+    "jdk.attach/sun.tools.attach",
+]  # fmt: skip
+_OPENS = [
+    "java.base/java.lang.module", "java.base/jdk.internal.loader", "java.base/jdk.internal.ref",
+    "java.base/jdk.internal.reflect", "java.base/jdk.internal.math", "java.base/jdk.internal.module",
+    "java.base/jdk.internal.util.jar", "jdk.management/com.sun.management.internal", "java.base/sun.nio.ch",
+    "java.base/java.io", "java.base/java.lang.reflect", "java.base/java.lang", "java.base/java.util",
+]  # fmt: skip
+"""What Cassandra needs of Java 17's inside, as in its own conf/jvm17-server.options, less the compiler (not in a JRE)."""
+
+_LOGBACK = """<configuration>
+  <appender name="STDOUT" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%date{ISO8601} %-5level [%thread] %logger{0} - %msg%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="STDOUT"/></root>
+</configuration>
+"""
+
+_OPTIONS_REQUEST = b"\x04\x00\x00\x00\x05\x00\x00\x00\x00"
+"""Native protocol, version 4: OPTIONS on stream 0, which every server answers with SUPPORTED."""
+_SUPPORTED = 0x06
+
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+class CassandraServer:
+    """Started by `start()` or `with CassandraServer() as server:`. `url` names no keyspace.
+
+    On Linux it also ends when the thread that started it does, a kill -9 included; its folder is then left behind.
+    """
+
+    name = "cassandra"
+
+    def __init__(self) -> None:
+        """Starts nothing. Raises MissingProgram."""
+        self._java = _java_program()
+        if not _jars_folder().is_dir():
+            _maven_program()
+        self._folder: Path | None = None
+        self._port = 0
+        self._storage_port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keyspaces = 0
+        self._session: Any = None
+        self._command: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return self.url_of("")
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server, None while it does not run."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def log(self) -> str:
+        """What the server has said since it was first started: warnings and errors."""
+        assert self._folder is not None
+        return (self._folder / "log").read_text(errors="replace")
+
+    def url_of(self, keyspace: str) -> str:
+        """The URL of one keyspace of this server."""
+        return f"cassandra://127.0.0.1:{self._port}/{keyspace}"
+
+    def start(self) -> None:
+        """Return when it answers; after `crash()` with the same port and data. The first time ever its jars are fetched."""
+        if self._process is not None:
+            raise RuntimeError("this server is running; use restart")
+        is_new = self._folder is None
+        try:
+            if is_new:
+                self._configure(_jars())
+            self._launch()
+        except BaseException:
+            self.stop("immediate")
+            raise
+
+    def stop(self, mode: str = "fast") -> None:
+        """`fast` (and `smart`): it ends in order; `immediate`: kill -9. Its folder is removed."""
+        self._end(mode)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def crash(self) -> None:
+        """kill -9, with its folder kept for `start()`."""
+        self._end("immediate")
+
+    def restart(self, mode: str = "immediate") -> None:
+        self._end(mode)
+        self._launch()
+
+    def create_keyspace(self) -> str:
+        """A fresh, empty keyspace; answers its URL."""
+        from cassandra.cluster import Cluster
+
+        if self._session is None:
+            self._session = Cluster(["127.0.0.1"], self._port, protocol_version=5).connect()
+        self._keyspaces += 1
+        name = f"test_{self._keyspaces}"
+        self._session.execute(
+            f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+        )
+        return self.url_of(name)
+
+    def __enter__(self) -> CassandraServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _configure(self, jars: Path) -> None:
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="fairlead-cassandra-"))
+        self._port, self._storage_port = _free_port(), _free_port()
+        seeds = {"seeds": f"127.0.0.1:{self._storage_port}"}
+        settings = _SETTINGS | {
+            "native_transport_port": self._port,
+            "storage_port": self._storage_port,
+            "seed_provider": [{"class_name": "org.apache.cassandra.locator.SimpleSeedProvider", "parameters": [seeds]}],
+            "data_file_directories": [str(folder / "data")],
+            "commitlog_directory": str(folder / "commitlog"),
+            "saved_caches_directory": str(folder / "saved_caches"),
+            "hints_directory": str(folder / "hints"),
+            "cdc_raw_directory": str(folder / "cdc_raw"),
+        }
+        # JSON is YAML too.
+        (folder / "cassandra.yaml").write_text(json.dumps(settings, indent=1))
+        (folder / "logback.xml").write_text(_LOGBACK)
+        (folder / "tmp").mkdir()
+        properties = {
+            "cassandra.config": (folder / "cassandra.yaml").as_uri(),
+            "cassandra.storagedir": folder,
+            "logback.configurationFile": folder / "logback.xml",
+            "java.io.tmpdir": folder / "tmp",
+            "jna.tmpdir": folder / "tmp",
+        }
+        self._command = [
+            self._java, *_JVM_OPTIONS,
+            *(f"--add-exports={package}=ALL-UNNAMED" for package in _EXPORTS),
+            *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS),
+            *(f"-D{key}={value}" for key, value in properties.items()),
+            "-cp", f"{jars}/*", "org.apache.cassandra.service.CassandraDaemon",
+        ]  # fmt: skip
+
+    def _launch(self) -> None:
+        assert self._folder is not None
+        with (self._folder / "log").open("ab") as log:
+            # A session of its own: the terminal's Ctrl-C is for us, and we stop it in our order.
+            process = self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder,
+                start_new_session=True, preexec_fn=_ends_with(os.getpid()),
+            )  # fmt: skip
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._is_ready():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+            if process.returncode is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"Cassandra did not start; the end of its log:\n{self.log[-3000:]}")
+
+    def _is_ready(self) -> bool:
+        """It answers in its own protocol."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 2) as connection:
+            connection.sendall(_OPTIONS_REQUEST)
+            header = connection.recv(9)
+            return len(header) >= 5 and header[4] == _SUPPORTED
+        return False
+
+    def _end(self, mode: str) -> None:
+        if self._session is not None:
+            self._session.cluster.shutdown()
+            self._session = None
+        if self._process is None:
+            return
+        self._process.send_signal(_STOP_SIGNALS[mode])
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+def _java_program() -> str:
+    """Java 17: the one in JAVA_HOME or PATH, else Debian's. Raises MissingProgram."""
+    home = os.environ.get("JAVA_HOME")
+    found = [f"{home}/bin/java"] if home else []
+    found += [program] if (program := shutil.which("java")) else []
+    found += glob.glob(f"/usr/lib/jvm/java-{_JAVA}-*/bin/java")
+    for program in found:
+        with contextlib.suppress(OSError):
+            said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+            version = re.search(r'version "(\d+)', said)
+            if version is not None and int(version[1]) == _JAVA:
+                return program
+    raise MissingProgram(f"Java {_JAVA}, which Cassandra runs on, is missing: {_INSTALL}")
+
+
+def _maven_program() -> str:
+    """Raises MissingProgram."""
+    program = shutil.which("mvn")
+    if program is None:
+        raise MissingProgram(f"Maven, which fetches Cassandra, is missing: {_INSTALL}")
+    return program
+
+
+def _jars_folder() -> Path:
+    """Where this user's copy of the jars is, once it was fetched."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "fairlead" / f"cassandra-{VERSION}"
+
+
+def _jars() -> Path:
+    """The folder with Cassandra's jars (66 MB), fetched if it is not there. Raises MissingProgram, RuntimeError."""
+    folder = _jars_folder()
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Made aside and renamed: what bears the name is whole, whatever interrupts us.
+    with tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as aside:
+        jars = Path(aside) / "jars"
+        fetched = subprocess.run(
+            [
+                _maven_program(), "-q", "-B", "-f", _POM, "dependency:copy-dependencies", "-DincludeScope=runtime",
+                f"-DoutputDirectory={jars}",
+            ],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+        if fetched.returncode:
+            raise RuntimeError(f"Maven could not fetch Cassandra:\n{fetched.stdout.decode(errors='replace')[-3000:]}")
+        # Whoever was faster has fetched the same.
+        with contextlib.suppress(OSError):
+            jars.rename(folder)
+    if not folder.is_dir():
+        raise RuntimeError(f"Cassandra's jars could not be kept in {folder}")
+    return folder
+
+
+def _free_port() -> int:
+    """A port of the loopback nobody listens on, below those the system gives to outgoing connections.
+
+    One of those could be taken by a client while the server restarts, even by one that is connecting to it.
+    """
+    for _ in range(1000):
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port between 15000 and 32000 on the loopback")
+
+
+def _ends_with(parent: int) -> Callable[[], None]:
+    """What the child runs before it becomes the server: on Linux, an end in order when our thread dies, however."""
+
+    def prepare() -> None:
+        if _libc is not None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return prepare

@@ -1,0 +1,582 @@
+"""The promises of `fairlead.ports.backlog_store.BacklogStore`, kept by every adapter against its real database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from fairlead.connect import task_store
+from fairlead.core.ids import IdSource, id_text
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
+from fairlead.ports.backlog_store import BacklogStore, Fenced, Ownership
+from fairlead.stores.migrate import migrate
+from fairlead.stores.sql_backlog import SqlBacklogStore
+from fairlead.testing.memory_backlog import MemoryBacklogStore
+from services.cassandra import CassandraServer
+from services.postgres import PostgresServer
+
+T = TypeVar("T")
+
+PARTITION = PartitionKey("payouts", 3)
+LANE = LaneKey(*PARTITION, 5)
+AWKWARD = (
+    """Robert'); DROP TABLE fairlead_backlog;-- "quoted" \\ %s %(x)s $1 ?1 {x} \u00fc \U0001f9ed\nline\ttab\u200b"""
+)
+NO_ID = "no id"
+
+source = IdSource()
+
+Adapter = Any
+"""A BacklogStore."""
+
+
+async def opened(kind: str, url: str) -> Adapter:
+    if kind == "cassandra":
+        pytest.importorskip("cassandra", reason="the driver is missing: pip install 'fairlead[cassandra]'")
+        from fairlead.stores.cassandra import CassandraBacklogStore
+
+        store = CassandraBacklogStore(url)
+        await store.migrate()
+        return store
+    if kind == "memory":
+        return MemoryBacklogStore()
+    tasks = task_store(url)
+    migrate(tasks.database)  # type: ignore[arg-type]
+    return SqlBacklogStore(tasks)
+
+
+async def closed(store: Adapter) -> None:
+    await store.close()
+    database = getattr(store, "_database", None)
+    if hasattr(database, "close_async"):
+        await database.close_async()
+    if database is not None:
+        database.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "cassandra"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def url(kind: str, request: pytest.FixtureRequest) -> str:
+    """A fresh place of this kind."""
+    return "" if kind == "memory" else str(request.getfixturevalue(f"{kind}_url"))
+
+
+@pytest.fixture
+async def store(kind: str, url: str) -> AsyncIterator[BacklogStore]:
+    store = await opened(kind, url)
+    yield store
+    await closed(store)
+
+
+@pytest.fixture
+async def other(kind: str, url: str, store: Adapter) -> AsyncIterator[BacklogStore]:
+    """Another node's way to the same data."""
+    if kind == "memory":
+        yield store
+        return
+    other = await opened(kind, url)
+    yield other
+    await closed(other)
+
+
+def make(count: int, lane: LaneKey = LANE, first: int = 1, **changes: Any) -> list[Trigger]:
+    """Entries with the levels (10, first), (20, first + 1) ..., as they are read back."""
+    return [
+        msgspec.structs.replace(
+            Trigger(
+                id_text(new), 1, lane.queue, lane.partition, "send", lane.priority, f"tenant {n % 7}", 1.0, None,
+                TriggerPath.SPILL, n, Level(10 * (n - first + 1), n), 1_700_000_000_000_000 + n,
+            ),
+            **changes,
+        )
+        for n, new in enumerate(source.block(count, 1_700_000_000_000_000), first)
+    ]  # fmt: skip
+
+
+def record_of(entries: list[Trigger], **changes: Any) -> LaneRecord:
+    top = entries[-1].level if entries else LOWEST
+    assert top is not None
+    return msgspec.structs.replace(LaneRecord(max_level=top, read_seq=top.id), **changes)
+
+
+async def insist(call: Callable[[], Awaitable[T]]) -> T:
+    """As the port says: what raised StoreUnavailable is repeated."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable:
+                await asyncio.sleep(0.2)
+
+
+async def everything(store: Adapter, lane: LaneKey = LANE) -> list[Trigger]:
+    return list(await store.read_above(lane, LOWEST, 100_000))
+
+
+# ownership ------------------------------------------------------------------------------------------------------------
+
+
+async def test_every_take_over_raises_the_range_id_and_finds_what_the_owner_before_has_kept(store: Adapter) -> None:
+    first = await store.take_over(PARTITION)
+    assert first.lanes == {}
+    kept = {}
+    for priority in (0, 5, 9):
+        lane, entries = LaneKey(*PARTITION, priority), make(3, LaneKey(*PARTITION, priority))
+        kept[priority] = record_of(entries, buffered=priority)
+        await store.write(lane, first.range_id, entries, kept[priority])
+    range_ids = [first.range_id]
+    for _ in range(3):
+        found = await store.take_over(PARTITION)
+        assert found.lanes == kept
+        range_ids.append(found.range_id)
+    assert range_ids == sorted(set(range_ids))
+    assert range_ids[0] >= 1
+
+
+async def test_owners_that_take_over_at_once_get_range_ids_of_their_own_and_only_the_greatest_may_write(
+    store: Adapter, other: Adapter
+) -> None:
+    async def take(by: Adapter) -> list[int]:
+        return [(await insist(lambda: by.take_over(PARTITION))).range_id for _ in range(5)]
+
+    ours, theirs = await asyncio.gather(take(store), take(other))
+    assert ours == sorted(ours) and theirs == sorted(theirs)
+    range_ids = sorted(ours + theirs)
+    assert len(set(range_ids)) == 10
+    for range_id in range_ids[:-1]:
+        with pytest.raises(Fenced):
+            await store.write(LANE, range_id, make(1), LaneRecord())
+    entries = make(1)
+    await store.write(LANE, range_ids[-1], entries, record_of(entries))
+    assert await everything(other) == entries
+
+
+async def test_taking_one_partition_over_fences_nobody_in_another(store: Adapter) -> None:
+    neighbours = [PartitionKey("payouts", 4), PartitionKey("payouts2", 3)]
+    owned = {partition: (await store.take_over(partition)).range_id for partition in [PARTITION, *neighbours]}
+    for _ in range(3):
+        await store.take_over(PARTITION)
+    for partition in neighbours:
+        lane = LaneKey(*partition, 5)
+        await store.write(lane, owned[partition], make(1, lane), LaneRecord())
+    with pytest.raises(Fenced):
+        await store.write(LANE, owned[PARTITION], make(1), LaneRecord())
+
+
+# writes ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_write_by_an_earlier_owner_is_refused_and_changes_nothing(store: Adapter, other: Adapter) -> None:
+    earlier = (await store.take_over(PARTITION)).range_id
+    old = make(5)
+    await store.write(LANE, earlier, old, record_of(old))
+    later = (await other.take_over(PARTITION)).range_id
+    new = make(5, first=100)
+    await other.write(LANE, later, new, record_of(new, buffered=7))
+    before = await everything(other)
+    for entries in (make(3, first=200), []):
+        with pytest.raises(Fenced, match="payouts"):
+            await store.write(LANE, earlier, entries, record_of(entries, buffered=1))
+    with pytest.raises(Fenced):
+        await store.write(LaneKey(*PARTITION, 6), earlier, make(1, LaneKey(*PARTITION, 6)), LaneRecord())
+    with pytest.raises(Fenced):
+        await store.delete_through(LANE, earlier, Level(10**6, 0))
+    assert await everything(other) == before
+    assert await everything(other, LaneKey(*PARTITION, 6)) == []
+    assert await other.records() == {PARTITION: Ownership(later, {5: record_of(new, buffered=7)})}
+
+
+async def test_nobody_writes_to_a_partition_that_nobody_has_taken_over(store: Adapter) -> None:
+    with pytest.raises(Fenced):
+        await store.write(LANE, 1, make(1), LaneRecord())
+    with pytest.raises(Fenced):
+        await store.delete_through(LANE, 1, Level(10**6, 0))
+    assert await everything(store) == []
+    assert await store.records() == {}
+
+
+async def test_a_repeated_write_changes_nothing(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries = make(20)
+    for _ in range(3):
+        await store.write(LANE, range_id, entries, record_of(entries))
+        assert await everything(store) == entries
+        assert (await store.records())[PARTITION].lanes == {5: record_of(entries)}
+    more = make(5, first=100)
+    # Some are there, some are not, as after a write that has landed in part of what is now tried again.
+    await store.write(LANE, range_id, entries[10:] + more, record_of(more))
+    assert await store.count(LANE, LOWEST) == len({entry.level for entry in entries + more})
+
+
+async def test_a_write_without_entries_keeps_the_record_and_leaves_the_rows(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries = make(3)
+    await store.write(LANE, range_id, entries, record_of(entries))
+    for n in range(3):
+        record = record_of(entries, ack_level=Level(n, n), read_level=Level(n + 1, 0), virtual_time=n)
+        await store.write(LANE, range_id, [], record)
+        assert (await store.records())[PARTITION].lanes == {5: record}
+    assert await everything(store) == entries
+
+
+async def test_whoever_looks_while_a_write_is_under_way_sees_all_of_it_or_nothing(
+    store: Adapter, other: Adapter
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries = make(1000)
+    seen = set()
+    is_written = asyncio.Event()
+
+    async def write() -> None:
+        await store.write(LANE, range_id, entries, record_of(entries))
+        is_written.set()
+
+    async def look() -> None:
+        while True:
+            is_last = is_written.is_set()
+            count = await other.count(LANE, LOWEST)
+            kept = (await other.records())[PARTITION].lanes
+            seen.add(count)
+            if count:
+                assert kept == {5: record_of(entries)}
+            if is_last:
+                return
+            await asyncio.sleep(0.001)  # a read of SQLite does not wait: the writer needs its turn
+
+    await asyncio.gather(write(), look())
+    assert seen <= {0, 1000}
+    assert 1000 in seen
+
+
+async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -> None:
+    lane = LaneKey(AWKWARD[:60], 999, 0)
+    texts = ["", AWKWARD, "\u00e9\u0065\u0301", " leading and trailing ", "\U0001f9ed" * 50, "NULL", "x" * 2000]
+    weights = [0.001, 1000.0, 1 / 3, 1.0, 700.7, 5e-3, 2.0]
+    entries = [
+        Trigger(
+            entry.id, 1 + n * 2**28, lane.queue, lane.partition, text or "a name", 0, text, weight,
+            None if n % 3 == 0 else text, TriggerPath.SPILL, n * 2**50, Level(n * 2**58, (n << 56) + 1),
+        )
+        for n, (entry, text, weight) in enumerate(zip(make(7, lane), texts, weights, strict=True))
+    ]  # fmt: skip
+    entries[1] = msgspec.structs.replace(entries[1], ordering_key="")
+    record = LaneRecord(
+        ack_level=Level(2**62, 2**62), read_level=Level(2**62, 2**62 + 1), max_level=Level(2**63 - 1, 2**63 - 1),
+        virtual_time=2**62 + 1, read_seq=2**55, buffered=10_000,
+        next_passes=[(text, 2**62 + n) for n, text in enumerate(texts)],
+    )  # fmt: skip
+    range_id = (await store.take_over(PartitionKey(lane.queue, 999))).range_id
+    # Where a trigger came from is not kept: whatever is read back was spilled.
+    sent = [msgspec.structs.replace(entry, path=TriggerPath.HOOK) for entry in entries]
+    await store.write(lane, range_id, sent, record)
+    found = await store.read_above(lane, LOWEST, 100)
+    assert found == entries
+    assert [type(getattr(entry, name)) for entry in found for name in entry.__struct_fields__] == [
+        type(getattr(entry, name)) for entry in entries for name in entry.__struct_fields__
+    ]
+    assert (await store.take_over(PartitionKey(lane.queue, 999))).lanes == {0: record}
+
+
+# reads ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_entries_are_read_ascending_strictly_above_a_level_at_most_so_many_never_one_twice(
+    store: Adapter,
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    # Ten to a turn: it takes both halves of the level to tell them apart.
+    entries = [msgspec.structs.replace(entry, level=Level(n // 10 + 1, n % 10 + 1)) for n, entry in enumerate(make(95))]
+    for start in range(0, 95, 19):
+        await store.write(LANE, range_id, list(reversed(entries[start::19])), LaneRecord())
+    for start in range(19):
+        await store.write(LANE, range_id, entries[start::19], record_of(entries))
+    assert await everything(store) == entries
+    for limit in (1, 7, 10, 94, 95, 96):
+        level, read = LOWEST, []
+        while page := await store.read_above(LANE, level, limit):
+            assert len(page) <= limit
+            read += page
+            level = page[-1].level
+        assert read == entries
+    for level in (Level(3, 4), Level(3, 10), Level(3, 11), Level(4, 0), Level(10, 5)):
+        above = [entry for entry in entries if entry.level > level]
+        assert await store.read_above(LANE, level, 12) == above[:12]
+        assert await store.count(LANE, level) == len(above)
+
+
+async def test_a_page_of_five_thousand_is_written_and_read_at_once(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries = make(5000)
+    await insist(lambda: store.write(LANE, range_id, entries, record_of(entries)))
+    assert await store.read_above(LANE, LOWEST, 5000) == entries
+    assert await store.count(LANE, LOWEST) == 5000
+    assert (await store.take_over(PARTITION)).lanes == {5: record_of(entries)}
+
+
+async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> None:
+    lanes = [
+        LaneKey(queue, partition, priority)
+        for queue in ("a", "aa", "A", "")
+        for partition in (0, 1, 10)
+        for priority in (0, 9)
+    ]
+    owned = {lane[:2]: (await store.take_over(PartitionKey(*lane[:2]))).range_id for lane in lanes}
+    entries = {lane: make(3, lane) for lane in lanes}  # of the same levels in every lane
+    for n, lane in enumerate(lanes):
+        await store.write(lane, owned[lane[:2]], entries[lane], record_of(entries[lane], buffered=n))
+    for lane in lanes:
+        assert await store.read_above(lane, LOWEST, 100) == entries[lane]
+    gone = lanes[3]
+    await store.delete_through(gone, owned[gone[:2]], Level(10**9, 0))
+    for n, lane in enumerate(lanes):
+        kept = [] if lane == gone else entries[lane]
+        assert await store.read_above(lane, LOWEST, 100) == kept
+        assert await store.count(lane, LOWEST) == len(kept)
+        assert await store.ahead(lane, LOWEST, Level(10**9, 0)) == (len(kept), len(kept))
+        assert (await store.entry(lane, entries[lane][0].id)) == (kept[0] if kept else None)
+        assert await store.levelled(lane, LOWEST, [(entry.id, 1) for entry in entries[lane]]) == {
+            entry.id for entry in kept
+        }
+    assert await store.records() == {
+        PartitionKey(*key): Ownership(
+            range_id,
+            {lane.priority: record_of(entries[lane], buffered=n) for n, lane in enumerate(lanes) if lane[:2] == key},
+        )
+        for key, range_id in owned.items()
+    }
+
+
+async def test_records_name_every_owner_and_change_nothing(store: Adapter) -> None:
+    assert await store.records() == {}
+    first = await store.take_over(PARTITION)
+    assert await store.records() == {PARTITION: Ownership(first.range_id, {})}
+    entries = make(1)
+    await store.write(LANE, first.range_id, entries, record_of(entries))
+    for _ in range(2):
+        assert await store.records() == {PARTITION: Ownership(first.range_id, {5: record_of(entries)})}
+    await store.write(LANE, first.range_id, [], LaneRecord())  # still the owner
+
+
+# deletes --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_delete_takes_exactly_what_lies_at_or_below_the_level(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries = [msgspec.structs.replace(entry, level=Level(n // 10 + 1, n % 10 + 1)) for n, entry in enumerate(make(60))]
+    record = record_of(entries)
+    await store.write(LANE, range_id, entries, record)
+    for level in (LOWEST, Level(1, 1), Level(2, 7), Level(2, 7), Level(2, 3), Level(3, 10), Level(5, 0)):
+        await store.delete_through(LANE, range_id, level)
+        entries = [entry for entry in entries if entry.level > level]
+        assert await everything(store) == entries
+    assert (await store.records())[PARTITION] == Ownership(range_id, {5: record})
+    # What is written above a delete is not touched by it, whichever came first.
+    more = make(3, first=5)
+    await store.write(LANE, range_id, [msgspec.structs.replace(e, level=Level(100, e.seq)) for e in more], record)
+    assert await store.count(LANE, LOWEST) == len(entries) + 3
+    await store.delete_through(LANE, range_id, Level(10**6, 0))
+    assert await everything(store) == []
+
+
+# looking things up ----------------------------------------------------------------------------------------------------
+
+
+async def test_levelled_knows_the_tasks_with_an_entry_above_the_level_at_that_very_version(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries = make(50)
+    again = msgspec.structs.replace(entries[7], version=4, level=Level(5000, 5000))  # an older entry lies below
+    await store.write(LANE, range_id, [*entries, again], record_of([*entries, again]))
+    unknown = make(2)
+    asked = [(entry.id, 1) for entry in [*entries, *unknown]]
+    level = entries[9].level
+    assert await store.levelled(LANE, LOWEST, asked) == {entry.id for entry in entries}
+    assert await store.levelled(LANE, level, asked) == {entry.id for entry in entries[10:]}
+    assert await store.levelled(LANE, level, [(entry.id, 2) for entry in entries]) == set()
+    assert await store.levelled(LANE, level, [(again.id, 4)]) == {again.id}
+    assert await store.levelled(LANE, level, [(again.id, 1), (again.id, 3), (again.id, 5)]) == set()
+    assert await store.levelled(LANE, level, []) == set()
+    assert await store.levelled(LANE, Level(5000, 5000), asked) == set()
+
+
+async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries = make(30)
+    await store.write(LANE, range_id, entries, record_of(entries))
+    for above, through in ((LOWEST, entries[0].level), (entries[3].level, entries[3].level)):
+        assert await store.ahead(LANE, above, through) == (0, 0)
+    assert await store.ahead(LANE, LOWEST, entries[3].level) == (3, 3)
+    assert await store.ahead(LANE, entries[3].level, entries[14].level) == (10, 7)
+    assert await store.ahead(LANE, LOWEST, Level(10**6, 0)) == (30, 7)
+
+
+async def test_entry_is_the_highest_of_its_task(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries = make(30)
+    higher = msgspec.structs.replace(entries[2], version=2, level=Level(155, 40))
+    await store.write(LANE, range_id, [*entries, higher], record_of(entries))
+    assert await store.entry(LANE, entries[3].id) == entries[3]
+    assert await store.entry(LANE, entries[2].id) == higher
+    assert await store.entry(LANE, make(1)[0].id) is None
+    assert await store.entry(LANE, NO_ID) is None
+
+
+# the real thing -------------------------------------------------------------------------------------------------------
+
+
+async def written_before_a_crash(store: Adapter) -> tuple[Ownership, list[Trigger]]:
+    """Writes, deletes and writes; answers what is then there."""
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries, last = make(100), make(1, first=1000, level=Level(100_000, 1000))
+    await store.write(LANE, range_id, entries, record_of(entries))
+    await store.delete_through(LANE, range_id, entries[9].level)
+    await store.write(LANE, range_id, last, record_of(last))
+    return Ownership(range_id, {5: record_of(last)}), [*entries[10:], *last]
+
+
+@pytest.mark.slow
+async def test_what_was_written_is_there_after_postgresql_crashed(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    store = await opened("postgres", postgres_url)
+    owned, there = await written_before_a_crash(store)
+    await closed(store)
+    postgres_server.restart("immediate")
+    store = await opened("postgres", postgres_url)
+    assert await everything(store) == there
+    assert await store.records() == {PARTITION: owned}
+    await closed(store)
+
+
+@pytest.fixture
+def cassandra_driver() -> Iterator[Any]:
+    yield pytest.importorskip("fairlead.stores.cassandra", reason="pip install 'fairlead[cassandra]'")
+
+
+@pytest.mark.slow
+async def test_cassandra_killed_is_unavailable_and_once_it_is_back_nothing_is_lost_and_the_same_store_goes_on(
+    cassandra_driver: Any, cassandra_server: CassandraServer, cassandra_url: str
+) -> None:
+    store = await opened("cassandra", cassandra_url)
+    late = cassandra_driver.CassandraBacklogStore(cassandra_url)
+    owned, there = await written_before_a_crash(store)
+    more = make(1, first=2000, level=Level(200_000, 2000))
+    cassandra_server.crash()  # kill -9, with nothing flushed but the commit log
+    try:
+        for call in (
+            lambda: store.take_over(PARTITION),
+            lambda: store.write(LANE, owned.range_id, more, record_of(more)),
+            lambda: store.read_above(LANE, LOWEST, 10),
+            lambda: store.delete_through(LANE, owned.range_id, LOWEST),
+            lambda: store.traced_read(LANE, LOWEST, 10),
+            store.records,
+            lambda: late.count(LANE, LOWEST),
+            late.migrate,
+        ):
+            with pytest.raises(StoreUnavailable) as raised:
+                await call()
+            assert raised.value.__cause__ is not None
+    finally:
+        cassandra_server.start()
+    assert await insist(lambda: everything(store)) == there
+    assert await store.records() == {PARTITION: owned}
+    await store.write(LANE, owned.range_id, more, record_of(more))
+    assert await late.count(LANE, LOWEST) == len(there) + 1
+    await closed(store)
+    await closed(late)
+
+
+async def test_on_cassandra_a_write_cut_short_between_pieces_leaves_a_record_that_loses_nothing(
+    cassandra_driver: Any, cassandra_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cassandra_driver, "MOST_BYTES", 2000)
+    store = await opened("cassandra", cassandra_url)
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries = make(100, first=301)
+    record = record_of(entries, ack_level=Level(5, 5), read_seq=400)
+    fenced, pieces = store._fenced, []
+
+    async def ends_after_three(lane: LaneKey, range_id: int, statements: list[Any]) -> None:
+        if len(pieces) == 3:
+            raise StoreUnavailable("cut short")
+        pieces.append(statements)
+        await fenced(lane, range_id, statements)
+
+    store._fenced = ends_after_three
+    with pytest.raises(StoreUnavailable):
+        await store.write(LANE, range_id, entries, record)
+    landed = await everything(store)
+    assert landed == entries[: len(landed)] and 0 < len(landed) < 100
+    # Nothing lies above its max_level, and no trigger of the write counts as received.
+    assert (await store.records())[PARTITION].lanes == {5: msgspec.structs.replace(record, read_seq=300)}
+    store._fenced = fenced
+    await store.write(LANE, range_id, entries, record)
+    assert await everything(store) == entries
+    assert (await store.records())[PARTITION].lanes == {5: record}
+    await closed(store)
+
+
+async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_met(
+    cassandra_driver: Any, cassandra_url: str
+) -> None:
+    store = await opened("cassandra", cassandra_url)
+    range_id = (await store.take_over(PARTITION)).range_id
+    entries = make(100)
+    await store.write(LANE, range_id, entries, record_of(entries))
+    assert await store.traced_read(LANE, LOWEST, 10) == (entries[:10], 0)  # no null was written, nothing expires
+    await store.delete_through(LANE, range_id, entries[49].level)
+    assert await store.traced_read(LANE, LOWEST, 10) == (entries[50:60], 2)
+    assert await store.traced_read(LANE, entries[49].level, 10) == (entries[50:60], 0)  # above A there is none
+    await closed(store)
+
+
+async def test_on_cassandra_a_keyspace_without_tables_says_what_to_run(
+    cassandra_driver: Any, cassandra_url: str
+) -> None:
+    store = cassandra_driver.CassandraBacklogStore(cassandra_url)
+    with pytest.raises(SchemaMismatch, match="migrate"):
+        await store.records()
+    for _ in range(2):
+        await store.migrate()
+    assert await store.records() == {}
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "cassandra://",
+        "cassandra:///keyspace",
+        "cassandra://u:hush@host",
+        "cassandra://u:hush@host/Keyspace",
+        "cassandra://u:hush@host/a/b",
+        "cassandra://u:hush@host/k;drop",
+        "cassandra://u:hush@host:port/k",
+        "cassandra://u:hush@host/k?replication=0",
+        "cassandra://u:hush@host/k?replication=many",
+        "cassandra://u:hush@host/k?consistency=ONE",
+        "cassandra://u:hush@host/k?consistancy=QUORUM",
+    ],
+)
+def test_a_cassandra_url_that_is_wrong_is_refused_without_its_password(cassandra_driver: Any, url: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        cassandra_driver.CassandraUrl.parse(url)
+    assert "hush" not in str(raised.value)
+
+
+def test_a_cassandra_url_says_where_who_and_how(cassandra_driver: Any) -> None:
+    url = "cassandra://me:p%40ss@one:9043,two/tasks?replication=3&consistency=QUORUM"
+    assert cassandra_driver.CassandraUrl.parse(url) == cassandra_driver.CassandraUrl(
+        [("one", 9043), ("two", 9042)], "tasks", "me", "p@ss", 3, "QUORUM"
+    )
+    assert cassandra_driver.CassandraUrl.parse("cassandra://one/tasks") == cassandra_driver.CassandraUrl(
+        [("one", 9042)], "tasks", None, "", 1, "LOCAL_QUORUM"
+    )

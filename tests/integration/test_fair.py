@@ -1,0 +1,199 @@
+"""Fair queues through a real node: order, spilling, weights, hand-over, and what a task costs in rows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from fairlead import App, Draft, Limit
+from fairlead.errors import InvalidTask, UnknownQueue
+from fairlead.options import Options
+from fairlead.overview import overview
+from fairlead.testing import drain, running, settled
+
+SOON = 20.0
+
+
+def recorder(app: App, **queue) -> tuple[list[str], object]:
+    """A queue of one partition whose tasks note their keys, one at a time."""
+    app.queue("q", partitions=1, **queue)
+    ran: list[str] = []
+
+    @app.task(queue="q")
+    async def note(key: str) -> None:
+        ran.append(key)
+
+    def push(keys: str, **options) -> None:
+        app.submit_many([note.options(fairness_key=key, **options).draft(key=key) for key in keys])
+
+    return ran, push
+
+
+async def test_a_flood_delays_no_other_key(app: App) -> None:
+    ran, push = recorder(app)
+    push("aaaab")
+    await drain(app, concurrency=1)
+    assert ran == list("abaaa")
+
+
+async def test_weights_share_five_to_one(app: App) -> None:
+    ran, push = recorder(app)
+    push("a" * 20)
+    push("b" * 20, weight=5.0)
+    await drain(app, concurrency=1)
+    assert "".join(ran) == "a" + "bbbbba" * 4 + "a" * 15
+
+
+async def test_priorities_are_strict_and_fair_inside(app: App) -> None:
+    ran, push = recorder(app)
+    for priority in (4, 2, 3, 5, 1):
+        push("aab", priority=priority)
+    await drain(app, concurrency=1)
+    assert "".join(ran) == "aba" * 5
+
+
+async def test_what_does_not_fit_in_memory_is_stored_and_keeps_its_place(app: App) -> None:
+    ran, push = recorder(app)
+    keys = [random.Random(7).choice("aaaaaaab") for _ in range(3000)]
+    push(keys)  # type: ignore[arg-type]
+    push("c" * 20)
+    await drain(app, concurrency=1, look_ahead=100)
+    assert Counter(ran) == Counter(keys) + Counter("c" * 20)
+    bound = 0
+    counts = Counter(ran)
+    for n, place in enumerate((place for place, key in enumerate(ran, 1) if key == "c"), 1):
+        bound = sum(min(count, n) for count in counts.values())
+        assert place <= bound
+    found = await overview(app, "q")
+    assert all(lane.stored == 0 for partition in found.partitions for lane in partition.lanes)
+
+
+async def test_a_full_task_name_is_skipped_without_losing_its_place(app: App) -> None:
+    app.queue("q", partitions=1)
+    ran: list[str] = []
+    go_on = asyncio.Event()
+
+    @app.task(queue="q", concurrency=Limit(1))
+    async def slow(n: int) -> None:
+        await go_on.wait()
+        ran.append(f"slow {n}")
+
+    @app.task(queue="q")
+    async def quick(n: int) -> None:
+        ran.append(f"quick {n}")
+        if n == 299:
+            go_on.set()
+
+    slow.options(fairness_key="a").submit_many([{"n": n} for n in range(3)])
+    quick.options(fairness_key="b").submit_many([{"n": n} for n in range(300)])
+    await drain(app, look_ahead=100)
+    assert ran[-3:] == ["slow 0", "slow 1", "slow 2"]
+
+
+async def test_a_weight_set_at_run_time_counts_for_what_has_no_level_yet(app: App) -> None:
+    ran, push = recorder(app)
+    with pytest.raises(UnknownQueue):
+        app.management.set_weight("q", "b", 5.0)
+    push("z")
+    await drain(app)
+    app.management.set_weight("q", "b", 5.0)
+    with pytest.raises(InvalidTask, match=r"0\.001"):
+        app.management.set_weight("q", "b", 0.0)
+    assert app.management.weights("q") == {"b": 5.0}
+    push("a" * 20)
+    push("b" * 20)
+    await drain(app, concurrency=1)
+    assert "".join(ran[1:]) == "a" + "bbbbba" * 4 + "a" * 15
+    app.management.set_weight("q", "b", None)
+    with pytest.raises(UnknownQueue):
+        app.management.set_weight("q", "b", None)
+
+
+async def test_what_an_owner_left_is_taken_over_in_order_and_nothing_is_lost(app: App) -> None:
+    """The first owner ends like a crash: nothing is handed over."""
+    ran, push = recorder(app)
+    push("a" * 2000)
+    push("b" * 50)
+    first = app.node(concurrency=1, look_ahead=100, lease_seconds=1.0)
+    task = asyncio.create_task(first.run())
+    async with asyncio.timeout(SOON):
+        while len(ran) < 300:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with suppress(asyncio.CancelledError, ExceptionGroup):
+        await task
+    assert ran[: 2 * 50].count("b") == 50
+    async with running(app, concurrency=50, look_ahead=100) as node:
+        await settled(app, node)
+    counts = Counter(ran)
+    assert counts["b"] == 50  # they had run, and long been completed
+    assert 2000 <= counts["a"] <= 2100  # what had ended without the store knowing runs again
+
+
+async def test_two_nodes_share_the_partitions_of_a_fair_queue(store_url: str) -> None:
+    ran: Counter[int] = Counter()
+
+    def application() -> App:
+        app = App(store_url)
+        app.migrate()
+        app.queue("q", partitions=4)
+
+        @app.task(queue="q")
+        async def note(n: int) -> None:
+            ran[n] += 1
+
+        return app
+
+    here, there = application(), application()
+
+    def push(numbers: range) -> None:
+        here.submit_many([Draft(here.handlers["note"], (), {"n": n}, Options()) for n in numbers])
+
+    push(range(2000))
+    async with running(here, look_ahead=200) as one, running(there, look_ahead=200) as two:
+        async with asyncio.timeout(SOON):
+            while not (len(one.ownership.owned) == len(two.ownership.owned) == 2):
+                await asyncio.sleep(0.01)
+        push(range(2000, 6000))
+        await settled(here, one)
+        await settled(there, two)
+    assert ran == Counter(range(6000))
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize("order", ["fifo", "fair", "fair, stored"])
+async def test_row_operations_of_a_task(sqlite_url: str, order: str) -> None:
+    """Insert, grab, attempt, delete: four rows for each task; one written and one deleted more when memory is too small."""
+    app = App(sqlite_url)
+    app.migrate()
+    app.queue("q", order=order.split(",")[0], partitions=1)
+
+    @app.task(queue="q")
+    async def nothing() -> None: ...
+
+    connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
+    connection.execute("CREATE TABLE operations (what TEXT PRIMARY KEY, count INTEGER)")
+    for table in ("tasks", "attempts", "backlog", "results", "unique_keys"):
+        for event in ("INSERT", "UPDATE", "DELETE"):
+            connection.execute(f"INSERT INTO operations VALUES ('{event} {table}', 0)")
+            connection.execute(
+                f"CREATE TRIGGER count_{event}_{table} AFTER {event} ON fairlead_{table} BEGIN "
+                f"UPDATE operations SET count = count + 1 WHERE what = '{event} {table}'; END"
+            )
+    connection.commit()
+    tasks = 1200
+    nothing.submit_many([{}] * tasks)
+    await drain(app, look_ahead=200 if "stored" in order else 10_000)
+    app.close()
+    counted = {what: count for what, count in connection.execute("SELECT * FROM operations") if count}
+    connection.close()
+    expected = {"INSERT tasks": tasks, "UPDATE tasks": tasks, "INSERT attempts": tasks, "DELETE tasks": tasks}
+    if "stored" in order:
+        expected |= {"INSERT backlog": tasks, "DELETE backlog": tasks}
+    assert counted == expected

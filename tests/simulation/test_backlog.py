@@ -1,0 +1,222 @@
+"""The fair backlog under faults: ten thousand schedules of crashes, lost answers and late writes, each checked at every step.
+
+A failure prints the schedule, its last steps and how to run it again. FAIRLEAD_SEED repeats a whole run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from fairlead.core.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.counters import Counters
+from fairlead.core.passes import Passes
+from fairlead.model import LaneRecord, Level, Trigger
+from fairlead.ports.backlog_store import Ownership
+from fairlead.testing.memory_backlog import MemoryBacklogStore
+from tests.simulation.backlog_lane import LANE, PARTITION
+from tests.simulation.backlog_simulation import Broken, Simulation
+
+SEED = int(os.environ.get("FAIRLEAD_SEED") or random.randrange(2**32))
+BLOCKS = 25
+SCHEDULES = 400
+"""In each block."""
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_whatever_fails_no_task_is_lost_and_each_runs_once(block: int) -> None:
+    first = SEED + block * SCHEDULES
+    for seed in range(first, first + SCHEDULES):
+        try:
+            Simulation(seed).run()
+        except Broken as broken:
+            pytest.fail(f"FAIRLEAD_SEED={SEED}, block {block}: {broken}", pytrace=False)
+
+
+# the simulation can fail ----------------------------------------------------------------------------------------------
+
+
+class Unpinned(Backlog):
+    """A moves while levels are given and not yet merged."""
+
+    _pin = property(lambda self: Level(1 << 62, 0), lambda self, level: None)  # type: ignore[assignment]
+
+
+class LoadsTwice(Backlog):
+    """A read that races with acks brings back what is tracked already."""
+
+    def _is_news(self, level: Level) -> bool:
+        return level > self.ack_level
+
+
+class LoadsBelowA(Backlog):
+    """A read that races with acks brings back what was dispatched."""
+
+    def _is_news(self, level: Level) -> bool:
+        return level not in self._loaded and level not in self._taken and level not in self._acked
+
+
+class CarriedOver(Backlog):
+    """An ack above the cut carries A over what was dropped below it."""
+
+    def _trim(self) -> list[Trigger]:
+        read_level = self.read_level
+        dropped = super()._trim()
+        self.read_level = read_level
+        return dropped
+
+
+class AtEndAfterTrim(Backlog):
+    """What was dropped is never read."""
+
+    def _trim(self) -> list[Trigger]:
+        is_at_end = self.is_at_end
+        dropped = super()._trim()
+        self.is_at_end = is_at_end
+        return dropped
+
+
+class AtEndAfterRead(Backlog):
+    """One read is taken for all there is."""
+
+    def read(self, entries: Sequence[Trigger]) -> Changes:
+        changes = super().read(entries)
+        self.is_at_end = True
+        return changes
+
+
+class Forgetful(Backlog):
+    """A second read dispatches again what was acked above A."""
+
+    def ack(self, triggers: Iterable[Trigger]) -> None:
+        super().ack(triggers)
+        self._acked.clear()
+
+
+class MergedDuringRead(Backlog):
+    """A write that comes back while a read is under way does not wait for it."""
+
+    def written(self, write: Write) -> Changes:
+        return self._merge(write)
+
+
+class UnwrittenKept(Backlog):
+    """What memory alone has held is not written with the rest."""
+
+    def place(self, triggers: Sequence[Trigger]) -> Write | Changes:
+        placed = super().place(triggers)
+        if isinstance(placed, Write):
+            placed.entries = [trigger for trigger in placed.entries if trigger.level not in self._unstored]
+        return placed
+
+
+class SaidToBeStored(Backlog):
+    """The record passes over what memory alone holds."""
+
+    def record(self, are_all_stored: bool = False) -> LaneRecord:
+        return super().record(are_all_stored=True)
+
+
+class SharedIds(Backlog):
+    """Ids are not tied to the range id."""
+
+    def __init__(self, range_id: int, record: LaneRecord, passes: Passes, capacity: int, timing: Timing) -> None:
+        super().__init__(range_id, record, passes, capacity, timing)
+        self._last_id = 0
+
+
+class Unfenced(MemoryBacklogStore):
+    """A former owner's write lands."""
+
+    def _fence(self, lane: object, range_id: int) -> None:
+        pass
+
+
+class HalfWritten(MemoryBacklogStore):
+    """A write is not all or nothing."""
+
+    async def write(self, lane, range_id, entries, record) -> None:  # type: ignore[no-untyped-def]
+        await super().write(lane, range_id, entries[:-1] if len(entries) > 2 else entries, record)
+
+
+BROKEN_BACKLOGS = [
+    Unpinned, LoadsTwice, LoadsBelowA, CarriedOver, AtEndAfterTrim, AtEndAfterRead, Forgetful, MergedDuringRead,
+    UnwrittenKept, SaidToBeStored, SharedIds,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BROKEN_BACKLOGS)
+def test_a_broken_backlog_is_found_out(broken: type[Backlog]) -> None:
+    assert any(_breaks(Simulation(seed, backlog=broken)) for seed in range(3000))
+
+
+@pytest.mark.parametrize("broken", [Unfenced, HalfWritten])
+def test_a_broken_store_is_found_out(broken: type[MemoryBacklogStore]) -> None:
+    assert any(_breaks(Simulation(seed, store=broken)) for seed in range(3000))
+
+
+def test_a_failure_says_what_led_to_it_and_how_to_see_it_again() -> None:
+    seed = next(seed for seed in range(3000) if _breaks(Simulation(seed, backlog=CarriedOver)))
+    with pytest.raises(Broken) as first:
+        Simulation(seed, backlog=CarriedOver).run()
+    with pytest.raises(Broken) as second:
+        Simulation(seed, backlog=CarriedOver).run()
+    assert str(first.value) == str(second.value)
+    said, *steps, again = str(first.value).splitlines()
+    assert "stored below R and not in memory" in said
+    assert 0 < len(steps) <= 30
+    assert again == f"again: python -m tests.simulation.backlog_simulation {seed}"
+
+
+def _breaks(simulation: Simulation) -> bool:
+    try:
+        simulation.run()
+    except Broken:
+        return True
+    return False
+
+
+# what is rare in the schedules ------------------------------------------------------------------------------------------
+
+
+async def test_a_record_that_lands_after_a_later_write_of_the_same_owner_hides_no_row() -> None:
+    store = MemoryBacklogStore()
+    owner = _backlog(await store.take_over(PARTITION))
+    late = owner.record()  # times out, and is on its way
+    await _write_three(store, owner)
+    await store.write(LANE, owner.range_id, (), late)
+    assert _backlog(await store.take_over(PARTITION)).next_read() is not None
+
+
+async def test_rows_that_a_crash_left_at_or_below_a_are_deleted_by_the_next_owner() -> None:
+    store = MemoryBacklogStore()
+    owner = _backlog(await store.take_over(PARTITION))
+    await _write_three(store, owner)
+    while (reading := owner.next_read()) is not None or len(owner):
+        if reading is not None:
+            owner.read(await store.read_above(LANE, reading.above, reading.limit))
+        triggers = owner.loaded()
+        owner.take(triggers)
+        owner.ack(triggers)
+    await store.write(LANE, owner.range_id, (), owner.record())
+    following = _backlog(await store.take_over(PARTITION))
+    assert following.next_delete(now=0.0) == following.ack_level
+
+
+async def _write_three(store: MemoryBacklogStore, owner: Backlog) -> None:
+    write = owner.place([_trigger(1), _trigger(2), _trigger(3)])
+    assert isinstance(write, Write)
+    await store.write(LANE, owner.range_id, write.entries, write.record)
+    owner.written(write)
+
+
+def _backlog(found: Ownership) -> Backlog:
+    record = found.lanes.get(LANE.priority, LaneRecord())
+    return Backlog(found.range_id, record, Passes(Counters()), 2, Timing())
+
+
+def _trigger(seq: int) -> Trigger:
+    return Trigger(f"t{seq}", 1, LANE.queue, LANE.partition, "mail", LANE.priority, "a", 1.0, None, seq=seq)

@@ -1,0 +1,681 @@
+"""The fair backlog: what is in memory, what is only stored, and how far everything has been dispatched."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.backlog import NO_CHANGES, Backlog, Changes, Read, Timing, Write
+from fairlead.core.counters import Counters
+from fairlead.core.passes import STRIDE_SCALE, Passes
+from fairlead.model import LOWEST, LaneRecord, Level, Trigger
+
+
+def trigger(id: str, key: str | None = None, name: str = "pay", weight: float = 1.0, seq: int = 0) -> Trigger:
+    return Trigger(
+        id=id,
+        version=1,
+        queue="q",
+        partition=0,
+        name=name,
+        priority=5,
+        fairness_key=id[0] if key is None else key,
+        weight=weight,
+        ordering_key=None,
+        seq=seq,
+    )
+
+
+def triggers(ids: str, name: str = "pay") -> list[Trigger]:
+    """`a1 a2 b1`: the letter is the key."""
+    return [trigger(id, name=name) for id in ids.split()]
+
+
+def ids(found: Sequence[Trigger]) -> str:
+    return " ".join(one.id for one in found)
+
+
+def backlog_of(
+    capacity: int = 10, record: LaneRecord | None = None, range_id: int = 1, timing: Timing = Timing()
+) -> Backlog:
+    """Without a record: of a lane that was never kept."""
+    return Backlog(range_id, record or LaneRecord(), Passes(Counters()), capacity, timing, is_new=record is None)
+
+
+def place(backlog: Backlog, found: Sequence[Trigger]) -> list[Trigger]:
+    """Place them, and let a write land at once; answers what the write carried."""
+    placed = backlog.place(found)
+    if isinstance(placed, Changes):
+        return []
+    backlog.written(placed)
+    return placed.entries
+
+
+def written(placed: Write | Changes) -> Write:
+    assert isinstance(placed, Write)
+    return placed
+
+
+def first(backlog: Backlog, count: int = 1) -> list[Trigger]:
+    return backlog.loaded()[:count]
+
+
+def dispatch(backlog: Backlog, count: int = 1) -> list[Trigger]:
+    """Take so many, lowest level first, and ack them."""
+    found = first(backlog, count)
+    backlog.take(found)
+    backlog.ack(found)
+    return found
+
+
+def level(one: Trigger) -> Level:
+    assert one.level is not None
+    return one.level
+
+
+def stored_beyond_memory(capacity: int = 2, tasks: int = 6) -> tuple[Backlog, list[Trigger]]:
+    """A backlog with more stored than it has in memory, and what is stored."""
+    backlog = backlog_of(capacity)
+    stored = place(backlog, triggers(" ".join(f"a{n}" for n in range(tasks))))
+    return backlog, sorted(stored, key=level)
+
+
+# placing and writing --------------------------------------------------------------------------------------------------
+
+
+def test_what_fits_while_nothing_is_stored_needs_no_write() -> None:
+    backlog = backlog_of(3)
+    placed = backlog.place(triggers("a1 a2 b1"))
+    assert isinstance(placed, Changes)
+    assert ids(placed.added) == "a1 a2 b1" and not placed.dropped
+    assert ids(backlog.loaded()) == "a1 b1 a2"
+    assert not backlog.is_stored and backlog.next_read() is None
+
+
+def test_what_memory_alone_held_is_written_with_the_first_that_does_not_fit() -> None:
+    backlog = backlog_of(4)
+    backlog.place(triggers("a1 a2 a3"))
+    write = written(backlog.place(triggers("b1 b2")))
+    assert ids(write.entries) == "a1 b1 a2 b2 a3"
+    assert write.record.max_level == level(write.entries[-1])
+    changes = backlog.written(write)
+    assert ids(changes.added) == "b1 b2", "and what was dispatchable already is not news"
+    assert not backlog.is_writing
+    assert ids(written(backlog.place(triggers("c1"))).entries) == "c1", "it is written once"
+
+
+def test_until_a_write_lands_its_new_triggers_are_not_dispatched_and_those_of_memory_may_be() -> None:
+    backlog = backlog_of(2)
+    backlog.place(triggers("a1"))
+    write = written(backlog.place(triggers("b1 b2")))
+    assert ids(backlog.loaded()) == "a1"
+    assert ids(dispatch(backlog)) == "a1"
+    assert ids(backlog.written(write).added) == "b1 b2"
+
+
+def test_an_unstored_trigger_acked_while_its_write_is_under_way_is_not_dispatched_twice() -> None:
+    backlog = backlog_of(2)
+    backlog.place(triggers("a1 b1"))
+    write = written(backlog.place(triggers("c1 c2 c3")))
+    assert ids(dispatch(backlog)) == "a1"
+    changes = backlog.written(write)
+    assert "a1" not in ids(changes.added)
+    seen = [*changes.added]
+    while backlog.is_stored:
+        if read := backlog.next_read():
+            seen += backlog.read([entry for entry in write.entries if level(entry) > read.above][: read.limit]).added
+        dispatch(backlog)
+    assert "a1" not in ids(seen)
+
+
+def test_a_write_that_failed_leaves_the_reader_not_knowing_that_it_stands_at_the_end() -> None:
+    backlog = backlog_of(2)
+    backlog.place(triggers("a1"))
+    write = written(backlog.place(triggers("b1 b2")))
+    assert backlog.is_at_end
+    backlog.write_failed()
+    assert not backlog.is_at_end and backlog.is_writing
+    read = backlog.next_read()
+    assert read is not None and read.above == backlog.read_level
+    landed = [entry for entry in write.entries if level(entry) > read.above][: read.limit]
+    assert ids(backlog.read(landed).added) == "b1"
+    assert ids(dispatch(backlog, 2)) == "a1 b1"
+    assert backlog.ack_level < level(landed[0]), "the write may still be under way"
+    backlog.written(write)
+    assert ids(backlog.loaded()) == "", "it does not stand at the end: what is above is read"
+    read = backlog.next_read()
+    assert read is not None
+    assert ids(backlog.read([entry for entry in write.entries if level(entry) > read.above]).added) == "b2"
+
+
+def test_a_write_that_returns_while_a_read_is_under_way_is_merged_after_it() -> None:
+    backlog, stored = stored_beyond_memory(capacity=2, tasks=4)
+    dispatch(backlog, 2)
+    read = backlog.next_read()
+    assert read is not None and read.limit == 2
+    write = written(backlog.place(triggers("b1")))
+    assert backlog.written(write) == NO_CHANGES
+    assert ids(backlog.loaded()) == "" and backlog.is_writing
+    changes = backlog.read(stored[2:4])
+    assert ids(changes.added) == "a2 b1", "of three the furthest is left to the store, as two fit"
+    assert ids(backlog.loaded()) == "b1 a2"
+    assert not backlog.is_writing and not backlog.is_at_end
+
+
+def test_a_write_that_returned_is_merged_also_when_the_read_fails() -> None:
+    backlog, _ = stored_beyond_memory(capacity=2, tasks=4)
+    dispatch(backlog, 2)
+    assert backlog.next_read() is not None
+    write = written(backlog.place(triggers("b1")))
+    backlog.written(write)
+    changes = backlog.read_failed()
+    assert not backlog.is_writing
+    below = level(write.entries[0]) <= backlog.read_level
+    assert ids(changes.added) == ("b1" if below else "")
+    assert backlog.next_read() is not None, "nothing was learnt: it is read again"
+
+
+def test_in_the_middle_of_what_is_stored_only_what_lies_below_the_end_of_memory_is_kept() -> None:
+    backlog, _ = stored_beyond_memory(capacity=4, tasks=8)
+    end = backlog.read_level
+    assert ids(backlog.loaded()) == "a0 a1 a2 a3" and not backlog.is_at_end
+    dispatch(backlog, 2)
+    write = written(backlog.place(triggers("b1 b2 a8")))
+    changes = backlog.written(write)
+    assert ids(changes.added) == "b1 b2"
+    assert all(level(one) <= end for one in changes.added)
+    assert backlog.read_level == end
+
+
+# trimming and reading -------------------------------------------------------------------------------------------------
+
+
+def test_trimmed_means_no_longer_at_the_end() -> None:
+    backlog = backlog_of(4)
+    place(backlog, triggers("a1 a2 a3 a4 a5"))
+    assert backlog.is_at_end and len(backlog) == 5, "a quarter more is let pass"
+    write = written(backlog.place(triggers("a6")))
+    changes = backlog.written(write)
+    assert ids(changes.dropped) == "a5" and ids(changes.added) == "", "what came and went at once is not told of"
+    assert len(backlog) == 4 and not backlog.is_at_end
+    assert backlog.read_level == level(backlog.loaded()[-1])
+
+
+def test_not_at_the_end_with_nothing_loaded_and_no_read_under_way_it_reads() -> None:
+    backlog, _ = stored_beyond_memory(capacity=1, tasks=3)
+    dispatch(backlog)
+    assert len(backlog) == 0 and not backlog.is_at_end
+    assert backlog.next_read() == backlog._reading is not None
+    assert backlog.next_read() is None, "one at a time"
+    backlog.read_failed()
+    assert backlog.next_read() is not None
+
+
+def test_a_new_owner_reads_what_is_stored_above_the_ack_level() -> None:
+    backlog = backlog_of(10, LaneRecord(ack_level=Level(3, 7), max_level=Level(9, 12)))
+    read = backlog.next_read()
+    assert read is not None and read.above == Level(3, 7) and read.limit == 10
+
+
+def test_a_read_takes_no_more_than_it_is_told_to() -> None:
+    backlog, _ = stored_beyond_memory(capacity=4, tasks=9)
+    dispatch(backlog, 4)
+    read = backlog.next_read(most=3)
+    assert read is not None and read.limit == 3
+
+
+def test_acked_entries_do_not_count_towards_the_capacity() -> None:
+    backlog, _ = stored_beyond_memory(capacity=4, tasks=9)
+    found = first(backlog, 4)
+    backlog.take(found)
+    backlog.ack(found[1:])
+    read = backlog.next_read()
+    assert read is not None and read.limit == 4
+    assert read.above == level(found[-1]), "and it reads above what was acked, though the first is still on its way"
+
+
+def test_a_read_that_races_with_acks_may_bring_what_is_known_already_and_it_is_ignored() -> None:
+    backlog, stored = stored_beyond_memory(capacity=4, tasks=9)
+    dispatch(backlog, 2)
+    on_its_way = first(backlog, 1)
+    backlog.take(on_its_way)
+    assert level(stored[1]) <= backlog.ack_level < level(stored[2])
+    assert backlog.next_read() is not None
+    dispatch(backlog, 1)
+    assert ids(backlog.read(stored[:7]).added) == "a4 a5 a6"
+    assert ids(backlog.loaded()) == "a4 a5 a6"
+
+
+def test_an_ack_above_the_cut_of_a_trim_does_not_carry_the_ack_level_over_what_was_dropped_below_it() -> None:
+    backlog = backlog_of(4)
+    backlog.place([trigger("h1", name="held"), *triggers("a0 a1 a2")])
+    high = backlog.loaded()[-1]
+    assert high.id == "a2"
+    backlog.take([high])
+    # Held back by a limit, the name has its own virtual time: what comes now lies below what is on its way.
+    stored = place(backlog, triggers("x1 y1 z1", name="held"))
+    assert ids(backlog.loaded()) == "h1 a0 x1 y1"
+    dropped = [entry for entry in stored if entry.id in ("z1", "a1")]
+    backlog.ack([high])
+    dispatch(backlog, 4)
+    assert backlog.ack_level < min(map(level, dropped))
+    read = backlog.next_read()
+    assert read is not None
+    above = [entry for entry in sorted(stored, key=level) if level(entry) > read.above]
+    assert ids(above) == "z1 a1 a2", "the store still has what was acked"
+    assert ids(backlog.read(above).added) == "z1 a1", "and it is not dispatched again"
+    dispatch(backlog, 2)
+    assert not backlog.is_stored or backlog.ack_level >= level(high) or backlog.next_read() is not None
+
+
+# the ack level --------------------------------------------------------------------------------------------------------
+
+
+def test_the_ack_level_stays_below_the_first_that_is_not_acked() -> None:
+    backlog, stored = stored_beyond_memory(capacity=4, tasks=9)
+    found = first(backlog, 4)
+    backlog.take(found)
+    backlog.ack(found[1:])
+    assert backlog.ack_level < level(stored[0])
+    backlog.ack(found[:1])
+    assert backlog.ack_level == level(stored[3])
+
+
+def test_the_ack_level_stays_below_what_is_being_written() -> None:
+    backlog = backlog_of(2)
+    backlog.place(triggers("a1 a2"))
+    write = written(backlog.place(triggers("b1")))
+    dispatch(backlog, 2)
+    assert backlog.ack_level < level(next(entry for entry in write.entries if entry.id == "b1"))
+    backlog.written(write)
+    dispatch(backlog)
+    assert not backlog.is_stored
+
+
+def test_when_everything_was_dispatched_nothing_stored_is_of_use() -> None:
+    backlog, stored = stored_beyond_memory(capacity=4, tasks=5)
+    dispatch(backlog, 5)
+    assert backlog.ack_level == backlog.max_level == level(stored[-1])
+    assert not backlog.is_stored
+    assert isinstance(backlog.place(triggers("a6")), Changes)
+
+
+def test_a_level_is_never_given_at_or_below_the_ack_level() -> None:
+    backlog = backlog_of(2)
+    for n in range(20):
+        place(backlog, triggers(f"{'abc'[n % 3]}{n}"))
+        if n % 3 == 2:
+            dispatch(backlog, 2)
+        given = backlog._last_id
+        assert all(level(one) > backlog.ack_level for one in backlog.loaded())
+        assert given >> 40 == 1
+
+
+def test_ids_of_two_owners_never_meet() -> None:
+    before, after = backlog_of(range_id=7), backlog_of(range_id=8)
+    given = [place_one(before, n) for n in range(500)], [place_one(after, n) for n in range(500)]
+    assert max(given[0]) < min(given[1])
+    assert len({*given[0], *given[1]}) == 1000
+
+
+def place_one(backlog: Backlog, number: int) -> int:
+    backlog.capacity = 1000
+    placed = backlog.place([trigger(f"a{number}")])
+    assert isinstance(placed, Changes)
+    return level(placed.added[0]).id
+
+
+# taking and giving back -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_taken_is_in_memory_but_not_to_be_dispatched_until_it_is_given_back() -> None:
+    backlog = backlog_of()
+    backlog.place(triggers("a1 b1"))
+    found = first(backlog)
+    backlog.take(found)
+    assert ids(backlog.loaded()) == "b1" and found[0] in backlog and len(backlog) == 1
+    backlog.give_back(found)
+    assert ids(backlog.loaded()) == "a1 b1" and found[0] in backlog
+    dispatch(backlog, 2)
+    assert found[0] not in backlog and not backlog.loaded()
+
+
+def test_what_was_given_back_holds_the_ack_level() -> None:
+    backlog, _ = stored_beyond_memory(capacity=4, tasks=9)
+    found = first(backlog, 2)
+    backlog.take(found)
+    backlog.give_back(found[:1])
+    backlog.ack(found[1:])
+    assert backlog.ack_level < level(found[0])
+
+
+# names and virtual time -----------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_a_limit_holds_back_keeps_its_own_virtual_time() -> None:
+    backlog = backlog_of()
+    backlog.place([trigger("h1", name="held"), *triggers("a1 a2 a3 a4")])
+    for _ in range(4):
+        free = [one for one in backlog.loaded() if one.name == "pay"][:1]
+        backlog.take(free)
+        backlog.ack(free)
+    assert backlog.virtual_time == 3 * STRIDE_SCALE
+    placed = backlog.place([trigger("x1", name="held"), trigger("y1", name="pay")])
+    assert isinstance(placed, Changes)
+    assert [level(one).turn for one in placed.added] == [0, 3 * STRIDE_SCALE]
+
+
+def test_a_name_that_was_idle_starts_with_the_lane() -> None:
+    backlog = backlog_of()
+    backlog.place([trigger("h1", name="other"), *triggers("a1 a2 a3 a4")])
+    dispatch(backlog, 5)
+    placed = backlog.place([trigger("x1", name="other"), trigger("y1", name="new")])
+    assert isinstance(placed, Changes)
+    assert [level(one).turn for one in placed.added] == [3 * STRIDE_SCALE, 3 * STRIDE_SCALE]
+
+
+def test_a_new_owner_goes_on_at_the_virtual_time_and_the_passes_of_the_one_before() -> None:
+    before = backlog_of(3)
+    place(before, triggers("a1 a2 a3 b1"))
+    dispatch(before, 3)
+    after = backlog_of(2, before.record(), range_id=2)
+    assert after.virtual_time == before.virtual_time == STRIDE_SCALE
+    write = written(after.place(triggers("a4 b2 c1")))
+    assert {one.id: level(one).turn for one in write.entries} == {
+        "a4": 3 * STRIDE_SCALE,
+        "b2": STRIDE_SCALE,
+        "c1": STRIDE_SCALE,
+    }
+
+
+# what is kept ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_dispatched_is_deleted_after_so_many_acks_or_seconds() -> None:
+    timing = Timing(delete_seconds=15, delete_acks=3)
+    backlog = backlog_of(4, timing=timing)
+    place(backlog, triggers("a0 a1 a2 a3 a4 a5"))
+    assert backlog.next_delete(100.0) is None, "nothing is below the ack level"
+    dispatch(backlog, 2)
+    assert backlog.next_delete(114.9) is None
+    assert backlog.next_delete(115.0) == backlog.ack_level
+    backlog.deleted(backlog.ack_level, 115.0)
+    assert backlog.next_delete(200.0) is None, "it was"
+    dispatch(backlog, 1)
+    assert backlog.next_delete(129.9) is None
+    dispatch(backlog, 1)
+    assert backlog.next_delete(130.0) == backlog.ack_level
+
+
+def test_so_many_acks_are_enough_for_a_delete() -> None:
+    backlog = backlog_of(8, timing=Timing(delete_acks=3))
+    place(backlog, triggers("a0 a1 a2 a3 a4 a5 a6 a7 a8"))
+    dispatch(backlog, 2)
+    assert backlog.next_delete(0.0) is None
+    dispatch(backlog, 1)
+    assert backlog.next_delete(0.0) == backlog.ack_level
+
+
+def test_what_was_never_stored_needs_no_delete() -> None:
+    backlog = backlog_of(timing=Timing(delete_acks=1))
+    backlog.place(triggers("a1 a2"))
+    dispatch(backlog, 2)
+    assert backlog.next_delete(0.0) is None and backlog.next_delete(1000.0) is None
+
+
+def test_a_record_is_kept_when_the_ack_level_has_moved_and_its_time_has_come() -> None:
+    backlog = backlog_of(timing=Timing(persist_seconds=60))
+    backlog.place(triggers("a1 a2"))
+    assert backlog.next_record(100.0) is None
+    dispatch(backlog)
+    assert backlog.next_record(159.0) is None
+    record = backlog.next_record(160.0)
+    assert record is not None and record.ack_level == backlog.ack_level
+    backlog.recorded(record, 160.0)
+    assert backlog.next_record(1000.0) is None, "nothing has changed"
+    dispatch(backlog)
+    assert backlog.next_record(219.0) is None
+    assert backlog.next_record(220.0) is not None
+
+
+def test_a_record_leaves_to_the_next_owner_what_memory_alone_holds() -> None:
+    backlog = backlog_of()
+    backlog.place([trigger("a1", seq=5), trigger("a2", seq=6), trigger("b1", seq=9)])
+    assert backlog.record().read_seq == 4
+    assert backlog.record().next_passes == [("a", 0), ("b", 0)]
+    dispatch(backlog, 2)
+    assert backlog.read_seq == 9
+    assert backlog.record().read_seq == 5, "a2 is not dispatched yet"
+    assert backlog.record().next_passes == [("a", STRIDE_SCALE), ("b", STRIDE_SCALE)]
+    dispatch(backlog)
+    assert backlog.record().read_seq == 9
+
+
+def test_a_record_written_with_everything_charges_the_keys_for_it() -> None:
+    backlog = backlog_of(1)
+    backlog.place([trigger("a1", seq=5)])
+    write = written(backlog.place([trigger("a2", seq=6)]))
+    assert write.record.read_seq == 6
+    assert write.record.next_passes == [("a", 2 * STRIDE_SCALE)]
+
+
+# everything at once ---------------------------------------------------------------------------------------------------
+
+
+class Lane:
+    """A backlog, the store it talks to and everybody who may fail: one step at a time, whatever the order.
+
+    After every step it is checked that A has not moved back, and that nothing was lost: each task that was not
+    dispatched is in memory, in a write that is not settled, or stored above A.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._rows: dict[Level, Trigger] = {}
+        self._pushed: list[Trigger] = []
+        self._first: dict[str, int] = {}
+        self._kept = LaneRecord()
+        self._owner = 0
+        self.dispatched: Counter[str] = Counter()
+        self._own()
+
+    def _own(self) -> None:
+        self._owner += 1
+        record = None if self._owner == 1 else self._kept
+        self.backlog = backlog_of(self._capacity, record, self._owner, Timing(delete_acks=3))
+        self._ready: dict[Level, Trigger] = {}
+        self._taken: list[Trigger] = []
+        self._write: Write | None = None
+        self._late: list[Write] = []
+        self._read: tuple[Read, list[Trigger]] | None = None
+        self._given = self._kept.read_seq
+        self._ack_level = LOWEST
+
+    def push(self, number: int) -> None:
+        """A new trigger comes to the channel; it is placed when no write is in the way."""
+        seq = len(self._pushed) + 1
+        self._pushed.append(
+            trigger(str(seq), key="abcd"[number % 4], name="xy"[number // 4 % 2], weight=1 + number, seq=seq)
+        )
+
+    def place(self, number: int) -> None:
+        if self._write is not None or self.backlog.is_writing:
+            return
+        levelled = {row.id for row in self._rows.values()}
+        batch = [
+            one
+            for one in self._pushed[self._given : self._given + 1 + number]
+            if one.id not in levelled and one.id not in self.dispatched
+        ]
+        self._given = min(len(self._pushed), self._given + 1 + number)
+        if not batch:
+            return
+        placed = self.backlog.place(batch)
+        if isinstance(placed, Write):
+            assert all(level(entry) > self.backlog.ack_level for entry in placed.entries)
+            assert not self._rows.keys() & {
+                level(entry) for entry in placed.entries if entry.id not in {row.id for row in self._rows.values()}
+            }
+            self._write = placed
+        else:
+            self._apply(placed)
+
+    def write(self, number: int) -> None:
+        """It lands and is answered; or it lands and nobody knows; or it does not land."""
+        if self._write is None:
+            return
+        if number % 4 == 3:
+            self._late.append(self._write)
+        else:
+            self._land(self._write)
+        if number % 4 >= 2:
+            self.backlog.write_failed()
+            return
+        write, self._write = self._write, None
+        self.backlog.recorded(write.record, 0.0)
+        self._apply(self.backlog.written(write))
+
+    def late(self, number: int) -> None:
+        """A write that was given up, and has been repeated perhaps, lands after all."""
+        if self._late:
+            self._land(self._late.pop(number % len(self._late)))
+
+    def _land(self, write: Write) -> None:
+        self._rows |= {level(entry): entry for entry in write.entries}
+        self._kept = write.record
+
+    def ask(self, number: int) -> None:
+        if (read := self.backlog.next_read()) is not None:
+            assert self._read is None
+            levels = sorted(self._rows)
+            start = bisect_right(levels, read.above)
+            self._read = read, [self._rows[one] for one in levels[start : start + read.limit]]
+
+    def answer(self, number: int) -> None:
+        if self._read is None:
+            return
+        (_, found), self._read = self._read, None
+        self._apply(self.backlog.read_failed() if number % 4 == 3 else self.backlog.read(found))
+
+    def take(self, number: int) -> None:
+        if self._ready:
+            levels = sorted(self._ready)
+            one = self._ready.pop(levels[number % len(levels)])
+            self.backlog.take([one])
+            self._taken.append(one)
+
+    def give_back(self, number: int) -> None:
+        if self._taken:
+            one = self._taken.pop(number % len(self._taken))
+            self.backlog.give_back([one])
+            self._ready[level(one)] = one
+
+    def ack(self, number: int) -> None:
+        if self._taken:
+            one = self._taken.pop(number % len(self._taken))
+            self.dispatched[one.id] += 1
+            self.backlog.ack([one])
+
+    def delete(self, number: int) -> None:
+        if (through := self.backlog.next_delete(float(number))) is not None:
+            self._rows = {one: row for one, row in self._rows.items() if one > through}
+            self.backlog.deleted(through, float(number))
+
+    def keep(self, number: int) -> None:
+        if self._write is None and not self.backlog.is_writing:
+            self._kept = self.backlog.record()
+            self.backlog.recorded(self._kept, 0.0)
+
+    def crash(self, number: int) -> None:
+        self._own()
+
+    def _apply(self, changes: Changes) -> None:
+        for one in changes.dropped:
+            del self._ready[level(one)]
+        for one in changes.added:
+            assert level(one) not in self._ready and one not in self._taken
+            self._ready[level(one)] = one
+
+    def check(self) -> None:
+        assert self.backlog.ack_level >= self._ack_level
+        self._ack_level = self.backlog.ack_level
+        assert sorted(self._ready) == [level(one) for one in self.backlog.loaded()]
+        known = {one.id for one in [*self._ready.values(), *self._taken]}
+        known |= {row.id for at, row in self._rows.items() if at > self.backlog.ack_level}
+        known |= {entry.id for entry in (self._write.entries if self._write is not None else ())}
+        known |= {one.id for one in self._landed()}
+        lost = [one.id for one in self._pushed[: self._given] if one.id not in known and one.id not in self.dispatched]
+        assert not lost
+        kept = {row.id for at, row in self._rows.items() if at > self._kept.ack_level}
+        after = self._pushed[self._kept.read_seq :]
+        lost = [
+            one.id for one in self._pushed if one not in after and one.id not in kept and one.id not in self.dispatched
+        ]
+        assert not lost, "nor for an owner that takes over now"
+
+    def _landed(self) -> list[Trigger]:
+        return [] if self.backlog._landed is None else self.backlog._landed.entries
+
+    def finish(self) -> None:
+        """Everybody works, nobody fails: everything comes out."""
+        for _ in range(10 * len(self._pushed) + 100):
+            for step in (self.place, self.write, self.ask, self.answer, self.take, self.ack):
+                step(0)
+                self.check()
+        assert set(self.dispatched) == {one.id for one in self._pushed}
+        assert not self._ready and not self._taken and not self.backlog.is_stored
+
+
+STEPS = [
+    "push",
+    "push",
+    "place",
+    "write",
+    "late",
+    "ask",
+    "answer",
+    "take",
+    "take",
+    "ack",
+    "ack",
+    "give_back",
+    "delete",
+    "keep",
+]
+steps = st.tuples(st.sampled_from(STEPS), st.integers(0, 30))
+steps_and_crashes = st.tuples(st.sampled_from([*STEPS, "crash"]), st.integers(0, 30))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 10), st.lists(steps, max_size=120))
+def test_whatever_fails_and_in_whatever_order_everything_is_dispatched_exactly_once(capacity, steps) -> None:
+    lane = Lane(capacity)
+    for step, number in steps:
+        getattr(lane, step)(number)
+        lane.check()
+    lane.finish()
+    assert set(lane.dispatched.values()) <= {1}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 10), st.lists(steps_and_crashes, max_size=120))
+def test_whoever_takes_over_after_a_crash_dispatches_everything_that_was_not(capacity, steps) -> None:
+    lane = Lane(capacity)
+    for step, number in steps:
+        getattr(lane, step)(number)
+        lane.check()
+    lane.finish()
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 4, 10])
+def test_the_end_is_reached_whatever_the_capacity(capacity: int) -> None:
+    lane = Lane(capacity)
+    for number in range(60):
+        lane.push(number)
+    lane.finish()
+    assert lane.dispatched.total() == 60

@@ -1,0 +1,135 @@
+"""Counters: exact where it matters, never too little, in bounded memory."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.backlog import HEAVIEST_KEPT
+from fairlead.core.counters import EXACT_KEYS, Counters, Sketch
+from fairlead.core.passes import Passes
+
+MOST_BYTES = 16 * 1024 * 1024
+MANY = 1_000_000
+STEP = 618_033
+"""Has no divisor in common with MANY: its multiples are the numbers below MANY in a scattered order."""
+
+
+def ahead(number: int) -> int:
+    """The next pass of a key: a few keys are far ahead, most are hardly."""
+    return 1_000_000 * (1 + MANY // (1 + number)) + number
+
+
+@pytest.mark.slow
+def test_a_million_keys_take_less_than_16_mb_and_only_the_tail_is_answered_too_high() -> None:
+    counters = Counters()
+    for n in range(MANY):
+        number = n * STEP % MANY
+        counters.put(f"key-{number}", ahead(number), 0)
+    exact = dict(counters.heaviest(len(counters)))
+    exact_bytes = sys.getsizeof(exact) + sum(sys.getsizeof(key) + sys.getsizeof(value) for key, value in exact.items())
+    # While it grows a sketch is there twice, once at half its width; while room is made the exact keys are.
+    most_bytes = counters.sketch_bytes * 3 // 2 + 2 * exact_bytes
+    assert most_bytes < MOST_BYTES
+
+    assert counters.heaviest(HEAVIEST_KEPT) == [(f"key-{n}", ahead(n)) for n in range(HEAVIEST_KEPT)]
+    errors: Counter[int] = Counter()
+    sample = [*range(EXACT_KEYS), *range(EXACT_KEYS, MANY, 97)]
+    for number in sample:
+        error = counters.next_pass(f"key-{number}") - ahead(number)
+        assert error >= 0
+        if error:
+            errors[number] = error
+    assert min(errors) >= EXACT_KEYS // 2
+    # Never further ahead than the keys that were known exactly: nobody waits behind the heaviest.
+    assert max(number_error + ahead(number) for number, number_error in errors.items()) < ahead(HEAVIEST_KEPT)
+    wrong, worst = len(errors) / len(sample), max(errors.values()) / 1_000_000
+    print(
+        f"{MANY:,} keys: {most_bytes / 2**20:.1f} MB at most, sketch {counters.sketch_bytes / 2**20:.1f} MB; "
+        f"the first key with an error is number {min(errors):,} from the front; {wrong:.0%} of the sample are too high, "
+        f"on average by {errors.total() / len(sample) / 1_000_000:.1f} tasks of weight 1, at most by {worst:.0f}"
+    )
+
+
+keys = st.integers(0, 60).map(str)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(keys, st.integers(1, 1000)), max_size=200), st.sampled_from([1, 2, 4, 16]))
+def test_a_sketch_that_grows_keeps_every_answer_an_upper_bound(raised, width) -> None:
+    sketch = Sketch(width, 64)
+    truth: dict[str, int] = {}
+    for key, value in raised:
+        sketch.raise_to(key, value)
+        truth[key] = max(value, truth.get(key, 0))
+        assert all(sketch.estimate(known) >= least for known, least in truth.items())
+    assert sketch.size <= 8 * 4 * 64
+    assert sketch.highest == max(truth.values(), default=0)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(keys, st.integers(1, 100), st.integers(0, 30)), max_size=200),
+    st.integers(2, 20),
+)
+def test_whatever_is_forgotten_or_estimated_no_key_is_given_an_earlier_pass_than_its_own(puts, exact) -> None:
+    counters = Counters(exact=exact, widest=8)
+    truth: dict[str, int] = {}
+    virtual_time = 0
+    for key, step, passed in puts:
+        virtual_time += passed
+        given = max(virtual_time, counters.next_pass(key))
+        due = max(virtual_time, truth.get(key, 0))
+        assert given >= due
+        counters.put(key, given + step, virtual_time)
+        truth[key] = due + step
+        assert len(counters) <= exact
+        for known, following in truth.items():
+            assert max(counters.next_pass(known), virtual_time) >= following or following <= virtual_time
+
+
+def test_a_sketch_is_dropped_once_the_virtual_time_has_passed_all_that_it_holds() -> None:
+    counters = Counters(exact=10)
+    for number in range(30):
+        counters.put(str(number), 100 + number, 0)
+    assert counters.sketch_bytes
+    for number in range(30, 60):
+        counters.put(str(number), 10_000 + number, 5_000)
+    assert counters.next_pass("0") == 0
+    assert counters.next_pass("59") == 10_059
+
+
+def test_keys_that_the_virtual_time_has_passed_make_room_and_need_no_sketch() -> None:
+    counters = Counters(exact=10)
+    for number in range(1000):
+        counters.put(str(number), number + 3, number)
+    assert not counters.sketch_bytes
+    assert counters.next_pass("999") == 1002
+
+
+def test_a_key_of_the_tail_that_comes_back_is_exact_again_from_what_was_estimated() -> None:
+    passes = Passes(Counters(exact=4))
+    for key in "abcdefgh":
+        passes.give(key, 1.0, 0)
+    turns = [passes.give("a", 1.0, 0) for _ in range(3)]
+    assert turns == [1_000_000, 2_000_000, 3_000_000]
+
+
+def test_a_sketch_answers_for_a_key_it_was_never_told_of_at_most_what_others_have() -> None:
+    sketch = Sketch(4096, 4096)
+    for number in range(100):
+        sketch.raise_to(str(number), 1000 + number)
+    assert all(sketch.estimate(f"never-{number}") <= sketch.highest for number in range(1000))
+
+
+def test_a_sketch_of_many_keys_grows_to_the_width_it_may_have() -> None:
+    # Fails: only a key that meets an empty cell is counted, and a doubled sketch is born with its cells filled, so it
+    # stops at 8 times the width it began with.
+    sketch = Sketch(64, 4096)
+    for number in range(20_000):
+        sketch.raise_to(str(number), 1 + number)
+    assert sketch.size == 8 * 4 * 4096
