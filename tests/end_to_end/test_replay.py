@@ -113,7 +113,7 @@ def test_a_store_that_holds_tasks_is_refused_and_left_alone(tmp_path: Path, sqli
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--order", "fair"], "--order fair"),
+        (["--order", "lifo"], "--order lifo"),
         (["--time-scale", "-1"], "--time-scale -1.0"),
         (["--time-scale", "nan"], "--time-scale nan"),
         (["--workers", "0"], "--workers"),

@@ -89,8 +89,8 @@ def test_declarations_that_cannot_work(app: App, pay) -> None:
         @app.task(transactional=True)
         def effect() -> None: ...
 
-    with pytest.raises(ConfigurationError, match="order='fair' is not in this version"):
-        app.queue("fair", order="fair")
+    with pytest.raises(ConfigurationError, match="order 'lifo' is unknown"):
+        app.queue("last", order="lifo")
     with pytest.raises(ConfigurationError, match="partitions must be 1 to 1000"):
         app.queue("none", partitions=0)
     with pytest.raises(ConfigurationError, match="whole number of at least 1"):

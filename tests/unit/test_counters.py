@@ -127,8 +127,6 @@ def test_a_sketch_answers_for_a_key_it_was_never_told_of_at_most_what_others_hav
 
 
 def test_a_sketch_of_many_keys_grows_to_the_width_it_may_have() -> None:
-    # Fails: only a key that meets an empty cell is counted, and a doubled sketch is born with its cells filled, so it
-    # stops at 8 times the width it began with.
     sketch = Sketch(64, 4096)
     for number in range(20_000):
         sketch.raise_to(str(number), 1 + number)

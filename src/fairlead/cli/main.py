@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import demo, replay
+from fairlead.cli import demo, replay, simulate
 from fairlead.cli.doctor import doctor
 from fairlead.cli.queues import migrate, queues
 from fairlead.cli.tasks import submit, tasks
@@ -25,6 +25,7 @@ app.add_typer(tasks, name="tasks")
 app.add_typer(queues, name="queues")
 app.command()(doctor)
 replay.register(app)
+simulate.register(app)
 demo.register(app)
 
 

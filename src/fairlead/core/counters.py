@@ -70,15 +70,15 @@ class Counters:
 class Sketch:
     """A count-min sketch of maxima (Cormode and Muthukrishnan 2005, with the conservative update): never answers too little.
 
-    It doubles its width, up to `widest`, when it holds as many keys as a row has cells: both halves take the old values,
-    which keeps every answer an upper bound.
+    It doubles its width, up to `widest`, when values were raised as often as a row has cells: both halves take the old
+    values, which keeps every answer an upper bound. (Keys cannot be counted: in a doubled row no cell is empty.)
     """
 
     def __init__(self, width: int, widest: int) -> None:
         self._width = width
         self._widest = widest
         self._rows = [array("q", bytes(8 * width)) for _ in range(_DEPTH)]
-        self._keys = 0
+        self._raised = 0
         self.highest = 0
         """The greatest value ever put."""
 
@@ -94,9 +94,9 @@ class Sketch:
     def raise_to(self, key: str, value: int) -> None:
         """Let the key's value be at least this."""
         cells = self._cells(key)
-        if min(row[cell] for row, cell in zip(self._rows, cells, strict=True)) == 0:
-            self._keys += 1
-            if self._keys > self._width and self._width * 2 <= self._widest:
+        if value > min(row[cell] for row, cell in zip(self._rows, cells, strict=True)):
+            self._raised += 1
+            if self._raised > self._width and self._width * 2 <= self._widest:
                 self._rows = [row + row for row in self._rows]
                 self._width *= 2
                 cells = self._cells(key)

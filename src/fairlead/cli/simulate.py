@@ -1,0 +1,177 @@
+"""`fairlead simulate`: fairness experiments without a database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fairlead.cli.output import WRONG_USE, as_json, console, one_line_errors
+from fairlead.replay.trace import BrokenTrace, Tenants
+from fairlead.simulate.plot import check_plot, plot
+from fairlead.simulate.report import OrderReport, Report
+from fairlead.simulate.run import CounterKind, Settings, simulate
+from fairlead.simulate.waits import Percentiles
+from fairlead.simulate.workload import Arrivals
+
+_LONGEST_SEQUENCE = 200
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(name="simulate")(simulate_command)
+
+
+def simulate_command(
+    script: Annotated[str | None, typer.Option(help="Pushes and polls, see below.", metavar="STEPS")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="A trace in the Standard Workload Format; each job is one task.", metavar="FILE")
+    ] = None,
+    tenants: Annotated[Tenants, typer.Option(help="Of a trace: whose work a job is.")] = Settings.tenants,
+    limit: Annotated[int | None, typer.Option(help="Of a trace: only the first so many jobs.")] = None,
+    tasks: Annotated[int, typer.Option(help="Generated: how many tasks.")] = Settings.tasks,
+    keys: Annotated[int, typer.Option(help="Generated: of how many keys, k1, k2, ...")] = Settings.keys,
+    zipf: Annotated[
+        float, typer.Option(help="Generated: key n is as frequent as 1 / n ** zipf; 0: all alike.")
+    ] = Settings.zipf,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="KEY=WEIGHT,..., or uniform:LOW:HIGH, or log:LOW:HIGH; else 1.", metavar="WEIGHTS"),
+    ] = None,
+    arrivals: Annotated[
+        Arrivals | None, typer.Option(help="When tasks come; default: recorded with a trace, else all-first.")
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(help="Poisson or recorded: tasks that come with a poll, on average.")
+    ] = Settings.rate,
+    slots: Annotated[int, typer.Option(help="Tasks that one poll picks up.")] = Settings.slots,
+    partitions: Annotated[
+        int, typer.Option(help="Tasks are spread over so many at random; they are polled in turn.")
+    ] = Settings.partitions,
+    counters: Annotated[
+        CounterKind, typer.Option(help="How keys are remembered: all exactly, or as a worker does.")
+    ] = Settings.counters,
+    exact_keys: Annotated[
+        int, typer.Option(help="With sketch: so many keys are exact, others are estimated.")
+    ] = Settings.exact_keys,
+    buffer: Annotated[
+        int, typer.Option(help="Tasks of a partition kept in memory; the others are stored.")
+    ] = Settings.buffer,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same workload.")] = Settings.seed,
+    top: Annotated[
+        int, typer.Option(help="So many keys are shown and compared, those with most tasks.")
+    ] = Settings.top,
+    picture: Annotated[
+        Path | None, typer.Option("--plot", help="Draw waits by key: .svg, .png or .pdf.", metavar="FILE")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """How fair would it be? A workload in memory, first in first out beside fair, on the core that workers run.
+
+    Time is counted in polls. Steps of a script are separated by ';':
+
+    'push aab' (a task of key a, another, one of b), 'push b*20' (20 of b), 'push c@2' (priority 2),
+    'push 4 2 3 as priorities', 'poll 2', 'poll all'.
+
+    Example: fairlead simulate --script "push aaaab; poll 2; push cc; poll all"
+
+    Example: fairlead simulate --script "push a*20 b*20" --weights b=5
+
+    Example: fairlead simulate --keys 1000 --tasks 100000 --arrivals poisson --partitions 4 --plot waits.svg
+    """
+    settings = Settings(
+        script=script,
+        trace=trace,
+        tenants=tenants,
+        limit=limit,
+        tasks=tasks,
+        keys=keys,
+        zipf=zipf,
+        weights=weights,
+        arrivals=arrivals,
+        rate=rate,
+        slots=slots,
+        partitions=partitions,
+        counters=counters,
+        exact_keys=exact_keys,
+        buffer=buffer,
+        seed=seed,
+        top=top,
+    )
+    try:
+        with one_line_errors():
+            if picture is not None:
+                check_plot(picture)
+            try:
+                simulated = simulate(settings)
+            except BrokenTrace as error:
+                typer.echo(f"fairlead: {error}", err=True)
+                raise typer.Exit(WRONG_USE) from None
+            if picture is not None:
+                plot(simulated, picture)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(130) from None
+    if json:
+        as_json(simulated.report)
+    else:
+        # Off a terminal nothing is cut.
+        _print(simulated.report, console if console.is_terminal else Console(width=240))
+
+
+def _print(report: Report, console: Console) -> None:
+    partitions = "1 partition" if report.partitions == 1 else f"{report.partitions:,} partitions"
+    console.print(
+        f"{report.workload}: {report.tasks:,} tasks of {report.keys:,} keys, {partitions}, "
+        f"{report.counters} counters, buffer {report.buffer:,}, seed {report.seed}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    for order in report.orders:
+        if order.sequence is not None and order.picked <= _LONGEST_SEQUENCE:
+            polled = " | ".join(" ".join(keys) for keys in order.sequence)
+            left = f" ({order.left} left)" if order.left else ""
+            console.print(f"{order.order}: {polled}{left}", markup=False, highlight=False, soft_wrap=True)
+    console.print(_whole(report))
+    console.print(_by_key(report))
+
+
+def _whole(report: Report) -> Table:
+    table = Table("", *(order.order for order in report.orders), box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for title, cells in (
+        ("waits of tasks, polls p50 / p90 / p99 / most", [_waits(order.waits_of_tasks) for order in report.orders]),
+        ("mean waits of keys", [_waits(order.waits_of_keys) for order in report.orders]),
+        (
+            f"Jain's index, windows of {report.jain_window:,} pick-ups: mean / least",
+            [_jain(order) for order in report.orders],
+        ),
+        ("largest gap / SFQ bound", [f"{order.gap:,.3f}" for order in report.orders]),
+    ):
+        table.add_row(title, *cells)
+    return table
+
+
+def _by_key(report: Report) -> Table:
+    table = Table("key", "weight", "tasks", box=None, pad_edge=False)
+    for order in report.orders:
+        table.add_column(f"{order.order} p50 / p90 / p99 / most")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for rows in zip(*(order.keys for order in report.orders), strict=True):
+        key = rows[0]
+        table.add_row(key.key, f"{key.weight:.4g}", f"{key.tasks:,}", *(_waits(row.waits) for row in rows))
+    return table
+
+
+def _waits(waits: Percentiles | None) -> str:
+    return "-" if waits is None else f"{waits.p50:,.0f} / {waits.p90:,.0f} / {waits.p99:,.0f} / {waits.most:,.0f}"
+
+
+def _jain(order: OrderReport) -> str:
+    return "-" if order.jain_mean is None else f"{order.jain_mean:.4f} / {order.jain_least:.4f}"
