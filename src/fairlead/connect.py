@@ -13,7 +13,6 @@ from fairlead.errors import ConfigurationError
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
-from fairlead.stores.sql_backlog import SqlBacklogStore
 from fairlead.stores.sql_store import SqlTaskStore
 
 KNOWN = "sqlite:///tasks.db, sqlite:////absolute/path/tasks.db, postgresql://user:password@host:port/database"
@@ -46,7 +45,7 @@ def backlog_store(url: str | None, store: SqlTaskStore) -> BacklogStore:
     """The backlog store of a URL, cassandra://host:port/keyspace or one of a task store; without one it lives in the
     tables of the task store."""
     if url in (None, "database", "database://"):
-        return SqlBacklogStore(store)
+        return _sql_backlog_store(store)
     if urlsplit(url).scheme == "cassandra":
         try:
             import cassandra  # noqa: F401
@@ -55,7 +54,17 @@ def backlog_store(url: str | None, store: SqlTaskStore) -> BacklogStore:
         from fairlead.stores.cassandra import CassandraBacklogStore
 
         return CassandraBacklogStore(url)
-    return SqlBacklogStore(task_store(url))
+    return _sql_backlog_store(task_store(url))
+
+
+def _sql_backlog_store(store: SqlTaskStore) -> BacklogStore:
+    if store.database.dialect == "sqlite":
+        from fairlead.stores.sqlite_backlog import SqliteBacklogStore
+
+        return SqliteBacklogStore(store)
+    from fairlead.stores.postgres_backlog import PostgresBacklogStore
+
+    return PostgresBacklogStore(store)
 
 
 def task_store(url: str) -> SqlTaskStore:

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from fairlead.connect import task_store
+from fairlead.connect import backlog_store, task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
 from fairlead.ports.backlog_store import BacklogStore, Fenced, Ownership
 from fairlead.stores.migrate import migrate
-from fairlead.stores.sql_backlog import SqlBacklogStore
 from fairlead.testing.memory_backlog import MemoryBacklogStore
 from services.cassandra import CassandraServer
 from services.postgres import PostgresServer
@@ -47,7 +46,7 @@ async def opened(kind: str, url: str) -> Adapter:
         return MemoryBacklogStore()
     tasks = task_store(url)
     migrate(tasks.database)  # type: ignore[arg-type]
-    return SqlBacklogStore(tasks)
+    return backlog_store(None, tasks)
 
 
 async def closed(store: Adapter) -> None:

@@ -18,8 +18,8 @@ from fairlead import App, State
 from fairlead.clock import SystemClock
 from fairlead.connect import connect
 from fairlead.errors import StoreUnavailable
-from fairlead.stores.sql_backlog import SqlBacklogStore
 from fairlead.stores.sqlite import SqliteTaskStore
+from fairlead.stores.sqlite_backlog import SqliteBacklogStore
 from fairlead.testing import running, settled
 
 T = TypeVar("T")
@@ -67,25 +67,25 @@ class FaultyStore(SqliteTaskStore):
         return await self.faults.around("hand_back", lambda: SqliteTaskStore.hand_back(self, *arguments))
 
 
-class FaultyBacklog(SqlBacklogStore):
+class FaultyBacklog(SqliteBacklogStore):
     """A backlog store whose calls fail, all of them."""
 
     faults: Faults
 
     async def take_over(self, *arguments: Any) -> Any:
-        return await self.faults.around("take_over", lambda: SqlBacklogStore.take_over(self, *arguments))
+        return await self.faults.around("take_over", lambda: SqliteBacklogStore.take_over(self, *arguments))
 
     async def write(self, *arguments: Any) -> None:
-        await self.faults.around("write", lambda: SqlBacklogStore.write(self, *arguments))
+        await self.faults.around("write", lambda: SqliteBacklogStore.write(self, *arguments))
 
     async def read_above(self, *arguments: Any) -> Any:
-        return await self.faults.around("read_above", lambda: SqlBacklogStore.read_above(self, *arguments))
+        return await self.faults.around("read_above", lambda: SqliteBacklogStore.read_above(self, *arguments))
 
     async def delete_through(self, *arguments: Any) -> None:
-        await self.faults.around("delete_through", lambda: SqlBacklogStore.delete_through(self, *arguments))
+        await self.faults.around("delete_through", lambda: SqliteBacklogStore.delete_through(self, *arguments))
 
     async def levelled(self, *arguments: Any) -> Any:
-        return await self.faults.around("levelled", lambda: SqlBacklogStore.levelled(self, *arguments))
+        return await self.faults.around("levelled", lambda: SqliteBacklogStore.levelled(self, *arguments))
 
 
 @pytest.mark.parametrize("order", ["fifo", "fair"])

@@ -41,6 +41,8 @@ class _Lane:
     """The lowest place that a wake announced since the last read began."""
     is_behind: bool = True
     """The store may hold more above read_seq."""
+    is_reading: bool = False
+    """A read above read_seq is under way."""
     sweep_seq: int | None = None
     """Where the sweep stands that walks what was read; None: it has ended."""
 
@@ -77,7 +79,7 @@ class DatabaseChannel:
 
     def is_behind(self, lane: LaneKey) -> bool:
         found = self._lanes.get(lane)
-        return found is not None and found.is_behind
+        return found is not None and (found.is_behind or found.is_reading)
 
     def room_freed(self) -> None:
         self._changed.set()
@@ -114,12 +116,15 @@ class DatabaseChannel:
     async def _read(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
         """What comes next."""
         lane.is_behind, lane.set_back = False, _NO_PLACE  # before the read: a wake that comes meanwhile changes them
+        lane.is_reading = True
         above = lane.read_seq
         try:
             rows = await self._rows(lane, above, limit)
         except BaseException:
             lane.is_behind = True
             raise
+        finally:
+            lane.is_reading = False
         if not rows:
             return ()
         if len(rows) == limit:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +25,9 @@ a grab that is refused."""
 
 HEAVIEST_KEPT = 1000
 """Keys whose next pass is handed to the next owner."""
+
+_ACKS_SHARE = 3
+"""A moves when one in so many of the triggers in memory has been acked since it last did."""
 
 _ID_BITS = 40
 """Of a level's id: below them counts one owner, above them stands its range id, so that no two owners give the same."""
@@ -100,8 +102,6 @@ class Backlog:
         """On their way: taken, and not yet acked."""
         self._unstored: dict[Level, Trigger] = {}
         """Of both, those that no write has carried yet."""
-        self._unacked: list[Level] = []
-        """A heap of what is loaded or taken; what has left both is skipped when it is met."""
         self._acked: dict[Level, None] = {}
         """Stored levels above A that were acked, oldest ack first."""
         self._waiting: defaultdict[str, int] = defaultdict(int)
@@ -113,6 +113,9 @@ class Backlog:
         """A write that came back while a read was under way, to be merged after it."""
         self._reading: Read | None = None
         self._acks = 0
+        """Since the last delete."""
+        self._acks_unseen = 0
+        """Since A was last moved."""
         self._deleted_through = LOWEST  # the owner before may not have come to it
         self._deleted_at: float | None = None
         self._recorded = record
@@ -196,12 +199,10 @@ class Backlog:
 
     def _trim(self) -> list[Trigger]:
         """Keep the first `capacity` of what is loaded, once it is a quarter more; the store has the rest."""
-        if len(self._unacked) > 2 * (len(self._loaded) + len(self._taken)) + 1000:
-            self._unacked = sorted([*self._loaded, *self._taken])
         if len(self._loaded) <= self.capacity + self.capacity // 4:
             return []
         levels = sorted(self._loaded)
-        dropped = [self._unload(level) for level in levels[self.capacity :]]
+        dropped = [trigger for level in levels[self.capacity :] if (trigger := self._unload(level)) is not None]
         self.read_level = levels[self.capacity - 1]
         self.is_at_end = False
         return dropped
@@ -253,11 +254,17 @@ class Backlog:
 
     def take(self, triggers: Iterable[Trigger]) -> None:
         """These are on their way to be grabbed."""
+        loaded, taken, served = self._loaded, self._taken, self._served
+        furthest = self.virtual_time
         for trigger in triggers:
             level = _level(trigger)
-            self._taken[level] = self._loaded.pop(level)
-            self._served[trigger.name] = max(self._served[trigger.name], level.turn)
-            self.virtual_time = max(self.virtual_time, level.turn)
+            turn = level.turn
+            taken[level] = loaded.pop(level)
+            if turn > served[trigger.name]:
+                served[trigger.name] = turn
+            if turn > furthest:
+                furthest = turn
+        self.virtual_time = furthest
 
     def give_back(self, triggers: Iterable[Trigger]) -> None:
         """Nobody knows whether these were grabbed: they may be dispatched again."""
@@ -266,25 +273,31 @@ class Backlog:
             self._loaded[level] = self._taken.pop(level)
 
     def ack(self, triggers: Iterable[Trigger]) -> None:
-        """These are done with: grabbed, or found to be somebody else's."""
+        """These are done with: grabbed, or found to be somebody else's. Those not in memory are passed over."""
+        unstored, acked, is_writing = self._unstored, self._acked, self._writing is not None
+        count = 0
         for trigger in triggers:
             level = _level(trigger)
-            self._unload(level)
-            self._acks += 1
-            if self._unstored.pop(level, None) is None or self._writing is not None:
-                self._acked[level] = None
-        while len(self._acked) > MOST_REMEMBERED:
-            del self._acked[next(iter(self._acked))]
-        self._advance()
+            if not self._unload(level):
+                continue
+            count += 1
+            if unstored.pop(level, None) is None or is_writing:
+                acked[level] = None
+        self._acks += count
+        self._acks_unseen += count
+        while len(acked) > MOST_REMEMBERED:
+            del acked[next(iter(acked))]
+        # A may lag: it is looked for once for many acks, for it takes a walk over everything that is not acked.
+        if self._acks_unseen * _ACKS_SHARE >= len(self._loaded) + len(self._taken):
+            self._advance()
 
     def _advance(self) -> None:
-        unacked = self._unacked
-        while unacked and unacked[0] not in self._loaded and unacked[0] not in self._taken:
-            heappop(unacked)
+        self._acks_unseen = 0
+        unacked = [min(levels) for levels in (self._loaded, self._taken) if levels]
         # Not past the virtual time: a key that comes now starts there, and its level must be above A.
         bound = min(self.read_level, Level(self.virtual_time, self._last_id))
         if unacked:
-            bound = min(bound, _before(unacked[0]))
+            bound = min(bound, _before(min(unacked)))
         if self._writing is not None:
             bound = min(bound, _before(self._pin))
         if bound > self.ack_level:
@@ -364,13 +377,13 @@ class Backlog:
             self._served[trigger.name] = min(self.virtual_time, level.turn)
         self._waiting[trigger.name] += 1
         self.read_level = max(self.read_level, level) if self.is_at_end else self.read_level
-        heappush(self._unacked, level)
 
-    def _unload(self, level: Level) -> Trigger:
-        trigger = self._loaded.pop(level, None) or self._taken.pop(level)
-        left = self._waiting[trigger.name] = self._waiting[trigger.name] - 1
-        if not left:
-            del self._waiting[trigger.name]
+    def _unload(self, level: Level) -> Trigger | None:
+        trigger = self._taken.pop(level, None) or self._loaded.pop(level, None)
+        if trigger is not None:
+            left = self._waiting[trigger.name] = self._waiting[trigger.name] - 1
+            if not left:
+                del self._waiting[trigger.name]
         return trigger
 
 

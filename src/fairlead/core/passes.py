@@ -7,12 +7,14 @@ weight never differ by more than 1/w_f + 1/w_m tasks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from fairlead.core.counters import Counters
 
 STRIDE_SCALE = 1_000_000
 
 
+@lru_cache(1000)
 def stride(weight: float) -> int:
     """Virtual time one task of this weight takes (dimensionless, >= 1). Waldspurger 1995, section 3."""
     # Integer on purpose: passes are compared by the store, which has no floats to disagree about.

@@ -2,33 +2,106 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Hashable, Iterable
-from heapq import heapify, heappop, heappush
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from heapq import heappop, heappush
 
 from fairlead.core.booking import Booking, OrderingKey, PolicyFailed
 from fairlead.core.passes import STRIDE_SCALE
-from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.model import PartitionKey, Trigger
+
+_MOST_TAKEN = 500
+"""Entries taken that may stay in the list of a column."""
+
+_FEW = 20
+"""Entries so many times fewer than the others are inserted one by one, rather than sorted in."""
 
 _Order = tuple[int, int, int]
 """(rank, id of the level or 0, number of the push): no two triggers of a table share it."""
 
-_Entry = tuple[tuple[int | str, ...], _Order, Trigger]
-"""(what sorts it within its column, its order among all, the trigger)."""
+_Entry = tuple[int, int | str, int, _Order, Trigger]
+"""(three that sort it within its column, its order among all, the trigger); flat, for it is compared often."""
+
+
+class _Entries:
+    """Entries, least first. They come and go in runs, so what falls in between is sorted in when it is needed: for a run
+    that costs less than a heap."""
+
+    __slots__ = ("_between", "_rows", "_start")
+
+    def __init__(self) -> None:
+        self._rows: list[_Entry] = []
+        """Ascending; those before `_start` have been taken."""
+        self._start = 0
+        self._between: list[_Entry] = []
+        """Each above the first, in any order."""
+
+    def __len__(self) -> int:
+        return len(self._rows) - self._start + len(self._between)
+
+    def __iter__(self) -> Iterator[_Entry]:
+        """In any order."""
+        yield from self._rows[self._start :]
+        yield from self._between
+
+    @property
+    def first(self) -> _Entry:
+        """There must be one."""
+        return self._rows[self._start]
+
+    def add(self, entry: _Entry) -> bool:
+        """Add one; True if it is the first now."""
+        rows, start = self._rows, self._start
+        if start == len(rows):
+            rows.append(entry)
+            return True
+        if entry < rows[start]:
+            if start:
+                self._start = start - 1
+                rows[start - 1] = entry
+            else:
+                rows.insert(0, entry)
+            return True
+        if not self._between and rows[-1] < entry:
+            rows.append(entry)
+        else:
+            self._between.append(entry)
+        return False
+
+    def pop(self) -> None:
+        """Take the first."""
+        self._start += 1
+        if self._between or (self._start > _MOST_TAKEN and self._start > len(self._rows) // 4):
+            self._tidy()
+
+    def replace(self, entries: Iterable[_Entry]) -> None:
+        """Have these instead."""
+        self._rows, self._start, self._between = sorted(entries), 0, []
+
+    def _tidy(self) -> None:
+        rows, between = self._rows, self._between
+        del rows[: self._start]
+        self._start = 0
+        if len(between) * _FEW < len(rows):
+            for entry in between:
+                insort(rows, entry)
+        else:
+            rows += between
+            rows.sort()
+        between.clear()
 
 
 class _Column:
     """Triggers that the same limits stop, first to last: by arrival, by level, or in the order of their ordering key."""
 
-    __slots__ = ("behind", "entries", "is_sorted", "key", "line", "ordering_key", "place", "priority", "released_by")
+    __slots__ = ("behind", "entries", "key", "line", "ordering_key", "place", "priority", "released_by")
 
     def __init__(self, priority: int, key: Hashable, trigger: Trigger) -> None:
         self.priority = priority
         self.key = key
         self.ordering_key = None if trigger.ordering_key is None else OrderingKey(trigger.queue, trigger.ordering_key)
-        self.is_sorted = trigger.level is not None or trigger.ordering_key is not None
-        self.entries: deque[_Entry] | list[_Entry] = [] if self.is_sorted else deque()
-        """A heap if it is sorted."""
+        self.entries = _Entries()
         self.place: _Place | None = None
         """Where it stands among those that are ready or parked; any other place of it that is met there is stale."""
         self.line: tuple[Hashable, Hashable] = (None, None)
@@ -40,23 +113,15 @@ class _Column:
 
     def add(self, order: _Order, trigger: Trigger) -> bool:
         """Add a trigger; True if it is the first now."""
-        if isinstance(self.entries, deque):
-            self.entries.append((order, order, trigger))
-            return len(self.entries) == 1
-        within = order if self.ordering_key is None else (trigger.order_at, trigger.id, order[2])
-        heappush(self.entries, (within, order, trigger))
-        return self.entries[0][1] == order
+        if self.ordering_key is None:
+            return self.entries.add((*order, order, trigger))
+        return self.entries.add((trigger.order_at, trigger.id, order[2], order, trigger))
 
     def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
         """Take out what is not to be kept."""
-        out = [entry[2] for entry in self.entries if not is_kept(entry[2])]
+        out = [entry[4] for entry in self.entries if not is_kept(entry[4])]
         if out:
-            left = [entry for entry in self.entries if is_kept(entry[2])]
-            if self.is_sorted:
-                heapify(left)
-                self.entries = left
-            else:
-                self.entries = deque(left)
+            self.entries.replace([entry for entry in self.entries if is_kept(entry[4])])
         return out
 
 
@@ -89,7 +154,7 @@ class _Parked:
         if column.line[0] != limit:
             column.line = (limit, column.line[0])
         line = self._lines.setdefault(column.line, [])
-        column.place = (column.priority, column.entries[0][1], column)
+        column.place = (column.priority, column.entries.first[3], column)
         heappush(line, column.place)
         self._show_head(column.line, line)
 
@@ -164,7 +229,8 @@ class TriggerTable:
         """By priority, the furthest rank taken."""
         self._next_fifo: defaultdict[int, int] = defaultdict(int)
         """By priority, the rank of the next fifo trigger."""
-        self._lanes: defaultdict[LaneKey, _Lane] = defaultdict(_Lane)
+        self._lanes: defaultdict[tuple[str, int, int], _Lane] = defaultdict(_Lane)
+        """By queue, partition and priority."""
         self._ordered: defaultdict[OrderingKey, list[_Column]] = defaultdict(list)
 
     def __len__(self) -> int:
@@ -185,7 +251,7 @@ class TriggerTable:
             self._next_fifo[priority] = rank + STRIDE_SCALE
             order = (rank, 0, self._sequence)
         else:
-            lane = self._lanes[LaneKey(trigger.queue, trigger.partition, priority)]
+            lane = self._lanes[trigger.queue, trigger.partition, priority]
             if not lane.size:
                 lane.base = max(lane.base, self._served[priority] - trigger.level.turn)
             lane.size += 1
@@ -216,7 +282,7 @@ class TriggerTable:
 
     def waiting(self, ordering_key: OrderingKey) -> list[Trigger]:
         """What waits here of one ordering key."""
-        return [entry[2] for column in self._ordered.get(ordering_key, ()) for entry in column.entries]
+        return [entry[4] for column in self._ordered.get(ordering_key, ()) for entry in column.entries]
 
     def try_again(self, ordering_key: OrderingKey) -> None:
         """It is another one's turn of this ordering key: whatever waits for it may be tried."""
@@ -228,7 +294,7 @@ class TriggerTable:
         for trigger in triggers:
             self._sizes[trigger.priority] -= 1
             if trigger.level is not None:
-                self._lanes[LaneKey(trigger.queue, trigger.partition, trigger.priority)].size -= 1
+                self._lanes[trigger.queue, trigger.partition, trigger.priority].size -= 1
 
     def take(self, limit: int, now: float) -> tuple[list[Trigger], list[PolicyFailed]]:
         """At most `limit` triggers, booked, by priority and then by rank; and those whose policy raised, for which
@@ -247,7 +313,7 @@ class TriggerTable:
             if not column.entries:
                 self._forget(column)
                 continue
-            queue = column.entries[0][2].queue
+            queue = column.entries.first[4].queue
             standing = self._full.get(column.key)
             if queue in self._paused:
                 self._paused[queue].append(column)
@@ -289,10 +355,10 @@ class TriggerTable:
         queues = {queue for queue, _ in gone}
         dropped: list[Trigger] = []
         for column in self._columns.values():
-            if column.entries and column.entries[0][2].queue in queues:
+            if column.entries and column.entries.first[4].queue in queues:
                 dropped += column.keep(lambda trigger: (trigger.queue, trigger.partition) not in gone)
         self._left(dropped)
-        for lane in [lane for lane in self._lanes if (lane.queue, lane.partition) in gone]:
+        for lane in [lane for lane in self._lanes if lane[:2] in gone]:
             del self._lanes[lane]
         self._start_over()
         return dropped
@@ -311,10 +377,11 @@ class TriggerTable:
     ) -> None:
         """Take at most `left` from one column, for as long as its head is the first of all."""
         entries, ready, book, priority = column.entries, self._ready, self._booking.book, column.priority
+        lanes = self._lanes
         before = len(taken) + len(failed)
-        first = entries[0][1]
+        first = entries.first[3]
         while entries:
-            _, order, trigger = entries[0]
+            _, _, _, order, trigger = entries.first
             if not left or (ready and ready[0] < (priority, order)):
                 self._offer(column)
                 break
@@ -330,12 +397,9 @@ class TriggerTable:
                     break
                 taken.append(trigger)
             first = order
-            if isinstance(entries, deque):
-                entries.popleft()
-            else:
-                heappop(entries)
-                if trigger.level is not None:
-                    self._lanes[LaneKey(trigger.queue, trigger.partition, priority)].size -= 1
+            entries.pop()
+            if trigger.level is not None:
+                lanes[trigger.queue, trigger.partition, priority].size -= 1
             left -= 1
             if column.released_by is not None:
                 self._pass_on(column)
@@ -363,7 +427,7 @@ class TriggerTable:
                 del self._ordered[column.ordering_key]
 
     def _offer(self, column: _Column) -> None:
-        order = column.entries[0][1] if column.entries else (0, 0, 0)
+        order = column.entries.first[3] if column.entries else (0, 0, 0)
         column.place = (column.priority, order, column)
         heappush(self._ready, column.place)
 

@@ -147,6 +147,12 @@ class Backlogs:
             if partition is not None:
                 partition.answered(priority, those)
 
+    def refused(self, triggers: Sequence[Trigger]) -> None:
+        """These left without a run."""
+        for partition, priority, those in self._lanes(triggers):
+            if partition is not None:
+                partition.refused(priority, those)
+
     def returned(self, triggers: Sequence[Trigger]) -> None:
         """Nobody knows whether these were grabbed."""
         for partition, priority, those in self._lanes(triggers):
@@ -157,12 +163,16 @@ class Backlogs:
 
     def _lanes(self, triggers: Iterable[Trigger]) -> list[tuple[FairPartition | None, int, list[Trigger]]]:
         """By lane, with its partition if that is ours and has been taken over."""
-        lanes: dict[LaneKey, list[Trigger]] = {}
+        lanes: dict[tuple[str, int, int], list[Trigger]] = {}
         for trigger in triggers:
-            lanes.setdefault(LaneKey(trigger.queue, trigger.partition, trigger.priority), []).append(trigger)
+            lane = (trigger.queue, trigger.partition, trigger.priority)
+            if lane in lanes:
+                lanes[lane].append(trigger)
+            else:
+                lanes[lane] = [trigger]
         found = []
-        for lane, those in lanes.items():
-            partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
+        for (queue, number, priority), those in lanes.items():
+            partition = self._partitions.get(PartitionKey(queue, number))
             is_ours = partition is not None and partition.is_started
-            found.append((partition if is_ours else None, lane.priority, those))
+            found.append((partition if is_ours else None, priority, those))
         return found

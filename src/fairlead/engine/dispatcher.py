@@ -143,7 +143,7 @@ class Dispatcher:
         if wanted_by:
             self._observer.counted("lost_grabs", len(wanted_by))
             self._unbook(list(wanted_by.values()), are_booked)
-            self._intake.forget(wanted_by.values())
+            self._intake.refused(wanted_by.values())
         self._intake.answered(triggers)
         self._observer.grabbed([(execution.trigger, execution.grabbed) for execution in executions])
         return executions

@@ -37,8 +37,8 @@ MOST_READ = 5000
 ORDER_FIRST_SECONDS = 10.0
 """How long a partition that was just taken over may put what it finds in order before it begins to dispatch."""
 
-_REMEMBERED = 20_000
-"""Ids of a lane that were given a level, kept to tell at once what a second look brings again."""
+_REMEMBERED = 10_000
+"""Ids of a lane that were given a level last, and as many before: kept to tell at once what a second look brings again."""
 
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
@@ -57,7 +57,9 @@ class _Lane:
     """Monotonic seconds: when more may be looked at again."""
     write: Write | None = None
     recent: dict[str, int] = field(default_factory=dict)
-    """Version by id of what was given a level, oldest first."""
+    """Version by id of what was given a level."""
+    less_recent: dict[str, int] = field(default_factory=dict)
+    """The same of what was before that."""
 
 
 class FairPartition:
@@ -170,17 +172,26 @@ class FairPartition:
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """New triggers of one lane, in the order of the channel."""
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
-        passed = lane.backlog.read_seq
-        for trigger in triggers:
-            if lane.recent.get(trigger.id, 0) >= trigger.version:
-                continue  # what the node still knows of it is not touched
-            (lane.inbox if trigger.seq > passed else lane.unlooked).append(trigger)
-        if lane.unlooked and not lane.backlog.is_stored:
-            lane.inbox += lane.unlooked  # nothing is stored: what memory does not know is news
-            lane.unlooked = []
+        if lane.backlog.is_stored:
+            self._sort_out(lane, triggers)
+        else:
+            lane.inbox += triggers  # what memory does not know is news
         if lane.write is None and not lane.unlooked and not lane.backlog.may_be_empty:
             self._place(lane)
         self._work.set()
+
+    def _sort_out(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
+        """Which of these are news, where something is stored."""
+        passed, recent, less_recent = lane.backlog.read_seq, lane.recent, lane.less_recent
+        levelled = []
+        for trigger in triggers:
+            if max(recent.get(trigger.id, 0), less_recent.get(trigger.id, 0)) >= trigger.version:
+                levelled.append(trigger)
+            elif trigger.seq > passed:
+                lane.inbox.append(trigger)
+            else:
+                lane.unlooked.append(trigger)
+        self._forget(levelled)
 
     def resize(self, capacity: int) -> None:
         """So many triggers of each lane may be in memory."""
@@ -201,8 +212,13 @@ class FairPartition:
         """Their grab was answered, won or lost: they are done with here."""
         lane = self._lanes.get(priority)
         if lane is not None:
-            lane.backlog.ack([trigger for trigger in triggers if trigger in lane.backlog])
+            lane.backlog.ack(triggers)
             self._work.set()
+
+    def refused(self, priority: int, triggers: Sequence[Trigger]) -> None:
+        """They left without a run: one that comes again is news."""
+        if (lane := self._lanes.get(priority)) is not None:
+            self._not_levelled(lane, triggers)
 
     def returned(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Nobody knows whether they were grabbed: they are tried again, at their place."""
@@ -285,11 +301,9 @@ class FairPartition:
         triggers, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
         if not triggers:
             return
-        recent = lane.recent
-        for trigger in triggers:
-            recent[trigger.id] = trigger.version
-        while len(recent) > _REMEMBERED:
-            del recent[next(iter(recent))]
+        if len(lane.recent) > _REMEMBERED:
+            lane.recent, lane.less_recent = {}, lane.recent
+        lane.recent.update([(trigger.id, trigger.version) for trigger in triggers])
         placed = lane.backlog.place(triggers)
         if isinstance(placed, Write):
             lane.write = placed
@@ -310,11 +324,16 @@ class FairPartition:
             else:
                 kept_out.append(trigger)
         if kept_out:
-            lane.backlog.take(kept_out)
-            lane.backlog.ack(kept_out)
+            lane.backlog.ack(kept_out)  # never taken: the lane's time does not move on with them
+            self._not_levelled(lane, kept_out)
             self._forget(kept_out)
         if changes.added:
             self._dispatch()
+
+    def _not_levelled(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
+        for trigger in triggers:
+            lane.recent.pop(trigger.id, None)
+            lane.less_recent.pop(trigger.id, None)
 
     def _let_go(self, lane: _Lane) -> None:
         """Begin to dispatch what was held, once everything there was has its level."""

@@ -120,6 +120,12 @@ class Intake:
         if fair := [trigger for trigger in triggers if trigger.level is not None]:
             self._backlogs.answered(fair)
 
+    def refused(self, triggers: Collection[Trigger]) -> None:
+        """These were not grabbed, and will not be as they are."""
+        self.forget(triggers)
+        if fair := [trigger for trigger in triggers if trigger.level is not None]:
+            self._backlogs.refused(fair)
+
     def returned(self, triggers: Iterable[Trigger]) -> None:
         """Nobody knows whether these were grabbed: those of fair queues are tried again, others are received again."""
         fair = [trigger for trigger in triggers if trigger.level is not None]
@@ -139,7 +145,7 @@ class Intake:
         """These have left the table because their tasks have moved on."""
         self.taken(triggers)
         self.answered(triggers)
-        self.forget(triggers)
+        self.refused(triggers)
 
     def forget(self, triggers: Iterable[Trigger]) -> None:
         """This node has nothing more to do with these; a later trigger of the same task is news again."""

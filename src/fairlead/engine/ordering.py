@@ -122,20 +122,24 @@ class Ordering:
 
     async def _look_up(self, keys: Collection[OrderingKey]) -> None:
         waiting: dict[OrderingKey, list[tuple[Trigger, State]]] = {key: [] for key in keys}
+        before = {key: self._table.waiting(key) for key in keys}  # what comes meanwhile may be younger than the answer
         for trigger, state in await self._store.database.read(self._store.ordered(sorted(keys), MOST_OF_KEY)):
             waiting[OrderingKey(trigger.queue, trigger.ordering_key or "")].append((trigger, state))
         for key, tasks in waiting.items():
             if key in self._look_at:  # else it was dropped meanwhile
-                self._settle(key, tasks)
+                self._settle(key, tasks, before[key])
         self._dispatch()
 
-    def _settle(self, key: OrderingKey, tasks: Sequence[tuple[Trigger, State]]) -> None:
+    def _settle(self, key: OrderingKey, tasks: Sequence[tuple[Trigger, State]], before: Collection[Trigger]) -> None:
         ready = {(t.id, t.version, t.order_at) for t, state in tasks if state == State.SUBMITTED}
         last = None if len(tasks) < MOST_OF_KEY else (tasks[-1][0].order_at, tasks[-1][0].id)
+        were_here = {t.id for t in before}
         stale = [
             t
             for t in self._table.waiting(key)
-            if (t.id, t.version, t.order_at) not in ready and (last is None or (t.order_at, t.id) <= last)
+            if t.id in were_here
+            and (t.id, t.version, t.order_at) not in ready
+            and (last is None or (t.order_at, t.id) <= last)
         ]
         if stale:
             self._table.remove(stale)

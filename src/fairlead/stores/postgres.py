@@ -12,14 +12,12 @@ from fairlead.model import Finish, GrabbedTask, NewTask, State, Submitted
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Completed, Grab
 from fairlead.ports.wake import Lane, Wake, pieces
+from fairlead.stores.copy_format import COPY_FROM, HEADER, NULL, TRAILER, Texts, bigint, smallint, text, uuid
 from fairlead.stores.postgres_database import PostgresDatabase, Single
 from fairlead.stores.sql_file import load
 from fairlead.stores.sql_store import SqlTaskStore, batch
 
 MOST_NOTIFY_BYTES = 7900  # PostgreSQL takes less than 8000
-COPY_FROM = 50
-"""Tasks from which COPY is quicker than one INSERT."""
-
 _by_id = attrgetter("id")
 _lane_fields = attrgetter("queue", "partition", "priority")
 
@@ -51,14 +49,12 @@ class PostgresTaskStore(SqlTaskStore):
             # A place before all of theirs: the rows take their own from the column's default.
             seq = (yield from self.next_seqs(1))[0]
             lanes = [Lane(*lane, seq) for lane in sorted(set(map(_lane_fields, ready)))]
-            yield Copy("fairlead_tasks", _READY_COLUMNS, [COPY_HEADER, copy_rows(ready, waiting=False), COPY_TRAILER])
+            yield Copy("fairlead_tasks", _READY_COLUMNS, [HEADER, copy_rows(ready, waiting=False), TRAILER])
         due = None
         if len(ready) < len(tasks):
             waiting = [task for task in tasks if task.run_at > task.submitted_at]
             due = min(task.run_at for task in waiting)
-            yield Copy(
-                "fairlead_tasks", _WAITING_COLUMNS, [COPY_HEADER, copy_rows(waiting, waiting=True), COPY_TRAILER]
-            )
+            yield Copy("fairlead_tasks", _WAITING_COLUMNS, [HEADER, copy_rows(waiting, waiting=True), TRAILER])
         wake = Wake(ready=lanes, due=due)
         yield from self.announce(wake)
         return wake
@@ -71,7 +67,7 @@ class PostgresTaskStore(SqlTaskStore):
         lanes: set[tuple[str, int, int]] = set()
 
         def rows() -> Iterator[bytes]:
-            yield COPY_HEADER
+            yield HEADER
             for tasks in pieces:
                 plain = [task for task in tasks if task.unique_key is None and task.run_at <= task.submitted_at]
                 if len(plain) < len(tasks):
@@ -79,7 +75,7 @@ class PostgresTaskStore(SqlTaskStore):
                 all_tasks.extend(tasks)
                 lanes.update(map(_lane_fields, plain))
                 yield copy_rows(plain, waiting=False)
-            yield COPY_TRAILER
+            yield TRAILER
 
         yield Copy("fairlead_tasks", _READY_COLUMNS, rows())
         wakes = [Wake(ready=[Lane(*lane, first) for lane in sorted(lanes)])] if lanes else []
@@ -178,11 +174,7 @@ def _inserted(rows: Sequence[Row], due: int | None) -> Wake:
     return Wake(ready=[Lane(*row[:4]) for row in rows if row[3] is not None], due=due)
 
 
-# binary COPY ----------------------------------------------------------------------------------------------------------
-
-COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
-COPY_TRAILER = struct.pack(">h", -1)
-_NULL = struct.pack(">i", -1)
+# bulk submit ----------------------------------------------------------------------------------------------------------
 
 _SHARED_COLUMNS = (
     "queue", "partition", "name", "priority", "fairness_key", "weight", "keep_result", "submitted_at", "run_at",
@@ -206,25 +198,17 @@ def copy_rows(tasks: Sequence[NewTask], waiting: bool) -> bytes:
     columns, about a microsecond for a task.
     """
     heads = repeat(struct.pack(">hi", len(_WAITING_COLUMNS if waiting else _READY_COLUMNS), 16))
-    ids = [bytes.fromhex(task.id.replace("-", "")) for task in tasks]
+    ids = [uuid(task.id) for task in tasks]
     shared = list(map(_Shared(waiting).__getitem__, map(_shared_fields, tasks)))
     payloads = [task.payload for task in tasks]
     lengths = map(struct.Struct(">i").pack, map(len, payloads))
-    no_order = _NULL + _NULL
+    no_order = NULL + NULL
     orderings = [
-        no_order if task.ordering_key is None else _text(task.ordering_key) + _bigint(task.run_at) for task in tasks
+        no_order if task.ordering_key is None else text(task.ordering_key) + bigint(task.run_at) for task in tasks
     ]
-    uniques = map(_Texts().__getitem__, [task.unique_key for task in tasks])
+    uniques = map(Texts().__getitem__, [task.unique_key for task in tasks])
     rows = zip(heads, ids, shared, orderings, uniques, lengths, payloads)  # noqa: B905 - heads never ends
     return b"".join(chain.from_iterable(rows))
-
-
-class _Texts(dict[str | None, bytes]):
-    """Encoded texts, each made when first asked for."""
-
-    def __missing__(self, value: str | None) -> bytes:
-        encoded = self[value] = _text(value)
-        return encoded
 
 
 class _Shared(dict[tuple[Any, ...], bytes]):
@@ -239,37 +223,22 @@ class _Shared(dict[tuple[Any, ...], bytes]):
          payload_format) = fields  # fmt: skip
         encoded = self[fields] = b"".join(
             (
-                _text(queue),
-                _smallint(partition),
-                _text(name),
-                _smallint(priority),
-                _text(fairness_key),
+                text(queue),
+                smallint(partition),
+                text(name),
+                smallint(priority),
+                text(fairness_key),
                 struct.pack(">id", 8, weight),
                 struct.pack(">i?", 1, keep_result),
-                _bigint(submitted_at),
-                _bigint(run_at),
-                _text(context),
-                _text(payload_format),
-                _text(State.WAITING if self._waiting else State.SUBMITTED),
-                _bigint(None if self._waiting else submitted_at),
-                _bigint(None if self._waiting else submitted_at),
-                _bigint(run_at if self._waiting else None),
-                _NULL if self._waiting else b"",
+                bigint(submitted_at),
+                bigint(run_at),
+                text(context),
+                text(payload_format),
+                text(State.WAITING if self._waiting else State.SUBMITTED),
+                bigint(None if self._waiting else submitted_at),
+                bigint(None if self._waiting else submitted_at),
+                bigint(run_at if self._waiting else None),
+                NULL if self._waiting else b"",
             )
         )
         return encoded
-
-
-def _text(value: str | None) -> bytes:
-    if value is None:
-        return _NULL
-    encoded = value.encode()
-    return struct.pack(">i", len(encoded)) + encoded
-
-
-def _smallint(value: int) -> bytes:
-    return struct.pack(">ih", 2, value)
-
-
-def _bigint(value: int | None) -> bytes:
-    return _NULL if value is None else struct.pack(">iq", 8, value)

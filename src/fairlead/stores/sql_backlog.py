@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from sys import intern
 from typing import Any
 
 import msgspec
 
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
 from fairlead.ports.backlog_store import Fenced, Ownership
-from fairlead.ports.statements import Many, Row, Statement, Steps
+from fairlead.ports.statements import Row, Statement, Steps
 from fairlead.stores.migrate import migrate
 from fairlead.stores.sql_file import load
-from fairlead.stores.sql_store import SqlTaskStore, batch, canonical
+from fairlead.stores.sql_store import SqlTaskStore, canonical
 
 _record = msgspec.json.Decoder(LaneRecord)
 _encode = msgspec.json.encode
 
 
-class SqlBacklogStore:
+class SqlBacklogStore(ABC):
     """See `fairlead.ports.backlog_store.BacklogStore`. It lives in the tables of a task store's database."""
 
     persist_seconds = 5.0
     delete_acks = 2000
+
+    outlives_workers = True
+    """The database may lose its latest writes while workers go on that rely on them: it must not."""
 
     def __init__(self, store: SqlTaskStore) -> None:
         self._database = store.database
@@ -42,20 +47,26 @@ class SqlBacklogStore:
         return Ownership(range_id, {priority: _record.decode(record) for priority, record in rows})
 
     async def write(self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord) -> None:
-        await self._database.run_async(self._write(lane, range_id, entries, record), durable=bool(entries))
+        await self._database.run_async(
+            self._write(lane, range_id, entries, record, self._insert), durable=bool(entries) and self.outlives_workers
+        )
 
-    def _write(self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord) -> Steps[None]:
+    def _write(
+        self,
+        lane: LaneKey,
+        range_id: int,
+        entries: Sequence[Trigger],
+        record: LaneRecord,
+        insert: Callable[[LaneKey, Sequence[Trigger]], Steps[None]],
+    ) -> Steps[None]:
         yield from self._fenced(lane, range_id)
         if entries:
-            rows = [
-                (*(t.level or ()), t.id, t.version, t.name, t.fairness_key, t.weight, t.ordering_key, t.seq, t.order_at)
-                for t in entries
-            ]
-            if self._database.dialect == "sqlite":
-                yield Many(self._sql["write"], [(*lane, *row) for row in rows])
-            else:
-                yield self._statement("write", *lane, *map(list, zip(*rows, strict=True)))
+            yield from insert(lane, entries)
         yield self._statement("keep_record", *lane, _encode(record).decode())
+
+    @abstractmethod
+    def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:
+        """Rows that are there already are left."""
 
     def _fenced(self, lane: LaneKey, range_id: int) -> Steps[None]:
         found = yield self._statement("fence", lane.queue, lane.partition)
@@ -80,10 +91,13 @@ class SqlBacklogStore:
         return await self._database.read(self._levelled(lane, above, tasks))
 
     def _levelled(self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]) -> Steps[set[str]]:
-        ids = [task_id for task_id, _ in tasks]
-        given = batch(ids) if self._database.dialect == "sqlite" else ids
+        given = self._ids([task_id for task_id, _ in tasks])
         found = {(row[0], row[1]) for row in (yield self._statement("levelled", given, *lane, *above))}
         return {task_id for task_id, version in tasks if (task_id, version) in found}
+
+    @abstractmethod
+    def _ids(self, ids: list[str]) -> Any:
+        """Many ids as one parameter."""
 
     async def records(self) -> dict[PartitionKey, Ownership]:
         return await self._database.read(self._records())
@@ -118,9 +132,17 @@ class SqlBacklogStore:
         return Statement(self._sql[name], params)
 
 
+def columns(entry: Trigger) -> tuple[Any, ...]:
+    """As the statements `write` take them, after those of the lane."""
+    return (
+        *(entry.level or ()), entry.id, entry.version, entry.name, entry.fairness_key, entry.weight, entry.ordering_key,
+        entry.seq, entry.order_at,
+    )  # fmt: skip
+
+
 def _trigger(lane: LaneKey, row: Row) -> Trigger:
     turn, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
     return Trigger(
-        task_id, version, lane.queue, lane.partition, name, lane.priority, fairness_key, weight, ordering_key,
+        task_id, version, lane.queue, lane.partition, intern(name), lane.priority, intern(fairness_key), weight, ordering_key,
         TriggerPath.SPILL, seq, Level(turn, number), order_at,
     )  # fmt: skip

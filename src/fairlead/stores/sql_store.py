@@ -6,6 +6,7 @@ Both dialects name their statements alike and take the same parameters; a batch 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from sys import intern
 from typing import Any
 from uuid import UUID
 
@@ -262,9 +263,9 @@ class SqlTaskStore:
                 version,
                 queue,
                 partition,
-                name,
+                intern(name),
                 priority,
-                key,
+                intern(key),
                 weight,
                 ordering_key,
                 TriggerPath.HOOK,

@@ -20,6 +20,9 @@ from fairlead.stores.turn import Turn
 
 T = TypeVar("T")
 
+CHECKPOINT_PAGES = 4000
+"""Pages in the write-ahead log (16 MiB) from which it is copied into the file: a page that changes often is copied less."""
+
 CACHE_KIB = 8192
 """Of pages, for each connection; a worker has three."""
 
@@ -65,6 +68,7 @@ class SqliteDatabase:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")  # one of SYNCHRONOUS
             connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         except sqlite3.Error as error:
             raise StoreUnavailable(f"cannot open {self.path}: {error}") from error
