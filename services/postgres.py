@@ -107,6 +107,15 @@ class PostgresServer:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.url_of(name)
 
+    def drop_database(self, url: str) -> None:
+        """Drop a database that `create_database` made, and whoever is still connected to it."""
+        import psycopg
+        from psycopg import sql
+
+        name = sql.Identifier(psycopg.conninfo.conninfo_to_dict(url)["dbname"])
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
     def __enter__(self) -> PostgresServer:
         self.start()
         return self

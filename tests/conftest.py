@@ -48,9 +48,12 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> str:
-    """A fresh, empty database."""
-    return postgres_server.create_database()
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A fresh, empty database; nothing stays connected to it."""
+    url = postgres_server.create_database()
+    yield url
+    if postgres_server.pid is not None:
+        postgres_server.drop_database(url)
 
 
 @pytest.fixture(scope="session")

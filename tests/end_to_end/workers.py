@@ -48,7 +48,7 @@ class Crew:
                     "--drain",
                     "5",
                     "--log-level",
-                    "warning",
+                    "info",
                     "--concurrency",
                     os.environ.get("CRASH_CONCURRENCY", "100"),
                 ],
@@ -65,6 +65,11 @@ class Crew:
         victim.wait()
         self.killed[victim.pid] = time.time()
         self.processes[place] = self.start()
+
+    @property
+    def started(self) -> int:
+        """How many workers have come to serve."""
+        return self.log.read_text().count("node started")
 
     def runs(self) -> dict[int, list[tuple[int, float]]]:
         """(pid, time) of every run, by task number."""

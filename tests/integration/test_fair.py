@@ -41,6 +41,39 @@ async def test_a_flood_delays_no_other_key(app: App) -> None:
     assert ran == list("abaaa")
 
 
+async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
+    """What has no place in memory because of its ordering key does not run now, so it takes no turn either."""
+    app = App(sqlite_url)
+    app.migrate()
+    app.queue("q", partitions=1)
+    ran: list[str] = []
+    are_twenty, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task(queue="q")
+    async def note(key: str) -> None:
+        ran.append(key)
+        if len(ran) >= 20:
+            are_twenty.set()
+            await go_on.wait()
+
+    note.options(fairness_key="a", ordering_key="all of a").submit_many([{"key": "a"}] * 300)
+    note.options(fairness_key="c").submit_many([{"key": "c"}] * 300)
+    concurrency = 2
+    async with running(app, concurrency=concurrency) as node:
+        async with asyncio.timeout(SOON):
+            await are_twenty.wait()
+            late = note.options(fairness_key="b").submit_many([{"key": "b"}] * 3)
+            while not all(handle.id in node.intake._known for handle in late):
+                await asyncio.sleep(0.01)
+        before = len(ran)
+        go_on.set()
+        await settled(app, node)
+    app.close()
+    assert Counter(ran) == {"a": 300, "b": 3, "c": 300}
+    for n, place in enumerate((place for place, key in enumerate(ran, 1) if key == "b"), 1):
+        assert place <= before + concurrency + 3 * n  # three keys take turns
+
+
 async def test_weights_share_five_to_one(app: App) -> None:
     ran, push = recorder(app)
     push("a" * 20)

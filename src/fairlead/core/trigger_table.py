@@ -273,12 +273,12 @@ class TriggerTable:
 
     def remove(self, triggers: Collection[Trigger]) -> None:
         """Take these out again; nothing is booked for them."""
-        gone = {trigger.id for trigger in triggers}
+        gone = set(map(_which, triggers))
         columns = {(t.priority, self._booking.column(t)) for t in triggers}
         for key in columns:
             column = self._columns.get(key)
             if column is not None:
-                self._left(column.keep(lambda trigger: trigger.id not in gone))
+                self._left(column.keep(lambda trigger: _which(trigger) not in gone))
 
     def waiting(self, ordering_key: OrderingKey) -> list[Trigger]:
         """What waits here of one ordering key."""
@@ -478,3 +478,8 @@ class TriggerTable:
             column.released_by = None
             column.behind.clear()
             self._offer(column)
+
+
+def _which(trigger: Trigger) -> tuple[str, int, int]:
+    """Of one task several versions may wait here, until all but one are refused."""
+    return trigger.id, trigger.version, trigger.order_at

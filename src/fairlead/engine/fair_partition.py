@@ -277,6 +277,7 @@ class FairPartition:
             lane.write = None
             backlog.recorded(write.record, self._clock.monotonic())
             self._apply(lane, backlog.written(write))
+            self._forget([trigger for trigger in write.entries if trigger not in backlog])
             self._room_freed()
             return True
         if (read := backlog.next_read(MOST_READ)) is not None:

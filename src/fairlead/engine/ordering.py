@@ -133,11 +133,11 @@ class Ordering:
     def _settle(self, key: OrderingKey, tasks: Sequence[tuple[Trigger, State]], before: Collection[Trigger]) -> None:
         ready = {(t.id, t.version, t.order_at) for t, state in tasks if state == State.SUBMITTED}
         last = None if len(tasks) < MOST_OF_KEY else (tasks[-1][0].order_at, tasks[-1][0].id)
-        were_here = {t.id for t in before}
+        were_here = {(t.id, t.version, t.order_at) for t in before}
         stale = [
             t
             for t in self._table.waiting(key)
-            if t.id in were_here
+            if (t.id, t.version, t.order_at) in were_here
             and (t.id, t.version, t.order_at) not in ready
             and (last is None or (t.order_at, t.id) <= last)
         ]

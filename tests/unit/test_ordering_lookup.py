@@ -1,0 +1,326 @@
+"""What comes while an answer of the store is awaited, and what comes again: neither is lost, neither is passed over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.channels.database import DatabaseChannel
+from fairlead.channels.memory_bell import MemoryBell
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.core.booking import Booking, OrderingKey
+from fairlead.core.trigger_table import TriggerTable
+from fairlead.engine.backlogs import Backlogs
+from fairlead.engine.intake import Intake
+from fairlead.engine.ordering import Ordering
+from fairlead.errors import StoreUnavailable
+from fairlead.model import LaneKey, PartitionKey, State, Trigger
+from fairlead.testing.memory_backlog import MemoryBacklogStore
+
+SOON = 20.0
+KEY = OrderingKey("q", "o")
+PARTITION = PartitionKey("q", 0)
+LANE = LaneKey("q", 0, 5)
+
+
+def trigger(id: str, ordering_key: str | None = None, fairness_key: str = "b", **rest: Any) -> Trigger:
+    return Trigger(id, 1, "q", 0, "work", 5, fairness_key, 1.0, ordering_key, **rest)
+
+
+class SlowStore:
+    """A task store whose every read waits until it is told what to answer. It is its own database."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[Any] = asyncio.Queue()
+        """What each read was about, in the order in which they began."""
+        self._answer: list[Any] | Exception = []
+        self._may_answer = asyncio.Event()
+
+    @property
+    def database(self) -> SlowStore:
+        return self
+
+    def ordered(self, keys: Sequence[tuple[str, str]], limit: int) -> Any:
+        return keys
+
+    def ready(self, lane: LaneKey, above: int, limit: int) -> Any:
+        return lane
+
+    async def read(self, about: Any) -> list[Any]:
+        self.asked.put_nowait(about)
+        await self._may_answer.wait()
+        self._may_answer.clear()
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def answer(self, answer: list[Any] | Exception) -> None:
+        self._answer = answer
+        self._may_answer.set()
+
+
+# the turn of an ordering key ------------------------------------------------------------------------------------------
+
+
+class Looking:
+    """An Ordering that has just begun to ask the store about one key, and the table it keeps."""
+
+    def __init__(self) -> None:
+        self.store = SlowStore()
+        booking = Booking(10)
+        self.table = TriggerTable(booking)
+        self.gone: list[Trigger] = []
+        self._settled = asyncio.Event()
+        self.ordering = Ordering(
+            self.store, self.table, booking, self._found, self.gone.extend, lambda id: False, self._settled.set, SYSTEM_CLOCK
+        )  # fmt: skip
+
+    def _found(self, triggers: Collection[Trigger]) -> None:
+        for one in triggers:
+            self.table.push(one)
+
+    def waiting(self) -> list[str]:
+        return sorted(one.id for one in self.table.waiting(KEY))
+
+    async def settle(self, answer: list[tuple[Trigger, State]]) -> None:
+        self.store.answer(answer)
+        await self._settled.wait()
+
+
+@asynccontextmanager
+async def looking(*in_the_table: Trigger) -> AsyncIterator[Looking]:
+    """The block begins with a read about the key under way, after `first` was refused; these wait in the table then."""
+    one = Looking()
+    for waiting in in_the_table:
+        one.table.push(waiting)
+    one.ordering.refused(trigger("first", ordering_key="o"))
+    async with asyncio.timeout(SOON):
+        running = asyncio.create_task(one.ordering.run())
+        try:
+            assert await one.store.asked.get() == [KEY]
+            yield one
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+async def test_a_trigger_that_comes_while_the_answer_is_under_way_stays_though_the_answer_lacks_it() -> None:
+    second, third = trigger("second", ordering_key="o", order_at=2), trigger("third", ordering_key="o", order_at=3)
+    async with looking(second) as here:
+        here.table.push(third)
+        await here.settle([(second, State.SUBMITTED)])
+        assert here.waiting() == ["second", "third"]
+        assert here.gone == []
+
+
+async def test_the_first_trigger_of_a_key_that_comes_while_an_empty_answer_is_under_way_stays_and_may_run() -> None:
+    late = trigger("late", ordering_key="o", order_at=3)
+    async with looking() as here:
+        here.table.push(late)
+        await here.settle([])
+        assert here.gone == []
+        assert here.table.take(10, 0.0) == ([late], [])
+
+
+async def test_a_trigger_that_was_there_before_the_store_was_asked_and_is_not_in_the_answer_is_removed() -> None:
+    second, moved_on = trigger("second", ordering_key="o", order_at=2), trigger("third", ordering_key="o", order_at=3)
+    async with looking(second, moved_on) as here:
+        await here.settle([(second, State.SUBMITTED)])
+        assert here.waiting() == ["second"]
+        assert here.gone == [moved_on]
+
+
+# the trigger channel over the task store ------------------------------------------------------------------------------
+
+
+class Spacious:
+    """Room for triggers of one lane, and of no other."""
+
+    def ahead(self, lane: LaneKey) -> int:
+        return 100 if lane == LANE else 0
+
+    def behind(self, lane: LaneKey) -> int:
+        return 0
+
+
+async def test_a_lane_is_behind_while_a_read_of_it_is_under_way_and_no_longer_when_the_read_found_the_end() -> None:
+    store = SlowStore()
+    channel = DatabaseChannel(store, MemoryBell(), SYSTEM_CLOCK)
+    channel.assign({PARTITION: {}})
+    async with asyncio.timeout(SOON):
+        receiving = asyncio.create_task(channel.receive(Spacious()))
+        assert await store.asked.get() == LANE
+        assert channel.is_behind(LANE)
+        found = [trigger("first", seq=1), trigger("second", seq=2)]
+        store.answer(found)
+        assert await receiving == found
+        assert not channel.is_behind(LANE)  # they were fewer than there was room for
+
+
+async def test_a_lane_is_behind_after_a_read_that_failed_until_one_has_told_that_nothing_is_there() -> None:
+    store = SlowStore()
+    channel = DatabaseChannel(store, MemoryBell(), SYSTEM_CLOCK)
+    channel.assign({PARTITION: {}})
+    async with asyncio.timeout(SOON):
+        store.answer(StoreUnavailable("not reached"))
+        with pytest.raises(StoreUnavailable):
+            await channel.receive(Spacious())
+        assert channel.is_behind(LANE)
+        receiving = asyncio.create_task(channel.receive(Spacious()))
+        while store.asked.qsize() < 2:
+            await asyncio.sleep(0)
+        assert channel.is_behind(LANE)
+        store.answer([])
+        assert await receiving == ()
+        assert not channel.is_behind(LANE)
+
+
+# triggers of a fair queue that come again -----------------------------------------------------------------------------
+
+
+class Engine:
+    """The intake and one fair partition behind it, as in a node, over a backlog store in memory."""
+
+    def __init__(self, look_ahead: int) -> None:
+        self.store = MemoryBacklogStore()
+        self.table = TriggerTable(Booking(1000))
+        self.admits = True
+        self._told = asyncio.Event()
+        self.backlogs = Backlogs(
+            {"q"}, self.store, self.table, self._told.set, lambda lane: False, self._told.set, lambda one: self.admits,
+            lambda triggers: self.intake.forget(triggers), self._told.set, look_ahead, SYSTEM_CLOCK,
+        )  # fmt: skip
+        self.intake = Intake(
+            None, self.table, self.backlogs, lambda one: self.admits, self._told.set, None, SYSTEM_CLOCK, look_ahead
+        )  # fmt: skip
+
+    def receive(self, *triggers: Trigger) -> None:
+        """What Intake does with what the channel gives."""
+        self.intake.take_in(triggers)
+        self.backlogs.look()
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            self._told.clear()
+            await self._told.wait()
+
+    def is_stored(self, one: Trigger) -> bool:
+        return one.id in {row.id for row in self.store.rows(LANE)}
+
+    def knows(self, one: Trigger) -> bool:
+        return one.id in self.intake._known
+
+    def dispatch(self) -> list[Trigger]:
+        """Everything in the table is taken out, to be grabbed."""
+        taken, _ = self.table.take(1000, 0.0)
+        self.intake.taken(taken)
+        return taken
+
+
+@asynccontextmanager
+async def engine(look_ahead: int) -> AsyncIterator[Engine]:
+    one = Engine(look_ahead)
+    one.backlogs.assign([PARTITION])
+    async with asyncio.timeout(SOON):
+        running = asyncio.create_task(one.backlogs.run())
+        try:
+            await one.until(lambda: PARTITION in one.backlogs.positions())
+            yield one
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+def kept_out_because_of_its_ordering_key(here: Engine, one: Trigger) -> None:
+    here.admits = False
+    here.receive(one)
+    here.admits = True
+
+
+def refused_by_the_store(here: Engine, one: Trigger) -> None:
+    here.receive(one)
+    (taken,) = here.dispatch()
+    here.intake.refused([taken])
+    here.intake.answered([taken])
+
+
+def gone_from_the_table(here: Engine, one: Trigger) -> None:
+    """What Ordering tells of a trigger that an answer of the store lacks."""
+    here.receive(one)
+    (waiting,) = here.table.waiting(KEY)
+    here.table.remove([waiting])
+    here.intake.gone([waiting])
+
+
+leaving = pytest.mark.parametrize(
+    "leave", [kept_out_because_of_its_ordering_key, refused_by_the_store, gone_from_the_table]
+)
+
+
+@leaving
+async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memory(
+    leave: Callable[[Engine, Trigger], None],
+) -> None:
+    ordered = trigger("ordered", ordering_key="o", fairness_key="a", seq=1)
+    async with engine(look_ahead=1000) as here:
+        leave(here, ordered)
+        assert not here.knows(ordered) and not here.table.waiting(KEY)
+        here.receive(ordered)
+        assert [one.id for one in here.table.waiting(KEY)] == ["ordered"]
+        assert here.knows(ordered)
+
+
+@leaving
+async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memory_where_others_are_stored(
+    leave: Callable[[Engine, Trigger], None],
+) -> None:
+    ordered = trigger("ordered", ordering_key="o", fairness_key="a", seq=1)
+    others = [trigger(f"other {n}", seq=2 + n) for n in range(20)]
+    last = trigger("last", seq=100)
+    async with engine(look_ahead=4) as here:
+        leave(here, ordered)
+        assert not here.knows(ordered) and not here.table.waiting(KEY)
+        here.receive(*others)
+        await here.until(lambda: here.is_stored(others[-1]))
+        here.receive(ordered, last)  # given their levels together
+        await here.until(lambda: here.is_stored(last))
+        assert [one.id for one in here.table.waiting(KEY)] == ["ordered"]
+        assert here.knows(ordered)
+
+
+async def test_a_trigger_that_comes_again_while_only_the_store_has_its_level_is_forgotten_again() -> None:
+    early = [trigger(f"early {n}", fairness_key="a", seq=1 + n) for n in range(4)]
+    late = [trigger(f"late {n}", fairness_key="b", seq=11 + n) for n in range(4)]
+    async with engine(look_ahead=4) as here:
+        here.receive(*early)
+        here.receive(*late)
+        await here.until(lambda: here.is_stored(late[-1]))
+        for _ in range(2):
+            assert [here.knows(one) for one in early] == [True, True, False, False]  # the others had to make room
+            here.receive(*early)
+        assert [one.id for one in here.dispatch()] == ["early 0", "late 0", "early 1", "late 1"]
+        assert len(here.store.rows(LANE)) == 8
+
+
+async def test_what_only_the_store_holds_is_not_known_in_memory() -> None:
+    many = [trigger(f"task {n}", fairness_key=f"k{n % 7}", seq=1 + n) for n in range(300)]
+    async with engine(look_ahead=4) as here:
+        here.receive(*many)
+        await here.until(lambda: here.is_stored(many[-1]))
+        await here.until(lambda: sum(map(here.knows, many)) <= 5)  # the look-ahead, and its slack of a quarter
+        assert len(here.table) <= 5
+
+
+def test_of_two_versions_of_a_task_only_the_one_that_is_named_leaves_the_table() -> None:
+    old = trigger("task", ordering_key="o")
+    new = msgspec.structs.replace(old, version=2)
+    table = TriggerTable(Booking(10))
+    table.push(old)
+    table.push(new)
+    table.remove([old])
+    assert table.waiting(KEY) == [new]
