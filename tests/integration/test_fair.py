@@ -11,9 +11,11 @@ from contextlib import suppress
 import pytest
 
 from fairlead import App, Draft, Limit
+from fairlead.engine import fair_partition
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.options import Options
 from fairlead.overview import overview
+from fairlead.stores.sql_backlog import SqlBacklogStore
 from fairlead.testing import drain, running, settled
 
 SOON = 20.0
@@ -126,6 +128,69 @@ async def test_a_full_task_name_is_skipped_without_losing_its_place(app: App) ->
     quick.options(fairness_key="b").submit_many([{"n": n} for n in range(300)])
     await drain(app, look_ahead=100)
     assert ran[-3:] == ["slow 0", "slow 1", "slow 2"]
+
+
+async def test_more_held_back_than_fits_in_memory_holds_up_nothing_that_is_stored(app: App) -> None:
+    """Both a full task name, and a flood of one key that its own limit holds back."""
+    app.queue("q", partitions=1)
+    quick_ran: list[int] = []
+    slow_ran: list[str] = []
+    go_on = asyncio.Event()
+
+    @app.task(queue="q", concurrency=Limit(1))
+    async def slow(n: int) -> None:
+        await go_on.wait()
+        slow_ran.append("slow")
+
+    @app.task(queue="q", concurrency=Limit(1, per="fairness_key"))
+    async def of_a_key(n: int) -> None:
+        if n < 0:
+            await go_on.wait()
+            slow_ran.append("of a key")
+            return
+        quick_ran.append(n)
+        if len(quick_ran) == 600:
+            go_on.set()
+
+    slow.options(fairness_key="a").submit_many([{"n": n} for n in range(300)])
+    of_a_key.options(fairness_key="flood").submit_many([{"n": -1} for _ in range(300)])
+    for key in ("b", "c"):
+        of_a_key.options(fairness_key=key).submit_many([{"n": n} for n in range(300)])
+    await drain(app, look_ahead=100, concurrency=10)
+    assert sorted(quick_ran) == sorted([*range(300), *range(300)])
+    assert Counter(slow_ran) == {"slow": 300, "of a key": 300}
+
+
+async def test_one_that_is_held_back_for_long_keeps_no_dispatched_rows_in_the_store(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_partition, "MOST_PINNED", 200)
+    monkeypatch.setattr(SqlBacklogStore, "delete_acks", 100)
+    app.queue("q", partitions=1)
+    ran: list[int] = []
+    are_deleted = asyncio.Event()
+
+    @app.task(queue="q", concurrency=Limit(1))
+    async def slow(n: int) -> None:
+        await are_deleted.wait()
+
+    @app.task(queue="q")
+    async def quick(n: int) -> None:
+        ran.append(n)
+
+    slow.options(fairness_key="a").submit_many([{"n": n} for n in range(3)])
+    quick.options(fairness_key="b").submit_many([{"n": n} for n in range(3000)])
+    async with running(app, look_ahead=100) as node:
+        async with asyncio.timeout(SOON):
+            while len(ran) < 3000 or stored(app) > 300:  # noqa: ASYNC110 - another coroutine deletes, by its own clock
+                await asyncio.sleep(0.01)
+        are_deleted.set()
+        await settled(app, node)
+
+
+def stored(app: App) -> int:
+    with app.store.database.transaction() as connection:
+        return connection.execute("SELECT count(*) FROM fairlead_backlog").fetchone()[0]
 
 
 async def test_a_weight_set_at_run_time_counts_for_what_has_no_level_yet(app: App) -> None:

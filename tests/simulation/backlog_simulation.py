@@ -109,6 +109,7 @@ class Simulation:
 
     def _steps_of_an_owner(self) -> Iterator[tuple[Callable[[Owner], bool], float]]:
         yield self._take_in, 3.0
+        yield self._make_room, 1.0
         yield self._repeat_write, 1.0
         yield self._read, 2.0
         yield self._dispatch, 3.0
@@ -271,11 +272,32 @@ class Simulation:
             self._apply(owner, placed)
             given = placed.added
         else:
-            self._say("owner %d is to write %s", owner.range_id, placed.entries)
-            keys = set(map(key_of, triggers))
-            given = [trigger for trigger in placed.entries if key_of(trigger) in keys]
-            owner.write, owner.placed = placed, given
-            self._send(owner, placed)
+            given = self._begin_write(owner, placed, triggers)
+        self._check_given(owner, triggers, given)
+
+    def _make_room(self, owner: Owner) -> bool:
+        """What is held back stands aside."""
+        if not self._may_write(owner):
+            return False
+        held = [level for level, trigger in sorted(owner.table.items()) if trigger.name in self.held]
+        if not held:
+            return False
+        triggers = [owner.table.pop(level) for level in self.chance.sample(held, self.chance.randint(1, len(held)))]
+        kept = self.chance.randint(0, len(triggers))
+        self._say("owner %d carries on %s and puts behind %s", owner.range_id, triggers[:kept], triggers[kept:])
+        write = owner.backlog.relocate(triggers[:kept], triggers[kept:])
+        self._check_given(owner, triggers, self._begin_write(owner, write, triggers))
+        return True
+
+    def _begin_write(self, owner: Owner, write: Write, triggers: Sequence[Trigger]) -> list[Trigger]:
+        self._say("owner %d is to write %s", owner.range_id, write.entries)
+        keys = set(map(key_of, triggers))
+        given = [trigger for trigger in write.entries if key_of(trigger) in keys]
+        owner.write, owner.placed = write, given
+        self._send(owner, write)
+        return given
+
+    def _check_given(self, owner: Owner, triggers: Sequence[Trigger], given: Sequence[Trigger]) -> None:
         assert len(given) == len(triggers), "not all were given a level"
         for trigger in given:
             level = level_of(trigger)

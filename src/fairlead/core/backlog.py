@@ -49,6 +49,8 @@ class Write:
 
     entries: list[Trigger]
     record: LaneRecord
+    leaving: Sequence[Trigger] = ()
+    """Done with at their old levels once it has landed: the entries have them anew."""
 
 
 @dataclass(eq=False)
@@ -140,6 +142,11 @@ class Backlog:
         return self.max_level > self.ack_level
 
     @property
+    def acks(self) -> int:
+        """How many triggers were acked since the store last deleted any."""
+        return self._acks
+
+    @property
     def is_writing(self) -> bool:
         """A write has been given out and is not settled."""
         return self._writing is not None
@@ -162,7 +169,24 @@ class Backlog:
                 self._load(trigger)
                 self._unstored[trigger.level] = trigger  # type: ignore[index]
             return Changes(added=placed)
-        write = Write([*self._unstored.values(), *placed], LaneRecord())
+        return self._write(placed, [])
+
+    def relocate(self, carried: Sequence[Trigger], behind: Sequence[Trigger]) -> Write:
+        """Give triggers in memory, which a limit holds back, new levels: `carried` at the virtual time, so that they no
+        longer pin A; `behind` after all others of their keys, so that they leave memory to what may run. As if they came
+        now, which is how start-time fair queueing sees a flow that could not be served. Not while a write is under way."""
+        assert self._writing is None
+        for level in map(_level, [*carried, *behind]):
+            self._taken[level] = self._loaded.pop(level)
+        return self._write(
+            [*(self._renew(trigger) for trigger in carried), *map(self._level, behind)], [*carried, *behind]
+        )
+
+    def _write(self, placed: Sequence[Trigger], leaving: Sequence[Trigger]) -> Write:
+        gone = set(map(_level, leaving))
+        write = Write(
+            [*(t for level, t in self._unstored.items() if level not in gone), *placed], LaneRecord(), leaving
+        )
         write.entries.sort(key=_level)
         self.max_level = max(self.max_level, _level(write.entries[-1]))
         self._writing = write
@@ -193,6 +217,7 @@ class Backlog:
             new = [trigger for trigger in new if _level(trigger) <= self.read_level]
         for trigger in new:
             self._load(trigger)
+        self.ack(write.leaving)
         changes = _changes(new, self._trim())
         self._advance()
         return changes
@@ -368,6 +393,11 @@ class Backlog:
         turn = self._passes.give(trigger.fairness_key, trigger.weight, floor)
         self._last_id += 1
         self.read_seq = max(self.read_seq, trigger.seq)
+        return msgspec.structs.replace(trigger, level=Level(turn, self._last_id))
+
+    def _renew(self, trigger: Trigger) -> Trigger:
+        self._last_id += 1
+        turn = max(self.virtual_time, self.ack_level.turn)
         return msgspec.structs.replace(trigger, level=Level(turn, self._last_id))
 
     def _load(self, trigger: Trigger) -> None:

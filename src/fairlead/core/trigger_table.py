@@ -6,10 +6,11 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from fairlead.core.booking import Booking, OrderingKey, PolicyFailed
 from fairlead.core.passes import STRIDE_SCALE
-from fairlead.model import PartitionKey, Trigger
+from fairlead.model import LaneKey, PartitionKey, Trigger
 
 _MOST_TAKEN = 500
 """Entries taken that may stay in the list of a column."""
@@ -95,7 +96,18 @@ class _Entries:
 class _Column:
     """Triggers that the same limits stop, first to last: by arrival, by level, or in the order of their ordering key."""
 
-    __slots__ = ("behind", "entries", "key", "line", "ordering_key", "place", "priority", "released_by")
+    __slots__ = (
+        "behind",
+        "entries",
+        "is_held",
+        "key",
+        "line",
+        "ordering_key",
+        "place",
+        "priority",
+        "released_by",
+        "taken",
+    )
 
     def __init__(self, priority: int, key: Hashable, trigger: Trigger) -> None:
         self.priority = priority
@@ -104,10 +116,14 @@ class _Column:
         self.entries = _Entries()
         self.place: _Place | None = None
         """Where it stands among those that are ready or parked; any other place of it that is met there is stale."""
+        self.is_held = False
+        """A limit stopped it, or one that it waits behind, when it was last tried."""
         self.line: tuple[Hashable, Hashable] = (None, None)
         """The limit that stopped it last, and a different one that did before."""
         self.released_by: Hashable = None
         """The limit that brought it back and has not been answered yet."""
+        self.taken = 0
+        """Since `held_back` was asked."""
         self.behind: list[_Column] = []
         """While it is parked: columns of the same key at lower priorities, which need not be tried either."""
 
@@ -123,6 +139,15 @@ class _Column:
         if out:
             self.entries.replace([entry for entry in self.entries if is_kept(entry[4])])
         return out
+
+
+class Held(NamedTuple):
+    """A column that limits stop."""
+
+    triggers: list[Trigger]
+    """First to last."""
+    taken: int
+    """How many others of the column have left since."""
 
 
 _Place = tuple[int, _Order, _Column]
@@ -284,6 +309,18 @@ class TriggerTable:
         """What waits here of one ordering key."""
         return [entry[4] for column in self._ordered.get(ordering_key, ()) for entry in column.entries]
 
+    def held_back(self, lane: LaneKey) -> list[Held]:
+        """What waits here of a fair lane and is stopped by limits, by column; each tells what it gave since it was asked
+        last."""
+        found = []
+        for column in self._columns.values():
+            if column.priority == lane.priority:
+                taken, column.taken = column.taken, 0
+                if column.is_held:
+                    waiting = [trigger for *_, trigger in sorted(column.entries) if trigger.level is not None]
+                    found.append(Held([t for t in waiting if (t.queue, t.partition) == lane[:2]], taken))
+        return found
+
     def try_again(self, ordering_key: OrderingKey) -> None:
         """It is another one's turn of this ordering key: whatever waits for it may be tried."""
         for column in self._ordered.get(ordering_key, ()):
@@ -320,6 +357,7 @@ class TriggerTable:
                 self._pass_on(column)
             elif standing is not None and standing.priority < column.priority:
                 standing.behind.append(column)
+                column.is_held = True
                 self._pass_on(column)
             else:
                 self._take_from(column, left, now, taken, failed)
@@ -407,6 +445,7 @@ class TriggerTable:
             self._delete(column)
         count = len(taken) + len(failed) - before
         if count:
+            column.taken += count
             self._sizes[priority] -= count
             self._served[priority] = max(self._served[priority], first[0])
 
@@ -429,11 +468,13 @@ class TriggerTable:
     def _offer(self, column: _Column) -> None:
         order = column.entries.first[3] if column.entries else (0, 0, 0)
         column.place = (column.priority, order, column)
+        column.is_held = False
         heappush(self._ready, column.place)
 
     def _park(self, column: _Column, limit: Hashable) -> None:
         released_by, before = column.released_by, column.line[1]
         self._parked.park(column, limit)
+        column.is_held = True
         standing = self._full.get(column.key)
         # Of an ordering key the next in turn may have a lower priority than one that must wait for it.
         if column.ordering_key is None and (standing is None or column.priority < standing.priority):

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from fairlead.clock import Clock
 from fairlead.core.backlog import Backlog, Changes, Timing, Write
@@ -17,7 +18,7 @@ from fairlead.core.counters import Counters
 from fairlead.core.passes import Passes
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.errors import StoreUnavailable
-from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
+from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore, Fenced
 
 log = logging.getLogger("fairlead.fair_partition")
@@ -37,10 +38,25 @@ MOST_READ = 5000
 ORDER_FIRST_SECONDS = 10.0
 """How long a partition that was just taken over may put what it finds in order before it begins to dispatch."""
 
+HELD_SHARE = 4
+"""One in so many triggers in memory may be held back by limits when others wait in the store: the rest make room."""
+
+MOST_PINNED = 50_000
+"""Triggers acked and still stored, because one that is held back stands before them."""
+
+_LOOK_HELD = 0.1, 15.0
+"""Seconds between looks at what is held back: at first, and at most while making room brings nothing that may run."""
+
+_SOON = 5.0
+"""Seconds: what a limit lets through in that time, as fast as it did last, counts as what may run."""
+
 _REMEMBERED = 10_000
 """Ids of a lane that were given a level last, and as many before: kept to tell at once what a second look brings again."""
 
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
+
+_LONGEST_WAIT = 1.0
+"""Seconds between looks at what is to be deleted or kept."""
 
 
 @dataclass(eq=False)
@@ -56,6 +72,16 @@ class _Lane:
     look_at: float = 0.0
     """Monotonic seconds: when more may be looked at again."""
     write: Write | None = None
+    held_at: float = 0.0
+    """Monotonic seconds: when to look at what is held back."""
+    held_since: float = float("-inf")
+    """Monotonic seconds: when that was done last."""
+    held_pause: float = _LOOK_HELD[0]
+    wants_room: bool = False
+    stood_aside: int = 0
+    """How many were made to, when it was done last."""
+    ran: int = 0
+    """How many were dispatched since."""
     recent: dict[str, int] = field(default_factory=dict)
     """Version by id of what was given a level."""
     less_recent: dict[str, int] = field(default_factory=dict)
@@ -213,6 +239,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is not None:
             lane.backlog.ack(triggers)
+            lane.ran += len(triggers)
             self._work.set()
 
     def refused(self, priority: int, triggers: Sequence[Trigger]) -> None:
@@ -247,10 +274,16 @@ class FairPartition:
                     is_busy = True
             if not is_busy:
                 try:
-                    async with asyncio.timeout(_PAUSE_AFTER_TROUBLE):  # for what is due by the clock
+                    async with asyncio.timeout(self._until_due()):
                         await self._work.wait()
                 except TimeoutError:
                     pass
+
+    def _until_due(self) -> float:
+        """Seconds until something is to be done that nobody tells of."""
+        now = self._clock.monotonic()
+        room = [lane.held_at - now for lane in self._lanes.values() if lane.wants_room]
+        return max(0.0, min([_LONGEST_WAIT, *room]))
 
     async def _step(self, lane: _Lane) -> bool:
         """Everything the lane needs from the store now, once; False when that was nothing."""
@@ -268,6 +301,8 @@ class FairPartition:
             self._forget([trigger for trigger in asked if trigger.id in levelled])
         if lane.inbox and lane.write is None and not backlog.may_be_empty:
             self._place(lane)
+        if lane.write is None:
+            self._make_room(lane)
         if (write := lane.write) is not None:
             try:
                 await self._store.write(key, self._range_id, write.entries, write.record)
@@ -310,6 +345,36 @@ class FairPartition:
             lane.write = placed
         else:
             self._apply(lane, placed)
+
+    def _make_room(self, lane: _Lane) -> None:
+        """Let triggers that limits hold back stand aside for others that are stored, and may run."""
+        backlog, now = lane.backlog, self._clock.monotonic()
+        is_full = not backlog.is_at_end and len(backlog) > backlog.capacity // 2
+        is_pinned = backlog.is_stored and backlog.acks > MOST_PINNED
+        lane.wants_room = not lane.is_held and (is_full or is_pinned)
+        if not lane.wants_room or now < lane.held_at:
+            return
+        since, lane.held_since = lane.held_since, now
+        columns = self._table.held_back(lane.key)
+        first, most = _LOOK_HELD
+        # What it costs to stand aside is to be paid for by what runs.
+        lane.held_pause = first if lane.ran * 4 >= lane.stood_aside else min(2 * lane.held_pause, most)
+        lane.held_at = now + lane.held_pause
+        if now - since > 2 * most:
+            return  # too long ago to tell how fast they go
+        ranked: list[tuple[int, Level, Trigger]] = []
+        may_run = len(backlog)
+        for triggers, taken in columns:
+            soon = round(taken * _SOON / (now - since))
+            may_run -= max(0, len(triggers) - soon)
+            ranked += [(max(0, place - soon), t.level or LOWEST, t) for place, t in enumerate(triggers)]
+        if not ranked or (may_run >= backlog.capacity // 10 and not is_pinned):
+            return
+        held = [trigger for *_, trigger in sorted(ranked, key=itemgetter(0, 1))]
+        self._table.remove(held)
+        kept = backlog.capacity // HELD_SHARE
+        lane.write = backlog.relocate(held[:kept], held[kept:])
+        lane.stood_aside, lane.ran = len(held), 0
 
     def _apply(self, lane: _Lane, changes: Changes) -> None:
         if lane.is_held:
