@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench soak services clean postgresql cassandra
+.PHONY: demo test lint bench bench-fair soak services clean postgresql cassandra
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
@@ -24,6 +24,12 @@ bench: $(STAMP) postgresql  ## ourselves beside the peers, in one run
 soak: $(STAMP) postgresql  ## the long runs: the whole trace if it is there, kill -9 at full size, a million tasks
 	@$(BIN)/python bench/soak.py
 	@$(BIN)/python bench/memory.py
+
+bench-fair: $(STAMP) postgresql cassandra  ## what fairness gives and costs: a real trace, drain rates, long backlogs, owners that die
+	@$(BIN)/python bench/fairness.py; $(BIN)/python bench/lcg.py --plot docs/fair-lcg.svg
+	@$(BIN)/python bench/ownership.py nodes; $(BIN)/python bench/ownership.py cassandra; $(BIN)/python bench/ownership.py rivals
+	@$(BIN)/python bench/fairness.py --backlog 5000000 --only postgres
+	@$(BIN)/python bench/fairness.py --backlog 5000000 --only postgres --idle-transaction
 
 services: $(STAMP) postgresql cassandra  ## the real servers, on loopback, until Ctrl-C
 	@$(BIN)/python -m services

@@ -2,143 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from fairlead.core.booking import Booking, OrderingKey, PolicyFailed
+from fairlead.core.columns import Column, Parked, Place
 from fairlead.core.passes import STRIDE_SCALE
 from fairlead.model import LaneKey, PartitionKey, Trigger
-
-_MOST_TAKEN = 500
-"""Entries taken that may stay in the list of a column."""
-
-_FEW = 20
-"""Entries so many times fewer than the others are inserted one by one, rather than sorted in."""
-
-_Order = tuple[int, int, int]
-"""(rank, id of the level or 0, number of the push): no two triggers of a table share it."""
-
-_Entry = tuple[int, int | str, int, _Order, Trigger]
-"""(three that sort it within its column, its order among all, the trigger); flat, for it is compared often."""
-
-
-class _Entries:
-    """Entries, least first. They come and go in runs, so what falls in between is sorted in when it is needed: for a run
-    that costs less than a heap."""
-
-    __slots__ = ("_between", "_rows", "_start")
-
-    def __init__(self) -> None:
-        self._rows: list[_Entry] = []
-        """Ascending; those before `_start` have been taken."""
-        self._start = 0
-        self._between: list[_Entry] = []
-        """Each above the first, in any order."""
-
-    def __len__(self) -> int:
-        return len(self._rows) - self._start + len(self._between)
-
-    def __iter__(self) -> Iterator[_Entry]:
-        """In any order."""
-        yield from self._rows[self._start :]
-        yield from self._between
-
-    @property
-    def first(self) -> _Entry:
-        """There must be one."""
-        return self._rows[self._start]
-
-    def add(self, entry: _Entry) -> bool:
-        """Add one; True if it is the first now."""
-        rows, start = self._rows, self._start
-        if start == len(rows):
-            rows.append(entry)
-            return True
-        if entry < rows[start]:
-            if start:
-                self._start = start - 1
-                rows[start - 1] = entry
-            else:
-                rows.insert(0, entry)
-            return True
-        if not self._between and rows[-1] < entry:
-            rows.append(entry)
-        else:
-            self._between.append(entry)
-        return False
-
-    def pop(self) -> None:
-        """Take the first."""
-        self._start += 1
-        if self._between or (self._start > _MOST_TAKEN and self._start > len(self._rows) // 4):
-            self._tidy()
-
-    def replace(self, entries: Iterable[_Entry]) -> None:
-        """Have these instead."""
-        self._rows, self._start, self._between = sorted(entries), 0, []
-
-    def _tidy(self) -> None:
-        rows, between = self._rows, self._between
-        del rows[: self._start]
-        self._start = 0
-        if len(between) * _FEW < len(rows):
-            for entry in between:
-                insort(rows, entry)
-        else:
-            rows += between
-            rows.sort()
-        between.clear()
-
-
-class _Column:
-    """Triggers that the same limits stop, first to last: by arrival, by level, or in the order of their ordering key."""
-
-    __slots__ = (
-        "behind",
-        "entries",
-        "is_held",
-        "key",
-        "line",
-        "ordering_key",
-        "place",
-        "priority",
-        "released_by",
-        "taken",
-    )
-
-    def __init__(self, priority: int, key: Hashable, trigger: Trigger) -> None:
-        self.priority = priority
-        self.key = key
-        self.ordering_key = None if trigger.ordering_key is None else OrderingKey(trigger.queue, trigger.ordering_key)
-        self.entries = _Entries()
-        self.place: _Place | None = None
-        """Where it stands among those that are ready or parked; any other place of it that is met there is stale."""
-        self.is_held = False
-        """A limit stopped it, or one that it waits behind, when it was last tried."""
-        self.line: tuple[Hashable, Hashable] = (None, None)
-        """The limit that stopped it last, and a different one that did before."""
-        self.released_by: Hashable = None
-        """The limit that brought it back and has not been answered yet."""
-        self.taken = 0
-        """Since `held_back` was asked."""
-        self.behind: list[_Column] = []
-        """While it is parked: columns of the same key at lower priorities, which need not be tried either."""
-
-    def add(self, order: _Order, trigger: Trigger) -> bool:
-        """Add a trigger; True if it is the first now."""
-        if self.ordering_key is None:
-            return self.entries.add((*order, order, trigger))
-        return self.entries.add((trigger.order_at, trigger.id, order[2], order, trigger))
-
-    def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
-        """Take out what is not to be kept."""
-        out = [entry[4] for entry in self.entries if not is_kept(entry[4])]
-        if out:
-            self.entries.replace([entry for entry in self.entries if is_kept(entry[4])])
-        return out
 
 
 class Held(NamedTuple):
@@ -150,10 +22,6 @@ class Held(NamedTuple):
     """How many others of the column have left since."""
 
 
-_Place = tuple[int, _Order, _Column]
-"""(priority, order of the head, column): no two columns share the first two."""
-
-
 class _Lane:
     """How the levels of one lane of a fair queue stand among everything else of the table: `base` + pass is the rank."""
 
@@ -162,66 +30,6 @@ class _Lane:
     def __init__(self) -> None:
         self.base = 0
         self.size = 0
-
-
-class _Parked:
-    """Columns that wait for a limit. They stand in lines, one for each pair (the limit, the one that stopped them
-    before): when two limits are full by turns, a whole line changes sides at once."""
-
-    def __init__(self) -> None:
-        self._lines: dict[tuple[Hashable, Hashable], list[_Place]] = {}
-        self._heads: dict[Hashable, list[tuple[int, _Order, int, tuple[Hashable, Hashable]]]] = {}
-        """By limit, a heap of the heads of its lines; a head that has left is skipped when it is met."""
-        self._tie = 0
-
-    def park(self, column: _Column, limit: Hashable) -> None:
-        """Let the column wait for the limit."""
-        if column.line[0] != limit:
-            column.line = (limit, column.line[0])
-        line = self._lines.setdefault(column.line, [])
-        column.place = (column.priority, column.entries.first[3], column)
-        heappush(line, column.place)
-        self._show_head(column.line, line)
-
-    def release(self, limit: Hashable) -> _Column | None:
-        """The best-placed column that waits for the limit waits no longer."""
-        heads = self._heads.get(limit, [])
-        while heads:
-            priority, order, _, name = heappop(heads)
-            line = self._lines.get(name, [])
-            if not line or line[0][:2] != (priority, order):
-                continue
-            place = heappop(line)
-            if line:
-                self._show_head(name, line)
-            else:
-                del self._lines[name]
-            column = place[2]
-            if column.place is place:
-                column.line = name
-                return column
-        self._heads.pop(limit, None)
-        return None
-
-    def cross_over(self, limit: Hashable, other: Hashable) -> None:
-        """Those that wait for `limit` and were stopped by `other` before, which is full now, wait for that one."""
-        here = self._lines.pop((limit, other), None)
-        if here:
-            there = self._lines.get((other, limit), [])
-            small, large = sorted((here, there), key=len)
-            for place in small:
-                heappush(large, place)
-            self._lines[other, limit] = large
-            self._show_head((other, limit), large)
-
-    def clear(self) -> None:
-        """Nothing waits."""
-        self._lines.clear()
-        self._heads.clear()
-
-    def _show_head(self, name: tuple[Hashable, Hashable], line: list[_Place]) -> None:
-        self._tie += 1
-        heappush(self._heads.setdefault(name[0], []), (line[0][0], line[0][1], self._tie, name))
 
 
 class TriggerTable:
@@ -239,15 +47,15 @@ class TriggerTable:
 
     def __init__(self, booking: Booking) -> None:
         self._booking = booking
-        self._columns: dict[tuple[int, Hashable], _Column] = {}
-        self._ready: list[_Place] = []
-        self._parked = _Parked()
-        self._full: dict[Hashable, _Column] = {}
+        self._columns: dict[tuple[int, Hashable], Column] = {}
+        self._ready: list[Place] = []
+        self._parked = Parked()
+        self._full: dict[Hashable, Column] = {}
         """By column key, the parked column that those of lower priorities wait behind."""
         self._alarms: list[tuple[float, int, Hashable]] = []
         self._alarm_of: dict[Hashable, float] = {}
         """The one alarm that counts for each limit; others in the heap are stale."""
-        self._paused: dict[str, list[_Column]] = {}
+        self._paused: dict[str, list[Column]] = {}
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
         self._served: defaultdict[int, int] = defaultdict(int)
@@ -256,7 +64,7 @@ class TriggerTable:
         """By priority, the rank of the next fifo trigger."""
         self._lanes: defaultdict[tuple[str, int, int], _Lane] = defaultdict(_Lane)
         """By queue, partition and priority."""
-        self._ordered: defaultdict[OrderingKey, list[_Column]] = defaultdict(list)
+        self._ordered: defaultdict[OrderingKey, list[Column]] = defaultdict(list)
 
     def __len__(self) -> int:
         return sum(self._sizes.values())
@@ -283,13 +91,13 @@ class TriggerTable:
             order = (lane.base + trigger.level.turn, trigger.level.id, self._sequence)
         column = self._columns.get(key)
         if column is None:
-            column = self._columns[key] = _Column(*key, trigger)
+            column = self._columns[key] = Column(*key, trigger)
             if column.ordering_key is not None:
                 self._ordered[column.ordering_key].append(column)
         if column.add(order, trigger):
             self._move_up(column)
 
-    def _move_up(self, column: _Column) -> None:
+    def _move_up(self, column: Column) -> None:
         """It has a better head than the one it waits with: it is tried anew."""
         if column.place is not None or len(column.entries) == 1:
             if self._full.get(column.key) is column:
@@ -373,7 +181,7 @@ class TriggerTable:
                 if self._full.get(column.key) is column:
                     self._lift(column)
 
-    def _lift(self, column: _Column) -> None:
+    def _lift(self, column: Column) -> None:
         """It is tried again: those behind it may be too."""
         del self._full[column.key]
         for lower in column.behind:
@@ -411,7 +219,7 @@ class TriggerTable:
             self._offer(column)
 
     def _take_from(
-        self, column: _Column, left: int, now: float, taken: list[Trigger], failed: list[PolicyFailed]
+        self, column: Column, left: int, now: float, taken: list[Trigger], failed: list[PolicyFailed]
     ) -> None:
         """Take at most `left` from one column, for as long as its head is the first of all."""
         entries, ready, book, priority = column.entries, self._ready, self._booking.book, column.priority
@@ -449,7 +257,7 @@ class TriggerTable:
             self._sizes[priority] -= count
             self._served[priority] = max(self._served[priority], first[0])
 
-    def _forget(self, column: _Column) -> None:
+    def _forget(self, column: Column) -> None:
         """A column that others have emptied."""
         if (column.priority, column.key) in self._columns:
             self._delete(column)
@@ -457,7 +265,7 @@ class TriggerTable:
             self._lift(column)
         self._pass_on(column)
 
-    def _delete(self, column: _Column) -> None:
+    def _delete(self, column: Column) -> None:
         del self._columns[column.priority, column.key]
         if column.ordering_key is not None:
             left = self._ordered[column.ordering_key]
@@ -465,13 +273,13 @@ class TriggerTable:
             if not left:
                 del self._ordered[column.ordering_key]
 
-    def _offer(self, column: _Column) -> None:
+    def _offer(self, column: Column) -> None:
         order = column.entries.first[3] if column.entries else (0, 0, 0)
         column.place = (column.priority, order, column)
         column.is_held = False
         heappush(self._ready, column.place)
 
-    def _park(self, column: _Column, limit: Hashable) -> None:
+    def _park(self, column: Column, limit: Hashable) -> None:
         released_by, before = column.released_by, column.line[1]
         self._parked.park(column, limit)
         column.is_held = True
@@ -486,7 +294,7 @@ class TriggerTable:
                 self._parked.cross_over(released_by, limit)
             self._pass_on(column)
 
-    def _pass_on(self, column: _Column) -> None:
+    def _pass_on(self, column: Column) -> None:
         """The limit that brought this column back did not stop it: the next one waiting for that limit may be tried."""
         limit, column.released_by = column.released_by, None
         if limit is not None:

@@ -162,10 +162,11 @@ class Pollers:
             )
             if self._on_incident is not None:
                 self._on_incident(task)
-        statuses = await self._store.database.read(self._store.queue_statuses())
+        queues = await self._store.database.read(self._store.queue_settings())
+        oldest = await self._store.database.read(self._store.oldest_ready())
         now = self._clock.now()
         self._observer.oldest_ready(
-            {s.queue: max(0.0, (now - s.oldest_ready_at) / MICROS) if s.oldest_ready_at else 0.0 for s in statuses}
+            {queue: max(0.0, (now - oldest[queue]) / MICROS) if queue in oldest else 0.0 for queue in queues}
         )
         return None
 

@@ -130,6 +130,10 @@ class TaskStore(Protocol):
     def queue_statuses(self) -> Steps[list[QueueStatus]]:
         """Every queue with its counts by state."""
 
+    def oldest_ready(self) -> Steps[dict[str, int]]:
+        """By queue that has SUBMITTED tasks: since when the first of them is ready (microseconds). It counts nothing, so
+        that it is cheap however many there are."""
+
     def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
         """How many tasks of these queues are left to run or to retry, and how many are in ERROR. Tasks scheduled ahead
         that have never run do not count."""

@@ -12,6 +12,15 @@ import msgspec
 from fairlead.replay.history import Run
 
 
+class TenantPositions(msgspec.Struct, frozen=True):
+    """Of one tenant."""
+
+    tenant: str
+    tasks: int
+    p99: int
+    """The position by which 99 % of its tasks had been picked up."""
+
+
 class Positions(msgspec.Struct, frozen=True):
     """How tenants were placed. Positions count the runs of a partition from 1; with several partitions they are those of
     the partition, times the number of partitions."""
@@ -28,6 +37,8 @@ class Positions(msgspec.Struct, frozen=True):
     sum over tenants of min(tasks of that tenant, n); by how many positions the worst one was later."""
     within_bound: float
     """The share of tasks that were not later than that."""
+    tenants: list[TenantPositions]
+    """Those with most tasks first."""
 
 
 def positions(runs: Iterable[Run]) -> Positions | None:
@@ -56,15 +67,17 @@ def positions(runs: Iterable[Run]) -> Positions | None:
             on_time += beyond <= 0
         served.update(order[: len(order) // 2])
         entitled.update(_shares(Counter(order), len(order) // 2))
-    heaviest = max(places, key=lambda key: (len(places[key]), key))
+    tenants = [TenantPositions(key, len(at), sorted(at)[int(0.99 * (len(at) - 1))]) for key, at in places.items()]
+    tenants.sort(key=lambda one: (-one.tasks, one.tenant))
     ratios = [served[key] / entitled[key] for key in entitled if entitled[key]]
     squares = sum(ratio * ratio for ratio in ratios)
     return Positions(
-        median_tenant_p99=float(median(sorted(at)[int(0.99 * (len(at) - 1))] for at in places.values())),
-        heaviest_last=max(places[heaviest]),
+        median_tenant_p99=float(median(one.p99 for one in tenants)),
+        heaviest_last=max(places[tenants[0].tenant]),
         jain_index=round(sum(ratios) ** 2 / (len(ratios) * squares), 4) if squares else 1.0,
         most_beyond_bound=late,
         within_bound=round(on_time / total, 4),
+        tenants=tenants,
     )
 
 

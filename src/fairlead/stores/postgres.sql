@@ -272,6 +272,18 @@ DELETE FROM fairlead_unique_keys u
  WHERE u.queue = old.queue AND u.unique_key = old.unique_key
 RETURNING u.task_id
 
+-- name: oldest_ready
+SELECT q.queue, min(t.ready_at)
+  FROM fairlead_queues q
+ CROSS JOIN generate_series(0, q.partitions - 1) AS partition(number)
+ CROSS JOIN generate_series(0, 9) AS priority(number)
+ CROSS JOIN LATERAL (SELECT ready_at
+                       FROM fairlead_tasks
+                      WHERE state = 'SUBMITTED' AND queue = q.queue AND partition = partition.number
+                        AND priority = priority.number AND ready_seq > 0
+                      ORDER BY ready_seq LIMIT 1) AS t
+ GROUP BY q.queue
+
 -- name: queue_counts
 SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue, state
 

@@ -36,10 +36,11 @@ SELECT turn, id, task_id::text, version, name, fairness_key, weight, ordering_ke
 DELETE FROM fairlead_backlog WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) <= ($4, $5)
 
 -- name: levelled
--- $1: ids; walks the lane
-SELECT task_id::text, version
-  FROM fairlead_backlog
- WHERE queue = $2 AND partition = $3 AND priority = $4 AND (turn, id) > ($5, $6) AND task_id IN (SELECT unnest($1::uuid[]))
+-- $1: ids
+SELECT b.task_id::text, b.version
+  FROM unnest($1::uuid[]) AS w(id)
+  JOIN fairlead_backlog b ON b.task_id = w.id
+ WHERE b.queue = $2 AND b.partition = $3 AND b.priority = $4 AND (b.turn, b.id) > ($5, $6)
 
 -- name: owners
 SELECT o.queue, o.partition, o.range_id, l.priority, l.record

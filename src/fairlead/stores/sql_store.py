@@ -217,6 +217,9 @@ class SqlTaskStore:
             for queue, of in sorted(counts.items())
         ]
 
+    def oldest_ready(self) -> Steps[dict[str, int]]:
+        return dict((yield self.statement("oldest_ready")))  # type: ignore[arg-type]
+
     def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
         unfinished, in_error = (yield self.statement("unfinished", batch(queues)))[0]
         return unfinished, in_error

@@ -232,6 +232,20 @@ DELETE FROM fairlead_unique_keys
                                 ORDER BY k.submitted_at LIMIT ?2)
 RETURNING task_id
 
+-- name: oldest_ready
+WITH RECURSIVE
+  numbers(number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < 999)
+SELECT q.queue, min((SELECT ready_at
+                       FROM fairlead_tasks
+                      WHERE state = 'SUBMITTED' AND queue = q.queue AND partition = p.number AND priority = o.number
+                        AND ready_seq > 0
+                      ORDER BY ready_seq LIMIT 1)) AS oldest
+  FROM fairlead_queues q
+  JOIN numbers p ON p.number < q.partitions
+  JOIN numbers o ON o.number < 10
+ GROUP BY q.queue
+HAVING oldest IS NOT NULL
+
 -- name: queue_counts
 SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue, state
 

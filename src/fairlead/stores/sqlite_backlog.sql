@@ -32,11 +32,11 @@ SELECT turn, id, task_id, version, name, fairness_key, weight, ordering_key, seq
 DELETE FROM fairlead_backlog WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (turn, id) <= (?4, ?5)
 
 -- name: levelled
--- ?1: [id, ...]; walks the lane
-SELECT task_id, version
-  FROM fairlead_backlog
- WHERE queue = ?2 AND partition = ?3 AND priority = ?4 AND (turn, id) > (?5, ?6)
-   AND task_id IN (SELECT value FROM json_each(?1))
+-- ?1: [id, ...]. The plus keeps the lane from being walked: each id is looked up.
+SELECT b.task_id, b.version
+  FROM json_each(?1) j
+  CROSS JOIN fairlead_backlog b ON b.task_id = j.value
+ WHERE +b.queue = ?2 AND +b.partition = ?3 AND +b.priority = ?4 AND (+b.turn, b.id) > (?5, ?6)
 
 -- name: owners
 SELECT o.queue, o.partition, o.range_id, l.priority, l.record
@@ -52,7 +52,7 @@ SELECT count(*), count(DISTINCT fairness_key)
 -- name: entry
 SELECT turn, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
- WHERE task_id = ?1 AND queue = ?2 AND partition = ?3 AND priority = ?4
+ WHERE task_id = ?1 AND +queue = ?2 AND +partition = ?3 AND +priority = ?4
  ORDER BY turn DESC, id DESC
  LIMIT 1
 

@@ -16,7 +16,7 @@ CREATE TABLE fairlead_backlog_lanes (
     PRIMARY KEY (queue, partition, priority)
 ) STRICT, WITHOUT ROWID;
 
--- The key is the only index: rows come and go by ranges of levels, and looking for one task is rare.
+-- Rows come and go by ranges of levels.
 CREATE TABLE fairlead_backlog (
     queue        TEXT    NOT NULL,
     partition    INTEGER NOT NULL,
@@ -33,6 +33,9 @@ CREATE TABLE fairlead_backlog (
     order_at     INTEGER NOT NULL,                -- place among the tasks of its ordering key, 0 without one
     PRIMARY KEY (queue, partition, priority, turn, id)
 ) STRICT, WITHOUT ROWID;
+
+-- For what a second look at the channel brings: has it a level? Ids ascend in time, so it grows at its end.
+CREATE INDEX fairlead_backlog_task ON fairlead_backlog (task_id);
 
 CREATE TABLE fairlead_weights (
     queue        TEXT NOT NULL,

@@ -1,0 +1,177 @@
+"""What fairness costs: the drain rate of a fair queue beside a fifo queue, and of a fair queue with a very long backlog.
+
+    python bench/fairness.py [--tasks 60000] [--keys 200] [--runs 3] [--workers 1] [--only sqlite,postgres]
+    python bench/fairness.py --backlog 5000000 [--idle-transaction] [--only postgres]
+
+Tasks are no-ops of keys whose n-th is as frequent as 1 / n; all are submitted before the workers start. The rate is that
+between the first and the last count that the tasks report of themselves, and, as "with start", from the start of the
+workers. With --backlog one worker drains all of it: the rate over the first and the last tenth, and its peak memory.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
+
+from peers_fairlead import counts, idle_transaction, paths, peak_rss_mb, start, stop  # noqa: E402
+
+CHUNK = 20_000
+MODULES = {"sqlite": "tasks_fairlead_sqlite", "postgres": "tasks_fairlead_pg"}
+ORDERS = ("fifo", "fair")
+GOAL_RATIO = 0.8
+GOAL_MB = 200
+GOAL_DRIFT = 0.2
+MOST_SECONDS_WITHOUT_A_TASK = 120
+
+
+class Stopped(Exception):
+    """The workers do not get on; says how far they came."""
+
+
+@contextlib.contextmanager
+def new_store(store: str, order: str) -> Iterator[tuple[Any, pathlib.Path]]:
+    """An empty store with its measured module, and the folder in which tasks count themselves."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"fairness-{store}-"))
+    os.environ["PROBE_DIR"], os.environ["BENCH_ORDER"] = str(folder), order
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        if store == "postgres":
+            from services.postgres import PostgresServer
+
+            os.environ["PG_DSN"] = cleanup.enter_context(PostgresServer()).create_database()
+        sys.path[:0] = paths()
+        sys.modules.pop(MODULES[store], None)
+        module = __import__(MODULES[store])
+        module.app.migrate()
+        cleanup.callback(module.app.close)
+        yield module, folder
+
+
+def submit(module: Any, tasks: int, keys: int) -> float:
+    """All of them; tasks a second."""
+    chance = random.Random(1)
+    popularity = list(itertools.accumulate(1 / n for n in range(1, keys + 1)))
+    names = [f"tenant-{n}" for n in range(keys)]
+    began = time.perf_counter()
+    for low in range(0, tasks, CHUNK):
+        drawn = chance.choices(names, cum_weights=popularity, k=min(CHUNK, tasks - low))
+        module.app.submit_many([module.noop.options(fairness_key=key).draft() for key in drawn])
+        if low and low % 500_000 == 0:
+            say(f"  submitted {low:,}")
+    return tasks / (time.perf_counter() - began)
+
+
+def drain(module: Any, folder: pathlib.Path, store: str, tasks: int, workers: int) -> dict[str, Any]:
+    """Start the workers and wait until all has run. Raises Stopped."""
+    began = time.time()
+    running = [start(MODULES[store], folder, number) for number in range(workers)]
+    try:
+        steps: list[tuple[float, int]] = []
+        said, moved_at = 0, time.monotonic()
+        while not steps or steps[-1][1] < tasks - 50 * workers:  # each process tells of every 50th
+            time.sleep(0.5 if tasks < 1_000_000 else 5)
+            before, steps = len(steps), counts(folder)
+            if len(steps) > before:
+                moved_at = time.monotonic()
+            elif time.monotonic() > moved_at + MOST_SECONDS_WITHOUT_A_TASK:
+                raise Stopped(
+                    f"{steps[-1][1] if steps else 0:,} of {tasks:,} ran, then none for {MOST_SECONDS_WITHOUT_A_TASK} s"
+                )
+            if steps and steps[-1][1] - said >= 500_000:
+                said = steps[-1][1]
+                say(f"  ran {said:,}")
+        tenth = len(steps) // 10
+        return {
+            "per_s": rate(steps),
+            "per_s_with_start": round(steps[-1][1] / (steps[-1][0] - began)),
+            "first_tenth_per_s": rate(steps[: tenth + 1]),
+            "last_tenth_per_s": rate(steps[-tenth - 1 :]),
+            "peak_rss_mb": max(filter(None, (peak_rss_mb(worker.pid) for worker in running)), default=None),
+        }
+    finally:
+        stop(running)
+
+
+def rate(steps: list[tuple[float, int]]) -> int:
+    """Tasks a second between the first and the last of these."""
+    (first, begin), (last, end) = steps[0], steps[-1]
+    return round((end - begin) / (last - first)) if last > first else 0
+
+
+def compare(store: str, tasks: int, keys: int, runs: int, workers: int) -> dict[str, Any]:
+    """Both orders by turns; medians, and the ratios of each round."""
+    found: dict[str, list[dict[str, Any]]] = {order: [] for order in ORDERS}
+    for number in range(runs):
+        for order in ORDERS if number % 2 == 0 else reversed(ORDERS):
+            with new_store(store, order) as (module, folder):
+                submit(module, tasks, keys)
+                found[order].append(drain(module, folder, store, tasks, workers))
+            say(f"{store}, {order}: {found[order][-1]}")
+    report: dict[str, Any] = {"store": store, "tasks": tasks, "keys": keys, "workers": workers, "runs": runs}
+    for figure in ("per_s", "per_s_with_start"):
+        medians = {order: statistics.median(run[figure] for run in found[order]) for order in ORDERS}
+        pairs = zip(found["fair"], found["fifo"], strict=True)
+        ratio = statistics.median(fair[figure] / fifo[figure] for fair, fifo in pairs)
+        report[figure] = medians | {"ratio": round(ratio, 2)}
+    return report | {"is_met": report["per_s"]["ratio"] >= GOAL_RATIO}
+
+
+def long_backlog(store: str, tasks: int, keys: int, is_idle: bool) -> dict[str, Any]:
+    """One worker drains a fair queue from end to end."""
+    with new_store(store, "fair") as (module, folder):
+        submitted = submit(module, tasks, keys)
+        say(f"{store}: {tasks:,} submitted at {submitted:,.0f}/s")
+        with idle_transaction(is_idle):
+            found = drain(module, folder, store, tasks, 1)
+    drift = found["last_tenth_per_s"] / found["first_tenth_per_s"] - 1
+    is_met = found["peak_rss_mb"] < GOAL_MB and abs(drift) <= GOAL_DRIFT
+    report = {"store": store, "backlog": tasks, "idle_transaction": is_idle, **found}
+    return report | {"drift": round(drift, 2), "is_met": is_met}
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr, results to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=60_000)
+    parser.add_argument("--keys", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--backlog", type=int)
+    parser.add_argument("--idle-transaction", action="store_true")
+    parser.add_argument("--only", default=",".join(MODULES))
+    wanted = parser.parse_args()
+    stores = wanted.only.split(",")
+    if set(stores) - set(MODULES):
+        parser.error(f"--only: of {', '.join(MODULES)}")
+    if min(wanted.tasks, wanted.backlog or wanted.tasks) < 10_000:
+        parser.error("fewer than 10,000 tasks tell nothing")
+    found = []
+    for store in stores:
+        if wanted.backlog:
+            found.append(long_backlog(store, wanted.backlog, wanted.keys, wanted.idle_transaction))
+        else:
+            found.append(compare(store, wanted.tasks, wanted.keys, wanted.runs, wanted.workers))
+        print(json.dumps(found[-1]), flush=True)
+    return 0 if all(result["is_met"] for result in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
