@@ -319,7 +319,10 @@ async def _rivals(app: Any, work: Any, seconds: int, seed: int) -> dict[str, Any
     submitted = 30_000
     settings: Mapping[str, Any] = {"concurrency": RATE // 40}
     # Each has a channel of its own, as two processes would.
-    async with running(app, **settings), running(twin_of(app), **settings):
+    async with running(app, **settings) as one, running(twin_of(app), **settings) as other:
+        for node in (one, other):
+            node.ownership._share = lambda partitions: partitions  # each wants all of them
+            node.ownership.look()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             await asyncio.to_thread(submit, app, work, RATE // 2, chance)

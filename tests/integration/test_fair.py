@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from fairlead import App, Draft, Limit
-from fairlead.engine import fair_partition
+from fairlead.core import aside
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.options import Options
 from fairlead.overview import overview
@@ -164,7 +164,7 @@ async def test_more_held_back_than_fits_in_memory_holds_up_nothing_that_is_store
 async def test_one_that_is_held_back_for_long_keeps_no_dispatched_rows_in_the_store(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_partition, "MOST_PINNED", 200)
+    monkeypatch.setattr(aside, "MOST_PINNED", 200)
     monkeypatch.setattr(SqlBacklogStore, "delete_acks", 100)
     app.queue("q", partitions=1)
     ran: list[int] = []

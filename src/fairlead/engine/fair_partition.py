@@ -10,15 +10,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 from fairlead.clock import Clock
+from fairlead.core.aside import StandAside
 from fairlead.core.backlog import Backlog, Changes, Timing, Write
 from fairlead.core.counters import Counters
 from fairlead.core.passes import Passes
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.errors import StoreUnavailable
-from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger
+from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore, Fenced
 
 log = logging.getLogger("fairlead.fair_partition")
@@ -37,18 +37,6 @@ MOST_READ = 5000
 
 ORDER_FIRST_SECONDS = 10.0
 """How long a partition that was just taken over may put what it finds in order before it begins to dispatch."""
-
-HELD_SHARE = 4
-"""One in so many triggers in memory may be held back by limits when others wait in the store: the rest make room."""
-
-MOST_PINNED = 50_000
-"""Triggers acked and still stored, because one that is held back stands before them."""
-
-_LOOK_HELD = 0.1, 15.0
-"""Seconds between looks at what is held back: at first, and at most while making room brings nothing that may run."""
-
-_SOON = 5.0
-"""Seconds: what a limit lets through in that time, as fast as it did last, counts as what may run."""
 
 _REMEMBERED = 10_000
 """Ids of a lane that were given a level last, and as many before: kept to tell at once what a second look brings again."""
@@ -72,16 +60,7 @@ class _Lane:
     look_at: float = 0.0
     """Monotonic seconds: when more may be looked at again."""
     write: Write | None = None
-    held_at: float = 0.0
-    """Monotonic seconds: when to look at what is held back."""
-    held_since: float = float("-inf")
-    """Monotonic seconds: when that was done last."""
-    held_pause: float = _LOOK_HELD[0]
-    wants_room: bool = False
-    stood_aside: int = 0
-    """How many were made to, when it was done last."""
-    ran: int = 0
-    """How many were dispatched since."""
+    aside: StandAside = field(default_factory=StandAside)
     recent: dict[str, int] = field(default_factory=dict)
     """Version by id of what was given a level."""
     less_recent: dict[str, int] = field(default_factory=dict)
@@ -239,7 +218,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is not None:
             lane.backlog.ack(triggers)
-            lane.ran += len(triggers)
+            lane.aside.ran += len(triggers)
             self._work.set()
 
     def refused(self, priority: int, triggers: Sequence[Trigger]) -> None:
@@ -282,8 +261,8 @@ class FairPartition:
     def _until_due(self) -> float:
         """Seconds until something is to be done that nobody tells of."""
         now = self._clock.monotonic()
-        room = [lane.held_at - now for lane in self._lanes.values() if lane.wants_room]
-        return max(0.0, min([_LONGEST_WAIT, *room]))
+        looks = [lane.aside.look_at - now for lane in self._lanes.values() if lane.aside.look_at is not None]
+        return max(0.0, min([_LONGEST_WAIT, *looks]))
 
     async def _step(self, lane: _Lane) -> bool:
         """Everything the lane needs from the store now, once; False when that was nothing."""
@@ -348,33 +327,13 @@ class FairPartition:
 
     def _make_room(self, lane: _Lane) -> None:
         """Let triggers that limits hold back stand aside for others that are stored, and may run."""
-        backlog, now = lane.backlog, self._clock.monotonic()
-        is_full = not backlog.is_at_end and len(backlog) > backlog.capacity // 2
-        is_pinned = backlog.is_stored and backlog.acks > MOST_PINNED
-        lane.wants_room = not lane.is_held and (is_full or is_pinned)
-        if not lane.wants_room or now < lane.held_at:
+        now = self._clock.monotonic()
+        if lane.is_held or not lane.aside.is_due(lane.backlog, now):
             return
-        since, lane.held_since = lane.held_since, now
-        columns = self._table.held_back(lane.key)
-        first, most = _LOOK_HELD
-        # What it costs to stand aside is to be paid for by what runs.
-        lane.held_pause = first if lane.ran * 4 >= lane.stood_aside else min(2 * lane.held_pause, most)
-        lane.held_at = now + lane.held_pause
-        if now - since > 2 * most:
-            return  # too long ago to tell how fast they go
-        ranked: list[tuple[int, Level, Trigger]] = []
-        may_run = len(backlog)
-        for triggers, taken in columns:
-            soon = round(taken * _SOON / (now - since))
-            may_run -= max(0, len(triggers) - soon)
-            ranked += [(max(0, place - soon), t.level or LOWEST, t) for place, t in enumerate(triggers)]
-        if not ranked or (may_run >= backlog.capacity // 10 and not is_pinned):
-            return
-        held = [trigger for *_, trigger in sorted(ranked, key=itemgetter(0, 1))]
-        self._table.remove(held)
-        kept = backlog.capacity // HELD_SHARE
-        lane.write = backlog.relocate(held[:kept], held[kept:])
-        lane.stood_aside, lane.ran = len(held), 0
+        chosen = lane.aside.choose(lane.backlog, self._table.held_back(lane.key), now)
+        if chosen is not None:
+            self._table.remove([*chosen.carried, *chosen.behind])
+            lane.write = lane.backlog.relocate(*chosen)
 
     def _apply(self, lane: _Lane, changes: Changes) -> None:
         if lane.is_held:

@@ -54,12 +54,18 @@ class Membership:
         self._clock = clock
         self._look = asyncio.Event()
         self._is_registered = False
+        self._is_retired = False
         self._weights: dict[str, int] = {}
         """By queue, the version of its weights that was read last."""
 
     def look(self) -> None:
         """A person or another node changed something: look now."""
         self._look.set()
+
+    async def retire(self) -> None:
+        """From now on it serves no queue: the others share the partitions without it. Raises StoreUnavailable."""
+        self._is_retired = True
+        await self._store.heartbeat(self._node, [], self._clock.now())
 
     async def run(self) -> None:
         """Beat for as long as the node lives."""
@@ -95,7 +101,7 @@ class Membership:
     async def beat(self) -> None:
         """One round."""
         now = self._clock.now()
-        await self._store.heartbeat(self._node, sorted(self._partitions), now)
+        await self._store.heartbeat(self._node, [] if self._is_retired else sorted(self._partitions), now)
         if ended := self._ended_batches():
             await self._store.forget_grabs(self._node, ended)
         queues = await self._queues()

@@ -179,11 +179,11 @@ class Node:
             log.info("node started", extra={"node": self.settings.name, "queues": sorted(self.ownership.partitions)})
             async with asyncio.TaskGroup() as parts:
                 intake, dispatcher = parts.create_task(self.intake.run()), parts.create_task(self.dispatcher.run())
+                owning = parts.create_task(self.ownership.run())
                 keeping = [
                     parts.create_task(part)
                     for part in (
                         self._membership.run(),
-                        self.ownership.run(),
                         self.backlogs.run(),
                         self.ordering.run(),
                         self.completion.run(),
@@ -201,7 +201,9 @@ class Node:
                 if cut_off:
                     dispatcher.cancel()
                     self._ask_reconcile.set()
-                await asyncio.wait([intake, dispatcher])
+                owning.cancel()
+                await asyncio.wait([intake, dispatcher, owning])
+                await self._give_up_partitions()
                 await self._drain()
                 for part in keeping:
                     part.cancel()
@@ -211,6 +213,14 @@ class Node:
     def stop(self) -> None:
         """Take nothing more, let what runs end, hand back the rest, then leave. Safe to call more than once."""
         self._stopping.set()
+
+    async def _give_up_partitions(self) -> None:
+        """Others go on at once, while here what runs still ends."""
+        try:
+            await self._membership.retire()
+            await self.ownership.release_all()
+        except StoreUnavailable as error:
+            log.warning("partitions are free when their leases run out", extra={"error": str(error)})
 
     async def _drain(self) -> None:
         waiting = [
@@ -264,7 +274,6 @@ class Node:
         if self.unstoppable:
             log.warning("handlers ignored that they were cancelled", extra={"handlers": self.unstoppable})
         try:
-            await self.ownership.release_all()
             # A node that may still hold something stays known: it falls silent, and the others resume what it held.
             if not self.dispatcher.in_flight and not self._ask_reconcile.is_set():
                 await self._store.forget_node(self.settings.name)
