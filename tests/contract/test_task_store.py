@@ -251,6 +251,28 @@ async def test_t22_8_threads_and_2_processes_submit_the_same_1000_keys(store: St
 # order and grabbing ---------------------------------------------------------------------------------------------------
 
 
+async def test_of_an_ordering_key_one_runs_at_a_time_in_order_and_a_skipped_one_beside_no_other(store: Store) -> None:
+    tasks = make(100, ordering_key="o")
+    (first, second), outside = tasks[:2], tasks[50:]
+    *_, skipped_too, skipped = outside
+    submit(store, tasks)
+
+    def skip() -> Steps[None]:
+        for task in outside:
+            yield Statement(f"UPDATE fairlead_tasks SET order_at = NULL WHERE id = '{task.id}'")
+
+    store.database.run(skip())
+    assert await grabbed(store, [second]) == []
+    (running,) = await grabbed(store, [skipped])
+    assert await grabbed(store, [first]) == []
+    await store.complete("node-1", [done(running)])
+    (head,) = await grabbed(store, [first])
+    for other in (second, skipped_too):
+        assert await grabbed(store, [other]) == []
+    await store.complete("node-1", [done(head)])
+    assert [task.id for task in await grabbed(store, [second])] == [second.id]
+
+
 async def test_ready_answers_a_lane_in_order_never_one_twice(store: Store) -> None:
     tasks = make(120)
     submit(store, tasks[:60])

@@ -75,9 +75,13 @@ UPDATE fairlead_tasks t
                            AND (o.order_at, o.id) < (t.order_at, t.id))
             AND NOT EXISTS (SELECT 1                    -- one that committed late may find a later one running
                               FROM (SELECT o.state FROM fairlead_tasks o
-                                     WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
+                                     WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NOT NULL
                                      ORDER BY o.order_at, o.id LIMIT 32) AS first
-                             WHERE first.state = 'PROCESSING')))
+                             WHERE first.state = 'PROCESSING')
+            AND NOT EXISTS (SELECT 1                    -- or one that was skipped, and is tried once more
+                              FROM fairlead_tasks o
+                             WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NULL
+                               AND o.state = 'PROCESSING')))
 RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context
 
 -- name: complete_done

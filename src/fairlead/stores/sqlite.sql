@@ -41,8 +41,13 @@ UPDATE fairlead_tasks
             AND NOT EXISTS (SELECT 1                    -- one that committed late may find a later one running
                               FROM (SELECT o.state FROM fairlead_tasks o
                                      WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
+                                       AND o.order_at IS NOT NULL
                                      ORDER BY o.order_at, o.id LIMIT 32) AS first
-                             WHERE first.state = 'PROCESSING')))
+                             WHERE first.state = 'PROCESSING')
+            AND NOT EXISTS (SELECT 1                    -- or one that was skipped, and is tried once more
+                              FROM fairlead_tasks o
+                             WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
+                               AND o.order_at IS NULL AND o.state = 'PROCESSING')))
 RETURNING id, version, attempt, tries, payload, payload_format, ready_at, keep_result, context, seq
 
 -- name: note_grab
