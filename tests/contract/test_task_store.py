@@ -591,6 +591,24 @@ async def test_what_a_dead_node_held_is_resumed_with_the_attempt_kept(store: Sto
     assert (await grabbed(store, tasks[:1], version=3))[0].attempt == 2
 
 
+@pytest.mark.parametrize("skipping", [[], ["send"]])
+async def test_one_given_up_as_stuck_or_lost_holds_its_ordering_key_unless_its_name_skips(
+    store: Store, skipping: list[str]
+) -> None:
+    for number, release in enumerate(
+        (
+            lambda id: store.release_stuck(id, 2, State.ERROR, NOW + 9, "stuck", skipping),
+            lambda id: store.resume_lost(["node-1"], NOW + 9, 10, most_lost=1, skipping=skipping),
+        )
+    ):
+        head, following = tasks = make(2, ordering_key=f"key {number}")
+        submit(store, tasks)
+        await grabbed(store, [head])
+        await release(head.id)
+        assert shown(store, head.id).state is State.ERROR
+        assert len(await grabbed(store, [following], node="node-2")) == len(skipping)
+
+
 async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -> None:
     tasks = make(3)
     submit(store, tasks)

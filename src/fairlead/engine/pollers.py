@@ -83,6 +83,7 @@ class Pollers:
         self._store = store
         self._announce = announce
         self._handlers = handlers
+        self._skipping = sorted(name for name, handler in handlers.items() if handler.skips_failed)
         self._observer = observer
         self._on_incident = on_incident
         self._clock = clock
@@ -115,7 +116,7 @@ class Pollers:
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         if silent:
             total = 0
-            while (woken := await self._store.resume_lost(silent, now, BATCH)).moved:
+            while (woken := await self._store.resume_lost(silent, now, BATCH, skipping=self._skipping)).moved:
                 self._tell(woken)
                 total += woken.moved
             for node in silent:
@@ -136,7 +137,7 @@ class Pollers:
                 continue
             to = State.SUBMITTED if what == "resume" else State.ERROR
             reason = f"stuck: grabbed by {task.node} and not finished within its greatest time"
-            wake = await self._store.release_stuck(task.id, task.version, to, now, reason)
+            wake = await self._store.release_stuck(task.id, task.version, to, now, reason, self._skipping)
             if wake is not None:
                 self._announce(wake)
                 self._observer.counted("stuck_tasks")

@@ -197,15 +197,21 @@ class TaskStore(Protocol):
     async def next_due(self) -> int | None:
         """When the next WAITING task is due (microseconds), None when there is none."""
 
-    async def resume_lost(self, nodes: Sequence[str], now: int, limit: int, most_lost: int = 5) -> Woken:
+    async def resume_lost(
+        self, nodes: Sequence[str], now: int, limit: int, most_lost: int = 5, skipping: Sequence[str] = ()
+    ) -> Woken:
         """What these dead nodes had in PROCESSING -> SUBMITTED, the attempt kept as `lost`; a task that has now been
-        lost `most_lost` times -> ERROR, for it may be what kills its nodes."""
+        lost `most_lost` times -> ERROR, for it may be what kills its nodes. `skipping`: names of tasks that do not hold
+        the others of their ordering key when they are in ERROR."""
 
     async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
         """Tasks in PROCESSING past their stuck_at."""
 
-    async def release_stuck(self, task_id: str, version: int, to: State, now: int, reason: str) -> Wake | None:
-        """A stuck task -> SUBMITTED or ERROR, the attempt kept as `lost`; a stale version changes nothing."""
+    async def release_stuck(
+        self, task_id: str, version: int, to: State, now: int, reason: str, skipping: Sequence[str] = ()
+    ) -> Wake | None:
+        """A stuck task -> SUBMITTED or ERROR, the attempt kept as `lost`; a stale version changes nothing. `skipping`: as
+        above."""
 
     async def clean(self, before: int, limit: int) -> int:
         """Delete up to `limit` rows of history (attempts, results, unique keys) that ended before `before`."""

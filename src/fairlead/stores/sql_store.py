@@ -406,10 +406,14 @@ class SqlTaskStore:
         instant: int | None = rows[0][0]
         return instant
 
-    async def resume_lost(self, nodes: Sequence[str], now: int, limit: int, most_lost: int = 5) -> Woken:
-        return await self.database.run_async(self._resume_lost(nodes, now, limit, most_lost))
+    async def resume_lost(
+        self, nodes: Sequence[str], now: int, limit: int, most_lost: int = 5, skipping: Sequence[str] = ()
+    ) -> Woken:
+        return await self.database.run_async(self._resume_lost(nodes, now, limit, most_lost, skipping))
 
-    def _resume_lost(self, nodes: Sequence[str], now: int, limit: int, most_lost: int) -> Steps[Woken]:
+    def _resume_lost(
+        self, nodes: Sequence[str], now: int, limit: int, most_lost: int, skipping: Sequence[str]
+    ) -> Steps[Woken]:
         held = yield self.statement("held_by", batch(nodes), limit)
         if not held:
             return Woken(0, None)
@@ -424,7 +428,7 @@ class SqlTaskStore:
         yield self.statement("record_attempts", batch(lost), None)
         for task_id, version in given_up:
             reason = f"its node stopped {most_lost} times while it ran; it may be what stops them"
-            yield self.statement("error_task", task_id, version, _NODE_LOST, reason)
+            yield self.statement("error_task", task_id, version, _NODE_LOST, reason, batch(list(skipping)))
         woken = yield from self._make_ready(again, now, TriggerPath.HEAL)
         return Woken(len(held), woken.wake)
 
@@ -438,16 +442,20 @@ class SqlTaskStore:
             found += [_task_record(row) for row in rows]
         return found
 
-    async def release_stuck(self, task_id: str, version: int, to: State, now: int, reason: str) -> Wake | None:
-        return await self.database.run_async(self._release_stuck(task_id, version, to, now, reason))
+    async def release_stuck(
+        self, task_id: str, version: int, to: State, now: int, reason: str, skipping: Sequence[str] = ()
+    ) -> Wake | None:
+        return await self.database.run_async(self._release_stuck(task_id, version, to, now, reason, skipping))
 
-    def _release_stuck(self, task_id: str, version: int, to: State, now: int, reason: str) -> Steps[Wake | None]:
+    def _release_stuck(
+        self, task_id: str, version: int, to: State, now: int, reason: str, skipping: Sequence[str]
+    ) -> Steps[Wake | None]:
         task_id = canonical(task_id)
         record = _lost(task_id, version, to, now, reason)
         yield self.statement("record_attempts", batch([record]), None)
         if to == State.SUBMITTED:
             return (yield from self._make_ready([(task_id, version)], now, TriggerPath.HEAL)).wake
-        rows = yield self.statement("error_task", task_id, version, record[6], reason)
+        rows = yield self.statement("error_task", task_id, version, record[6], reason, batch(list(skipping)))
         return (yield from self._announced(Wake(control=True, finished=[task_id]) if rows else None))
 
     async def clean(self, before: int, limit: int) -> int:
