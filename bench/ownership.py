@@ -200,7 +200,7 @@ def cassandra(seconds: int, seed: int) -> dict[str, Any]:
         CassandraServer() as server,
         new_app(server.create_keyspace()) as (app, work),
         tempfile.TemporaryDirectory() as folder,
-        Nodes(pathlib.Path(folder), RATE // 20) as crew,
+        Nodes(pathlib.Path(folder), RATE // 16) as crew,
     ):
         submit(app, work, 30_000, chance)
         pids = [crew.start(), crew.start()]

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import glob
 import json
 import os
-import random
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from services import MissingProgram
+from services.process import ServerProcess, free_port
 
 VERSION = "5.0.5"
 
@@ -28,7 +24,6 @@ _INSTALL = "apt-get install openjdk-17-jre-headless maven"
 _JAVA = 17
 _POM = Path(__file__).parent / "maven" / "cassandra-pom.xml"
 _START_SECONDS = 120
-_STOP_SECONDS = 60
 _STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGTERM, "immediate": signal.SIGKILL}
 
 _SETTINGS = {
@@ -86,9 +81,6 @@ _OPTIONS_REQUEST = b"\x04\x00\x00\x00\x05\x00\x00\x00\x00"
 """Native protocol, version 4: OPTIONS on stream 0, which every server answers with SUPPORTED."""
 _SUPPORTED = 0x06
 
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-_PR_SET_PDEATHSIG = 1
-
 
 class CassandraServer:
     """Started by `start()` or `with CassandraServer() as server:`. `url` names no keyspace.
@@ -106,7 +98,7 @@ class CassandraServer:
         self._folder: Path | None = None
         self._port = 0
         self._storage_port = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ServerProcess("Cassandra", at_our_end=signal.SIGTERM)
         self._keyspaces = 0
         self._session: Any = None
         self._command: list[str] = []
@@ -118,7 +110,7 @@ class CassandraServer:
     @property
     def pid(self) -> int | None:
         """The process id of the server, None while it does not run."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        return self._process.pid
 
     @property
     def log(self) -> str:
@@ -132,7 +124,7 @@ class CassandraServer:
 
     def start(self) -> None:
         """Return when it answers; after `crash()` with the same port and data. The first time ever its jars are fetched."""
-        if self._process is not None:
+        if self._process.was_started:
             raise RuntimeError("this server is running; use restart")
         is_new = self._folder is None
         try:
@@ -180,7 +172,7 @@ class CassandraServer:
 
     def _configure(self, jars: Path) -> None:
         folder = self._folder = Path(tempfile.mkdtemp(prefix="fairlead-cassandra-"))
-        self._port, self._storage_port = _free_port(), _free_port()
+        self._port, self._storage_port = free_port(), free_port()
         seeds = {"seeds": f"127.0.0.1:{self._storage_port}"}
         settings = _SETTINGS | {
             "native_transport_port": self._port,
@@ -213,18 +205,7 @@ class CassandraServer:
 
     def _launch(self) -> None:
         assert self._folder is not None
-        with (self._folder / "log").open("ab") as log:
-            # A session of its own: the terminal's Ctrl-C is for us, and we stop it in our order.
-            process = self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder,
-                start_new_session=True, preexec_fn=_ends_with(os.getpid()),
-            )  # fmt: skip
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._is_ready():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.05)
-            if process.returncode is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Cassandra did not start; the end of its log:\n{self.log[-3000:]}")
+        self._process.start(self._command, self._folder, self._is_ready, _START_SECONDS)
 
     def _is_ready(self) -> bool:
         """It answers in its own protocol."""
@@ -238,15 +219,7 @@ class CassandraServer:
         if self._session is not None:
             self._session.cluster.shutdown()
             self._session = None
-        if self._process is None:
-            return
-        self._process.send_signal(_STOP_SIGNALS[mode])
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        self._process.end(_STOP_SIGNALS[mode])
 
 
 def _java_program() -> str:
@@ -302,28 +275,3 @@ def _jars() -> Path:
     if not folder.is_dir():
         raise RuntimeError(f"Cassandra's jars could not be kept in {folder}")
     return folder
-
-
-def _free_port() -> int:
-    """A port of the loopback nobody listens on, below those the system gives to outgoing connections.
-
-    One of those could be taken by a client while the server restarts, even by one that is connecting to it.
-    """
-    for _ in range(1000):
-        port = random.randrange(15_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError("no free port between 15000 and 32000 on the loopback")
-
-
-def _ends_with(parent: int) -> Callable[[], None]:
-    """What the child runs before it becomes the server: on Linux, an end in order when our thread dies, however."""
-
-    def prepare() -> None:
-        if _libc is not None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
-
-    return prepare

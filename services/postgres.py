@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import glob
 import os
 import pwd
-import random
 import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from services import MissingProgram
+from services.process import ServerProcess, free_port
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -35,11 +30,7 @@ _SETTINGS = {
 
 _OLDEST = 15
 _START_SECONDS = 60
-_STOP_SECONDS = 30
 _STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-_PR_SET_PDEATHSIG = 1
 
 
 class PostgresServer:
@@ -57,7 +48,7 @@ class PostgresServer:
         self._folder: Path | None = None
         self._port = 0
         self._password = secrets.token_urlsafe(16)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ServerProcess("PostgreSQL", at_our_end=signal.SIGINT)
         self._databases = 0
 
     @property
@@ -67,7 +58,7 @@ class PostgresServer:
     @property
     def pid(self) -> int | None:
         """The process id of the server, None while it does not run."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        return self._process.pid
 
     def url_of(self, database: str) -> str:
         """The URL of one database of this server."""
@@ -76,7 +67,7 @@ class PostgresServer:
     def start(self) -> None:
         if self._folder is not None:
             raise RuntimeError("this server was started before; stop it first, or use restart")
-        self._port = _free_port()
+        self._port = free_port()
         self._folder = self._make_folder()
         try:
             self._initialise()
@@ -87,13 +78,13 @@ class PostgresServer:
 
     def stop(self, mode: str = "fast") -> None:
         """`mode` is pg_ctl's: `smart`, `fast` or `immediate`."""
-        self._end(mode)
+        self._process.end(_STOP_SIGNALS[mode])
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
     def restart(self, mode: str = "immediate") -> None:
-        self._end(mode)
+        self._process.end(_STOP_SIGNALS[mode])
         self._launch()
 
     def create_database(self) -> str:
@@ -153,41 +144,17 @@ class PostgresServer:
         settings = _SETTINGS | {"port": str(self._port), "unix_socket_directories": str(self._folder)}
         for key, value in settings.items():
             command += ["-c", f"{key}={value}"]
-        with (self._folder / "log").open("ab") as log:
-            # A session of its own: the terminal's Ctrl-C is for us, and we stop it in our order.
-            process = self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True,
-                preexec_fn=_ends_with(os.getpid()), **self._as_user(),
-            )  # fmt: skip
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._is_ready():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.02)
-            if process.returncode is not None or time.monotonic() > deadline:
-                log_end = (self._folder / "log").read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"PostgreSQL did not start; the end of its log:\n{log_end}")
+        self._process.start(command, self._folder, self._is_ready, _START_SECONDS, **self._as_user())
 
     def _is_ready(self) -> bool:
         """As pg_ctl sees it: its own pid on the first line of postmaster.pid and `ready` on the eighth."""
         assert self._folder is not None
-        assert self._process is not None
         try:
             lines = (self._folder / "data" / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
         # After a crash the file of the server before is still there: hence the look at the pid.
         return len(lines) >= 8 and lines[0].strip() == str(self._process.pid) and lines[7].strip() == "ready"
-
-    def _end(self, mode: str) -> None:
-        if self._process is None:
-            return
-        self._process.send_signal(_STOP_SIGNALS[mode])
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
 
     def _as_user(self) -> dict[str, Any]:
         if self._user is None:
@@ -233,28 +200,3 @@ def _parent_folder(user: pwd.struct_passwd | None) -> str:
         if all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents)):
             return candidate
     raise RuntimeError(f"the user {user.pw_name} can reach no temporary folder: set TMPDIR to one with open parents")
-
-
-def _free_port() -> int:
-    """A port of the loopback nobody listens on, below those the system gives to outgoing connections.
-
-    One of those could be taken by a client while the server restarts, even by one that is connecting to it.
-    """
-    for _ in range(1000):
-        port = random.randrange(15_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError("no free port between 15000 and 32000 on the loopback")
-
-
-def _ends_with(parent: int) -> Callable[[], None]:
-    """What the child runs before it becomes the server: on Linux, a fast shutdown when our thread dies, however."""
-
-    def prepare() -> None:
-        if _libc is not None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
-
-    return prepare
