@@ -53,7 +53,7 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     url = postgres_server.create_database()
     yield url
     if postgres_server.pid is not None:
-        postgres_server.drop_database(url)
+        postgres_server.disconnect(url)
 
 
 @pytest.fixture(scope="session")
