@@ -83,7 +83,7 @@ def drain(module: Any, folder: pathlib.Path, store: str, tasks: int, workers: in
         steps: list[tuple[float, int]] = []
         said, moved_at = 0, time.monotonic()
         while not steps or steps[-1][1] < tasks - 50 * workers:  # each process tells of every 50th
-            time.sleep(0.5 if tasks < 1_000_000 else 5)
+            time.sleep(0.5 if tasks < 1_000_000 else 5)  # between looks, which read all that the tasks have told
             before, steps = len(steps), counts(folder)
             if len(steps) > before:
                 moved_at = time.monotonic()

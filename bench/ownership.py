@@ -131,7 +131,7 @@ def wait_for(what: str, is_so: Callable[[], bool], seconds: float = PATIENCE) ->
     while not is_so():
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.1)
+        time.sleep(0.1)  # other processes do it: no event tells
 
 
 def ran(app: Any) -> int:

@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
@@ -32,19 +33,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line(f"seed: --hypothesis-seed={config.option.hypothesis_seed}")
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """A PostgreSQL of this session's own; with FAIRLEAD_REQUIRE_POSTGRES=1 its absence is a failure."""
+S = TypeVar("S", PostgresServer, CassandraServer)
+
+
+def serving(server_class: type[S]) -> Iterator[S]:
+    """A server of this session's own; with FAIRLEAD_REQUIRE_<NAME>=1 its absence is a failure, else its tests are skipped."""
     try:
-        server = PostgresServer()
+        server = server_class()
     except MissingProgram as missing:
-        if os.environ.get("FAIRLEAD_REQUIRE_POSTGRES", "0") != "0":
+        if os.environ.get(f"FAIRLEAD_REQUIRE_{server_class.name.upper()}", "0") != "0":
             raise
         pytest.skip(str(missing))
     server.start()
     yield server
-    # Nobody wants the data any more, so no checkpoint of it either.
+    # Nobody wants the data any more, so nothing is flushed either.
     server.stop("immediate")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """See `serving`."""
+    yield from serving(PostgresServer)
 
 
 @pytest.fixture
@@ -58,16 +67,8 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def cassandra_server() -> Iterator[CassandraServer]:
-    """A Cassandra of this session's own; with FAIRLEAD_REQUIRE_CASSANDRA=1 its absence is a failure."""
-    try:
-        server = CassandraServer()
-    except MissingProgram as missing:
-        if os.environ.get("FAIRLEAD_REQUIRE_CASSANDRA", "0") != "0":
-            raise
-        pytest.skip(str(missing))
-    server.start()
-    yield server
-    server.stop("immediate")
+    """See `serving`."""
+    yield from serving(CassandraServer)
 
 
 @pytest.fixture

@@ -199,4 +199,6 @@ async def _place(app: App, record: TaskRecord) -> tuple[str, str]:
             f"level {level}, nothing ahead of it",
             "it waits for a limit of its task or queue, or for its ordering key",
         )
-    return f"level {level}, {tasks:,} tasks ahead of it from {keys:,} keys, its key's share {share:.1%}", limits
+    ahead_of_it = "1 task" if tasks == 1 else f"{tasks:,} tasks"
+    of_keys = "1 key" if keys == 1 else f"{keys:,} keys"
+    return f"level {level}, {ahead_of_it} ahead of it from {of_keys}, its key's share {share:.1%}", limits

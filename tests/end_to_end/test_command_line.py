@@ -80,6 +80,14 @@ def test_a_newcomers_first_minutes(shop: Path) -> None:
     assert "cannot be retried" in fairlead(shop, "tasks", "retry", failing, *url, exits=1)
     (queue,) = json.loads(fairlead(shop, "queues", *url, "--json"))
     assert (queue["submitted"], queue["error"]) == (0, 0)
+    assert "acme: weight 2.5" in fairlead(shop, "queues", "weight", "default", "acme", "2.5", *url)
+    shown = json.loads(fairlead(shop, "queues", "show", "default", *url, "--json"))
+    assert (len(shown["partitions"]), shown["keys"]) == (4, 0)
+    assert all(
+        partition["owner"] is None and partition["range_id"] for partition in shown["partitions"]
+    )  # it was handed over
+    assert "nobody" in fairlead(shop, "queues", "show", "default", *url)
+    assert "own weights count again" in fairlead(shop, "queues", "weight", "default", "acme", "--clear", *url)
     assert "paused: default" in fairlead(shop, "queues", "pause", "default", *url)
     assert "default is paused" in fairlead(shop, "doctor", *url)
     fairlead(shop, "queues", "resume", "default", *url)
@@ -98,6 +106,8 @@ def test_a_newcomers_first_minutes(shop: Path) -> None:
         (("submit", "shop:app", "typo"), "no task named 'typo'"),
         (("tasks", "list", "--url", "mysql://root:secret@host/x"), "is of no known kind"),
         (("tasks", "list", "--url", "postgresql://app:secret@127.0.0.1:1/x"), "127.0.0.1:1"),
+        (("queues", "show", "nothing", "--url", "sqlite:///shop.db"), "no queue named 'nothing'"),
+        (("queues", "weight", "default", "acme", "--url", "sqlite:///shop.db"), "give a weight, or --clear"),
         (("tasks", "list"), "no URL says where tasks live"),
         (("tasks", "list", "--url", "sqlite:///shop.db", "--older-than", "soon"), "duration 'soon'"),
         (("tasks", "cancel", "--url", "sqlite:///shop.db"), "give the ids of tasks, or --all"),

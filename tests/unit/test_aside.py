@@ -67,8 +67,9 @@ def test_looks_become_rare_while_standing_aside_is_not_paid_for() -> None:
     looked(backlog, aside, column, now=now)
     for _ in range(12):
         before = now
-        assert aside.is_due(backlog, now) or aside.look_at is not None
-        now = aside.look_at or 0.0
+        aside.is_due(backlog, now)
+        assert aside.look_at is not None
+        now = aside.look_at
         assert looked(backlog, aside, column, now=now) is not None
         pauses.append(round(now - before, 6))
     assert pauses[0] == FIRST_PAUSE

@@ -16,6 +16,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.booking import Booking, OrderingKey
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
+from fairlead.engine.fair_partition import Surroundings
 from fairlead.engine.intake import Intake
 from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
@@ -191,10 +192,11 @@ class Engine:
         self.table = TriggerTable(Booking(1000))
         self.admits = True
         self._told = asyncio.Event()
-        self.backlogs = Backlogs(
-            {"q"}, self.store, self.table, self._told.set, lambda lane: False, self._told.set, lambda one: self.admits,
+        around = Surroundings(
+            self.store, self.table, self._told.set, lambda lane: False, self._told.set, lambda one: self.admits,
             lambda triggers: self.intake.forget(triggers), self._told.set, look_ahead, SYSTEM_CLOCK,
         )  # fmt: skip
+        self.backlogs = Backlogs({"q"}, around)
         self.intake = Intake(
             None, self.table, self.backlogs, lambda one: self.admits, self._told.set, None, SYSTEM_CLOCK, look_ahead
         )  # fmt: skip

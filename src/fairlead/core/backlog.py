@@ -358,7 +358,9 @@ class Backlog:
             return None
         if self._recorded_at is None:
             self._recorded_at = now
-        if self.ack_level == self._recorded.ack_level or now < self._recorded_at + self._timing.persist_seconds:
+        kept = self._recorded
+        has_moved = self.ack_level != kept.ack_level or self.read_level != kept.read_level
+        if not has_moved or now < self._recorded_at + self._timing.persist_seconds:
             return None
         return self.record()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from hashlib import blake2b
+from heapq import nsmallest
 
 EXACT_KEYS = 10_000
 _DEPTH = 4
@@ -49,7 +50,7 @@ class Counters:
 
     def heaviest(self, most: int) -> list[tuple[str, int]]:
         """(key, next pass) of the `most` keys furthest ahead, furthest first."""
-        return sorted(self._exact.items(), key=lambda item: (-item[1], item[0]))[:most]
+        return nsmallest(most, self._exact.items(), key=lambda item: (-item[1], item[0]))
 
     def _make_room(self, virtual_time: int) -> None:
         if self._sketch is not None and self._sketch.highest <= virtual_time:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from fairlead.clock import Clock
-from fairlead.core.trigger_table import TriggerTable
-from fairlead.engine.fair_partition import FairPartition
+from fairlead.engine.fair_partition import FairPartition, Surroundings
 from fairlead.model import LaneKey, PartitionKey, Trigger
-from fairlead.ports.backlog_store import BacklogStore
 
 FULL_PARTITIONS = 4
 """As many partitions of a queue may each have the whole look-ahead of triggers in memory; more of them share that."""
@@ -21,31 +18,11 @@ _LEAST = 500
 class Backlogs:
     """Triggers of fair queues pass through here; each belongs to a partition this node owns, or is forgotten."""
 
-    def __init__(
-        self,
-        queues: Collection[str],
-        store: BacklogStore,
-        table: TriggerTable,
-        changed: Callable[[], None],
-        is_behind: Callable[[LaneKey], bool],
-        room_freed: Callable[[], None],
-        admits: Callable[[Trigger], bool],
-        forget: Callable[[Collection[Trigger]], None],
-        dispatch: Callable[[], None],
-        look_ahead: int,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, queues: Collection[str], around: Surroundings) -> None:
         self._queues = frozenset(queues)
-        self._store = store
-        self._table = table
-        self._changed = changed
-        self._is_behind = is_behind
-        self._room_freed = room_freed
-        self._admits = admits
-        self._forget = forget
-        self._dispatch = dispatch
-        self._look_ahead = look_ahead
-        self._clock = clock
+        self._around = around
+        self._forget = around.forget
+        self._look_ahead = around.look_ahead
         self._partitions: dict[PartitionKey, FairPartition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -72,10 +49,7 @@ class Backlogs:
             self._partitions.pop(gone).drop()
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self._queues:
-                partition = self._partitions[key] = FairPartition(
-                    key, self._store, self._table, self._weights[key.queue], self._look_ahead, self._changed,
-                    self._is_behind, self._room_freed, self._admits, self._forget, self._dispatch, self._clock,
-                )  # fmt: skip
+                partition = self._partitions[key] = FairPartition(key, self._weights[key.queue], self._around)
                 if self._group is not None:
                     self._serve(partition)
         counts: dict[str, int] = {}

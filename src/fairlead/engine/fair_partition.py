@@ -51,9 +51,9 @@ _LONGEST_WAIT = 1.0
 class _Lane:
     key: LaneKey
     backlog: Backlog
-    held_until: float
+    order_until: float
     """Monotonic seconds: until then, or until the channel has given all it had, nothing is dispatched."""
-    is_held: bool = True
+    is_ordering: bool = True
     inbox: list[Trigger] = field(default_factory=list)
     unlooked: list[Trigger] = field(default_factory=list)
     """From places in the channel already passed: the store is asked first whether they have a level."""
@@ -67,38 +67,43 @@ class _Lane:
     """The same of what was before that."""
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What the fair partitions of a node work with, and whom they tell."""
+
+    store: BacklogStore
+    table: TriggerTable
+    changed: Callable[[], None]
+    """The positions of a partition have become known, or are no longer."""
+    is_behind: Callable[[LaneKey], bool]
+    room_freed: Callable[[], None]
+    admits: Callable[[Trigger], bool]
+    """Whether a trigger of an ordering key may go into the table."""
+    forget: Callable[[Collection[Trigger]], None]
+    dispatch: Callable[[], None]
+    look_ahead: int
+    """Triggers in memory, for each lane, at most."""
+    clock: Clock
+
+
 class FairPartition:
     """See the module. `run()` for as long as the node owns the partition, then `close()`."""
 
-    def __init__(
-        self,
-        key: PartitionKey,
-        store: BacklogStore,
-        table: TriggerTable,
-        weights: Mapping[str, float],
-        capacity: int,
-        changed: Callable[[], None],
-        is_behind: Callable[[LaneKey], bool],
-        room_freed: Callable[[], None],
-        admits: Callable[[Trigger], bool],
-        forget: Callable[[Collection[Trigger]], None],
-        dispatch: Callable[[], None],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, key: PartitionKey, weights: Mapping[str, float], around: Surroundings) -> None:
         self.key = key
         self.is_started = False
         """It has taken over: `positions` are known."""
         self._weights = weights
-        self._capacity = capacity
-        self._store = store
-        self._table = table
-        self._changed = changed
-        self._is_behind = is_behind
-        self._room_freed = room_freed
-        self._admits = admits
-        self._forget = forget
-        self._dispatch = dispatch
-        self._clock = clock
+        self._capacity = around.look_ahead
+        self._store = around.store
+        self._table = around.table
+        self._changed = around.changed
+        self._is_behind = around.is_behind
+        self._room_freed = around.room_freed
+        self._admits = around.admits
+        self._forget = around.forget
+        self._dispatch = around.dispatch
+        self._clock = around.clock
         self._lanes: dict[int, _Lane] = {}
         self._range_id = 0
         self._began = 0.0
@@ -146,11 +151,11 @@ class FairPartition:
         """Forget everything: another node will, or this one again."""
         self.is_started = False
         dropped = self._table.drop([self.key])
-        held = [t for lane in self._lanes.values() if lane.is_held for t in lane.backlog.loaded()]
+        undispatched = [t for lane in self._lanes.values() if lane.is_ordering for t in lane.backlog.loaded()]
         waiting = [t for lane in self._lanes.values() for t in [*lane.inbox, *lane.unlooked]]
         unwritten = [t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries]
         self._lanes.clear()
-        self._forget([*dropped, *held, *waiting, *unwritten])
+        self._forget([*dropped, *undispatched, *waiting, *unwritten])
         self._changed()
 
     # what the node tells it -------------------------------------------------------------------------------------------
@@ -328,7 +333,7 @@ class FairPartition:
     def _make_room(self, lane: _Lane) -> None:
         """Let triggers that limits hold back stand aside for others that are stored, and may run."""
         now = self._clock.monotonic()
-        if lane.is_held or not lane.aside.is_due(lane.backlog, now):
+        if lane.is_ordering or not lane.aside.is_due(lane.backlog, now):
             return
         chosen = lane.aside.choose(lane.backlog, self._table.held_back(lane.key), now)
         if chosen is not None:
@@ -336,7 +341,7 @@ class FairPartition:
             lane.write = lane.backlog.relocate(*chosen)
 
     def _apply(self, lane: _Lane, changes: Changes) -> None:
-        if lane.is_held:
+        if lane.is_ordering:
             self._forget(changes.dropped)
             return
         if changes.dropped:
@@ -362,11 +367,11 @@ class FairPartition:
 
     def _let_go(self, lane: _Lane) -> None:
         """Begin to dispatch what was held, once everything there was has its level."""
-        if not lane.is_held:
+        if not lane.is_ordering:
             return
         is_waiting = lane.inbox or lane.unlooked or lane.write is not None or self._is_behind(lane.key)
-        if not is_waiting or self._clock.monotonic() >= lane.held_until:
-            lane.is_held = False
+        if not is_waiting or self._clock.monotonic() >= lane.order_until:
+            lane.is_ordering = False
             self._apply(lane, Changes(lane.backlog.loaded()))
 
     def _add_lane(self, priority: int, record: LaneRecord | None) -> _Lane:

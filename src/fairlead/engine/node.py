@@ -19,6 +19,7 @@ from fairlead.engine.completion import Completion
 from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import CancelReason, Execution
+from fairlead.engine.fair_partition import Surroundings
 from fairlead.engine.intake import LOOK_AHEAD, Intake
 from fairlead.engine.invocation import Committed, Invocation, Superseded
 from fairlead.engine.loop_executor import LoopExecutor
@@ -113,10 +114,11 @@ class Node:
         self.ordering = Ordering(
             store, self.table, self._booking, self._found, self._gone, self._runs_here, self._wake_dispatcher, clock
         )
-        self.backlogs = Backlogs(
-            self._fair, backlog_store, self.table, self._read_on, channel.is_behind, channel.room_freed,
-            self.ordering.admits, self._forget, self._wake_dispatcher, settings.look_ahead, clock,
+        around = Surroundings(
+            backlog_store, self.table, self._read_on, channel.is_behind, channel.room_freed, self.ordering.admits,
+            self._forget, self._wake_dispatcher, settings.look_ahead, clock,
         )  # fmt: skip
+        self.backlogs = Backlogs(self._fair, around)
         self.intake = Intake(
             channel, self.table, self.backlogs, self.ordering.admits, self._wake_dispatcher, observer, clock,
             settings.look_ahead,

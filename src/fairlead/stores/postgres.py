@@ -14,8 +14,9 @@ from fairlead.ports.task_store import Completed, Grab
 from fairlead.ports.wake import Lane, Wake, pieces
 from fairlead.stores.copy_format import COPY_FROM, HEADER, NULL, TRAILER, Texts, bigint, smallint, text, uuid
 from fairlead.stores.postgres_database import PostgresDatabase, Single
+from fairlead.stores.rows import batch
 from fairlead.stores.sql_file import load
-from fairlead.stores.sql_store import SqlTaskStore, batch
+from fairlead.stores.sql_store import SqlTaskStore
 
 MOST_NOTIFY_BYTES = 7900  # PostgreSQL takes less than 8000
 _by_id = attrgetter("id")

@@ -14,8 +14,9 @@ from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, Tr
 from fairlead.ports.backlog_store import Fenced, Ownership
 from fairlead.ports.statements import Row, Statement, Steps
 from fairlead.stores.migrate import migrate
+from fairlead.stores.rows import canonical
 from fairlead.stores.sql_file import load
-from fairlead.stores.sql_store import SqlTaskStore, canonical
+from fairlead.stores.sql_store import SqlTaskStore
 
 _record = msgspec.json.Decoder(LaneRecord)
 _encode = msgspec.json.encode

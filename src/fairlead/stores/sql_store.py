@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from sys import intern
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -38,40 +37,9 @@ from fairlead.ports.task_store import (
     Woken,
 )
 from fairlead.ports.wake import Lane, Wake
+from fairlead.stores.rows import NODE_LOST, batch, canonical, lanes_of, lost_attempt, storable, task_record, wake_for
 
-_json = msgspec.json.Encoder()
-
-NIL = "00000000-0000-0000-0000-000000000000"
 _MOST_HELD = 100_000
-_NODE_LOST = "fairlead.errors.NodeLost"
-
-
-def batch(rows: Sequence[Any]) -> str:
-    """Parameter rows as one JSON array."""
-    return _json.encode(rows).decode()
-
-
-def canonical(task_id: str) -> str:
-    """A task id as both databases keep it; a text that can be no id becomes the nil one, which no task has."""
-    try:
-        return str(UUID(task_id))
-    except ValueError:
-        return NIL
-
-
-def lanes_of(rows: Iterable[Row]) -> list[Lane]:
-    """The lanes of rows (queue, partition, priority, ready_seq), each from its lowest sequence number."""
-    first: dict[tuple[str, int, int], int] = {}
-    for queue, partition, priority, seq in rows:
-        lane = (queue, partition, priority)
-        if seq < first.get(lane, seq + 1):
-            first[lane] = seq
-    return [Lane(*lane, seq) for lane, seq in first.items()]
-
-
-def wake_for(rows: Sequence[Row]) -> Wake | None:
-    """The wake for rows (queue, partition, priority, ready_seq) that became SUBMITTED; None for no rows."""
-    return Wake(ready=lanes_of(rows)) if rows else None
 
 
 class SqlTaskStore:
@@ -149,13 +117,13 @@ class SqlTaskStore:
         rows = yield self.statement("task", task_id)
         if not rows:
             rows = yield self.statement("last_attempt", task_id)
-        return _task_record(rows[0]) if rows else None
+        return task_record(rows[0]) if rows else None
 
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
         rows = yield self.statement(
             "tasks", where.state, where.queue, where.name, where.fairness_key, where.older_than, limit
         )
-        return [_task_record(row) for row in rows]
+        return [task_record(row) for row in rows]
 
     def payload(self, task_id: str) -> Steps[tuple[bytes, str] | None]:
         rows = yield self.statement("payload", canonical(task_id))
@@ -293,7 +261,7 @@ class SqlTaskStore:
         return await self.database.run_async(self.completion(node, finishes))
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
-        finishes = [_storable(f) for f in finishes]
+        finishes = [storable(f) for f in finishes]
         held = yield from self._record(node, finishes)
         refused: list[str] = []
         if held < len(finishes):
@@ -368,11 +336,11 @@ class SqlTaskStore:
         return await self.database.read(self._still_held(node, ids))
 
     def _still_held(self, node: str, ids: Sequence[str]) -> Steps[set[str]]:
-        rows = yield self.statement("still_held", _json.encode(ids).decode(), node)
+        rows = yield self.statement("still_held", batch(ids), node)
         return {row[0] for row in rows}
 
     async def held(self, node: str) -> list[tuple[str, int]]:
-        rows = await self.database.run_async(self._one("held_by", _json.encode([node]).decode(), _MOST_HELD))
+        rows = await self.database.run_async(self._one("held_by", batch([node]), _MOST_HELD))
         return [(task_id, version) for task_id, version, *_ in rows]
 
     # pollers ----------------------------------------------------------------------------------------------------------
@@ -420,7 +388,7 @@ class SqlTaskStore:
         again = [row[:2] for row in held if row[3] + 1 < most_lost]
         given_up = [row[:2] for row in held if row[3] + 1 >= most_lost]
         lost = [
-            _lost(
+            lost_attempt(
                 task_id, version, State.SUBMITTED if times + 1 < most_lost else State.ERROR, now, f"node {node} stopped"
             )
             for task_id, version, node, times in held
@@ -428,7 +396,7 @@ class SqlTaskStore:
         yield self.statement("record_attempts", batch(lost), None)
         for task_id, version in given_up:
             reason = f"its node stopped {most_lost} times while it ran; it may be what stops them"
-            yield self.statement("error_task", task_id, version, _NODE_LOST, reason, batch(list(skipping)))
+            yield self.statement("error_task", task_id, version, NODE_LOST, reason, batch(list(skipping)))
         woken = yield from self._make_ready(again, now, TriggerPath.HEAL)
         return Woken(len(held), woken.wake)
 
@@ -439,7 +407,7 @@ class SqlTaskStore:
         found = []
         for (task_id,) in (yield self.statement("stuck_ids", now, limit)):
             rows = yield self.statement("task", task_id)
-            found += [_task_record(row) for row in rows]
+            found += [task_record(row) for row in rows]
         return found
 
     async def release_stuck(
@@ -451,7 +419,7 @@ class SqlTaskStore:
         self, task_id: str, version: int, to: State, now: int, reason: str, skipping: Sequence[str]
     ) -> Steps[Wake | None]:
         task_id = canonical(task_id)
-        record = _lost(task_id, version, to, now, reason)
+        record = lost_attempt(task_id, version, to, now, reason)
         yield self.statement("record_attempts", batch([record]), None)
         if to == State.SUBMITTED:
             return (yield from self._make_ready([(task_id, version)], now, TriggerPath.HEAL)).wake
@@ -473,7 +441,7 @@ class SqlTaskStore:
 
     def _incidents(self, limit: int) -> Steps[list[TaskRecord]]:
         rows = yield self.statement("incidents", limit)
-        return [_task_record(row) for row in rows]
+        return [task_record(row) for row in rows]
 
     # the cluster ------------------------------------------------------------------------------------------------------
 
@@ -519,22 +487,3 @@ class SqlTaskStore:
     def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
         rows = yield self.statement("queues")
         return {queue: QueueSettings(count, bool(paused), version) for queue, count, paused, version in rows}
-
-
-def _storable(finish: Finish) -> Finish:
-    """An error text may hold a NUL; PostgreSQL has no such text and SQLite's JSON ends at it."""
-    if "\0" not in (finish.error_text or ""):
-        return finish
-    return msgspec.structs.replace(
-        finish, error_text=(finish.error_text or "").replace("\0", "\N{REPLACEMENT CHARACTER}")
-    )
-
-
-def _lost(task_id: str, version: int, to: State, now: int, reason: str) -> tuple[Any, ...]:
-    return (task_id, version, Outcome.LOST, to, None, now, _NODE_LOST, reason)
-
-
-def _task_record(row: Row) -> TaskRecord:
-    fields = list(row)
-    fields[4] = State(fields[4])
-    return TaskRecord(*fields)

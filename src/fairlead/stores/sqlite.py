@@ -8,8 +8,9 @@ from fairlead.model import Finish, GrabbedTask, NewTask, State
 from fairlead.ports.statements import Many, Row, Steps
 from fairlead.ports.task_store import Completed, Grab
 from fairlead.ports.wake import Wake
+from fairlead.stores.rows import batch, lanes_of
 from fairlead.stores.sql_file import load
-from fairlead.stores.sql_store import SqlTaskStore, batch, lanes_of
+from fairlead.stores.sql_store import SqlTaskStore
 from fairlead.stores.sqlite_database import SqliteDatabase
 
 FEW = 8

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fairlead.model import LaneKey, Trigger
 from fairlead.ports.statements import Many, Steps
+from fairlead.stores.rows import batch
 from fairlead.stores.sql_backlog import SqlBacklogStore, columns
-from fairlead.stores.sql_store import batch
 
 
 class SqliteBacklogStore(SqlBacklogStore):

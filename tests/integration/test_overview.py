@@ -1,0 +1,83 @@
+"""What people are told of a fair queue: why a task waits, and who has what of the backlogs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from fairlead import App
+from fairlead.doctor import explain
+from fairlead.errors import UnknownQueue
+from fairlead.overview import overview
+from fairlead.stores.sql_backlog import SqlBacklogStore
+from fairlead.testing import drain, running, settled
+
+SOON = 20.0
+
+
+async def test_a_stored_task_is_told_its_level_what_is_ahead_and_the_share_of_its_key(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqlBacklogStore, "persist_seconds", 0.1)
+    app.queue("q", partitions=1)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task(queue="q")
+    async def wait() -> None:
+        begun.set()
+        await go_on.wait()
+
+    wait.options(fairness_key="a").submit_many([{}] * 300)
+    last = wait.options(fairness_key="b").submit_many([{}] * 100)[-1]
+    async with running(app, look_ahead=50, concurrency=1) as node:
+        async with asyncio.timeout(SOON):
+            await begun.wait()
+            while not (await overview(app, "q")).partitions[0].lanes[0].buffered:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)  # until all is stored, and what is in memory was kept for people to see
+        (finding,) = await explain(app, last.id)
+        told = re.fullmatch(
+            r"SUBMITTED in partition 0 of q, owner (\S+), level \((\d+), \d+\), (\d+) tasks ahead of it from 2 keys, "
+            r"its key's share 50\.0%",
+            finding.what,
+        )
+        assert told is not None, finding.what
+        owner, turn, ahead = told.groups()
+        assert owner == node.settings.name
+        assert int(turn) == 99_000_000  # the hundredth of its key
+        assert 195 <= int(ahead) <= 200  # 99 of its own and 100 of the other's, less what was dispatched already
+        found = await overview(app, "q")
+        (partition,) = found.partitions
+        (lane,) = partition.lanes
+        assert (partition.owner, partition.range_id) == (node.settings.name, 1)
+        assert lane.ack_level < lane.read_level < lane.max_level
+        assert 0 < lane.buffered <= 63  # the look-ahead and its slack
+        assert lane.stored > 300
+        assert [(load.fairness_key, load.weight) for load in found.heaviest] == [("a", 1.0), ("b", 1.0)]
+        assert found.keys == 2
+        go_on.set()
+        await settled(app, node)
+
+
+async def test_a_queue_nobody_knows_has_no_overview(app: App) -> None:
+    with pytest.raises(UnknownQueue, match="nothing"):
+        await overview(app, "nothing")
+
+
+async def test_a_backlog_in_cassandra_serves_tasks_of_sqlite(sqlite_url: str, cassandra_url: str) -> None:
+    app = App(sqlite_url, backlog=cassandra_url)
+    app.migrate()
+    app.queue("q", partitions=1)
+    ran: list[str] = []
+
+    @app.task(queue="q")
+    async def note(key: str) -> None:
+        ran.append(key)
+
+    for key, count in (("a", 300), ("b", 20)):
+        note.options(fairness_key=key).submit_many([{"key": key}] * count)
+    await drain(app, look_ahead=50, concurrency=1)
+    assert sorted(ran) == ["a"] * 300 + ["b"] * 20
+    for n, place in enumerate((place for place, key in enumerate(ran, 1) if key == "b"), 1):
+        assert place <= 2 * n
