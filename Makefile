@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench bench-fair soak services clean postgresql cassandra
+.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline soak services clean postgresql cassandra
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
 
-test: $(STAMP) postgresql cassandra  ## all tests, against the real servers
-	@$(BIN)/python -m pytest -q --durations=10
+test: $(STAMP) postgresql cassandra  ## all tests but those on Spark, against the real servers
+	@$(BIN)/python -m pytest -q --durations=10 -m 'not spark'
+
+test-pipeline: $(STAMP) postgresql cassandra  ## the tests of the pipeline that need a real Spark; half an hour and more
+	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --durations=10 -m spark
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
@@ -30,6 +33,9 @@ bench-fair: $(STAMP) postgresql cassandra  ## what fairness gives and costs: a r
 	@$(BIN)/python bench/ownership.py nodes; $(BIN)/python bench/ownership.py cassandra; $(BIN)/python bench/ownership.py rivals
 	@$(BIN)/python bench/fairness.py --backlog 5000000 --only postgres
 	@$(BIN)/python bench/fairness.py --backlog 5000000 --only postgres --idle-transaction
+
+bench-pipeline: $(STAMP) postgresql cassandra  ## the pipeline: ten million attempts beside DuckDB, bulk submit beside COPY, a real trace
+	@$(BIN)/python bench/pipeline.py; $(BIN)/python bench/pipeline_submit.py; $(BIN)/python bench/pipeline_lcg.py
 
 services: $(STAMP) postgresql cassandra  ## the real servers, on loopback, until Ctrl-C
 	@$(BIN)/python -m services

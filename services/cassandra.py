@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from services import MissingProgram
+from services.jars import INSTALL, Jars
 from services.process import ServerProcess, free_port
 
 VERSION = "5.0.5"
 
-_INSTALL = "apt-get install openjdk-17-jre-headless maven"
 _JAVA = 17
-_POM = Path(__file__).parent / "maven" / "cassandra-pom.xml"
+_JARS = Jars("cassandra", VERSION, "Cassandra")
 _START_SECONDS = 120
 _STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGTERM, "immediate": signal.SIGKILL}
 
@@ -93,8 +93,7 @@ class CassandraServer:
     def __init__(self) -> None:
         """Starts nothing. Raises MissingProgram."""
         self._java = _java_program()
-        if not _jars_folder().is_dir():
-            _maven_program()
+        _JARS.require()
         self._folder: Path | None = None
         self._port = 0
         self._storage_port = 0
@@ -129,7 +128,7 @@ class CassandraServer:
         is_new = self._folder is None
         try:
             if is_new:
-                self._configure(_jars())
+                self._configure(_JARS.fetched())
             self._launch()
         except BaseException:
             self.stop("immediate")
@@ -234,44 +233,4 @@ def _java_program() -> str:
             version = re.search(r'version "(\d+)', said)
             if version is not None and int(version[1]) == _JAVA:
                 return program
-    raise MissingProgram(f"Java {_JAVA}, which Cassandra runs on, is missing: {_INSTALL}")
-
-
-def _maven_program() -> str:
-    """Raises MissingProgram."""
-    program = shutil.which("mvn")
-    if program is None:
-        raise MissingProgram(f"Maven, which fetches Cassandra, is missing: {_INSTALL}")
-    return program
-
-
-def _jars_folder() -> Path:
-    """Where this user's copy of the jars is, once it was fetched."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "fairlead" / f"cassandra-{VERSION}"
-
-
-def _jars() -> Path:
-    """The folder with Cassandra's jars (66 MB), fetched if it is not there. Raises MissingProgram, RuntimeError."""
-    folder = _jars_folder()
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Made aside and renamed: what bears the name is whole, whatever interrupts us.
-    with tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as aside:
-        jars = Path(aside) / "jars"
-        fetched = subprocess.run(
-            [
-                _maven_program(), "-q", "-B", "-f", _POM, "dependency:copy-dependencies", "-DincludeScope=runtime",
-                f"-DoutputDirectory={jars}",
-            ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
-        if fetched.returncode:
-            raise RuntimeError(f"Maven could not fetch Cassandra:\n{fetched.stdout.decode(errors='replace')[-3000:]}")
-        # Whoever was faster has fetched the same.
-        with contextlib.suppress(OSError):
-            jars.rename(folder)
-    if not folder.is_dir():
-        raise RuntimeError(f"Cassandra's jars could not be kept in {folder}")
-    return folder
+    raise MissingProgram(f"Java {_JAVA}, which Cassandra runs on, is missing: {INSTALL}")

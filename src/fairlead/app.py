@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
-from fairlead.config import Settings
-from fairlead.connect import Connections, connect
+from fairlead.config import Settings, lake_of
+from fairlead.connect import Connections, bulk_sweeper, connect, lake_keeper, require_lake
 from fairlead.core.limits import ConcurrencyPolicy
 from fairlead.core.processing import Processing, ProcessingPolicy
 from fairlead.core.retry import Exponential, RetryPolicy
@@ -54,6 +54,7 @@ class App:
 
     `url`: where tasks live, `sqlite:///tasks.db` or `postgresql://...`; else $FAIRLEAD_URL, [tool.fairlead] or fairlead.toml.
     `channel`, `coordinator`, `backlog`: URLs too; the database itself by default.
+    `lake`: a folder, or $FAIRLEAD_LAKE, or a file as above: workers then move the history of attempts there, as Parquet.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class App:
         channel: str | None = None,
         coordinator: str | None = None,
         backlog: str | None = None,
+        lake: str | None = None,
         name: str = "fairlead",
         payload_limit: int = PAYLOAD_LIMIT,
         interceptors: Sequence[RunInterceptor] = (),
@@ -81,6 +83,9 @@ class App:
         self.periodics: list[Periodic] = []
         self._partitions: dict[str, int] = {}
         self._urls = (url, channel, coordinator, backlog)
+        self._lake = lake_of(lake)
+        if self._lake is not None:
+            require_lake()
         self._connections: Connections | None = None
         self._checked = False
         self._lock = threading.RLock()
@@ -349,6 +354,7 @@ class App:
         Raises UnknownQueue.
         """
         from fairlead.engine.node import Node, NodeSettings
+        from fairlead.engine.pollers import bulk_poller, lake_poller
         from fairlead.periodic import periodic_poller
 
         wanted = list(self.queues if queues is None else queues)
@@ -357,8 +363,14 @@ class App:
                 raise UnknownQueue(f"no queue named {queue!r}; this application has {', '.join(sorted(self.queues))}")
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         store = self.store
+        node_settings = NodeSettings(**settings)
+        extra = [bulk_poller(bulk_sweeper(store, self.clock), node_settings.intervals)]
+        if self.periodics:
+            extra.append(periodic_poller(self))
+        if self._lake is not None:
+            extra.append(lake_poller(lake_keeper(self._lake, store, self.clock), node_settings.intervals))
         return Node(
-            NodeSettings(**settings),
+            node_settings,
             [self.queues[queue] for queue in wanted],
             self.handlers,
             store,
@@ -368,6 +380,6 @@ class App:
             self.clock,
             self.observer,
             self.interceptors,
-            [periodic_poller(self)] if self.periodics else [],
+            extra,
             self.on_incident,
         )

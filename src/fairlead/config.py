@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairlead.errors import ConfigurationError
 
-_KEYS = ("url", "channel", "coordinator", "backlog")
+_KEYS = ("url", "channel", "coordinator", "backlog", "lake")
 
 
 @dataclass(frozen=True)
@@ -21,21 +22,30 @@ class Settings:
     channel: str | None = None
     coordinator: str | None = None
     backlog: str | None = None
+    lake: str | None = None
 
     @classmethod
     def load(cls, folder: Path | None = None, **given: str | None) -> Settings:
         """The settings in force in `folder` (the current one by default).
         Raises ConfigurationError when nothing says where tasks live, or a file cannot be read."""
-        from_file = _from_files(folder or Path.cwd())
-        found = {
-            key: given.get(key) or os.environ.get(f"FAIRLEAD_{key.upper()}") or from_file.get(key) for key in _KEYS
-        }
+        found = _found(folder, given)
         if not found["url"]:
             raise ConfigurationError(
                 "no URL says where tasks live: pass App('sqlite:///tasks.db'), set FAIRLEAD_URL, "
                 "or write url = '...' into fairlead.toml or [tool.fairlead] of pyproject.toml"
             )
-        return cls(**{key: None if value is None else str(value) for key, value in found.items()})  # type: ignore[arg-type]
+        return cls(**found)  # type: ignore[arg-type]
+
+
+def lake_of(given: str | None = None, folder: Path | None = None) -> str | None:
+    """Where the lake is, if there is one; `given` counts first. Raises ConfigurationError for a file that cannot be read."""
+    return _found(folder, {"lake": given})["lake"]
+
+
+def _found(folder: Path | None, given: Mapping[str, str | None]) -> dict[str, str | None]:
+    from_file = _from_files(folder or Path.cwd())
+    found = {key: given.get(key) or os.environ.get(f"FAIRLEAD_{key.upper()}") or from_file.get(key) for key in _KEYS}
+    return {key: None if value is None else str(value) for key, value in found.items()}
 
 
 def _from_files(folder: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -12,6 +13,7 @@ from fairlead.coordination.database import DatabaseCoordinator
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.lake import LakeKeeper
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
 from fairlead.stores.sql_store import SqlTaskStore
 
@@ -65,6 +67,32 @@ def _sql_backlog_store(store: SqlTaskStore) -> BacklogStore:
     from fairlead.stores.postgres_backlog import PostgresBacklogStore
 
     return PostgresBacklogStore(store)
+
+
+def require_lake() -> None:
+    """Raises ConfigurationError when the extra that a lake needs is not installed."""
+    from fairlead.pipeline.keeper import require
+
+    require()
+
+
+def lake_keeper(folder: str, store: SqlTaskStore, clock: Clock) -> LakeKeeper:
+    """What moves the history of a store into the lake in this folder. Raises ConfigurationError for one that cannot be used."""
+    from fairlead.pipeline.keeper import Keeper
+    from fairlead.stores.sql_history import SqlHistory
+
+    return Keeper(SqlHistory(store.database), folder, clock)
+
+
+def bulk_sweeper(store: SqlTaskStore, clock: Clock) -> Callable[[], Awaitable[int]]:
+    """What removes the leftovers of bulk submits that died; answers how many there were."""
+
+    async def sweep() -> int:
+        from fairlead.pipeline.bulk import janitor
+
+        return await store.database.run_async(janitor.sweep(store, clock.now()))
+
+    return sweep
 
 
 def task_store(url: str) -> SqlTaskStore:

@@ -14,10 +14,18 @@ from fairlead.engine.ownership import lease_of
 from fairlead.errors import UnknownTask
 from fairlead.model import LaneKey, PartitionKey, State, TaskRecord
 from fairlead.ports.coordinator import Lease
+from fairlead.ports.history import START, Place
+from fairlead.stores.sql_history import SqlHistory
 
 Severity = Literal["ok", "note", "problem"]
 
 _EVERY_KEY = 1_000_000
+
+QUIET_SECONDS = 86_400
+"""A reader of the history that says nothing for longer than this keeps it from being cleaned."""
+
+MOST_COUNTED = 1_000_000
+"""Attempts that a reader has not read are counted up to here."""
 
 OLD_SECONDS = 300
 """A SUBMITTED task that waits longer than this is worth a note."""
@@ -93,6 +101,7 @@ async def examine(app: App) -> list[Finding]:
                     f"queue {queue.queue}: {declared.partitions} partitions here, {queue.partitions} in the store, which counts",
                 )
             )
+    found += _readers(app, now)
     if app.handlers:
         for (queue_name, name), count in (await store.database.read(store.names())).items():
             if name not in app.handlers:
@@ -104,6 +113,31 @@ async def examine(app: App) -> list[Finding]:
                     )
                 )
     return found
+
+
+def _readers(app: App, now: int) -> Iterator[Finding]:
+    """Who follows the history; what they have not read, and lakes not compared, is not cleaned."""
+    history = SqlHistory(app.store.database)
+    look = history.database.look
+    horizon: Place = look(history.horizon())
+    for reader in look(history.readers()):
+        if reader.kind == "events":
+            continue  # it goes with its lake
+        forget = f"`fairlead pipeline status --forget '{reader.name}'`"
+        until = look(history.place_after(reader.place, horizon, MOST_COUNTED))
+        behind = look(history.attempts_between(reader.place, until)).rows
+        more = " or more" if behind == MOST_COUNTED else ""
+        yield Finding("ok", f"{reader.name}: {behind:,}{more} finished attempts are not read yet")
+        if now - reader.updated_at > QUIET_SECONDS * MICROS:
+            days = (now - reader.updated_at) / MICROS / 86_400
+            start = "start `fairlead pipeline ingest`" if reader.kind == "lake" else "start its stream"
+            what = f"{reader.name} was not heard of for {days:,.1f} days, and history is kept for it"
+            yield Finding("problem", what, f"{start}, or {forget}")
+        is_unchecked = reader.kind == "lake" and reader.place > (reader.checked or START)
+        if is_unchecked and now - (reader.checked_at or 0) > QUIET_SECONDS * MICROS:
+            when = "never" if reader.checked_at is None else "not for a day"
+            what = f"{reader.name} was {when} compared with this store, which keeps until then what is in it"
+            yield Finding("problem", what, f"`fairlead pipeline reconcile`, or {forget}")
 
 
 def _unowned(queue: str, partitions: int, leases: list[Lease]) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from heapq import heapify, heappop
 from itertools import count
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.booking import Booking, OrderingKey, PolicyFailed
+from fairlead.core.columns import Column
 from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, LimitTree, RateLimit
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.model import PartitionKey, Trigger
@@ -519,3 +521,10 @@ def test_the_table_gives_out_exactly_what_trying_every_trigger_in_order_would(
             retry_at = table.next_retry()
             assert retry_at is not None and retry_at > now
             now = retry_at
+
+
+def test_columns_that_have_run_empty_may_stand_at_the_same_place() -> None:
+    trigger = Trigger("id", 1, "q", 0, "name", 5, "", 1.0, None)
+    places = [(5, (0, 0, 0), Column(5, name, trigger)) for name in "abc"]
+    heapify(places)
+    assert sorted(heappop(places)[2].key for _ in "abc") == ["a", "b", "c"]

@@ -124,6 +124,10 @@ class Column:
         self.behind: list[Column] = []
         """While it is parked: columns of the same key at lower priorities, which need not be tried either."""
 
+    def __lt__(self, other: Column) -> bool:
+        """Columns that have run empty share a place; which of them is looked at first does not matter."""
+        return False
+
     def add(self, order: Order, trigger: Trigger) -> bool:
         """Add a trigger; True if it is the first now."""
         if self.ordering_key is None:
@@ -139,7 +143,7 @@ class Column:
 
 
 Place = tuple[int, Order, Column]
-"""(priority, order of the head, column): no two columns share the first two."""
+"""(priority, order of the head, column): no two columns share the first two, but those that have run empty."""
 
 
 class Parked:

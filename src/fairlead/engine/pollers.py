@@ -13,6 +13,7 @@ from fairlead.engine.ownership import Ownership
 from fairlead.errors import StoreUnavailable
 from fairlead.handler import Handler
 from fairlead.model import State, TaskRecord
+from fairlead.ports.lake import LakeKeeper
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import TaskStore, Woken
 from fairlead.ports.wake import Wake
@@ -32,6 +33,12 @@ class Intervals:
     clean: float = 60.0
     incidents: float = 60.0
     keep_history: float = 30 * 86_400.0
+    bulk: float = 3600.0
+    """Leftovers of bulk submits that died are removed."""
+    export: float = 60.0
+    """With a lake: history is moved into it."""
+    reconcile: float = 6 * 3600.0
+    """With a lake: it is compared with the store, which lets the store clean."""
 
 
 class Poller:
@@ -65,6 +72,25 @@ class Poller:
                     await self._look.wait()
             except TimeoutError:
                 pass
+
+
+def lake_poller(keeper: LakeKeeper, intervals: Intervals) -> Poller:
+    """The poller that keeps a lake; sooner again while there is more to move."""
+
+    async def export() -> float | None:
+        return 0.0 if await asyncio.to_thread(keeper.keep, intervals.reconcile) else None
+
+    return Poller("export", intervals.export, export)
+
+
+def bulk_poller(sweep: Callable[[], Awaitable[int]], intervals: Intervals) -> Poller:
+    """The poller that removes what bulk submits that died have left."""
+
+    async def swept() -> float | None:
+        await sweep()
+        return None
+
+    return Poller("bulk", intervals.bulk, swept)
 
 
 class Pollers:

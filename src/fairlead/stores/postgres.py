@@ -155,6 +155,13 @@ class PostgresTaskStore(SqlTaskStore):
         ]
         return len((yield self.statement("record_attempts", batch(rows), node)))
 
+    # pollers ----------------------------------------------------------------------------------------------------------
+
+    def _clean(self, name: str, before: int, limit: int) -> Steps[int]:
+        # Who registers as a reader meanwhile waits until we have committed: what it then finds, stays.
+        yield self.statement("hold_readers")
+        return (yield from super()._clean(name, before, limit))
+
 
 # one INSERT -----------------------------------------------------------------------------------------------------------
 

@@ -199,6 +199,13 @@ SELECT id::text, version, node,
 -- name: stuck_ids
 SELECT id::text FROM fairlead_tasks WHERE state = 'PROCESSING' AND stuck_at < $1 ORDER BY stuck_at LIMIT $2
 
+-- name: note_event
+-- $3: kind, $4: at, $5: its run_at from now on or NULL, $6: actor
+INSERT INTO fairlead_events (task_id, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor)
+SELECT id, version, $3::text, $4::bigint, queue, name, fairness_key, weight, priority, coalesce($5::bigint, run_at), $6::text
+  FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2
+   FOR UPDATE
+
 -- name: end_task
 DELETE FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2 RETURNING id::text
 
@@ -258,11 +265,26 @@ SELECT id::text, queue, partition, name, state, version, attempt, tries, priorit
        unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
   FROM fairlead_tasks WHERE state = 'ERROR' ORDER BY submitted_at LIMIT $1
 
+-- name: hold_readers
+LOCK TABLE fairlead_readers IN SHARE MODE
+
 -- name: clean_attempts
+-- Not what somebody who follows the history has not read; of a lake: what was not yet compared with it.
 DELETE FROM fairlead_attempts a
  USING (SELECT xid, seq, finished_at FROM fairlead_attempts ORDER BY xid, seq LIMIT $2) AS old
  WHERE a.xid = old.xid AND a.seq = old.seq AND old.finished_at < $1
+   AND NOT EXISTS (SELECT 1 FROM fairlead_readers r
+                    WHERE r.kind <> 'events' AND (a.xid::text::bigint, a.seq)
+                          > (CASE r.kind WHEN 'lake' THEN coalesce(r.checked_xid, 0) ELSE r.xid END,
+                             CASE r.kind WHEN 'lake' THEN coalesce(r.checked_seq, 0) ELSE r.seq END))
 RETURNING a.seq
+
+-- name: clean_events
+DELETE FROM fairlead_events e
+ USING (SELECT xid, seq, at FROM fairlead_events ORDER BY xid, seq LIMIT $2) AS old
+ WHERE e.xid = old.xid AND e.seq = old.seq AND old.at < $1
+   AND NOT EXISTS (SELECT 1 FROM fairlead_readers r WHERE r.kind = 'events' AND (e.xid::text::bigint, e.seq) > (r.xid, r.seq))
+RETURNING e.seq
 
 -- name: clean_results
 DELETE FROM fairlead_results

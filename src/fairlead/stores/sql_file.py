@@ -8,9 +8,9 @@ from importlib import resources
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
-def load(file_name: str) -> dict[str, str]:
-    """The statements of a file in this package, by name. A block starts with a line `-- name: NAME`."""
-    text = resources.files(__package__).joinpath(file_name).read_text()
+def load(file_name: str, package: str = __package__) -> dict[str, str]:
+    """The statements of a file in `package` (this one), by name. A block starts with a line `-- name: NAME`."""
+    text = resources.files(package).joinpath(file_name).read_text()
     parts = _NAME.split(text)
     return {name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 

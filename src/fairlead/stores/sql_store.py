@@ -144,6 +144,8 @@ class SqlTaskStore:
         ready_at = ready_seq = None
         if to == State.SUBMITTED:
             ready_at, ready_seq = now, (yield from self.next_seqs(1))[0]
+        kind = "resumed" if to == State.SUBMITTED else "rescheduled"
+        yield self.statement("note_event", task_id, version, kind, now, run_at, None)
         rows = yield self.statement("move_task", task_id, version, to, run_at, ready_at, ready_seq, reset_tries)
         if not rows:
             return None
@@ -158,6 +160,8 @@ class SqlTaskStore:
         outcome = Outcome.CANCELLED if to == State.CANCELLED else Outcome.FAILED
         record = [task_id, version, outcome, to, None, now, None, f"by {actor}"]
         yield self.statement("record_attempts", batch([record]), None)
+        kind = "cancelled" if to == State.CANCELLED else "marked_failed"
+        yield self.statement("note_event", task_id, version, kind, now, None, actor)
         ended = yield self.statement("end_task", task_id, version)
         if ended:
             yield from self.announce(Wake(control=True, finished=[task_id]))
@@ -428,7 +432,7 @@ class SqlTaskStore:
 
     async def clean(self, before: int, limit: int) -> int:
         deleted = 0
-        for name in ("clean_attempts", "clean_results", "clean_unique_keys"):
+        for name in ("clean_attempts", "clean_events", "clean_results", "clean_unique_keys"):
             deleted += await self.database.run_async(self._clean(name, before, limit - deleted))
         return deleted
 

@@ -165,6 +165,12 @@ SELECT t.id
  WHERE g.stuck_at < ?1 AND t.state = 'PROCESSING' AND t.stuck_at < ?1
  LIMIT ?2
 
+-- name: note_event
+-- ?3: kind, ?4: at, ?5: its run_at from now on or NULL, ?6: actor
+INSERT INTO fairlead_events (task_id, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor)
+SELECT id, version, ?3, ?4, queue, name, fairness_key, weight, priority, coalesce(?5, run_at), ?6
+  FROM fairlead_tasks WHERE id = ?1 AND version = ?2
+
 -- name: end_task
 DELETE FROM fairlead_tasks WHERE id = ?1 AND version = ?2 RETURNING id
 
@@ -222,8 +228,18 @@ SELECT id, queue, partition, name, state, version, attempt, tries, priority, fai
   FROM fairlead_tasks WHERE state = 'ERROR' ORDER BY submitted_at LIMIT ?1
 
 -- name: clean_attempts
+-- Not what somebody who follows the history has not read; of a lake: what was not yet compared with it.
 DELETE FROM fairlead_attempts
  WHERE seq IN (SELECT seq FROM fairlead_attempts ORDER BY seq LIMIT ?2) AND finished_at < ?1
+   AND NOT EXISTS (SELECT 1 FROM fairlead_readers r
+                    WHERE r.kind <> 'events'
+                      AND fairlead_attempts.seq > CASE r.kind WHEN 'lake' THEN coalesce(r.checked_seq, 0) ELSE r.seq END)
+RETURNING seq
+
+-- name: clean_events
+DELETE FROM fairlead_events
+ WHERE seq IN (SELECT seq FROM fairlead_events ORDER BY seq LIMIT ?2) AND at < ?1
+   AND NOT EXISTS (SELECT 1 FROM fairlead_readers r WHERE r.kind = 'events' AND fairlead_events.seq > r.seq)
 RETURNING seq
 
 -- name: clean_results

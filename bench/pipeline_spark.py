@@ -1,0 +1,175 @@
+"""One measured process of bench/pipeline.py that runs Spark; prints a line of JSON.
+
+python bench/pipeline_spark.py generate LAKE --rows 100000       a lake of so many attempts, and two hours to come
+python bench/pipeline_spark.py build LAKE --rows 100000          all of it twice (cold, warm), and then one hour more, twice
+python bench/pipeline_spark.py aggregate LAKE --out FOLDER       what DuckDB does too, twice
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import reduce
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+
+from process_tree import Peak, cpu_seconds  # noqa: E402
+from pyspark.sql import DataFrame, SparkSession, Window  # noqa: E402
+from pyspark.sql import functions as F  # noqa: E402, N812
+
+from fairlead.clock import SYSTEM_CLOCK  # noqa: E402
+from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
+from fairlead.pipeline.generate import Truth, write_lake  # noqa: E402
+from fairlead.pipeline.gold import ALL, WINDOWS, window_start  # noqa: E402
+from fairlead.pipeline.gold.latency import latency, latency_hist  # noqa: E402
+from fairlead.pipeline.jobs.build import Job, build  # noqa: E402
+from fairlead.pipeline.lake.lake import Lake  # noqa: E402
+from fairlead.pipeline.session import session  # noqa: E402
+from fairlead.pipeline.settings import Cost, PipelineSettings, Slo  # noqa: E402
+from fairlead.pipeline.silver.service import service  # noqa: E402
+
+ROWS_A_DAY = 10_000_000 / 28
+"""As dense at every size: more rows are more days."""
+
+HOUR = timedelta(hours=1)
+SETTINGS = PipelineSettings(
+    slo=[Slo("mail", "mail", "5s", 0.99), Slo("media", "media", "10m", 0.95, measure="e2e")],
+    cost=Cost(workers=40, worker_hour=1),
+)
+
+
+def truth_of(rows: int) -> Truth:
+    """So many attempts, and those of two hours more. None is doubled: the exporter never does that, and the build refuses."""
+    days = rows / ROWS_A_DAY + 2 / 24
+    return Truth(rows=round(days * ROWS_A_DAY), days=days, doubled=0.0)
+
+
+def generate(spark: SparkSession, lake: Lake, rows: int) -> dict[str, Any]:
+    """What was exported up to two hours before the end."""
+    truth = truth_of(rows)
+    began = time.perf_counter()
+    written = write_lake(spark, lake, truth, until=truth.end - 2 * HOUR)
+    seconds = time.perf_counter() - began
+    parts = lake.table(ATTEMPTS).manifests.newest().parts.values()
+    return {"attempts": written, "seconds": seconds, "mb": sum(part.bytes for part in parts) / 1e6, "hours": len(parts)}
+
+
+def build_all(spark: SparkSession, lake: Lake, rows: int) -> dict[str, Any]:
+    """The whole lake cold and warm; one hour more with the late rows it brings for the day before, and one without."""
+    job, truth = Job(spark, lake, None, SYSTEM_CLOCK), truth_of(rows)
+    found = {"cold": built(job, full=True), "warm": built(job, full=True)}
+    write_lake(spark, lake, truth, truth.end - 2 * HOUR, truth.end - HOUR)
+    found["hour with late rows"] = built(job)
+    write_lake(spark, lake, replace(truth, late=0.0), truth.end - HOUR, truth.end)
+    found["hour"] = built(job)
+    return found
+
+
+def built(job: Job, full: bool = False) -> dict[str, Any]:
+    """One build; how long each table took, and `checks` after the last."""
+    steps: dict[str, float] = {}
+    last = began = time.perf_counter()
+
+    def tell(table: str, rows: int) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        steps[table] = round(steps.get(table, 0.0) + now - last, 3)
+        last = now
+
+    cpu = cpu_seconds()
+    run = build(job, SETTINGS, full, tell)
+    tell("checks", 0)
+    return {
+        "attempts": run.rows_in,
+        "rows_out": run.rows_out,
+        "quarantined": run.quarantined,
+        "checks": len(run.checks),
+        "seconds": time.perf_counter() - began,
+        "cpu_s": cpu_seconds() - cpu,
+        "steps": steps,
+        "rows": run.tables,
+    }
+
+
+def aggregate(spark: SparkSession, lake: Lake, out: pathlib.Path) -> dict[str, Any]:
+    """Share of each key by minute, hour and day, and percentiles of each name by hour, from the same files as DuckDB."""
+    table = lake.table(ATTEMPTS)
+    paths = table.paths(table.manifests.newest())
+
+    def once() -> None:
+        attempts = (
+            spark.read.schema(ATTEMPTS.spark()).parquet(*paths).where("started_at is null or finished_at >= started_at")
+        )
+        shares(attempts).write.mode("overwrite").parquet(str(out / "shares"))
+        percentiles(attempts).write.mode("overwrite").parquet(str(out / "percentiles"))
+
+    return {"cold": timed(once), "warm": timed(once)}
+
+
+def shares(attempts: DataFrame) -> DataFrame:
+    """(window_start, window_s, queue, fairness_key, busy_us, share)."""
+    minutes = service(attempts)
+    return reduce(DataFrame.unionByName, [_share(minutes, window_s) for window_s in WINDOWS])
+
+
+def _share(minutes: DataFrame, window_s: int) -> DataFrame:
+    of_queue = F.sum("busy_us").over(Window.partitionBy("window_start", "queue"))
+    return (
+        minutes.groupBy(window_start(F.col("window_start"), window_s).alias("window_start"), "queue", "fairness_key")
+        .agg(F.sum("busy_us").alias("busy_us"))
+        .withColumn("share", F.coalesce(F.try_divide("busy_us", of_queue), F.lit(0.0)))
+        .withColumn("window_s", F.lit(window_s))
+    )
+
+
+def percentiles(attempts: DataFrame) -> DataFrame:
+    """(window_start, queue, name, measure, n, p50, p90, p99, p999, max_us), of all keys together."""
+    together = attempts.withColumn("fairness_key", F.lit(ALL))
+    return latency(latency_hist(together), 3600).drop("window_s", "fairness_key", "error_bound", "schema_version")
+
+
+def timed(call: Callable[[], None]) -> dict[str, float]:
+    """Seconds of wall time and of processors."""
+    cpu, began = cpu_seconds(), time.perf_counter()
+    call()
+    return {"seconds": time.perf_counter() - began, "cpu_s": cpu_seconds() - cpu}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["generate", "build", "aggregate"])
+    parser.add_argument("lake", type=pathlib.Path)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--memory", default="4g", help="heap of the JVM")
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--events", type=pathlib.Path, help="a folder for Spark's event log")
+    wanted = parser.parse_args()
+    settings = {"spark.driver.memory": wanted.memory}
+    if wanted.events:
+        wanted.events.mkdir(exist_ok=True)
+        settings |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": wanted.events.absolute().as_uri()}
+    with Peak() as peak:
+        began = time.perf_counter()
+        spark = session(f"local[{wanted.cores}]", "bench", settings)
+        spark.range(1).count()
+        start = time.perf_counter() - began
+        lake = Lake(wanted.lake)
+        if wanted.what == "generate":
+            found = generate(spark, lake, wanted.rows)
+        elif wanted.what == "build":
+            found = build_all(spark, lake, wanted.rows)
+        else:
+            found = aggregate(spark, lake, wanted.out)
+        spark.stop()
+    print(json.dumps({"start_s": start, "peak_mb": peak.mb, "spark": spark.version, **found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The arguments of a batch of tasks as JSON objects, from whichever columns hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlead.core.payload import COMPRESS_ABOVE, pack
+from fairlead.model import PayloadFormat
+from fairlead.pipeline.bulk.checks import Problems
+from fairlead.pipeline.bulk.options import BulkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_encode = msgspec.json.Encoder().encode
+_compact = msgspec.json.format
+
+
+def encoded(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> list[bytes]:
+    """One JSON object a row, as a submit would write it; of a row that is refused here: anything.
+
+    From `args_columns` (their names are the arguments), or the column `args` (the names of its fields, or its keys), or
+    `payload` (JSON text, which only loses its white space); without any of them the tasks have no arguments.
+    """
+    found = _found(batch, options, problems)
+    for row, payload in enumerate(found):
+        if len(payload) > options.payload_limit:
+            name = options.task or (batch.column("name").cast("binary")[row].as_py() or b"").decode(errors="replace")
+            problems.note(
+                row, "payload", payload[:100],
+                f"task {name!r}: its payload has {len(payload):,} bytes, more than {options.payload_limit:,}; "
+                "store large data elsewhere and submit a reference, or raise payload_limit",
+            )  # fmt: skip
+    return found
+
+
+def packed(payloads: Sequence[bytes]) -> tuple[pa.Array, pa.Array]:
+    """As they are stored, and their formats."""
+    import pyarrow as pa
+
+    if all(len(payload) <= COMPRESS_ABOVE for payload in payloads):
+        return pa.array(payloads, pa.binary()), pa.repeat(PayloadFormat.JSON.value, len(payloads))
+    stored, formats = zip(*map(pack, payloads), strict=True)
+    return pa.array(stored, pa.binary()), pa.array(map(str, formats), pa.string())
+
+
+def _found(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> list[bytes]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if options.args_columns:
+        columns = [_values(name, batch.column(name), problems) for name in options.args_columns]
+        return _objects(options.args_columns, columns)
+    if "args" in batch.schema.names:
+        args = batch.column("args")
+        for row in pc.indices_nonzero(args.is_null()).to_pylist():
+            problems.note(row, "args", None, "args None: give a struct or a map")
+        if pa.types.is_struct(args.type) and args.type.num_fields:
+            names = [field.name for field in args.type]
+            return _objects(names, [_values("args", column, problems) for column in args.flatten()])
+        return [_encode(value) for value in _values("args", args, problems)]
+    if "payload" in batch.schema.names:
+        return [
+            _object(row, text, problems) for row, text in enumerate(batch.column("payload").cast("binary").to_pylist())
+        ]
+    return [b"{}"] * batch.num_rows
+
+
+def _objects(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
+    return [_encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def _object(row: int, text: bytes | None, problems: Problems) -> bytes:
+    if text is None:
+        problems.note(row, "payload", text, "payload None: give a JSON object")
+        return b""
+    try:
+        compact = _compact(text, indent=-1)
+    except (msgspec.DecodeError, RecursionError) as error:
+        problems.note(row, "payload", text, f"payload: {error}")
+        return b""
+    if not compact.startswith(b"{"):
+        problems.note(row, "payload", text, "payload: not a JSON object")
+    return compact
+
+
+def _values(column: str, values: pa.Array, problems: Problems) -> list[Any]:
+    """As Python has them, which JSON can carry; a row whose value cannot travel is refused."""
+    import pyarrow as pa
+
+    try:
+        if _is_simple(values):
+            return values.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # ten times as quick
+        found = values.to_pylist(maps_as_pydicts="strict")
+        _encode(found)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, KeyError):
+        return [_one(column, values, row, problems) for row in range(len(values))]
+    return found  # type: ignore[no-any-return]
+
+
+def _is_simple(values: pa.Array) -> bool:
+    """True when NumPy has the same values as Python: a null among numbers it would make a NaN."""
+    from pyarrow import types as t
+
+    is_number = t.is_integer(values.type) or t.is_floating(values.type)
+    return bool(t.is_string(values.type) or (is_number and not values.null_count))
+
+
+def _one(column: str, values: pa.Array, row: int, problems: Problems) -> Any:
+    try:
+        value = values[row].as_py(maps_as_pydicts="strict")
+        _encode(value)
+    except (ValueError, TypeError, OverflowError, KeyError) as error:
+        problems.note(row, column, str(values.type), f"{column}: cannot travel as JSON ({error})")
+        return None
+    return value

@@ -1,0 +1,76 @@
+"""Arrow batches as rows of PostgreSQL's binary COPY format, about half a microsecond a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+
+def binary_rows(batch: pa.RecordBatch, job: int, attempt: bytes) -> bytes:
+    """The rows without header and trailer: job, attempt (16 bytes), then the columns of the batch. Columns of a fixed size
+    that are never null come first in it, as `columns.staged` has them."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    fixed = [field.name for field in batch.schema if not field.nullable and _FORMATS.get(str(field.type))]
+    parts = [_heads(batch, fixed, job, attempt)]
+    for name in batch.schema.names[len(fixed) :]:
+        values = _bytes(batch.column(name))
+        lengths = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
+        parts += [_whole(lengths.astype(">i4")), values.fill_null(b"")]
+    # Joined row by row, what lies in the buffer is what the server reads.
+    rows = pc.binary_join_element_wise(*parts, b"").cast(pa.binary())
+    _, offsets, joined = rows.buffers()
+    return joined.slice(0, int(np.frombuffer(offsets, "i4")[len(rows)])).to_pybytes() if len(rows) else b""
+
+
+_FORMATS = {"int16": ">i2", "int64": ">i8", "double": ">f8", "bool": "i1", "fixed_size_binary[16]": "V16"}
+
+
+def _heads(batch: pa.RecordBatch, fixed: list[str], job: int, attempt: bytes) -> pa.Array:
+    """Of each row the number of its fields, and those of a fixed size with their lengths."""
+    import numpy as np
+
+    formats = {name: np.dtype(_FORMATS[str(batch.schema.field(name).type)]) for name in fixed}
+    formats = {"job": np.dtype(">i8"), "attempt": np.dtype("V16"), **formats}
+    fields: list[Any] = [("fields", ">i2")]
+    for name, format in formats.items():
+        fields += [(f"{name} length", ">i4"), (name, format)]
+    heads = np.zeros(batch.num_rows, dtype=fields)
+    heads["fields"] = 2 + batch.num_columns
+    for name, format in formats.items():
+        heads[f"{name} length"] = format.itemsize
+    heads["job"], heads["attempt"] = job, np.void(attempt)
+    for name in fixed:
+        column = batch.column(name)
+        if formats[name].kind == "V":
+            heads[name] = np.frombuffer(column.buffers()[1], formats[name])[column.offset :][: len(column)]
+        else:
+            heads[name] = column.to_numpy(zero_copy_only=False)
+    return _whole(heads)
+
+
+def _whole(values: npt.NDArray[np.void]) -> pa.Array:
+    """The bytes of each element."""
+    import pyarrow as pa
+
+    size = pa.binary(values.dtype.itemsize)
+    return pa.FixedSizeBinaryArray.from_buffers(size, len(values), [None, pa.py_buffer(values.tobytes())]).cast(
+        pa.binary()
+    )
+
+
+def _bytes(values: pa.Array) -> pa.Array:
+    """Texts in UTF-8, numbers big-endian."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_int64(values.type):
+        return values.cast(pa.binary())
+    whole = _whole(values.fill_null(0).to_numpy().astype(">i8"))
+    return pc.if_else(values.is_valid(), whole, pa.scalar(None, pa.binary()))

@@ -1,0 +1,27 @@
+"""Why one value of a known column is refused: in the words of a single submit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.errors import ConfigurationError, InvalidTask
+from fairlead.options import Options
+from fairlead.queue import Queue
+
+MOST_NAME_BYTES = 200
+"""The longest name of a task or a queue, in UTF-8 bytes."""
+
+
+def reason_against(column: str, value: Any) -> str | None:
+    """None when a submit would take it."""
+    try:
+        if column == "queue":
+            Queue(value)
+        elif column == "name":
+            if value is None or not value.strip() or len(value.encode()) > MOST_NAME_BYTES or "\x00" in value:
+                return f"task name {value!r}: use 1 to {MOST_NAME_BYTES} bytes of text"
+        else:
+            Options().changed({column: value})
+    except (InvalidTask, ConfigurationError) as error:
+        return str(error)
+    return None

@@ -1,0 +1,126 @@
+"""The bounds of `fairlead.options`, looked at for whole columns; what is out of them is told in the same words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
+from fairlead.options import MOST_KEY_BYTES
+from fairlead.pipeline.bulk.bounds import MOST_NAME_BYTES, reason_against
+from fairlead.pipeline.bulk.columns import TEXTS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MOST_SHOWN = 100
+_MOST_REASON = 500
+
+
+class Reject(NamedTuple):
+    """A row that was refused: its place in its partition, the column that shows it, why, and how its value begins."""
+
+    ordinal: int
+    column: str
+    reason: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"row {self.ordinal}: {self.reason} (column {self.column}: {self.value})"
+
+
+class Problems:
+    """The refused rows of one batch, each with the first problem that was found."""
+
+    def __init__(self, first: int, rows: int) -> None:
+        """`first`: place of the batch's first row in its partition."""
+        self._first = first
+        self._rows = rows
+        self._rejects: dict[int, Reject] = {}
+
+    def note(self, row: int, column: str, value: Any, reason: str) -> None:
+        """Refuse a row of the batch."""
+        shown = value.decode(errors="replace") if isinstance(value, bytes) else value
+        reject = Reject(self._first + row, column, printable(reason, _MOST_REASON), printable(repr(shown), _MOST_SHOWN))
+        self._rejects.setdefault(row, reject)
+
+    @property
+    def rejects(self) -> list[Reject]:
+        """In order."""
+        return [self._rejects[row] for row in sorted(self._rejects)]
+
+    def good(self) -> pa.Array:
+        """Which rows are left."""
+        import numpy as np
+        import pyarrow as pa
+
+        good = np.ones(self._rows, dtype=bool)
+        good[list(self._rejects)] = False
+        return pa.array(good)
+
+
+def printable(text: str, most: int) -> str:
+    """Its first characters, as any database takes them."""
+    return text[:most].encode("utf-8", "replace").decode().replace("\x00", "\\x00")
+
+
+def check(column: str, values: pa.Array, problems: Problems) -> None:
+    """Refuse the rows whose value of this column is out of bounds; `column` is one of the known ones."""
+    import pyarrow.compute as pc
+
+    if column in TEXTS:
+        values = _unicode(column, values, problems)
+    for row in pc.indices_nonzero(pc.fill_null(_suspects(column, values), True)).to_pylist():
+        value = _value(values, row)
+        if (reason := reason_against(column, value)) is not None:
+            problems.note(row, column, value, reason)
+
+
+def _suspects(column: str, values: pa.Array) -> pa.Array:
+    """A mask of the rows to look at; null where the value is, when a null must be looked at."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column in ("name", "queue"):
+        size = pc.binary_length(values)
+        blank = pc.equal(pc.binary_length(pc.utf8_trim_whitespace(values)), 0)
+        return pc.or_(pc.or_(pc.greater(size, MOST_NAME_BYTES), blank), pc.match_substring(values, "\x00"))
+    if column == "priority":
+        out = pc.or_(pc.less(values, PRIORITIES.start), pc.greater_equal(values, PRIORITIES.stop))
+    elif column == "weight":
+        weights = values.cast(pa.float64())
+        out = pc.invert(pc.and_(pc.greater_equal(weights, MIN_WEIGHT), pc.less_equal(weights, MAX_WEIGHT)))
+    elif column in ("fairness_key", "ordering_key", "unique_key"):
+        size = pc.binary_length(values)
+        out = pc.or_(pc.greater(size, MOST_KEY_BYTES), pc.match_substring(values, "\x00"))
+        if column != "fairness_key":
+            out = pc.or_(out, pc.equal(size, 0))
+    elif column == "context":
+        out = values.is_valid()
+    else:
+        out = pa.repeat(False, len(values))
+    return pc.fill_null(out, False)
+
+
+def _value(values: pa.Array, row: int) -> Any:
+    import pyarrow as pa
+
+    value = values[row].as_py()
+    return dict(value) if pa.types.is_map(values.type) and value is not None else value
+
+
+def _unicode(column: str, texts: pa.Array, problems: Problems) -> pa.Array:
+    """The same texts; those that are none refused, and something harmless in their place."""
+    import pyarrow as pa
+
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        values = texts.cast(pa.binary()).to_pylist()
+        for row, value in enumerate(values):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError as error:
+                problems.note(row, column, value, f"{column} {value!r}: not valid Unicode ({error.reason})")
+                values[row] = b"?"
+        return pa.array(values, pa.binary()).cast(pa.string())
+    return texts

@@ -1,0 +1,107 @@
+"""Which column of a DataFrame says what of a task, and the columns of a staged row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fairlead.errors import InvalidTask
+from fairlead.pipeline.bulk.options import BulkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MEANINGS = (
+    "name", "queue", "payload", "args", "priority", "fairness_key", "weight", "ordering_key", "unique_key", "run_at",
+    "context",
+)  # fmt: skip
+"""The columns that are known by their names."""
+
+TEXTS = ("name", "queue", "fairness_key", "ordering_key", "unique_key", "payload")
+
+
+def check(schema: pa.Schema, options: BulkOptions) -> None:
+    """Raises InvalidTask listing all that is wrong: columns that are unknown, missing, doubled or of another type."""
+    names = schema.names
+    meant = meanings(schema, options)
+    wrong = [f"column {name} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
+    wrong += [f"column {name} is missing (args_columns names it)" for name in options.args_columns if name not in names]
+    unknown = [name for name in names if name not in MEANINGS and name not in options.args_columns]
+    if unknown:
+        wrong.append(
+            f"unknown column {', '.join(unknown)}; known: {', '.join(MEANINGS)}, and what args_columns names as arguments"
+        )
+    for column, option, value in (("name", "task", options.task), ("queue", "queue", options.queue)):
+        if column not in meant and value is None:
+            wrong.append(f"column {column} is missing: add it, or give option {option}")
+    sources: list[str] = [source for source in ("payload", "args") if source in meant]
+    sources += ["args_columns"] if options.args_columns else []
+    if len(sources) > 1:
+        wrong.append(f"arguments are given twice, by {' and by '.join(sources)}: leave one out")
+    if options.submission_id is None and "unique_key" not in meant:
+        wrong.append("without option submission_id every row needs a unique_key, or a repeat would double its tasks")
+    for name in meant:
+        is_fit, fit = _types()[name]
+        if names.count(name) == 1 and not is_fit(schema.field(name).type):
+            wrong.append(f"column {name} has type {schema.field(name).type}: use {fit}")
+    if wrong:
+        raise InvalidTask(f"these columns do not fit a bulk submit: {'; '.join(wrong)}")
+
+
+def meanings(schema: pa.Schema, options: BulkOptions) -> list[str]:
+    """The columns that say something of the task. One that args_columns names is an argument and nothing else."""
+    return [name for name in MEANINGS if name in schema.names and name not in options.args_columns]
+
+
+def staged() -> pa.Schema:
+    """A row on its way: what will be its task, checked and encoded."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("ordinal", pa.int64(), False),
+            pa.field("id", pa.binary(16), False),
+            pa.field("partition", pa.int16(), False),
+            pa.field("priority", pa.int16(), False),
+            pa.field("weight", pa.float64(), False),
+            pa.field("keep_result", pa.bool_(), False),
+            pa.field("queue", pa.string(), False),
+            pa.field("name", pa.string(), False),
+            pa.field("fairness_key", pa.string(), False),
+            pa.field("ordering_key", pa.string()),
+            pa.field("unique_key", pa.string()),
+            pa.field("run_at", pa.int64()),
+            pa.field("context", pa.string()),
+            pa.field("payload_format", pa.string(), False),
+            pa.field("payload", pa.binary(), False),
+        ]
+    )
+
+
+def _types() -> dict[str, tuple[Callable[[pa.DataType], bool], str]]:
+    """For each known column: which types fit, and how to say so."""
+    from pyarrow import types as t
+
+    def is_text(given: pa.DataType) -> bool:
+        return bool(t.is_string(given) or t.is_large_string(given))
+
+    def is_object(given: pa.DataType) -> bool:
+        return bool(t.is_struct(given) or (t.is_map(given) and is_text(given.key_type)))
+
+    def is_number(given: pa.DataType) -> bool:
+        return bool(t.is_integer(given) or t.is_floating(given) or t.is_decimal(given))
+
+    def is_instant(given: pa.DataType) -> bool:
+        return bool(t.is_timestamp(given) and given.tz is not None)
+
+    def is_text_map(given: pa.DataType) -> bool:
+        return bool(t.is_map(given) and is_text(given.key_type) and is_text(given.item_type))
+
+    return {
+        **dict.fromkeys(TEXTS, (is_text, "string")),
+        "args": (is_object, "a struct or a map with strings as keys"),
+        "priority": (t.is_integer, "a whole number"),
+        "weight": (is_number, "a number"),
+        "run_at": (is_instant, "timestamp (an instant, not a local time)"),
+        "context": (is_text_map, "map<string,string>"),
+    }

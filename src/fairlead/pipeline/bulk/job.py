@@ -1,0 +1,137 @@
+"""A bulk submit from its opening to its end. Every step of it may fail, be repeated or be overtaken by another run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from fairlead.app import App
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.errors import StoreUnavailable
+from fairlead.pipeline.bulk import columns
+from fairlead.pipeline.bulk.ids import IdSpace
+from fairlead.pipeline.bulk.jobs import find, give_up
+from fairlead.pipeline.bulk.message import Message, Opened, Totals
+from fairlead.pipeline.bulk.options import BulkOptions
+from fairlead.pipeline.bulk.publish import Publisher
+from fairlead.pipeline.bulk.rows import Rows
+from fairlead.pipeline.bulk.stage import Encoded, Stage, stage_of
+from fairlead.pipeline.errors import RefusedRows
+from fairlead.ports.statements import Statement, Steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BulkJob", "Totals"]
+
+_MOST_TOLD = 5
+
+
+class BulkJob:
+    """One run of one submission. It may be pickled after `open` and used in many processes at once to stage.
+
+    `open`, then `stage` for each part, then `publish` with the messages of those parts that count; or `abort`.
+    """
+
+    def __init__(self, options: BulkOptions, epoch: str | None = None) -> None:
+        """`epoch`: of a run that has begun in another process; else this is a new run."""
+        self.options = options
+        self.epoch = epoch or uuid.uuid4().hex
+        self.submission_id = options.submission_id or f"unnamed/{self.epoch}"
+        self.opened: Opened | None = None
+
+    def open(self, schema: pa.Schema) -> str:
+        """Check the columns, and make the job this run's; answers its epoch. Doing so again changes nothing.
+
+        Afterwards `opened.needs_rows` says whether there is anything to stage. Raises InvalidTask listing what is wrong
+        with the columns, StoreUnavailable, SchemaMismatch.
+        """
+        columns.check(schema, self.options)
+        with self._connected() as (app, stage):
+            self.opened = app.store.database.run(self._open(app, stage))
+        return self.epoch
+
+    @property
+    def partitions(self) -> int:
+        """Of the queue that the options name. After `open`."""
+        assert self.opened is not None, "not opened"
+        return self.options.partitions_of(self.opened.registered, self.options.queue or "")
+
+    def stage(self, batches: Iterable[pa.RecordBatch], part: int) -> Message:
+        """Check, encode and stage the rows of one part (partition of the DataFrame), all or nothing.
+
+        Raises RefusedRows naming the first rows that do not fit (unless on_error is "quarantine"), Superseded.
+        """
+        opened = self.opened
+        assert opened is not None, "stage before open"
+        attempt = str(uuid.uuid4())
+        space = IdSpace.of(opened.opened_at, self.submission_id, self.epoch, part)
+        rows = Rows(self.options, opened.registered, space)
+        with self._connected() as (_, stage):
+            stage.write(opened, part, attempt, self._encoded(rows, batches, part))
+        return Message(
+            self.submission_id,
+            self.epoch,
+            part,
+            attempt,
+            rows.rows,
+            rows.rejected,
+            rows.bytes,
+            rows.is_keyed,
+            rows.queues,
+        )
+
+    def publish(self, messages: Sequence[Message]) -> Totals:
+        """Make the rows of these parts tasks, once; of a submission that is published already: only its totals.
+
+        Raises Superseded when another run has taken over, KeyTaken under on_conflict "error", StageLost.
+        """
+        with self._connected() as (app, stage):
+            job = Publisher(app, stage, self.options, self.submission_id, self.epoch).publish(messages)
+            with suppress(StoreUnavailable):  # it is published; the janitor drops what this does not
+                app.store.database.run(stage.drop(job.number, self.submission_id))
+        assert job.totals is not None
+        return job.totals
+
+    def abort(self) -> None:
+        """Give up this run: nothing of it is published. Another run of the submission starts anew."""
+        with self._connected() as (app, stage):
+            database = app.store.database
+            number = database.run(give_up(stage.sql, self.submission_id, self.epoch, SYSTEM_CLOCK.now()))
+            if number is not None:
+                database.run(stage.drop(number, self.submission_id))
+
+    def totals(self) -> Totals | None:
+        """What became of the submission, by whichever run; None while it is not published to its end."""
+        with self._connected() as (app, stage):
+            job = app.store.database.look(find(stage.sql, self.submission_id))
+        return job and job.totals
+
+    def _open(self, app: App, stage: Stage) -> Steps[Opened]:
+        now = SYSTEM_CLOCK.now()
+        yield Statement(stage.sql["open_job"], (self.submission_id, self.epoch, now, self.options.publish))
+        number, _, state, _, opened_at = (yield Statement(stage.sql["job"], (self.submission_id,)))[0][:5]
+        settings = yield from app.store.queue_settings()
+        registered = {queue: setting.partitions for queue, setting in settings.items()}
+        return Opened(number, self.submission_id, self.epoch, state, opened_at, registered)
+
+    def _encoded(self, rows: Rows, batches: Iterable[pa.RecordBatch], part: int) -> Iterator[Encoded]:
+        for batch in batches:
+            for encoded, rejects in rows.encode(batch):
+                if rejects and self.options.on_error == "fail":
+                    more = f"; and {len(rejects) - _MOST_TOLD:,} more" if len(rejects) > _MOST_TOLD else ""
+                    raise RefusedRows(
+                        f"bulk submit: {len(rejects):,} bad rows among the first {rows.rows + rows.rejected:,} of partition "
+                        f"{part}: {'; '.join(map(str, rejects[:_MOST_TOLD]))}{more}"
+                    )
+                yield encoded, rejects
+
+    @contextmanager
+    def _connected(self) -> Iterator[tuple[App, Stage]]:
+        app = App(self.options.url)
+        try:
+            yield app, stage_of(app.store, self.options.max_connections)
+        finally:
+            app.close()

@@ -1,0 +1,125 @@
+-- Statements of bulk submit on PostgreSQL. $1, $2 ... are the parameters in order; $1 is the submission_id where nothing else is
+-- said. What concerns jobs has the same names and parameters in sqlite.sql.
+
+-- name: open_job
+-- $2 epoch, $3 now, $4 atomic or chunked. A job that is being published keeps its parts; a committed one is left alone.
+INSERT INTO fairlead_bulk_jobs AS j (submission_id, epoch, state, publish, opened_at, touched_at)
+VALUES ($1, $2, 'open', $4, $3, $3)
+ON CONFLICT (submission_id) DO UPDATE
+   SET epoch = excluded.epoch, touched_at = excluded.touched_at,
+       opened_at = CASE WHEN j.epoch = excluded.epoch THEN j.opened_at ELSE excluded.opened_at END,
+       state = CASE WHEN j.state = 'publishing' THEN j.state ELSE 'open' END,
+       publish = CASE WHEN j.state = 'publishing' THEN j.publish ELSE excluded.publish END,
+       swept = j.swept AND j.state = 'publishing'
+ WHERE j.state <> 'committed'
+
+-- name: job
+SELECT number, epoch, state, publish, opened_at, parts, staged, published_through, inserted, duplicates, rejected
+  FROM fairlead_bulk_jobs WHERE submission_id = $1
+
+-- name: lock_job
+SELECT number, epoch, state, publish, opened_at, parts, staged, published_through, inserted, duplicates, rejected
+  FROM fairlead_bulk_jobs WHERE submission_id = $1 FOR UPDATE
+
+-- name: touch_job
+-- $2 epoch, $3 now. Answers a row while this run has not been superseded.
+UPDATE fairlead_bulk_jobs SET touched_at = $3 WHERE submission_id = $1 AND epoch = $2 RETURNING number
+
+-- name: begin_publishing
+-- $2 parts, $3 rows staged, $4 rows rejected, $5 now
+UPDATE fairlead_bulk_jobs SET state = 'publishing', parts = $2, staged = $3, rejected = $4, touched_at = $5
+ WHERE submission_id = $1
+
+-- name: advance
+-- $2 through which row, $3 inserted, $4 duplicates, $5 now
+UPDATE fairlead_bulk_jobs
+   SET published_through = $2, inserted = inserted + $3, duplicates = duplicates + $4, touched_at = $5,
+       state = CASE WHEN $2 = staged THEN 'committed' ELSE state END
+ WHERE submission_id = $1
+
+-- name: abort_job
+-- $2 epoch, $3 now
+UPDATE fairlead_bulk_jobs SET state = 'aborted', touched_at = $3
+ WHERE submission_id = $1 AND epoch = $2 AND state = 'open' RETURNING number
+
+-- name: backlog
+-- $1: JSON array of queues. How many of their tasks may run and have not been grabbed, counted up to $2.
+SELECT count(*)
+  FROM (SELECT 1 FROM fairlead_tasks
+         WHERE queue IN (SELECT json_array_elements_text($1::json)) AND state = 'SUBMITTED' LIMIT $2) AS found
+
+-- name: abandoned_jobs
+-- $1: untouched since; $2: the same for those whose chunks are half in
+SELECT submission_id, number FROM fairlead_bulk_jobs
+ WHERE NOT swept AND touched_at < CASE state WHEN 'publishing' THEN $2::bigint ELSE $1::bigint END
+ ORDER BY touched_at LIMIT 100
+   FOR UPDATE SKIP LOCKED
+
+-- name: sweep_job
+-- No run that is still alive may publish what is now deleted.
+UPDATE fairlead_bulk_jobs SET swept = true, epoch = '', state = CASE state WHEN 'open' THEN 'aborted' ELSE state END
+ WHERE submission_id = $1
+
+-- name: forget_jobs
+-- $1: untouched since
+DELETE FROM fairlead_bulk_jobs WHERE swept AND state <> 'publishing' AND touched_at < $1 RETURNING submission_id
+
+-- name: forget_rejects
+DELETE FROM fairlead_bulk_rejects WHERE submission_id = $1
+
+-- name: take_slot
+-- $1: a class of advisory locks, $2: how many slots there are. Answers the slot taken until this transaction ends, or nothing.
+SELECT slot FROM generate_series(1, $2) AS slot WHERE pg_try_advisory_xact_lock($1, slot) LIMIT 1
+
+-- name: insert_reject
+INSERT INTO fairlead_bulk_rejects (submission_id, attempt, part, ordinal, column_name, reason, value)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+
+-- name: publish_rejects
+-- $2: the attempts that are published
+UPDATE fairlead_bulk_rejects SET published = true WHERE submission_id = $1 AND attempt = ANY ($2::uuid[])
+
+-- name: claim_keys
+-- $1 job number, $2 attempts, $3 first and $4 last (not included) of each, $5 now. Sorted, so that two transactions that claim
+-- the same keys wait for each other instead of dead-locking; of rows with one key the first in order comes first.
+INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at)
+SELECT s.queue, s.unique_key, s.id, $5::bigint
+  FROM unnest($2::uuid[], $3::bigint[], $4::bigint[]) AS p (attempt, first, last)
+  JOIN fairlead_bulk_stage s ON s.job = $1 AND s.attempt = p.attempt AND s.ordinal >= p.first AND s.ordinal < p.last
+ WHERE s.unique_key IS NOT NULL
+ ORDER BY s.queue, s.unique_key, s.id
+ON CONFLICT DO NOTHING
+
+-- name: insert_piece
+-- $1 job number, $2 attempt, $3 first, $4 last (not included), $5 now. Tasks whose unique key, if any, was claimed for them.
+WITH given AS (
+    SELECT *, coalesce(run_at, $5) AS start_at, coalesce(run_at, $5) <= $5 AS is_due
+      FROM fairlead_bulk_stage s
+     WHERE job = $1 AND attempt = $2::text::uuid AND ordinal >= $3 AND ordinal < $4
+       AND (unique_key IS NULL
+            OR EXISTS (SELECT 1 FROM fairlead_unique_keys k
+                        WHERE k.queue = s.queue AND k.unique_key = s.unique_key AND k.task_id = s.id))
+     ORDER BY ordinal
+), inserted AS (
+    INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
+           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, wake_at, context, payload_format, payload,
+           order_at)
+    SELECT id, queue, partition, name, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, priority, fairness_key,
+           weight, ordering_key, unique_key, keep_result, $5, start_at, CASE WHEN is_due THEN $5 END,
+           CASE WHEN is_due THEN $5 END, CASE WHEN is_due THEN nextval('fairlead_ready_seq') END,
+           CASE WHEN NOT is_due THEN start_at END, context, payload_format, payload,
+           CASE WHEN ordering_key IS NOT NULL THEN start_at END
+      FROM given
+    RETURNING queue, partition, priority, ready_seq, wake_at
+)
+SELECT queue, partition, priority, min(ready_seq), min(wake_at), count(*) FROM inserted GROUP BY queue, partition, priority
+
+-- name: count_piece
+SELECT count(*) FROM fairlead_bulk_stage WHERE job = $1 AND attempt = $2::text::uuid AND ordinal >= $3 AND ordinal < $4
+
+-- name: drop_stage
+-- $1 job number
+DELETE FROM fairlead_bulk_stage WHERE job = $1
+
+-- name: drop_rejects
+DELETE FROM fairlead_bulk_rejects WHERE submission_id = $1 AND NOT published

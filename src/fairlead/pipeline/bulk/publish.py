@@ -1,0 +1,114 @@
+"""Publishing: staged rows become tasks, in one transaction or in chunks, each row once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlead.app import App
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.bulk.jobs import JobRow, lock, touch
+from fairlead.pipeline.bulk.message import KeyTaken, Message, joined, pieces
+from fairlead.pipeline.bulk.options import BulkOptions
+from fairlead.pipeline.bulk.stage import Stage
+from fairlead.ports.statements import Many, Statement, Steps
+from fairlead.ports.wake import Wake
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at a backlog that is too long for the next chunk."""
+
+
+class Publisher:
+    """Publishes for one run of one submission, while it has the store open."""
+
+    def __init__(self, app: App, stage: Stage, options: BulkOptions, submission_id: str, epoch: str) -> None:
+        self._app = app
+        self._stage = stage
+        self._options = options
+        self._submission_id = submission_id
+        self._epoch = epoch
+
+    def publish(self, messages: Sequence[Message]) -> JobRow:
+        """See `BulkJob.publish`; answers the job, committed."""
+        database = self._app.store.database
+        if self._options.publish == "atomic":
+            job, wake = database.run(self._begin_and_advance(messages))
+            self._app.channel.announce(wake)
+        else:
+            job = database.run(self._begin(messages))
+        # A job that an earlier run has begun to publish in chunks goes on in chunks.
+        while job.state != "committed":
+            self._wait_for_room(job)
+            job, wake = database.run(self._advance(self._options.rows_per_chunk))
+            self._app.channel.announce(wake)
+        return job
+
+    def _begin_and_advance(self, messages: Sequence[Message]) -> Steps[tuple[JobRow, Wake]]:
+        job = yield from self._begin(messages)
+        return (yield from self._advance(job.staged)) if job.publish == "atomic" else (job, Wake())
+
+    def _begin(self, messages: Sequence[Message]) -> Steps[JobRow]:
+        """From here on these parts are the job, whoever publishes them."""
+        job = yield from lock(self._stage.sql, self._submission_id, self._epoch)
+        if job.state != "open":
+            return job
+        ordered = sorted(messages, key=lambda message: message.part)
+        self._check(ordered)
+        rows, rejected = sum(m.rows for m in ordered), sum(m.rejected for m in ordered)
+        parts = msgspec.json.encode(ordered).decode()
+        now = SYSTEM_CLOCK.now()
+        yield Statement(self._stage.sql["begin_publishing"], (self._submission_id, parts, rows, rejected, now))
+        queues = {queue: count for message in ordered for queue, count in message.queues.items()}
+        yield Many(self._app.store.sql["register_queue"], sorted(queues.items()))
+        if rejected:
+            attempts = [(message.attempt, message.part) for message in ordered if message.rejected]
+            yield from self._stage.publish_rejects(self._submission_id, attempts)
+        return (yield from lock(self._stage.sql, self._submission_id, self._epoch))
+
+    def _check(self, messages: Sequence[Message]) -> None:
+        parts = [message.part for message in messages]
+        strange = {(m.submission_id, m.epoch) for m in messages} - {(self._submission_id, self._epoch)}
+        if strange or len(parts) != len(set(parts)):
+            raise ValueError(f"messages of other runs, or two of one part, cannot be published together: {messages}")
+
+    def _advance(self, most: int) -> Steps[tuple[JobRow, Wake]]:
+        """Publish the next rows, `most` of them."""
+        sql = self._stage.sql
+        job = yield from lock(sql, self._submission_id, self._epoch)
+        if job.state == "committed":
+            return job, Wake()
+        first, last = job.published_through, min(job.published_through + most, job.staged)
+        messages, now = job.messages, SYSTEM_CLOCK.now()
+        chunk = pieces(messages, first, last)
+        if any(message.is_keyed for message in messages) and chunk:
+            yield from self._stage.claim(job.number, chunk, now)
+        published = []
+        for piece in chunk:
+            published.append((yield from self._stage.insert(job.number, self._submission_id, piece, now)))
+        inserted = sum(done.inserted for done in published)
+        duplicates = last - first - inserted
+        if duplicates and self._options.on_conflict == "error":
+            raise KeyTaken(
+                f"submission {self._submission_id!r}: {duplicates:,} of {last:,} rows have unique keys that are taken, and "
+                "nothing was published; leave them out, or say on_conflict=ignore"
+            )
+        wake = joined([done.wake for done in published])
+        if not wake.is_empty:
+            yield from self._app.store.announce(wake)
+        yield Statement(sql["advance"], (self._submission_id, last, inserted, duplicates, now))
+        return (yield from lock(sql, self._submission_id, self._epoch)), wake
+
+    def _wait_for_room(self, job: JobRow) -> None:
+        """Until the queues of the job have fewer tasks to run than max_backlog. Raises Superseded."""
+        most = self._options.max_backlog
+        queues = sorted({queue for message in job.messages for queue in message.queues})
+        while most is not None and self._app.store.database.run(self._backlog(queues, most)) >= most:
+            time.sleep(LOOK_EVERY)
+
+    def _backlog(self, queues: Sequence[str], most: int) -> Steps[int]:
+        yield from touch(self._stage.sql, self._submission_id, self._epoch, SYSTEM_CLOCK.now())
+        names = msgspec.json.encode(queues).decode()
+        count: int = (yield Statement(self._stage.sql["backlog"], (names, most)))[0][0]
+        return count

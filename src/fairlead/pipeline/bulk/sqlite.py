@@ -1,0 +1,133 @@
+"""The stage of bulk submit on SQLite: one Arrow file for each attempt, in a folder beside the database.
+
+The database has one writer at a time, so those who stage leave it alone; whoever publishes reads the files. All of them
+must see the same file system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.core.ids import id_text
+from fairlead.model import NewTask
+from fairlead.pipeline.bulk.columns import staged
+from fairlead.pipeline.bulk.jobs import touch
+from fairlead.pipeline.bulk.message import Opened, Piece, Published, StageLost, joined
+from fairlead.pipeline.bulk.stage import Encoded
+from fairlead.pipeline.lake import durable
+from fairlead.ports.statements import Many, Steps
+from fairlead.stores.sql_file import load
+from fairlead.stores.sql_store import SqlTaskStore
+from fairlead.stores.sqlite_database import SqliteDatabase
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_AT_ONCE = 10_000
+_REJECTS = "rejects"  # JSON, beside the batch among whose rows they were
+
+
+class SqliteStage:
+    """See `fairlead.pipeline.bulk.stage.Stage`."""
+
+    def __init__(self, store: SqlTaskStore) -> None:
+        assert isinstance(store.database, SqliteDatabase)
+        self._store = store
+        self._folder = store.database.path.resolve().with_name(f"{store.database.path.name}-bulk")
+        self.sql = load("sqlite.sql", __package__)
+
+    def write(self, job: Opened, part: int, attempt: str, encoded: Iterable[Encoded]) -> None:
+        def fill(path: Path) -> None:
+            import pyarrow as pa
+
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, staged()) as writer:
+                for batch, rejects in encoded:
+                    writer.write_batch(batch, custom_metadata={_REJECTS: msgspec.json.encode(rejects)})
+
+        durable.write(durable.folder(self._folder_of(job.submission_id)) / f"{attempt}.arrow", fill)
+        self._store.database.run(touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now()))
+
+    def claim(self, job: int, pieces: Sequence[Piece], now: int) -> Steps[None]:
+        return  # done as the tasks are inserted: nobody else writes meanwhile
+        yield
+
+    def insert(self, job: int, submission_id: str, piece: Piece, now: int) -> Steps[Published]:
+        inserted = 0
+        wakes = []
+        for batch in self._read(submission_id, piece):
+            submitted, wake = yield from self._store.submission(_tasks(batch, now))
+            inserted += sum(is_new for _, is_new in submitted)
+            wakes.append(wake)
+        return Published(inserted, joined(wakes))
+
+    def publish_rejects(self, submission_id: str, attempts: Sequence[tuple[str, int]]) -> Steps[None]:
+        for attempt, part in attempts:
+            with self._open(submission_id, attempt) as reader:
+                for number in range(reader.num_record_batches):
+                    metadata = reader.get_batch_with_custom_metadata(number).custom_metadata
+                    rejects = msgspec.json.decode(metadata[_REJECTS])
+                    yield Many(
+                        self.sql["insert_reject"], [(submission_id, attempt, part, *reject) for reject in rejects]
+                    )
+
+    def drop(self, job: int, submission_id: str) -> Steps[None]:
+        shutil.rmtree(self._folder_of(submission_id), ignore_errors=True)
+        return
+        yield
+
+    def _folder_of(self, submission_id: str) -> Path:
+        return self._folder / hashlib.sha256(submission_id.encode()).hexdigest()
+
+    def _read(self, submission_id: str, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Its rows, in batches. Raises StageLost unless all are there."""
+        start = 0
+        with self._open(submission_id, piece.attempt) as reader:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                first, last = max(piece.first - start, 0), min(piece.last - start, batch.num_rows)
+                start += batch.num_rows
+                for at in range(first, last, _ROWS_AT_ONCE):
+                    yield batch.slice(at, min(_ROWS_AT_ONCE, last - at))
+        if start < piece.last:
+            raise StageLost(f"submission {submission_id!r}: attempt {piece.attempt} has {start} rows, not {piece.last}")
+
+    @contextmanager
+    def _open(self, submission_id: str, attempt: str) -> Iterator[pa.RecordBatchFileReader]:
+        """What an attempt has staged. Raises StageLost when that is not there, or not whole."""
+        import pyarrow as pa
+
+        path = self._folder_of(submission_id) / f"{attempt}.arrow"
+        try:
+            with pa.memory_map(str(path)) as file:
+                yield pa.ipc.open_file(file)
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise StageLost(
+                f"submission {submission_id!r}: what was staged is not there, or not whole: {error}"
+            ) from error
+
+
+def _tasks(batch: pa.RecordBatch, now: int) -> list[NewTask]:
+    """The rows as new tasks, submitted now."""
+    column = batch.to_pydict()
+    return [
+        NewTask(
+            id_text(int.from_bytes(id)), queue, partition, name, payload, payload_format, priority, fairness_key, weight,
+            ordering_key, unique_key, now if run_at is None else run_at, now, keep_result, context,
+        )
+        for (id, queue, partition, name, payload, payload_format, priority, fairness_key, weight, ordering_key, unique_key,
+             run_at, keep_result, context) in zip(*(column[name] for name in _TASK_COLUMNS), strict=True)
+    ]  # fmt: skip
+
+
+_TASK_COLUMNS = (
+    "id", "queue", "partition", "name", "payload", "payload_format", "priority", "fairness_key", "weight", "ordering_key",
+    "unique_key", "run_at", "keep_result", "context",
+)  # fmt: skip

@@ -1,0 +1,72 @@
+-- Statements of bulk submit on SQLite. ?1, ?2 ... are the parameters in order; ?1 is the submission_id where nothing else is said.
+-- Names and parameters are those of postgres.sql; what is staged lies in files.
+
+-- name: open_job
+-- ?2 epoch, ?3 now, ?4 atomic or chunked. A job that is being published keeps its parts; a committed one is left alone.
+INSERT INTO fairlead_bulk_jobs AS j (submission_id, epoch, state, publish, opened_at, touched_at)
+VALUES (?1, ?2, 'open', ?4, ?3, ?3)
+ON CONFLICT (submission_id) DO UPDATE
+   SET epoch = excluded.epoch, touched_at = excluded.touched_at,
+       opened_at = CASE WHEN j.epoch = excluded.epoch THEN j.opened_at ELSE excluded.opened_at END,
+       state = CASE WHEN j.state = 'publishing' THEN j.state ELSE 'open' END,
+       publish = CASE WHEN j.state = 'publishing' THEN j.publish ELSE excluded.publish END,
+       swept = j.swept AND j.state = 'publishing'
+ WHERE j.state <> 'committed'
+
+-- name: job
+SELECT number, epoch, state, publish, opened_at, parts, staged, published_through, inserted, duplicates, rejected
+  FROM fairlead_bulk_jobs WHERE submission_id = ?1
+
+-- name: lock_job
+-- The transaction is the only writer.
+SELECT number, epoch, state, publish, opened_at, parts, staged, published_through, inserted, duplicates, rejected
+  FROM fairlead_bulk_jobs WHERE submission_id = ?1
+
+-- name: touch_job
+-- ?2 epoch, ?3 now. Answers a row while this run has not been superseded.
+UPDATE fairlead_bulk_jobs SET touched_at = ?3 WHERE submission_id = ?1 AND epoch = ?2 RETURNING number
+
+-- name: begin_publishing
+-- ?2 parts, ?3 rows staged, ?4 rows rejected, ?5 now
+UPDATE fairlead_bulk_jobs SET state = 'publishing', parts = ?2, staged = ?3, rejected = ?4, touched_at = ?5
+ WHERE submission_id = ?1
+
+-- name: advance
+-- ?2 through which row, ?3 inserted, ?4 duplicates, ?5 now
+UPDATE fairlead_bulk_jobs
+   SET published_through = ?2, inserted = inserted + ?3, duplicates = duplicates + ?4, touched_at = ?5,
+       state = CASE WHEN ?2 = staged THEN 'committed' ELSE state END
+ WHERE submission_id = ?1
+
+-- name: abort_job
+-- ?2 epoch, ?3 now
+UPDATE fairlead_bulk_jobs SET state = 'aborted', touched_at = ?3
+ WHERE submission_id = ?1 AND epoch = ?2 AND state = 'open' RETURNING number
+
+-- name: backlog
+-- ?1: JSON array of queues. How many of their tasks may run and have not been grabbed, counted up to ?2.
+SELECT count(*)
+  FROM (SELECT 1 FROM fairlead_tasks
+         WHERE queue IN (SELECT value FROM json_each(?1)) AND state = 'SUBMITTED' LIMIT ?2)
+
+-- name: abandoned_jobs
+-- ?1: untouched since; ?2: the same for those whose chunks are half in
+SELECT submission_id, number FROM fairlead_bulk_jobs
+ WHERE NOT swept AND touched_at < CASE state WHEN 'publishing' THEN ?2 ELSE ?1 END
+ ORDER BY touched_at LIMIT 100
+
+-- name: sweep_job
+-- No run that is still alive may publish what is now deleted.
+UPDATE fairlead_bulk_jobs SET swept = true, epoch = '', state = CASE state WHEN 'open' THEN 'aborted' ELSE state END
+ WHERE submission_id = ?1
+
+-- name: forget_jobs
+-- ?1: untouched since
+DELETE FROM fairlead_bulk_jobs WHERE swept AND state <> 'publishing' AND touched_at < ?1 RETURNING submission_id
+
+-- name: forget_rejects
+DELETE FROM fairlead_bulk_rejects WHERE submission_id = ?1
+
+-- name: insert_reject
+INSERT INTO fairlead_bulk_rejects (submission_id, attempt, part, ordinal, column_name, reason, value, published)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, true)

@@ -1,0 +1,191 @@
+"""The exporter: finished attempts, and what else happened to tasks, from a store into the lake, exactly once.
+
+The lake's manifest is the one truth: it lists the new files and moves the cursor in the same act (pipeline.md, section 6).
+Killed before, the files do not count and are swept up later; killed after, the next round goes on behind them; two
+exporters at once: the second is refused. Only then is the store told how far it was read, which lets it clean.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import count, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from fairlead.clock import Clock
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
+from fairlead.pipeline.history_rows import fingerprint as fingerprint
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.manifest import Manifest
+from fairlead.pipeline.lake.table import LakeTable
+from fairlead.ports.history import START, Feed, HistoryStore, Place
+from fairlead.ports.statements import Row, Steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("fairlead.export")
+
+ROWS = 50_000
+"""At most in one file of bronze before it is compacted."""
+
+FIRST_GENERATION = "0"
+"""Of a partition's files until they are compacted."""
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What a round has moved."""
+
+    attempts: int
+    events: int
+    files: int
+    seconds: float
+    more: bool = False
+    """It ended after the batches it was asked for, and there is more."""
+
+
+class Exporter:
+    """Moves what is settled; any number of them may run on one store and one lake."""
+
+    def __init__(self, history: HistoryStore, lake: Lake, clock: Clock, rows: int = ROWS) -> None:
+        self._history = history
+        self._look = history.database.look
+        self._clock = clock
+        self._rows = rows
+        self._attempts, self._events = lake.table(ATTEMPTS), lake.table(EVENTS)
+        self._readers = {"attempts": lake.reader, "events": f"{lake.reader}/events"}
+
+    def round(self, tell: Callable[[int], None] = lambda rows: None, batches: int | None = None) -> Exported:
+        """Export everything that is settled by now, or at most so many batches of each feed; `tell` hears of each batch, in
+        rows. Raises StoreUnavailable, BrokenLake, and CheckFailed when the store is not the one that was exported."""
+        started = time.monotonic()
+        store_id = self._look(self._history.store_id())
+        feeds = self._feeds(store_id)
+        # Registered before the first row is read: from here on nothing is cleaned that is not in the lake.
+        self._register(store_id)
+        moved: Counter[str] = Counter()
+        more = False
+        for feed in feeds:
+            for _ in islice(count(), batches):
+                rows, files = self._batch(feed, store_id)
+                moved.update({feed.name: rows, "files": files})
+                tell(rows)
+                if rows < self._rows:
+                    break
+            else:
+                more = True
+        attempts, events, files = moved["attempts"], moved["events"] + moved["submitted"], moved["files"]
+        if attempts or events:
+            log.info("history exported", extra={"attempts": attempts, "events": events, "files": files})
+        return Exported(attempts, events, files, round(time.monotonic() - started, 3), more)
+
+    def behind(self) -> int:
+        """How many attempts are settled and not exported yet."""
+        store_id = self._look(self._history.store_id())
+        until: Place = self._look(self._history.horizon())
+        last = Place(until.xid, until.seq - 1)
+        cursor = exported_to(self._attempts.manifests.newest(), store_id)
+        return int(self._look(self._history.attempts_between(cursor, last)).rows)
+
+    def _register(self, store_id: str) -> None:
+        name, attempts = self._readers["attempts"], self._attempts.manifests
+        before = exported_to(attempts.newest(), store_id)
+        reader = next((each for each in self._look(self._history.readers()) if each.name == name), None)
+        cursor = exported_to(attempts.newest(), store_id)
+        self._note("attempts", cursor)
+        self._note("events", START)
+        # What was exported before the store forgot us may be cleaned there by now: comparing begins behind it.
+        is_forgotten = reader is None and before > START
+        # A manifest that was taken away takes the cursor back: what is exported again is compared again.
+        went_back = reader is not None and reader.checked is not None and reader.checked > cursor
+        if is_forgotten or went_back:
+            place = min(before, cursor)
+            log.warning("comparing begins anew", extra={"reader": name, "place": str(place)})
+            self._history.database.run(self._history.checked(name, place, self._clock.now()))
+
+    def _horizon(self, feed: Feed, table: LakeTable, store_id: str) -> Place:
+        text = table.manifests.newest().cursors.get(f"{store_id}/{feed}")
+        horizon: Place = self._look(self._history.horizon(feed))
+        if text is not None and Place.of(text) >= horizon:
+            raise CheckFailed(
+                f"the lake has {feed} up to {text}, and this store only up to {horizon}: the store was restored from a backup, "
+                "or moved to another server. Give it another store_id in its table fairlead_store: it then counts as a new one"
+            )
+        return horizon
+
+    def _feeds(self, store_id: str) -> list[_Feed]:
+        history, limit = self._history, self._rows
+        settled = self._horizon("attempts", self._attempts, store_id)
+        told = self._horizon("events", self._events, store_id)
+        return [
+            _Feed(
+                "attempts",
+                self._attempts,
+                lambda cursor: history.attempts(_place(cursor), settled, limit),
+                lambda row: str(Place(*row[:2])),
+                attempts_table,
+            ),
+            _Feed(
+                "events",
+                self._events,
+                lambda cursor: history.events(_place(cursor), told, limit),
+                lambda row: str(Place(*row[:2])),
+                events_table,
+            ),
+            _Feed(
+                "submitted",
+                self._events,
+                lambda cursor: history.submitted(cursor or "", self._clock.now(), limit),
+                lambda row: str(row[0]),
+                submitted_table,
+            ),
+        ]
+
+    def _batch(self, feed: _Feed, store_id: str) -> tuple[int, int]:
+        """Move the next rows of a feed; answers how many, into how many files."""
+        cursor = f"{store_id}/{feed.name}"
+        while True:
+            before = feed.table.manifests.newest().cursors.get(cursor)
+            rows = self._look(feed.read(before))
+            if not rows:
+                return 0, 0
+            first, last = feed.place_of(rows[0]), feed.place_of(rows[-1])
+            # No two exporters ever write one name: of two that read the same range, one has files that count.
+            name = f"{store_id}-{feed.name}-{first}-{last}-{uuid.uuid4().hex[:8]}.parquet"
+            written = feed.table.write(feed.as_table(store_id, rows, self._clock.now()), FIRST_GENERATION, name)
+            if feed.table.append(written, {cursor: (before, last)}, self._clock.now()) is not None:
+                if feed.name in self._readers:
+                    self._note(feed.name, Place.of(last))
+                return len(rows), len(written)
+
+    def _note(self, feed: str, place: Place) -> None:
+        kind = "lake" if feed == "attempts" else feed
+        self._history.database.run(self._history.advance(self._readers[feed], kind, place, self._clock.now()))
+
+
+class _Feed(NamedTuple):
+    """Rows of the store that follow each other."""
+
+    name: str
+    table: LakeTable
+    read: Callable[[str | None], Steps[Sequence[Row]]]
+    """The next ones behind a cursor."""
+    place_of: Callable[[Row], str]
+    """The cursor behind a row."""
+    as_table: Callable[[str, Sequence[Row], int], pa.Table]
+
+
+def exported_to(attempts: Manifest, store_id: str) -> Place:
+    """The last attempt of the store that is in the lake."""
+    return _place(attempts.cursors.get(f"{store_id}/attempts"))
+
+
+def _place(cursor: str | None) -> Place:
+    return START if cursor is None else Place.of(cursor)

@@ -1,0 +1,21 @@
+"""Gold: one table for each question about who got what and how it went; pure functions of frames that cover whole days."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+"""Seconds."""
+
+WINDOWS = (MINUTE, HOUR, DAY)
+"""Window sizes. A day is a whole number of each, so that a window never reaches over midnight (UTC)."""
+
+ALL = "*"
+"""All queues, names or keys together."""
+
+
+def window_start(instant: Column, window_s: int) -> Column:
+    """The start of the window an instant lies in; windows of `window_s` seconds are counted from 1970."""
+    seconds = F.unix_seconds(instant)
+    return F.timestamp_seconds(seconds - F.pmod(seconds, F.lit(window_s)))

@@ -1,0 +1,105 @@
+"""What failed, how often, what it cost and when it was over: one row for each kind of error in an hour."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from fairlead.pipeline.gold import HOUR, window_start
+from fairlead.pipeline.gold.measures import elapsed_us, has_failed, is_run
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+
+FAILURES = Table(
+    "gold.failures",
+    "runs that failed, by hour and kind of error",
+    key=("hour", "queue", "name", "error_fp"),
+    instant="hour",
+    by="date",
+    columns=(
+        Column("hour", "timestamp", "the hour of finished_at"),
+        Column("queue", "string", "the queue"),
+        Column("name", "string", "the task's name"),
+        Column("error_fp", "bigint", "fingerprint of alike errors; of a run without an error, CRC-32 of its outcome"),
+        Column("n", "bigint", "failed runs with this error"),
+        Column("tasks", "bigint", "tasks they belong to"),
+        Column(
+            "retry_amplification", "double", "all runs of this queue and name in the hour / their tasks; 1: no retries"
+        ),
+        Column("wasted_us", "bigint", "worker time spent on the failed runs"),
+        Column("error_type", "string", "class of the earliest error, or the outcome"),
+        Column("error_text", "string", "text of the earliest error", nullable=True),
+        Column("first_seen", "timestamp", "finished_at of the first of them"),
+        Column("last_seen", "timestamp", "finished_at of the last of them"),
+        Column(
+            "recovered_at",
+            "timestamp",
+            "when a run of this queue and name first succeeded in the same hour after last_seen",
+            nullable=True,
+        ),
+        Column(
+            "storm",
+            "boolean",
+            "at least 100 of them, and more than half of all runs of this queue and name in the hour",
+        ),
+        WRITTEN_UNDER,
+    ),
+)
+
+STORM_FROM = 100
+"""Failed runs of one kind in an hour that make a storm, if they are also the greater half of the runs."""
+
+_WORK = ["hour", "queue", "name"]
+
+
+def failures(attempts: DataFrame) -> DataFrame:
+    """FAILURES of sound rows of bronze.attempts, of whole hours."""
+    runs = attempts.filter(is_run()).withColumn("hour", window_start(F.col("finished_at"), HOUR))
+    return (
+        _errors(runs)
+        .transform(_with_recovery, runs)
+        .join(_all_runs(runs), on=_WORK, how="inner")
+        .withColumn("retry_amplification", F.col("all_n") / F.col("all_tasks"))
+        .withColumn("storm", (F.col("n") >= STORM_FROM) & (2 * F.col("n") > F.col("all_n")))
+        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
+        .select(*FAILURES.column_names)
+    )
+
+
+def _errors(runs: DataFrame) -> DataFrame:
+    outcome_fp = F.crc32(F.col("outcome"))
+    run_us = F.coalesce(elapsed_us("started_at", "finished_at"), F.lit(0))
+    example = F.struct("finished_at", "task_id", F.coalesce("error_type", "outcome").alias("type"), "error_text")
+    return (
+        runs.filter(has_failed())
+        .groupBy(*_WORK, F.coalesce("error_fp", outcome_fp).alias("error_fp"))
+        .agg(
+            F.count("task_id").alias("n"),
+            F.count_distinct("store_id", "task_id").alias("tasks"),
+            F.sum(run_us).alias("wasted_us"),
+            F.min(example).alias("earliest"),
+            F.max("finished_at").alias("last_seen"),
+        )
+        .withColumn("error_type", F.col("earliest.type"))
+        .withColumn("error_text", F.col("earliest.error_text"))
+        .withColumn("first_seen", F.col("earliest.finished_at"))
+        .drop("earliest")
+    )
+
+
+def _with_recovery(errors: DataFrame, runs: DataFrame) -> DataFrame:
+    good = runs.filter(F.col("outcome") == "done").select(*_WORK, F.col("finished_at").alias("good_at"))
+    # One sort of both, instead of a join of every error with every good run after it. Backwards, for a running minimum.
+    instant = F.unix_micros(F.coalesce("good_at", "last_seen"))
+    later = Window.partitionBy(*_WORK).orderBy(instant.desc()).rangeBetween(Window.unboundedPreceding, -1)
+    return (
+        errors.unionByName(good, allowMissingColumns=True)
+        .withColumn("recovered_at", F.min("good_at").over(later))
+        .filter(F.col("good_at").isNull())
+    )
+
+
+def _all_runs(runs: DataFrame) -> DataFrame:
+    # A task that was done at its first run has no other row: only the rest needs to be looked through for equals.
+    single = (F.col("attempt") == 1) & (F.col("next_state") == "DONE")
+    tasks = F.count_if(single) + F.count_distinct(F.when(~single, F.col("task_id")), F.col("store_id"))
+    return runs.groupBy(*_WORK).agg(F.count("task_id").alias("all_n"), tasks.alias("all_tasks"))

@@ -1,0 +1,159 @@
+"""How fair a queue was in each window, to the keys that had work waiting all through it."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from fairlead.pipeline.gold import DAY, MINUTE, window_start
+from fairlead.pipeline.gold.starvation import starved
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+
+FAIRNESS = Table(
+    "gold.fairness",
+    "how evenly a queue served its keys in a window; 'backlogged keys' had tasks waiting at every instant of it",
+    key=("window_start", "window_s", "queue"),
+    instant="window_start",
+    by="date",
+    columns=(
+        Column("window_start", "timestamp", "start of the window"),
+        Column("window_s", "int", "its length in seconds: 60, 3600 or 86400"),
+        Column("queue", "string", "the queue"),
+        Column(
+            "jain",
+            "double",
+            "Jain's index of busy_us / entitled_us over the backlogged keys entitled to anything, 1/n (one has all) to 1 "
+            "(even); null: fewer than 2",
+            nullable=True,
+        ),
+        Column("n_keys", "int", "backlogged keys"),
+        Column(
+            "max_min_ratio",
+            "double",
+            "greatest busy_us / entitled_us over the least, of the same keys; null: fewer than 2, or one got nothing",
+            nullable=True,
+        ),
+        Column("max_lag_us", "bigint", "greatest lag_us of any key of the queue"),
+        Column("max_lag_key", "string", "whose it is"),
+        Column(
+            "sfq_gap",
+            "double",
+            "greatest less least busy_us / weight of backlogged keys; null: fewer than 2",
+            nullable=True,
+        ),
+        Column(
+            "sfq_bound",
+            "double",
+            "what start-time fair queueing by worker time would allow: the two largest longest run / weight, added; "
+            "a key's longest run is that of the day",
+            nullable=True,
+        ),
+        Column("bound_ok", "boolean", "sfq_gap <= sfq_bound", nullable=True),
+        Column(
+            "grab_gap",
+            "double",
+            "greatest less least grabs / weight of backlogged keys; null: fewer than 2",
+            nullable=True,
+        ),
+        Column("grab_bound", "double", "the same bound for counts: the two largest 1 / weight, added", nullable=True),
+        Column(
+            "starved_keys",
+            "int",
+            "keys with tasks waiting and none grabbed for the longer of a minute and 10 x the queue's median pickup",
+        ),
+        Column(
+            "noisy_key", "string", "the key with noisy_score; null: no key had a tenth of the service", nullable=True
+        ),
+        Column("noisy_score", "double", "greatest share of service / share of entitlement", nullable=True),
+        WRITTEN_UNDER,
+    ),
+)
+
+NOISY_FROM = 0.1
+"""Least share of the service that makes a key a noisy neighbour."""
+
+_KEY = ["window_start", "queue", "fairness_key"]
+
+
+def fairness(share: DataFrame, service: DataFrame, backlog: DataFrame, pickups: DataFrame, window_s: int) -> DataFrame:
+    """FAIRNESS in windows of `window_s` seconds, from gold.tenant_share (rows of other windows are left out),
+    silver.service and silver.backlog of the same whole days, and `pickups`: (queue, pickup_p50_us), the median pickup."""
+    return (
+        share.filter(F.col("window_s") == window_s)
+        .join(_waited(backlog, window_s), on=_KEY, how="left")
+        .join(starved(backlog, pickups, window_s), on=_KEY, how="left")
+        .withColumn("day", window_start(F.col("window_start"), DAY))
+        .join(_longest(service), on=["day", "queue", "fairness_key"], how="left")
+        .transform(_by_queue)
+        .withColumn("window_s", F.lit(window_s))
+        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
+        .select(*FAIRNESS.column_names)
+    )
+
+
+def _waited(backlog: DataFrame, window_s: int) -> DataFrame:
+    all_minute = (F.col("depth_min") > 0) | (F.col("backlogged_us") >= MINUTE * 1_000_000)
+    return (
+        backlog.groupBy(window_start(F.col("minute"), window_s).alias("window_start"), "queue", "fairness_key")
+        .agg(F.count_if(all_minute).alias("minutes"), F.sum("grabbed").alias("grabbed"))
+        .withColumn("throughout", F.col("minutes") == window_s // MINUTE)
+        .drop("minutes")
+    )
+
+
+def _longest(service: DataFrame) -> DataFrame:
+    # Of the day, not of the window: the bound holds for the longest run a key may have, also while it waits for its turn.
+    return service.groupBy(window_start(F.col("window_start"), DAY).alias("day"), "queue", "fairness_key").agg(
+        F.max("longest_run_us").alias("longest_run_us")
+    )
+
+
+def _by_queue(keys: DataFrame) -> DataFrame:
+    per_weight_us = F.col("busy_us") / F.col("weight")
+    longest_us = F.coalesce(F.col("longest_run_us"), F.lit(0)) / F.col("weight")
+    loud = (F.col("share") >= NOISY_FROM) & (F.col("entitled_us") > 0)
+    per_entitlement = F.struct(F.try_divide(F.col("share"), F.col("entitled_us")).alias("score"), "fairness_key")
+    noisiest = F.max(F.when(loud, per_entitlement))
+    return (
+        keys.withColumn("got", _backlogged(F.try_divide(F.col("busy_us"), F.col("entitled_us"))))
+        .groupBy("window_start", "queue")
+        .agg(
+            _jain().alias("jain"),
+            F.count_if("throughout").cast("int").alias("n_keys"),
+            F.when(F.count("got") >= 2, F.try_divide(F.max("got"), F.min("got"))).alias("max_min_ratio"),
+            F.max(F.struct("lag_us", "fairness_key")).alias("most_behind"),
+            _spread(per_weight_us).alias("sfq_gap"),
+            _two_largest(longest_us).alias("sfq_bound"),
+            _spread(F.col("grabbed") / F.col("weight")).alias("grab_gap"),
+            _two_largest(1 / F.col("weight")).alias("grab_bound"),
+            F.count_if("starved").cast("int").alias("starved_keys"),
+            noisiest["fairness_key"].alias("noisy_key"),
+            (noisiest["score"] * F.sum("entitled_us")).alias("noisy_score"),
+        )
+        .withColumn("max_lag_us", F.col("most_behind.lag_us"))
+        .withColumn("max_lag_key", F.col("most_behind.fairness_key"))
+        .withColumn("bound_ok", F.col("sfq_gap") <= F.col("sfq_bound"))
+    )
+
+
+def _backlogged(value: Expression) -> Expression:
+    return F.when(F.col("throughout"), value)
+
+
+def _jain() -> Expression:
+    """Jain, Chiu and Hawe 1984: (sum x)^2 / (n sum x^2); 1 when all got nothing."""
+    got = F.col("got")
+    index = F.try_divide(F.sum(got) * F.sum(got), F.count(got) * F.sum(got * got))
+    # Rounding may lift an even split just above 1.
+    return F.when(F.count(got) >= 2, F.least(F.coalesce(index, F.lit(1.0)), F.lit(1.0)))
+
+
+def _spread(value: Expression) -> Expression:
+    value = _backlogged(value)
+    return F.when(F.count(value) >= 2, F.max(value) - F.min(value))
+
+
+def _two_largest(value: Expression) -> Expression:
+    largest = F.sort_array(F.collect_list(_backlogged(value)), asc=False)
+    return F.get(largest, F.lit(0)) + F.get(largest, F.lit(1))

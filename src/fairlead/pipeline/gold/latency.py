@@ -1,0 +1,137 @@
+"""How long things took: counts in logarithmic buckets, which add up over any time and key, and percentiles from them."""
+
+from __future__ import annotations
+
+from math import log
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from fairlead.pipeline.gold import ALL, HOUR, window_start
+from fairlead.pipeline.gold.measures import measures
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+
+GROWTH = 1.02
+"""Each bucket ends at this multiple of the one before: its middle is within (1.02 - 1) / (1.02 + 1) < 1 % of all in it."""
+
+ERROR_BOUND = 0.01
+
+_GROUP = (
+    Column("queue", "string", "the queue"),
+    Column("name", "string", "the task's name"),
+    Column("fairness_key", "string", "the key, or '*': all keys together (a key that is itself called '*' has no row)"),
+    Column("measure", "string", "pickup, run, e2e or retry_delay; see gold/measures.py"),
+)
+
+LATENCY_HIST = Table(
+    "gold.latency_hist",
+    "how many attempts took how long, in buckets of 2 %: bucket b holds 1.02^(b-1) < microseconds <= 1.02^b, bucket 0 also 0",
+    key=("hour", "queue", "name", "fairness_key", "measure", "bucket"),
+    instant="hour",
+    by="date",
+    columns=(
+        Column("hour", "timestamp", "the hour of finished_at"),
+        *_GROUP,
+        Column("bucket", "int", "ceil(ln(max(microseconds, 1)) / ln 1.02)"),
+        Column("n", "bigint", "attempts in the bucket"),
+        Column("max_us", "bigint", "the greatest value in it"),
+        WRITTEN_UNDER,
+    ),
+)
+
+LATENCY = Table(
+    "gold.latency",
+    "percentiles of how long attempts took; p50 is a value that half of them do not exceed (nearest rank)",
+    key=("window_start", "window_s", "queue", "name", "fairness_key", "measure"),
+    instant="window_start",
+    by="date",
+    columns=(
+        Column("window_start", "timestamp", "start of the window that finished_at lies in"),
+        Column("window_s", "int", "its length in seconds: 3600 or 86400"),
+        *_GROUP,
+        Column("n", "bigint", "attempts"),
+        Column("p50", "double", "microseconds"),
+        Column("p90", "double", "microseconds"),
+        Column("p99", "double", "microseconds"),
+        Column("p999", "double", "microseconds"),
+        Column("max_us", "bigint", "the greatest value, exactly"),
+        Column("error_bound", "double", "relative error of the percentiles at most; below 100 us, 1 us at most"),
+        WRITTEN_UNDER,
+    ),
+)
+
+_PER_MILLE = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
+
+
+def latency_hist(attempts: DataFrame) -> DataFrame:
+    """LATENCY_HIST of sound rows of bronze.attempts."""
+    of_name = ["hour", "queue", "name"]
+    runs = attempts.select(
+        window_start(F.col("finished_at"), HOUR).alias("hour"),
+        "queue",
+        "name",
+        "fairness_key",
+        *(us.alias(measure) for measure, us in measures().items()),
+    )
+    # Counts by key are hardly fewer than the runs: moving a run once is cheaper than moving each of its counts. Counts of all
+    # keys are few: they are made where the runs are.
+    by_key = _counts(runs.repartition(*of_name, "fairness_key"), *of_name, "fairness_key")
+    all_keys = _counts(runs, *of_name).withColumn("fairness_key", F.lit(ALL))
+    return (
+        by_key.filter(F.col("fairness_key") != ALL)
+        .unionByName(all_keys)
+        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
+        .select(*LATENCY_HIST.column_names)
+    )
+
+
+def latency(hist: DataFrame, window_s: int) -> DataFrame:
+    """LATENCY in windows of `window_s` seconds (whole hours), from LATENCY_HIST of whole days."""
+    group = ["window_start", "queue", "name", "fairness_key", "measure"]
+    in_order = Window.partitionBy(*group).orderBy("bucket")
+    return (
+        hist.withColumn("window_start", window_start(F.col("hour"), window_s))
+        .groupBy(*group, "bucket")
+        .agg(F.sum("n").alias("n"), F.max("max_us").alias("max_us"))
+        .withColumn("n_up_to", F.sum("n").over(in_order))
+        .withColumn("n_all", F.sum("n").over(Window.partitionBy(*group)))
+        .withColumn("value", _value())
+        .groupBy(*group)
+        .agg(
+            F.sum("n").alias("n"),
+            *(_percentile(per_mille).alias(name) for name, per_mille in _PER_MILLE.items()),
+            F.max("max_us").alias("max_us"),
+        )
+        .withColumn("window_s", F.lit(window_s))
+        .withColumn("error_bound", F.lit(ERROR_BOUND))
+        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
+        .select(*LATENCY.column_names)
+    )
+
+
+def _counts(runs: DataFrame, *group: str) -> DataFrame:
+    measured = F.array(
+        *(F.struct(F.lit(measure).alias("measure"), F.col(measure).alias("us")) for measure in measures())
+    )
+    return (
+        runs.select(*group, F.inline(measured))
+        .filter(F.col("us").isNotNull())
+        .groupBy(*group, "measure", _bucket(F.col("us")).alias("bucket"))
+        .agg(F.count("us").alias("n"), F.max("us").alias("max_us"))
+    )
+
+
+def _bucket(us: Expression) -> Expression:
+    return F.ceil(F.log(F.greatest(us, F.lit(1))) / log(GROWTH)).cast("int")
+
+
+def _value() -> Expression:
+    """What stands for all values of a bucket: its middle, by ratio; no more than the greatest one that is in it."""
+    middle = 2 / (GROWTH + 1) * F.pow(F.lit(GROWTH), F.col("bucket"))
+    return F.least(middle, F.col("max_us"))
+
+
+def _percentile(per_mille: int) -> Expression:
+    # In whole numbers, since 0.999 * n may come out just above the rank that is meant.
+    return F.min(F.when(F.col("n_up_to") * 1000 >= F.col("n_all") * per_mille, F.col("value")))

@@ -1,0 +1,150 @@
+"""How fast each objective's error budget burns: good and bad runs in windows of five minutes, and over longer spans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.gold import ALL, window_start
+from fairlead.pipeline.gold.measures import has_failed, is_run, measures
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+
+STEP_S = 300
+SPANS = {"burn_5m": STEP_S, "burn_30m": 1800, "burn_1h": 3600, "burn_6h": 21_600, "burn_3d": 259_200}
+"""Seconds looked back, the window itself included."""
+
+
+class Objective(NamedTuple):
+    """A promise: the part `objective` (0 to 1, exclusive) of the runs of `name` in `queue` succeed within the threshold."""
+
+    slo_id: str
+    queue: str
+    name: str
+    """A task's name, or '*': all."""
+    measure: str
+    """pickup, run or e2e. Of e2e only runs count that end the task: DONE, or in ERROR."""
+    threshold_us: int
+    objective: float
+
+
+_WINDOW = (
+    Column("window_start", "timestamp", "start of the five minutes that finished_at lies in"),
+    Column("slo_id", "string", "the objective"),
+    Column("good", "bigint", "runs that did not fail and were no slower than the threshold"),
+    Column("bad", "bigint", "runs that failed or were slower"),
+)
+
+SLO_COUNTS = Table(
+    "gold.slo_counts",
+    "good and bad runs by objective in windows of five minutes; a window without runs has no row",
+    key=("window_start", "slo_id"),
+    instant="window_start",
+    by="date",
+    columns=(*_WINDOW, WRITTEN_UNDER),
+)
+
+_BURN = "error budget spent over the span that ends with this window, in multiples of what the objective allows"
+
+SLO = Table(
+    "gold.slo",
+    "how fast each objective's error budget burns; a window without runs has no row",
+    key=("window_start", "slo_id"),
+    instant="window_start",
+    by="date",
+    columns=(
+        *_WINDOW,
+        Column("objective", "double", "part of the runs that must be good"),
+        *(Column(name, "double", f"{_BURN}: {name.removeprefix('burn_')}") for name in SPANS),
+        Column(
+            "budget_left", "double", "1 - burn_3d: part of three days' error budget that is left; below 0: overspent"
+        ),
+        Column(
+            "state",
+            "string",
+            "page: above 14.4 over 1h and 5m, or above 6 over 6h and 30m; ticket: above 1 over 3d and 6h; else ok",
+        ),
+        WRITTEN_UNDER,
+    ),
+)
+
+
+def slo_counts(attempts: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
+    """SLO_COUNTS of sound rows of bronze.attempts. Raises ConfigurationError for an objective that makes no sense."""
+    us = measures()
+    measured = attempts.filter(is_run()).select(
+        window_start(F.col("finished_at"), STEP_S).alias("window_start"),
+        "queue",
+        "name",
+        "next_state",
+        has_failed().alias("failed"),
+        *(us[measure].alias(measure) for measure in _MEASURES),
+    )
+    return (
+        measured.join(F.broadcast(_frame(attempts, objectives)), on="queue", how="inner")
+        .filter(F.col("of_name").isin(ALL) | (F.col("of_name") == F.col("name")))
+        .withColumn("bad", _is_bad())
+        .groupBy("window_start", "slo_id")
+        .agg(F.count_if(~F.col("bad")).alias("good"), F.count_if("bad").alias("bad"))
+        .filter(F.col("good") + F.col("bad") > 0)
+        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
+        .select(*SLO_COUNTS.column_names)
+    )
+
+
+def slo(counts: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
+    """SLO of SLO_COUNTS. The spans see what `counts` holds: give it three days more than what is wanted."""
+    return (
+        counts.join(F.broadcast(_frame(counts, objectives)), on="slo_id", how="inner")
+        .withColumns({name: _burn(span_s) for name, span_s in SPANS.items()})
+        .withColumn("budget_left", 1 - F.col("burn_3d"))
+        .withColumn("state", _state())
+        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
+        .select(*SLO.column_names)
+    )
+
+
+_MEASURES = ("pickup", "run", "e2e")
+
+
+def _frame(beside: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
+    for each in objectives:
+        if each.measure not in _MEASURES:
+            raise ConfigurationError(f"slo {each.slo_id}: measure {each.measure!r} is none of {', '.join(_MEASURES)}")
+        if not 0 < each.objective < 1:
+            raise ConfigurationError(f"slo {each.slo_id}: objective {each.objective} is not above 0 and below 1")
+    columns = "slo_id string, queue string, of_name string, measure string, threshold_us bigint, objective double"
+    return beside.sparkSession.createDataFrame(list(objectives), columns)
+
+
+def _is_bad() -> Expression:
+    """Whether a run was bad for the objective beside it; null when it does not count."""
+    took_us = F.lit(None).cast("bigint")
+    for measure in _MEASURES:
+        took_us = F.when(F.col("measure") == measure, F.col(measure)).otherwise(took_us)
+    goes_on = (F.col("measure") == "e2e") & ~F.col("next_state").isin("DONE", "ERROR")
+    return F.when(goes_on, None).when(F.col("failed"), True).otherwise(took_us > F.col("threshold_us"))
+
+
+def _burn(span_s: int) -> Expression:
+    span = (
+        Window.partitionBy("slo_id")
+        .orderBy(F.unix_seconds("window_start"))
+        .rangeBetween(STEP_S - span_s, Window.currentRow)
+    )
+    bad = F.sum("bad").over(span)
+    return bad / (F.sum("good").over(span) + bad) / (1 - F.col("objective"))
+
+
+def _state() -> Expression:
+    def burns(times: float, *spans: str) -> Expression:
+        first, second = (F.col(f"burn_{span}") > times for span in spans)
+        return first & second
+
+    # The SRE workbook's multi-window alerts: 2 % of a 30 d budget in 1 h, 5 % in 6 h, 10 % in 3 d; the short span ends them.
+    page = burns(14.4, "1h", "5m") | burns(6.0, "6h", "30m")
+    return F.when(page, "page").when(burns(1.0, "3d", "6h"), "ticket").otherwise("ok")

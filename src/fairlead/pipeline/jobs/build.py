@@ -1,0 +1,88 @@
+"""`build`: bronze to silver to gold, checked, then shown. Run it again after any crash: it makes the same tables."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from fairlead.clock import Clock
+from fairlead.errors import NotAllowed
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.jobs import checks
+from fairlead.pipeline.jobs.layers import Build, Tell
+from fairlead.pipeline.jobs.plan import Plan, built, last_build, plan
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.parts import dates_of
+from fairlead.pipeline.quality import sound
+from fairlead.pipeline.runs import Run, recorded
+from fairlead.pipeline.settings import PipelineSettings
+from fairlead.pipeline.tables import lake_tables
+
+
+@dataclass(frozen=True)
+class Job:
+    """Where a job works."""
+
+    spark: SparkSession
+    lake: Lake
+    catalog: str | None
+    clock: Clock
+
+
+def what_to_build(lake: Lake, settings: PipelineSettings, full: bool) -> Plan:
+    """The plan of the next build. Raises BrokenLake."""
+    attempts, events = (lake.table(table).manifests.newest() for table in (ATTEMPTS, EVENTS))
+    return plan(attempts, events, last_build(lake.root), digest(settings), full)
+
+
+def build(job: Job, settings: PipelineSettings, full: bool = False, tell: Tell = lambda table, rows: None) -> Run:
+    """Build what changed, or everything. Raises CheckFailed, and then nothing is shown; BrokenLake for files that are not
+    what they should be; NotAllowed while another build of this lake is under way."""
+    with _alone(job.lake), recorded(job.lake, job.clock, "build", {"full": full, "catalog": job.catalog}) as run:
+        run.spark_version = job.spark.version
+        todo = what_to_build(job.lake, settings, full)
+        if todo.is_empty:
+            run.state = "nothing to do"
+            return run
+        tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
+        changed = todo.attempts.parts.keys() if todo.full else todo.changed_attempts
+        run.rows_in = sum(part.rows for name, part in todo.attempts.parts.items() if name in changed)
+        steps = Build(job.spark, tables, todo, settings, tell)
+        steps.run()
+        run.tables = steps.rows
+        run.rows_out = sum(steps.rows.values())
+        run.quarantined = steps.rows[QUARANTINE.name]
+        hours = None if todo.full else steps.touched.service
+        runs = tables.read(ATTEMPTS, steps.parts_for(("started_at",), hours)).transform(sound)
+        run.checks = [
+            *checks.bronze_checks(tables, None if todo.full else changed, run.rows_in),
+            *checks.service_checks(tables, runs, hours),
+            *checks.latency_checks(tables, None if todo.full else dates_of(changed)),
+        ]
+        checks.require(run.checks)
+        tables.publish()
+        tables.land(ATTEMPTS, None if todo.full else todo.changed_attempts)
+        tables.land(EVENTS, None if todo.full else todo.changed_events)
+        built(job.lake.root, todo, digest(settings))
+    return run
+
+
+def digest(settings: PipelineSettings) -> str:
+    """Other settings make other tables."""
+    return hashlib.sha256(msgspec.json.encode(settings, order="sorted")).hexdigest()
+
+
+@contextmanager
+def _alone(lake: Lake) -> Iterator[None]:
+    with (lake.root / "_build.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise NotAllowed(f"another build of {lake.root} is under way: wait for it to end") from None
+        yield

@@ -1,0 +1,32 @@
+"""`check`: every layer looked over, all of it."""
+
+from __future__ import annotations
+
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.jobs import checks
+from fairlead.pipeline.jobs.build import Job
+from fairlead.pipeline.jobs.layers import Tell
+from fairlead.pipeline.runs import Run, recorded
+from fairlead.pipeline.tables import lake_tables
+
+
+def check(job: Job, tell: Tell = lambda table, rows: None) -> Run:
+    """Files are whole and have their columns; keys are unique; the layers add up. Raises BrokenLake, CheckFailed."""
+    with recorded(job.lake, job.clock, "check", {"catalog": job.catalog}) as run:
+        run.spark_version = job.spark.version
+        for table in TABLES:
+            here = job.lake.table(table)
+            manifest = here.manifests.newest()
+            here.check(manifest)
+            run.rows_in += manifest.rows
+            tell(table.name, manifest.rows)
+        tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
+        listed = job.lake.table(ATTEMPTS).manifests.newest().rows
+        run.checks = [
+            *checks.bronze_checks(tables, None, listed),
+            *checks.layer_checks(tables),
+            *checks.latency_checks(tables, None),
+        ]
+        checks.require(run.checks)
+    return run

@@ -1,0 +1,113 @@
+"""Checks: what must add up between the layers. One that does not fails the run, and nothing of it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
+from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.gold.cost import COST
+from fairlead.pipeline.gold.latency import LATENCY_HIST
+from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.parts import hours_of, runs_of
+from fairlead.pipeline.quality import sound
+from fairlead.pipeline.runs import Check
+from fairlead.pipeline.silver.service import SERVICE
+from fairlead.pipeline.silver.tasks import TASKS
+from fairlead.pipeline.tables import Tables
+
+
+def require(checks: Sequence[Check]) -> None:
+    """Raises CheckFailed naming every check that does not hold."""
+    failed = [f"{c.name}: expected {c.expected:,.0f}, found {c.found:,.0f}" for c in checks if not c.holds]
+    if failed:
+        raise CheckFailed("; ".join(failed))
+
+
+def bronze_checks(tables: Tables, parts: Collection[str] | None, listed: int) -> list[Check]:
+    """Of these hours of bronze: the files hold as many rows as the manifest says, each key once, and each row is sound or
+    in quarantine."""
+    attempts = tables.read(ATTEMPTS, parts)
+    seen = _one(
+        attempts.groupBy(*ATTEMPTS.key)
+        .agg(F.count(F.lit(1)).alias("n"))
+        .agg(F.sum("n").alias("rows"), F.count(F.lit(1)).alias("keys"))
+    )
+    good = attempts.transform(sound).count()
+    aside = tables.read(QUARANTINE, parts).count()
+    return [
+        Check("bronze.attempts: rows in its files", listed, seen["rows"]),
+        Check("bronze.attempts: keys are unique", seen["rows"], seen["keys"]),
+        Check("rows are sound or in quarantine", seen["rows"], good + aside),
+    ]
+
+
+def latency_checks(tables: Tables, dates: Collection[str] | None) -> list[Check]:
+    """Each run of these dates is in the histogram, once."""
+    attempts = tables.read(ATTEMPTS, None if dates is None else hours_of(dates)).transform(sound)
+    runs = _one(attempts.agg(F.count("started_at").alias("n")))
+    counted = _one(
+        tables.read(LATENCY_HIST, dates)
+        .where((F.col("measure") == "run") & (F.col("fairness_key") == "*"))
+        .agg(F.sum("n").alias("n"))
+    )
+    return [Check("gold.latency_hist: every run is in it", runs["n"], counted["n"])]
+
+
+def service_checks(tables: Tables, attempts: DataFrame, hours: Collection[str] | None) -> list[Check]:
+    """Worker time is conserved: what the runs take inside these hours is what silver.service has there, to 1 us."""
+    begin, end = F.unix_micros("started_at"), F.unix_micros("finished_at")
+    if hours is None:
+        inside = end - begin
+    else:
+        inside = _inside(begin, end, hours)
+    spent = _one(attempts.agg(F.sum(inside).alias("us")))
+    served = _one(tables.read(SERVICE, hours).agg(F.sum("busy_us").alias("us")))
+    return [Check("silver.service: worker time in microseconds", spent["us"], served["us"])]
+
+
+def layer_checks(tables: Tables) -> list[Check]:
+    """Over all that there is: the layers agree with each other."""
+    attempts = tables.read(ATTEMPTS).transform(sound)
+    runs = F.unix_micros("finished_at") - F.unix_micros("started_at")
+    bronze = _one(attempts.agg(F.sum(runs).alias("us"), F.count_distinct("store_id", "task_id").alias("tasks")))
+    silver = _one(
+        tables.read(TASKS).agg(
+            F.sum("run_us").alias("us"),
+            F.count_if(F.col("last_finished_at").isNotNull()).alias("tasks"),
+            F.count(F.lit(1)).alias("rows"),
+            F.count_distinct("store_id", "task_id").alias("keys"),
+        )
+    )
+    served = _one(tables.read(SERVICE).agg(F.sum("busy_us").alias("us"), F.sum("attempts_started").alias("n")))
+    checks = [
+        Check("silver.tasks: tasks with an attempt", bronze["tasks"], silver["tasks"]),
+        Check("silver.tasks: keys are unique", silver["rows"], silver["keys"]),
+        Check("silver.tasks: worker time in microseconds", bronze["us"], silver["us"]),
+        Check("silver.service: worker time in microseconds", bronze["us"], served["us"]),
+    ]
+    for window in tables.read(TENANT_SHARE).groupBy("window_s").agg(F.sum("busy_us").alias("us")).collect():
+        checks.append(
+            Check(f"gold.tenant_share: worker time by {window['window_s']} s", served["us"] or 0, window["us"] or 0)
+        )
+    paid = _one(tables.read(COST).agg(F.sum("busy_us").alias("us")))
+    checks.append(Check("gold.cost: worker time in microseconds", served["us"], paid["us"]))
+    return checks
+
+
+def _inside(begin: Column, end: Column, hours: Collection[str]) -> Column:
+    total = F.lit(0).cast("bigint")
+    for since, until in runs_of(hours):
+        low, high = round(since.timestamp() * 1_000_000), round(until.timestamp() * 1_000_000)
+        total = total + F.greatest(F.lit(0), F.least(end, F.lit(high)) - F.greatest(begin, F.lit(low)))
+    return total
+
+
+def _one(frame: DataFrame) -> dict[str, int]:
+    """The one row of an aggregation; a sum over nothing is 0."""
+    row = frame.first()
+    assert row is not None
+    return {name: int(value or 0) for name, value in row.asDict().items()}

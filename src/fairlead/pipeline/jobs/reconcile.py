@@ -1,0 +1,22 @@
+"""`reconcile`: the lake compared with the store; what agrees may be cleaned from the store."""
+
+from __future__ import annotations
+
+from fairlead.clock import Clock
+from fairlead.pipeline.jobs.layers import Tell
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.reconcile import reconcile as compare
+from fairlead.pipeline.runs import Check, Run, recorded
+from fairlead.ports.history import HistoryStore
+
+
+def reconcile(history: HistoryStore, lake: Lake, clock: Clock, tell: Tell = lambda table, rows: None) -> Run:
+    """Compare everything exported since the last time. Raises CheckFailed naming what differs; nothing is cleaned then."""
+    with recorded(lake, clock, "reconcile", {}) as run:
+        found = compare(history, lake, clock, tell=lambda rows: tell("attempts", rows))
+        run.rows_in = found.rows
+        run.checks = [
+            Check("attempts in the lake and in the store", found.rows, found.rows),
+            Check("their worker time in microseconds", found.busy_us, found.busy_us),
+        ]
+    return run

@@ -1,0 +1,56 @@
+"""A lake: one folder with all tables, and what identifies it."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.extra import need
+from fairlead.pipeline.lake import durable
+from fairlead.pipeline.lake.table import LakeTable
+from fairlead.pipeline.schema import Table
+
+_IDENTITY = "_lake"
+
+
+class Lake:
+    """The lake in this folder of a local or POSIX file system; it is made when it is not there."""
+
+    def __init__(self, root: str | Path) -> None:
+        """Raises ConfigurationError for an object store's URL, or a folder that cannot be used."""
+        need("pyarrow")
+        text = str(root)
+        if "://" in text and not text.startswith("file://"):
+            raise ConfigurationError(
+                f"lake {text!r}: Parquet tables need a local or POSIX file system; on an object store use --catalog (Iceberg)"
+            )
+        self.root = Path(text.removeprefix("file://")).absolute()
+        try:
+            durable.folder(self.root)
+        except OSError as error:
+            raise ConfigurationError(
+                f"lake {self.root}: {error.strerror}; give a folder that can be written"
+            ) from error
+
+    def table(self, table: Table) -> LakeTable:
+        """One of its tables."""
+        return LakeTable(self.root, table)
+
+    @property
+    def identity(self) -> str:
+        """Tells this lake from others, also when its folder is moved."""
+        path = self.root / _IDENTITY
+        if not path.exists():
+            try:
+                durable.create(path, uuid.uuid4().hex.encode())
+            except OSError as error:
+                raise ConfigurationError(
+                    f"lake {self.root}: {error.strerror}; give a folder that can be written, on a file system with hard links"
+                ) from error
+        return path.read_text()
+
+    @property
+    def reader(self) -> str:
+        """The name under which the stores it follows know it."""
+        return f"lake {self.identity}"

@@ -1,0 +1,225 @@
+"""One table of the lake: Parquet files by hour or date, and the manifests that say which of them count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from fairlead.clock import MICROS
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.lake import durable
+from fairlead.pipeline.lake.footer import checked_rows
+from fairlead.pipeline.lake.manifest import Manifest, Manifests, Part
+from fairlead.pipeline.schema import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HOUR, DAY = 3600 * MICROS, 86_400 * MICROS
+GRACE = DAY
+"""How long files that count no more, or not yet, are left alone (microseconds): somebody may be reading or making them."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = 253_402_300_799 * MICROS
+"""The last second of the year 9999: what lies beyond, or before 1970, is put into the first partition; a clock was wrong."""
+
+_PARQUET = {"compression": "zstd", "coerce_timestamps": "us", "write_statistics": True}
+
+
+class Written(NamedTuple):
+    """A file that is on disk and does not count yet."""
+
+    part: str
+    file: str
+    rows: int
+    bytes: int
+    span: dict[str, tuple[int, int]]
+
+
+class LakeTable:
+    """`root` is the lake's folder; the table is `<root>/<table name>`."""
+
+    def __init__(self, root: Path, table: Table) -> None:
+        self.table = table
+        self.folder = root / table.name
+        self.manifests = Manifests(self.folder)
+
+    def part_of(self, instant: int) -> str:
+        """The partition of an instant (microseconds)."""
+        when = _EPOCH + timedelta(microseconds=instant if 0 <= instant <= _LAST else 0)
+        return when.strftime("%Y-%m-%d/%H" if self.table.by == "hour" else "%Y-%m-%d")
+
+    def path_of(self, part: str, generation: str) -> str:
+        """Where a generation of a partition lies, below the table's folder."""
+        date, _, hour = part.partition("/")
+        return f"date={date}/hour={hour}/g={generation}" if hour else f"date={date}/g={generation}"
+
+    # writing ----------------------------------------------------------------------------------------------------------
+
+    def write(self, rows: pa.Table, generation: str, name: str) -> list[Written]:
+        """Put the rows on disk, one file for each partition they belong to. The same name again replaces the same files."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        unit = HOUR if self.table.by == "hour" else DAY
+        instants = rows[self.table.instant].cast(pa.int64())
+        inside = pc.and_(pc.greater_equal(instants, 0), pc.less_equal(instants, _LAST))
+        slots = pc.divide(pc.if_else(inside, instants, 0), unit)
+        written = []
+        for slot in sorted(pc.unique(slots).to_pylist()):
+            written.append(
+                self.write_part(rows.filter(pc.equal(slots, slot)), self.part_of(slot * unit), generation, name)
+            )
+        return written
+
+    def write_part(self, rows: pa.Table, part: str, generation: str, name: str) -> Written:
+        """The same for rows that all belong to one partition."""
+        import pyarrow.parquet as pq
+
+        where = self.path_of(part, generation)
+        path = durable.folder(self.folder / where) / name
+        durable.write(path, lambda aside: pq.write_table(rows, aside, **_PARQUET))
+        return Written(part, f"{where}/{name}", rows.num_rows, path.stat().st_size, _span(self.table, rows))
+
+    def append(
+        self, written: Sequence[Written], moves: Mapping[str, tuple[str | None, str]], now: int
+    ) -> Manifest | None:
+        """Let files count, and move cursors from one place to the next, in one act; None, and nothing happens, when one
+        of the cursors is not where we think it is (somebody else has exported these rows), or a file was swept away."""
+
+        def change(before: Manifest) -> Manifest | None:
+            if any(before.cursors.get(name) != place for name, (place, _) in moves.items()):
+                return None
+            if not self._are_here(file.file for file in written):
+                return None
+            parts = dict(before.parts)
+            for file in written:
+                parts[file.part] = _joined(parts.get(file.part), file, now)
+            cursors = before.cursors | {name: place for name, (_, place) in moves.items()}
+            return msgspec.structs.replace(before, parts=parts, cursors=cursors)
+
+        return self.manifests.update(change, now)
+
+    def replace(
+        self, parts: Mapping[str, Part | None], expected: Mapping[str, Part | None], now: int
+    ) -> Manifest | None:
+        """Let these partitions be what is given (None: nothing); None, and nothing happens, when one of them is no longer
+        what was `expected`, or a file was swept away."""
+        new = {name: part for name, part in parts.items() if part is not None}
+
+        def change(before: Manifest) -> Manifest | None:
+            if any(before.parts.get(name) != part for name, part in expected.items()):
+                return None
+            if not self._are_here(file for part in new.values() for file in part.files):
+                return None
+            kept = {name: part for name, part in before.parts.items() if name not in parts}
+            replaced = {file for name in parts if name in before.parts for file in before.parts[name].files}
+            dropped = {file: since for file, since in before.dropped.items() if since >= now - GRACE}
+            dropped |= dict.fromkeys(replaced.difference(*(part.files for part in new.values())), now)
+            return msgspec.structs.replace(before, parts=dict(sorted((kept | new).items())), dropped=dropped)
+
+        return self.manifests.update(change, now)
+
+    def _are_here(self, files: Iterable[str]) -> bool:
+        return all((self.folder / file).exists() for file in files)
+
+    # reading ----------------------------------------------------------------------------------------------------------
+
+    def paths(self, manifest: Manifest, parts: Iterable[str] | None = None) -> list[str]:
+        """The files of these partitions (all by default) as this manifest has them."""
+        names = sorted(manifest.parts) if parts is None else sorted(set(parts) & manifest.parts.keys())
+        return [str(self.folder / file) for name in names for file in manifest.parts[name].files]
+
+    def check(self, manifest: Manifest, parts: Iterable[str] | None = None) -> None:
+        """Look at the footers of the files. Raises BrokenLake naming the file that is missing or cut off, the column that
+        is missing or of another type, the partition that has more or fewer rows than its manifest says."""
+        names = sorted(manifest.parts) if parts is None else sorted(set(parts) & manifest.parts.keys())
+        for name in names:
+            rows = sum(checked_rows(path, self.table) for path in self.paths(manifest, [name]))
+            if rows != manifest.parts[name].rows:
+                raise BrokenLake(
+                    f"{self.table.name}, partition {name}: {rows:,} rows in its files, {manifest.parts[name].rows:,} in "
+                    f"manifest {manifest.number}; restore {', '.join(self.paths(manifest, [name]))}"
+                )
+
+    def load(
+        self, manifest: Manifest, parts: Iterable[str] | None = None, columns: list[str] | None = None
+    ) -> pa.Table:
+        """The rows of these partitions, in memory; columns added later are null in older files."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        schema = self.table.arrow()
+        paths = self.paths(manifest, parts)
+        wanted = columns or schema.names
+        if not paths:
+            return pa.schema([schema.field(name) for name in wanted]).empty_table()
+        return ds.dataset(paths, schema=schema, format="parquet").to_table(columns=wanted)
+
+    # housekeeping -----------------------------------------------------------------------------------------------------
+
+    def sweep(self, before: int) -> tuple[int, int]:
+        """Remove superseded manifests, and files that do not count and were written, and dropped, before this instant
+        (microseconds; GRACE ago as a rule). Answers how many of each."""
+        forgotten = self.manifests.forget()
+        newest = self.manifests.newest()
+        needed = {file for part in newest.parts.values() for file in part.files}
+        needed |= {file for file, since in newest.dropped.items() if since >= before}
+        removed = 0
+        # Deepest first: a folder is empty when what it had is gone.
+        for path in sorted(self.folder.glob("date=*/**/*"), reverse=True):
+            removed += _removed(path, before) if str(path.relative_to(self.folder)) not in needed else 0
+        for path in self.manifests.folder.glob(".*"):  # what was written aside when its writer died
+            removed += _removed(path, before)
+        return forgotten, removed
+
+
+def part_from(written: Iterable[Written], now: int) -> Part | None:
+    """The partition that consists of just these files."""
+    part: Part | None = None
+    for file in written:
+        part = _joined(part, file, now)
+    return part
+
+
+def _removed(path: Path, before: int) -> int:
+    """Remove a file, or an empty folder, older than `before` (microseconds); answers how many files."""
+    try:
+        if path.stat().st_mtime * MICROS >= before:
+            return 0
+        if path.is_dir():
+            path.rmdir()
+            return 0
+        path.unlink()
+        return 1
+    except OSError:
+        return 0  # a folder that is not empty, or somebody else sweeps too
+
+
+def _joined(part: Part | None, file: Written, now: int) -> Part:
+    if part is None:
+        return Part([file.file], file.rows, file.bytes, now, file.span)
+    if file.file in part.files:
+        return part
+    span = {
+        name: (min(low, part.span[name][0]), max(high, part.span[name][1])) if name in part.span else (low, high)
+        for name, (low, high) in file.span.items()
+    }
+    return Part([*part.files, file.file], part.rows + file.rows, part.bytes + file.bytes, now, part.span | span)
+
+
+def _span(table: Table, rows: pa.Table) -> dict[str, tuple[int, int]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    span: dict[str, tuple[int, int]] = {}
+    for column in table.columns:
+        if column.type == "timestamp":
+            ends: Any = pc.min_max(rows[column.name].cast(pa.int64()))
+            if ends["min"].is_valid:
+                span[column.name] = (ends["min"].as_py(), ends["max"].as_py())
+    return span

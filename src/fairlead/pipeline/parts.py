@@ -1,0 +1,74 @@
+"""Names of partitions, hours and dates, and which of them an interval touches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+from fairlead.clock import MICROS
+from fairlead.pipeline.lake.manifest import Part
+
+HOUR_US = 3600 * MICROS
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+
+
+def hour_name(hour: datetime) -> str:
+    """The partition of an hour."""
+    return hour.strftime("%Y-%m-%d/%H")
+
+
+def start_of(part: str) -> datetime:
+    """When a partition begins."""
+    return datetime.strptime(part, "%Y-%m-%d/%H" if "/" in part else "%Y-%m-%d").replace(tzinfo=UTC)
+
+
+def micros_of(part: str) -> int:
+    """The same in microseconds."""
+    return round(start_of(part).timestamp()) * MICROS
+
+
+def dates_of(parts: Iterable[str]) -> list[str]:
+    """The dates these hours lie in, ascending."""
+    return sorted({part.partition("/")[0] for part in parts})
+
+
+def hours_of(dates: Iterable[str]) -> list[str]:
+    """All hours of these dates, ascending."""
+    return [f"{date}/{hour:02}" for date in sorted(dates) for hour in range(24)]
+
+
+def days_from(dates: Collection[str], days: int) -> list[str]:
+    """These dates and the `days` after each, ascending."""
+    return sorted({(start_of(date) + n * _DAY).strftime("%Y-%m-%d") for date in dates for n in range(days + 1)})
+
+
+def runs_of(hours: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
+    """The hours as stretches without a gap: (since, until), until not included."""
+    since = until = None
+    for hour in map(start_of, sorted(hours)):
+        if hour == until:
+            until = hour + _HOUR
+            continue
+        if since is not None and until is not None:
+            yield since, until
+        since, until = hour, hour + _HOUR
+    if since is not None and until is not None:
+        yield since, until
+
+
+def changed(now: Mapping[str, Part], before: Mapping[str, list[str]]) -> set[str]:
+    """Partitions whose files are others than `before` (by partition), or that are gone."""
+    return {name for name, part in now.items() if part.files != before.get(name)} | (before.keys() - now.keys())
+
+
+def holding(parts: Mapping[str, Part], first_instants: Collection[str], hours: Collection[str]) -> set[str]:
+    """Partitions by hour of an end that may hold rows which touch one of the hours: from the earliest of their first
+    instants (names of columns) to the end of the partition itself."""
+    starts = sorted(map(micros_of, hours))
+    found = set()
+    for name, part in parts.items():
+        end = micros_of(name) + HOUR_US
+        begin = min((part.span[column][0] for column in first_instants if column in part.span), default=end - HOUR_US)
+        if any(start < end and start + HOUR_US > begin for start in starts):
+            found.add(name)
+    return found

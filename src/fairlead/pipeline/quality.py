@@ -1,0 +1,97 @@
+"""Which attempts make sense: the others are set aside with a reason, so that every row is counted once, somewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlead.model import Outcome
+from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
+from fairlead.pipeline.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+EARLIEST = "2000-01-01 00:00:00"
+MOST_WEIGHT = 1e6
+LONGEST_RUN = "366 days"
+"""A longer one is a clock set right meanwhile, and would be split over millions of windows."""
+
+
+_NEEDED = (
+    *(column.name for column in ATTEMPTS.columns if column.type == "string" and not column.nullable),
+    *("version", "attempt", "weight", "submitted_at", "finished_at", "exported_at"),
+)
+"""Columns without which a row is of no use. Not all that may not be null: every one named here is read by every query."""
+
+
+class _Rule(NamedTuple):
+    column: str
+    is_broken: Column
+    reason: str
+
+
+def sound(attempts: DataFrame) -> DataFrame:
+    """Those rows of bronze.attempts that make sense, unchanged."""
+    return attempts.where(_first_broken("reason").isNull())
+
+
+def quarantined(attempts: DataFrame) -> DataFrame:
+    """The other rows of bronze.attempts, as rows of bronze.quarantine: each with the first reason that holds."""
+    from pyspark.sql import functions as F
+
+    # A row that says neither when it finished nor when it was exported still needs a partition.
+    seen_at = F.coalesce(F.col("finished_at"), F.col("exported_at"), F.timestamp_micros(F.lit(0)))
+    return attempts.where(_first_broken("reason").isNotNull()).select(
+        F.concat(F.lit("bronze.attempts/"), _text("store_id")).alias("source"),
+        F.concat_ws("/", _text("task_id"), _text("version")).alias("ordinal"),
+        _first_broken("reason").alias("reason"),
+        _first_broken("column").alias("column"),
+        F.to_json(F.struct(*[F.col(name) for name in ATTEMPTS.column_names])).alias("raw"),
+        seen_at.alias("seen_at"),
+        F.lit(SCHEMA_VERSION).cast("smallint").alias(QUARANTINE.column_names[-1]),
+    )
+
+
+def _rules() -> list[_Rule]:
+    """In the order in which they are tried. A comparison with null is no complaint: the rules for null come first."""
+    from pyspark.sql import functions as F
+
+    earliest = F.lit(EARLIEST).cast("timestamp")
+    finished, started = F.col("finished_at"), F.col("started_at")
+    missing = [_Rule(name, F.col(name).isNull(), f"{name} is missing") for name in _NEEDED]
+    return [
+        *missing,
+        _Rule("finished_at", finished < started, "the clock jumped: finished before started"),
+        _Rule("finished_at", finished < earliest, "the clock was wrong: finished before 2000"),
+        _Rule(
+            "finished_at",
+            finished > F.col("exported_at") + F.expr("interval 1 day"),
+            "the clock was wrong: finished more than a day after it was exported",
+        ),
+        _Rule(
+            "started_at",
+            finished > started + F.expr(f"interval {LONGEST_RUN}"),
+            f"the clock jumped: a run of more than {LONGEST_RUN}",
+        ),
+        # Spark holds NaN to be greater than every number, so that it is refused here too.
+        _Rule(
+            "weight",
+            ~F.col("weight").between(F.lit(0.0), F.lit(MOST_WEIGHT)) | (F.col("weight") == 0),
+            f"the weight is not above 0 and at most {MOST_WEIGHT:g}",
+        ),
+        _Rule("attempt", F.col("attempt") < 0, "the attempt is negative"),
+        _Rule("outcome", ~F.col("outcome").isin([str(outcome) for outcome in Outcome]), "the outcome is unknown"),
+    ]
+
+
+def _first_broken(field: str) -> Column:
+    """The `reason` or the `column` of the first rule that a row breaks; null for a row that makes sense."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(*[F.when(rule.is_broken, F.lit(getattr(rule, field))) for rule in _rules()])
+
+
+def _text(column: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.coalesce(F.col(column).cast("string"), F.lit("?"))

@@ -1,0 +1,127 @@
+"""Reconciliation: the lake compared with the store. What agrees, and only that, may be cleaned from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import add
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.clock import Clock
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.export import exported_to
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.manifest import Manifest
+from fairlead.pipeline.lake.table import DAY, LakeTable
+from fairlead.ports.history import FINGERPRINT_MODULUS, START, HistoryStore, Place, Totals
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.dataset as ds
+
+PIECE = 1_000_000
+"""Rows that are compared at once."""
+
+
+class Reconciled(msgspec.Struct, frozen=True):
+    """What was found equal."""
+
+    rows: int
+    busy_us: int
+    pieces: int
+    place: str
+    """Up to there everything exported agrees with the store."""
+    more: bool = False
+    """It ended after the pieces it was asked for, and there is more."""
+
+
+def reconcile(
+    history: HistoryStore,
+    lake: Lake,
+    clock: Clock,
+    piece: int = PIECE,
+    pieces: int | None = None,
+    tell: Callable[[int], None] = lambda rows: None,
+) -> Reconciled:
+    """Compare all attempts exported since the last comparison, `piece` rows at a time, or only so many pieces of them.
+
+    If all agree, the store is told, which lets it clean them. Raises CheckFailed with each piece that differs, and then
+    nothing is told; BrokenLake when a file cannot be read; StoreUnavailable. `tell` hears of each piece, in rows.
+    """
+    look = history.database.look
+    store_id = look(history.store_id())
+    table = lake.table(ATTEMPTS)
+    manifest = table.manifests.newest()
+    reader = next((each for each in look(history.readers()) if each.name == lake.reader), None)
+    place = START if reader is None or reader.checked is None else reader.checked
+    end = max(place, exported_to(manifest, store_id))
+    if reader is None and place < end:
+        raise CheckFailed(f"the store knows no {lake.reader!r}: `fairlead pipeline ingest` registers it")
+    exported = _changed_since(table, manifest, 0 if reader is None else (reader.checked_at or 0) - DAY)
+    rows = busy_us = done = 0
+    differences = []
+    while place < end and done != pieces:
+        until = look(history.place_after(place, end, piece))
+        in_store: Totals = look(history.attempts_between(place, until))
+        in_lake = _totals_of(exported, _lies_between(store_id, place, until))
+        if in_lake != in_store:
+            differences.append(f"{place} to {until}: {_difference(in_store, in_lake)}")
+        rows, busy_us, done, place = rows + in_store.rows, busy_us + in_store.busy_us, done + 1, until
+        tell(in_store.rows)
+    if differences:
+        raise CheckFailed(f"the lake differs from the store {store_id}. " + ". ".join(differences))
+    if reader is not None:
+        history.database.run(history.checked(lake.reader, place, clock.now()))
+    return Reconciled(rows, busy_us, done, str(place), place < end)
+
+
+def _changed_since(table: LakeTable, manifest: Manifest, instant: int) -> ds.Dataset:
+    """Partitions that may have got rows since an instant (microseconds, by clocks that differ by less than a day)."""
+    import pyarrow.dataset as ds
+
+    parts = [name for name, part in manifest.parts.items() if part.changed_at >= instant]
+    table.check(manifest, parts)
+    return ds.dataset(table.paths(manifest, parts), schema=table.table.arrow(), format="parquet")
+
+
+def _totals_of(rows: ds.Dataset, which: pc.Expression) -> Totals:
+    """What these rows add up to; only row groups are read that can hold some of them."""
+    found = Totals(0, 0, 0)
+    for batch in rows.to_batches(columns=["seq", "version", "started_at", "finished_at"], filter=which):
+        found = Totals(*map(add, found, _totals(batch)))
+    return found
+
+
+def _lies_between(store_id: str, after: Place, until: Place) -> pc.Expression:
+    import pyarrow.compute as pc
+
+    xid, seq = pc.field("xid"), pc.field("seq")
+    is_behind = (xid > after.xid) | ((xid == after.xid) & (seq > after.seq))
+    is_in = (xid < until.xid) | ((xid == until.xid) & (seq <= until.seq))
+    return (pc.field("store_id") == store_id) & is_behind & is_in
+
+
+def _totals(batch: pa.RecordBatch) -> Totals:
+    """As the stores count; they too divide whole numbers towards zero."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def modulo(numbers: pa.Array) -> pa.Array:
+        return pc.subtract(numbers, pc.multiply(pc.divide(numbers, FINGERPRINT_MODULUS), FINGERPRINT_MODULUS))
+
+    started, finished = batch["started_at"].cast(pa.int64()), batch["finished_at"].cast(pa.int64())
+    prints = pc.add(pc.multiply(modulo(finished), 31), pc.multiply(modulo(batch["seq"]), 17))
+    prints = modulo(pc.add(prints, batch["version"].cast(pa.int64())))
+    return Totals(batch.num_rows, pc.sum(pc.subtract(finished, started)).as_py() or 0, pc.sum(prints).as_py() or 0)
+
+
+def _difference(store: Totals, lake: Totals) -> str:
+    """The numbers that are not the same."""
+    return ", ".join(
+        f"{name} {there:,} in the store and {here:,} in the lake"
+        for name, there, here in zip(Totals._fields, store, lake, strict=True)
+        if there != here
+    )

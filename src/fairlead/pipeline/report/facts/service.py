@@ -1,0 +1,136 @@
+"""Who took the workers, and what was due to each: by queue, by key, and over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.report.facts import collect
+from fairlead.pipeline.report.period import MOST_POINTS, Period
+from fairlead.pipeline.silver.service import SERVICE
+from fairlead.pipeline.tables import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_QUEUES = 1000
+"""Queues that are listed; they are named in code, so that there are few."""
+
+QUEUES_DRAWN = 4
+"""Queues that have pictures of their own: those that took most worker time."""
+
+_POINTS = MOST_POINTS + 2
+"""Since and until are rounded outwards."""
+
+
+def queues(tables: Tables, period: Period) -> pd.DataFrame:
+    """The queue that took most worker time first: queue, busy_us, started, done, failed, wasted_us. At most 1000 rows."""
+    return collect(
+        period.rows(tables, SERVICE)
+        .groupBy("queue")
+        .agg(
+            F.sum("busy_us").alias("busy_us"),
+            F.sum("attempts_started").alias("started"),
+            F.sum("attempts_done").alias("done"),
+            F.sum("failed").alias("failed"),
+            F.sum("wasted_us").alias("wasted_us"),
+        )
+        .orderBy(F.desc("busy_us"), "queue")
+        .limit(MOST_QUEUES),
+        MOST_QUEUES,
+    )
+
+
+def keys(tables: Tables, period: Period, queues: Sequence[str], top: int) -> pd.DataFrame:
+    """The keys of these queues that matter most, and the rest of each queue as one row, by queue and rank.
+
+    Columns: queue, rank (from 1; null: the rest), fairness_key (null: the rest), keys (how many the row stands for), weight
+    (the latest), busy_us, entitled_us, lag_us (the greatest of any window) and lag_at. What matters is to be among the
+    first by worker time or by lag. At most (top + 1) rows a queue.
+    """
+    by_key = (
+        _shares(tables, period, queues)
+        .groupBy("queue", "fairness_key")
+        .agg(
+            F.max_by("weight", "window_start").alias("weight"),
+            F.sum("busy_us").alias("busy_us"),
+            F.sum("entitled_us").alias("entitled_us"),
+            F.max("lag_us").alias("lag_us"),
+            F.max_by("window_start", "lag_us").alias("lag_at"),
+        )
+    )
+    is_shown = F.col("place") <= top
+    rows = (
+        by_key.transform(_ranked)
+        .groupBy(
+            "queue",
+            F.when(is_shown, F.col("place")).alias("rank"),
+            F.when(is_shown, F.col("fairness_key")).alias("fairness_key"),
+        )
+        .agg(
+            F.count(F.lit(1)).alias("keys"),
+            F.max("weight").alias("weight"),
+            F.sum("busy_us").alias("busy_us"),
+            F.sum("entitled_us").alias("entitled_us"),
+            F.max("lag_us").alias("lag_us"),
+            F.max_by("lag_at", "lag_us").alias("lag_at"),
+        )
+        .orderBy("queue", F.asc_nulls_last("rank"))
+    )
+    return collect(rows, QUEUES_DRAWN * (top + 1))
+
+
+def over_time(tables: Tables, period: Period, keys: pd.DataFrame) -> pd.DataFrame:
+    """The same keys in steps of the period: at, queue, rank (null: the rest), busy_us, entitled_us, lag_us (the one farthest
+    from 0 in the step). Steps in which a key neither ran nor waited have no row. At most 202 rows for each row of `keys`."""
+    shown = keys.dropna(subset=["rank"])
+    if shown.empty:
+        return collect(_none_over_time(tables, period), 0)
+    named = tables.read(TENANT_SHARE, []).sparkSession.createDataFrame(
+        [(row.queue, row.fairness_key, int(row.rank)) for row in shown.itertuples()],
+        "queue string, fairness_key string, rank int",
+    )
+    rows = (
+        _shares(tables, period, sorted(set(shown["queue"])))
+        .join(F.broadcast(named), on=["queue", "fairness_key"], how="left")
+        .transform(_in_steps, period)
+    )
+    return collect(rows, _POINTS * len(keys))
+
+
+def _none_over_time(tables: Tables, period: Period) -> DataFrame:
+    return tables.read(TENANT_SHARE, []).withColumn("rank", F.lit(None).cast("int")).transform(_in_steps, period)
+
+
+def _in_steps(shares: DataFrame, period: Period) -> DataFrame:
+    return (
+        shares.groupBy(period.step("window_start").alias("at"), "queue", "rank")
+        .agg(
+            F.sum("busy_us").alias("busy_us"),
+            F.sum("entitled_us").alias("entitled_us"),
+            F.max_by("lag_us", F.abs("lag_us")).alias("lag_us"),
+        )
+        .orderBy("queue", "rank", "at")
+    )
+
+
+def _shares(tables: Tables, period: Period, queues: Sequence[str]) -> DataFrame:
+    right_size = F.col("window_s") == period.window_s
+    return period.rows(tables, TENANT_SHARE).where(right_size & F.col("queue").isin(list(queues)))
+
+
+def _ranked(by_key: DataFrame) -> DataFrame:
+    """Adds `place`: 1 for the key with most worker time, and then in turn by worker time and by lag."""
+    of_queue = Window.partitionBy("queue")
+    return (
+        by_key.withColumn("by_busy", F.row_number().over(of_queue.orderBy(F.desc("busy_us"), "fairness_key")))
+        .withColumn("by_lag", F.row_number().over(of_queue.orderBy(F.desc("lag_us"), "fairness_key")))
+        .withColumn(
+            "place",
+            F.row_number().over(of_queue.orderBy(F.least("by_busy", "by_lag"), "by_busy", "fairness_key")),
+        )
+    )

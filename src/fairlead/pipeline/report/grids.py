@@ -1,0 +1,81 @@
+"""Tables on the page: a frame and a list of columns in, rows of text with their exact values out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlead.pipeline.report import numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NONE = "-"
+LONGEST_TEXT = 90
+
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "amount": numbers.amount,
+    "count": numbers.count,
+    "duration": numbers.duration,
+    "percent": numbers.percent,
+    "ratio": numbers.ratio,
+    "work": numbers.work,
+    "instant": numbers.instant,
+    "name": numbers.shortened,
+    "state": str,
+    "text": lambda text: numbers.shortened(" ".join(text.split()), LONGEST_TEXT),
+}
+NUMBERS = ("amount", "count", "duration", "percent", "ratio", "work")
+
+
+class Shown(NamedTuple):
+    """A column on the page: its heading, the frame's column, and how its values are written: a name in `_FORMATS`."""
+
+    heading: str
+    column: str
+    kind: str = "name"
+
+
+class Cell(NamedTuple):
+    """`value` is exact, and empty for what is no number."""
+
+    text: str
+    kind: str
+    value: str = ""
+
+
+class Grid(NamedTuple):
+    """A table of the page."""
+
+    caption: str
+    headings: list[tuple[str, str]]
+    """Text and kind."""
+    rows: list[list[Cell]]
+    left_out: int = 0
+    """Rows of the frame that are not shown."""
+
+
+def grid(caption: str, frame: pd.DataFrame, columns: Sequence[Shown], most: int | None = None) -> Grid:
+    """The first `most` rows of the frame (all by default). A key that is null stands for the others, of which the frame's
+    column `keys` says how many."""
+    shown = frame if most is None else frame.head(most)
+    rows = [[_cell(row, column) for column in columns] for row in shown.to_dict("records")]
+    return Grid(caption, [(c.heading, _align(c.kind)) for c in columns], rows, len(frame) - len(shown))
+
+
+def _cell(row: dict[Any, Any], column: Shown) -> Cell:
+    import pandas as pd
+
+    value = row[column.column]
+    if pd.isna(value):
+        if column.column == "fairness_key" and "keys" in row:
+            return Cell(f"{row['keys']:,} others", "rest")
+        return Cell(NONE, _align(column.kind))
+    text = _FORMATS[column.kind](value)
+    if column.kind in NUMBERS:
+        return Cell(text, "number", f"{value}")
+    return Cell(text, column.kind)
+
+
+def _align(kind: str) -> str:
+    return "number" if kind in NUMBERS else kind

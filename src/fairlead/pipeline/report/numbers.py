@@ -1,0 +1,88 @@
+"""Values as people read them: durations in a unit that fits, counts with commas, instants without a zone (all is UTC)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from math import floor, log10
+
+from fairlead.clock import MICROS
+
+_UNITS = (
+    ("d", 86_400 * MICROS),
+    ("h", 3600 * MICROS),
+    ("min", 60 * MICROS),
+    ("s", MICROS),
+    ("ms", 1000),
+    ("µs", 1),
+)
+LONGEST_NAME = 40
+"""Characters of a key or a name that are shown in a table."""
+
+
+def unit_of(us: float, days: bool = True) -> tuple[str, int]:
+    """The unit in which so many microseconds are a number from 1 up, and its microseconds."""
+    for name, size in _UNITS:
+        if abs(us) >= size and (days or name != "d"):
+            return name, size
+    return _UNITS[-1]
+
+
+def duration(us: float) -> str:
+    """Three digits: 850 µs, 3.42 s, 12.1 min, 2.5 d."""
+    name, size = unit_of(us)
+    return f"{_digits(us / size)} {name}" if us else "0"
+
+
+def work(us: float) -> str:
+    """Worker time: hours at most, since a day of a worker is no day of a clock: 1,234 h."""
+    name, size = unit_of(us, days=False)
+    return f"{_digits(us / size)} {name}" if us else "0"
+
+
+def count(number: float) -> str:
+    """1,234,567"""
+    return f"{number:,.0f}"
+
+
+def percent(part: float) -> str:
+    """12.3 %, and as many digits as it takes to tell 0.04 % from none and 99.97 % from all."""
+    value = 100 * part
+    if value in (0, 100):
+        return f"{value:.0f} %"
+    to_an_end = min(abs(value), abs(100 - value))
+    places = 1 if to_an_end >= 0.1 else -floor(log10(to_an_end))
+    return f"{value:.{places}f} %"
+
+
+def ratio(value: float) -> str:
+    """Three digits: 0.987, 1.25, 14.4."""
+    return _digits(value)
+
+
+def amount(value: Decimal) -> str:
+    """Of money, in whatever currency the bill has: 1,234.50."""
+    return f"{value:,.2f}"
+
+
+def instant(at: datetime) -> str:
+    """2026-03-02 10:05"""
+    return f"{at:%Y-%m-%d %H:%M}"
+
+
+def shortened(text: str, longest: int = LONGEST_NAME) -> str:
+    """At most so many characters: head and tail, since keys that begin alike differ at the end. What cannot be printed, and
+    what ends a line, is shown as a dot."""
+    plain = "".join(letter if letter.isprintable() else "·" for letter in text)
+    if len(plain) <= longest:
+        return plain
+    tail = longest // 3
+    return f"{plain[: longest - tail - 1]}…{plain[-tail:]}"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, no exponent, no zeros at the end."""
+    size = abs(value)
+    places = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
+    text = f"{value:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if places else text

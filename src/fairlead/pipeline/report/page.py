@@ -1,0 +1,45 @@
+"""The page: one HTML file with everything in it, which asks no network and runs no script."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from jinja2 import Environment, StrictUndefined
+
+from fairlead.clock import MICROS, to_datetime
+from fairlead.pipeline.report import findings, numbers, trust
+from fairlead.pipeline.report.data import ReportData
+from fairlead.pipeline.report.sections import Section, cost, quality, service, trouble, waits
+
+
+def render(data: ReportData) -> str:
+    """The page as text. The same data makes the same page."""
+    template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return page.from_string(template).render(
+        since=numbers.instant(data.period.since),
+        until=numbers.instant(data.period.until),
+        made_at=numbers.instant(to_datetime(data.made_at)),
+        step=numbers.duration(data.period.step_s * MICROS),
+        hashed=data.hashed,
+        trust=trust.trust(data),
+        standing_out=findings.standing_out(data),
+        sections=_sections(data),
+    )
+
+
+def _sections(data: ReportData) -> dict[str, Section]:
+    """By the anchor that the page gives them."""
+    return {
+        "data": quality.quality(data),
+        "load": service.load(data),
+        "share": service.share(data),
+        "lag": service.lag(data),
+        "fairness": service.fairness(data),
+        "pickup": waits.pickup(data),
+        "week": waits.week(data),
+        "slowdown": waits.slowdown(data),
+        "objectives": trouble.objectives(data),
+        "failures": trouble.failures(data),
+        "cost": cost.cost(data),
+    }

@@ -1,0 +1,166 @@
+"""A figure that becomes SVG to stand inside a page: the same for the same data, whatever runs, and with no address in it."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from contextlib import ExitStack
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from fairlead.clock import MICROS
+from fairlead.pipeline.report.numbers import duration, shortened
+from fairlead.pipeline.report.period import Period
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+COLOURS = ("#332288", "#DDCC77", "#117733", "#CC6677", "#88CCEE", "#882255", "#44AA99", "#999933")
+"""Told apart by colour-blind people too: the scheme `muted` of Paul Tol, Colour Schemes, SRON/EPS/TN/09-002, 2021."""
+
+REST = "#BBBBBB"
+INK, SOFT = "#1f2933", "#6b7785"
+GOOD, WARN, BAD = "#117733", "#DDAA33", "#BB2244"
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    # The widest of the fonts that a browser may take instead: what fits here fits there.
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    # A key may hold a dollar sign.
+    "text.parse_math": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": SOFT,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#e4e8ec",
+    "grid.linewidth": 0.8,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+}
+_ROUND = [
+    *(10**n for n in range(6)), *(n * MICROS for n in (1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000)),
+]  # fmt: skip
+"""Durations that stand at an axis."""
+
+_DATES = ["%Y", "%b", "%a %d", "%H:%M", "%H:%M", "%H:%M:%S"]
+_FIRST_DATES = ["", "%b %Y", "%d %b", "%a %d", "%H:%M", "%H:%M"]
+"""By the unit that ticks are apart: years, months, days, hours, minutes, seconds; and of the ticks that begin a larger one."""
+
+LONGEST_LABEL = 26
+
+_TAG = re.compile(r"<[^>]+>")
+_NAMESPACE = re.compile(r'\s(?:xmlns(?::xlink)?|version)="[^"]*"')
+_LONG_NUMBER = re.compile(r"(\d\.\d\d)\d+")
+_ID = re.compile(r'(\bid="|href="#|url\(#)')
+
+
+class Canvas:
+    """`with Canvas("name", width, height) as canvas:` draw on `canvas.figure` (inches); afterwards `canvas.svg` is there.
+
+    `name` must be unique on the page: it is in the ids of the picture's parts.
+    """
+
+    def __init__(self, name: str, width: float, height: float) -> None:
+        self._name = name
+        self._size = (width, height)
+        self._settings = ExitStack()
+        self.svg = ""
+
+    def __enter__(self) -> Canvas:
+        self._settings.enter_context(matplotlib.rc_context({**_STYLE, "svg.hashsalt": self._name}))
+        # A key in letters the font lacks is measured a little wrong; the browser has them.
+        self._settings.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        self.figure = Figure(figsize=self._size, layout="constrained")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._settings:
+            if kind is None:
+                self.svg = self._drawn()
+
+    def _drawn(self) -> str:
+        drawn = io.StringIO()
+        without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        # Not by `savefig`, which lays everything out twice.
+        FigureCanvasSVG(self.figure).print_svg(drawn, metadata=without)  # type: ignore[no-untyped-call]
+        svg = drawn.getvalue()
+        svg = re.sub(r"<style[^>]*>.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+        return _TAG.sub(self._inline, svg).strip()
+
+    def _inline(self, tag: re.Match[str]) -> str:
+        """A tag as HTML wants it: without namespaces, and with ids that are unique on the page; and no finer than seen."""
+        plain = _NAMESPACE.sub("", _LONG_NUMBER.sub(r"\1", tag[0])).replace("xlink:href", "href")
+        return _ID.sub(rf"\g<1>{self._name}-", plain)
+
+
+def label(text: str) -> str:
+    """A key or a name, short enough for a legend."""
+    short = shortened(text, LONGEST_LABEL)
+    # Matplotlib leaves out of a legend what begins with an underscore.
+    return f"\u200b{short}" if short.startswith("_") else short
+
+
+def time_axis(axes: Axes, period: Period) -> None:
+    """Let the horizontal axis be the period, in dates and hours UTC."""
+    locator = AutoDateLocator(minticks=4, maxticks=8)  # type: ignore[no-untyped-call]
+    axes.set_xlim(naive(period.since), naive(period.until))  # type: ignore[arg-type]
+    axes.xaxis.set_major_locator(locator)
+    formats = {"formats": _DATES, "zero_formats": _FIRST_DATES, "show_offset": False}
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, **formats))  # type: ignore[no-untyped-call]
+
+
+def on_grid(steps: pd.DataFrame, period: Period, step_s: int | None = None) -> pd.DataFrame:
+    """A row for every step of the period; one without data is a gap, not a line drawn across it."""
+    import pandas as pd
+
+    return steps.reindex(pd.date_range(naive(period.since), naive(period.until), freq=f"{step_s or period.step_s}s"))
+
+
+def naive(instant: datetime) -> datetime:
+    """As frames have it: UTC without saying so."""
+    return instant.replace(tzinfo=None)
+
+
+def duration_axis(axis: Axis, least_us: float, greatest_us: float) -> None:
+    """Let a logarithmic axis of microseconds have ticks at round durations."""
+    inside = [us for us in _ROUND if least_us / 2 <= us <= greatest_us * 2]
+    axis.set_major_locator(FixedLocator(inside))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda us, _: duration(us)))
+
+
+def legend_right(place: Axes | Figure, handles: list[Any], labels: list[str], title: str | None = None) -> None:
+    """A legend beside the axes, or beside all of the figure."""
+    if isinstance(place, Figure):
+        where: dict[str, Any] = {"loc": "outside right upper"}
+    else:
+        where = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02)}
+    place.legend(handles, labels, title=title, alignment="left", **where)

@@ -1,0 +1,56 @@
+"""The picture of cost: which keys make most of it, and of what it consists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlead.clock import MICROS
+from fairlead.pipeline.report.facts.cost import is_billed, parts_of_whole
+from fairlead.pipeline.report.numbers import amount, percent
+from fairlead.pipeline.report.pictures.canvas import BAD, COLOURS, REST, Canvas, label
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_HOUR_US = 3600 * MICROS
+
+
+def pareto(cost: pd.DataFrame, name: str) -> str:
+    """A bar for each key, the dearest on top and all others below: worker time that was of use, that was wasted, and that
+    stood idle for it. Beside it what it cost (with a bill only), its part of the whole, and all parts down to it."""
+    billed = is_billed(cost)
+    parts = parts_of_whole(cost)
+    pieces = {
+        "of use": (cost["busy_us"] - cost["wasted_us"], COLOURS[0]),
+        "wasted (failed runs)": (cost["wasted_us"], BAD),
+        "idle, allocated": (cost["idle_allocated_us"], REST),
+    }
+    with Canvas(name, 11, 0.9 + 0.27 * len(cost)) as canvas:
+        ax = canvas.figure.subplots()
+        left = 0 * cost["busy_us"]
+        for piece, (us, colour) in pieces.items():
+            ax.barh(range(len(cost)), us / _HOUR_US, left=left / _HOUR_US, color=colour, label=piece, height=0.7)
+            left = left + us
+        for place, (part, so_far) in enumerate(zip(parts, parts.cumsum(), strict=True)):
+            paid = f"{amount(cost['amount'].iloc[place])} · " if billed else ""
+            ax.annotate(
+                f"{paid}{percent(part)}, together {percent(so_far)}",
+                (left.iloc[place] / _HOUR_US, place),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+            )
+        ax.set_ylim(len(cost) - 0.4, -0.6)
+        ax.set_xlim(0, 1.25 * max(left.max() / _HOUR_US, 1e-6))
+        ax.set_yticks(range(len(cost)), key_names(cost))
+        ax.set_xlabel("worker-hours")
+        ax.grid(visible=False, axis="y")
+        canvas.figure.legend(loc="outside upper right", ncols=len(pieces))
+    return canvas.svg
+
+
+def key_names(cost: pd.DataFrame) -> list[str]:
+    """What stands beside the bars."""
+    pairs = zip(cost["fairness_key"], cost["fairness_key"].isna(), cost["keys"], strict=True)
+    return [f"{keys:,} others" if is_rest else label(key) for key, is_rest, keys in pairs]

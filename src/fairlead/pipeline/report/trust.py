@@ -1,0 +1,82 @@
+"""Whether the report can be trusted: how fresh its data is, and how whole."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fairlead.clock import MICROS, to_datetime
+from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
+from fairlead.pipeline.report import numbers
+from fairlead.pipeline.report.data import ReportData
+from fairlead.pipeline.report.findings import BAD, LOOK, OK, Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_OLD_US = 86_400 * MICROS
+"""After so long without a finished attempt somebody should look."""
+
+
+def trust(data: ReportData) -> list[Finding]:
+    """One of each kind."""
+    return [_fresh(data), _exported(data), _built(data), _sound(data), _jobs(data)]
+
+
+def _fresh(data: ReportData) -> Finding:
+    newest = _of_table(data, ATTEMPTS.name)["newest"]
+    if _is_none(newest):
+        return Finding("Newest attempt", "none", "`fairlead pipeline ingest` brings attempts into the lake", LOOK)
+    age = data.made_at - _micros(newest)
+    note = f"before this report: {numbers.instant(newest)}"
+    return Finding("Newest attempt", numbers.duration(age), note, LOOK if age > _OLD_US else OK)
+
+
+def _exported(data: ReportData) -> Finding:
+    if data.unexported is None:
+        return Finding("Not yet exported", "not known", "the store was not asked", OK)
+    note = "finished attempts that are not in the lake" if data.unexported else "every finished attempt is in the lake"
+    return Finding("Not yet exported", numbers.count(data.unexported), note, LOOK if data.unexported else OK)
+
+
+def _built(data: ReportData) -> Finding:
+    if not data.built_until:
+        return Finding(
+            "Tables built", "never", "`fairlead pipeline build` makes them", BAD if data.exported_until else LOOK
+        )
+    until = f"with all that was exported until {numbers.instant(to_datetime(data.built_until))}"
+    if data.exported_until > data.built_until:
+        return Finding("Tables built", "behind", f"{until}; more has come since", LOOK)
+    return Finding("Tables built", "up to date", until, OK)
+
+
+def _sound(data: ReportData) -> Finding:
+    aside, attempts = (_of_table(data, table.name)["rows"] for table in (QUARANTINE, ATTEMPTS))
+    note = (
+        f"{numbers.percent(aside / attempts)} of the attempts make no sense" if aside else "every attempt makes sense"
+    )
+    return Finding(
+        "In quarantine", numbers.count(aside), note if attempts else "no attempts yet", LOOK if aside else OK
+    )
+
+
+def _jobs(data: ReportData) -> Finding:
+    runs = data.runs
+    failed = runs[(runs["state"] == "failed") | (runs["failed_checks"] != "")]
+    if len(failed):
+        return Finding("Jobs", "failed", ", ".join(failed["job"]), BAD)
+    if not len(runs):
+        return Finding("Jobs", "none", "no job has run yet", LOOK)
+    return Finding("Jobs", "done", f"{numbers.count(runs['checks'].sum())} checks hold", OK)
+
+
+def _of_table(data: ReportData, name: str) -> pd.Series:
+    return data.freshness.set_index("table").loc[name]
+
+
+def _is_none(value: Any) -> bool:
+    return value is None or value != value
+
+
+def _micros(at: datetime) -> int:
+    return round(at.replace(tzinfo=UTC).timestamp() * MICROS)

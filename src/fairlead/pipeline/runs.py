@@ -1,0 +1,119 @@
+"""What the jobs did: one row a run, in the lake beside the tables."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from fairlead.clock import Clock
+from fairlead.errors import FairleadError
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+
+RUNS = Table(
+    "ops.pipeline_runs",
+    "one run of a job",
+    key=("run_id",),
+    instant="started_at",
+    by="date",
+    columns=(
+        Column("run_id", "string", "random"),
+        Column("job", "string", "ingest, build, report, compact, reconcile, check or submit"),
+        Column("started_at", "timestamp", "when it began"),
+        Column("seconds", "double", "how long it took"),
+        Column("state", "string", "done, failed or nothing to do"),
+        Column("params", "string", "JSON: what it was asked"),
+        Column("rows_in", "bigint", "rows it looked at, as far as it counts them"),
+        Column("rows_out", "bigint", "rows it wrote"),
+        Column("quarantined", "bigint", "rows it put aside"),
+        Column("checks", "string", "JSON: by check, what was expected and what was found"),
+        Column("spark_version", "string", "empty: it needs no Spark"),
+        Column("error", "string", "why it failed", nullable=True),
+        WRITTEN_UNDER,
+    ),
+)
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Two numbers that must be the same."""
+
+    name: str
+    expected: float
+    found: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether they are."""
+        return self.expected == self.found
+
+
+@dataclass
+class Run:
+    """A run under way: the job fills in what it does."""
+
+    job: str
+    params: dict[str, Any]
+    rows_in: int = 0
+    rows_out: int = 0
+    quarantined: int = 0
+    checks: list[Check] = field(default_factory=list)
+    state: str = "done"
+    spark_version: str = ""
+    tables: dict[str, int] = field(default_factory=dict)
+    """Rows written by table."""
+    seconds: float = 0.0
+
+
+@contextmanager
+def recorded(lake: Lake, clock: Clock, job: str, params: dict[str, Any]) -> Iterator[Run]:
+    """Keep a row of what happens inside, also when it fails."""
+    run = Run(job, params)
+    started_at, started, error = clock.now(), time.monotonic(), None
+    try:
+        yield run
+    except FairleadError as failure:
+        run.state, error = "failed", str(failure)
+        raise
+    except BaseException as failure:
+        run.state, error = "failed", type(failure).__name__
+        raise
+    finally:
+        run.seconds = round(time.monotonic() - started, 3)
+        _keep(lake, clock, run, started_at, error)
+
+
+def last_runs(lake: Lake) -> dict[str, dict[str, Any]]:
+    """The last run of each job."""
+    table = lake.table(RUNS)
+    rows = table.load(table.manifests.newest()).sort_by("started_at").to_pylist()
+    return {row["job"]: row for row in rows}
+
+
+def _keep(lake: Lake, clock: Clock, run: Run, started_at: int, error: str | None) -> None:
+    import pyarrow as pa
+
+    row = {
+        "run_id": uuid.uuid4().hex,
+        "job": run.job,
+        "started_at": datetime.fromtimestamp(started_at / 1e6, UTC),
+        "seconds": run.seconds,
+        "state": run.state,
+        "params": msgspec.json.encode(run.params).decode(),
+        "rows_in": run.rows_in,
+        "rows_out": run.rows_out,
+        "quarantined": run.quarantined,
+        "checks": msgspec.json.encode(run.checks).decode(),
+        "spark_version": run.spark_version,
+        "error": error,
+        "schema_version": SCHEMA_VERSION,
+    }
+    table = lake.table(RUNS)
+    written = table.write(pa.Table.from_pylist([row], schema=RUNS.arrow()), "0", f"{row['run_id']}.parquet")
+    table.append(written, {}, clock.now())

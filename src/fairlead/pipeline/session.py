@@ -1,0 +1,59 @@
+"""The Spark session, with the settings our tables rely on. See pipeline.md, section 2, for each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+def session(
+    master: str | None = None, app_name: str = "fairlead", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session in force, or a new one on `master` (default: what spark-submit says, else local[*]).
+
+    Instants are read and written in UTC, Arrow carries what passes to Python, and each write says itself which partitions
+    it replaces. Raises ConfigurationError when PySpark or Java is missing.
+    """
+    from fairlead.pipeline.extra import need
+
+    need("pyspark")
+    from pyspark.sql import SparkSession
+
+    # Workers must be of this very interpreter: another one has other libraries, or none.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    elif "SPARK_MASTER" not in os.environ and not os.environ.get("PYSPARK_SUBMIT_ARGS"):
+        builder = builder.master("local[*]")
+    cores = os.cpu_count() or 2
+    for key, value in {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(2 * cores),
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.sources.partitionOverwriteMode": "dynamic",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOGGING}",
+        # A driver with its executors on this machine listens to nobody else.
+        **(_LOOPBACK if (master or "local").startswith("local") else {}),
+        **(settings or {}),
+    }.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,94 @@
+"""What the pipeline is told in a file: objectives, prices, bills. See docs/how-to/pipeline.md for an example."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from fairlead.errors import ConfigurationError
+
+WORKER_DAY_US = 86_400 * 1_000_000
+_UNITS = {"us": 1, "ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
+
+
+class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One objective: so large a part of the measured attempts takes at most `threshold`."""
+
+    id: str
+    queue: str
+    threshold: str
+    objective: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    name: str = "*"
+    measure: Literal["pickup", "run", "e2e"] = "pickup"
+
+    @property
+    def threshold_us(self) -> int:
+        """In microseconds. Raises ConfigurationError."""
+        number = self.threshold.rstrip("usmh")
+        unit = _UNITS.get(self.threshold[len(number) :])
+        if unit is None or not number.isdigit():
+            raise ConfigurationError(f"threshold {self.threshold!r}: use a number and us, ms, s, m or h, as in 500ms")
+        return int(number) * unit
+
+
+class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What workers cost when no bill says so, and how a bill is divided."""
+
+    workers: Annotated[float, msgspec.Meta(ge=0)] = 0
+    """Slots paid for, all day."""
+    worker_hour: Decimal = Decimal(0)
+    """Price of one of them for an hour."""
+    method: Literal["usage", "peak", "reserved"] = "usage"
+
+
+class Bill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was paid for a day."""
+
+    day: date
+    amount: Decimal
+    worker_hours: Annotated[float, msgspec.Meta(gt=0)]
+    queue: str = "*"
+
+
+class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    slo: list[Slo] = []
+    cost: Cost = Cost()
+    bill: list[Bill] = []
+
+    def bills_for(self, days: Iterable[str]) -> list[tuple[date, str, int, Decimal]]:
+        """(day, queue or '*', worker time paid for in microseconds, amount): the bill of each day, or what the prices make."""
+        billed = {bill.day for bill in self.bill}
+        wanted = {date.fromisoformat(day) for day in days}
+        found = [
+            (bill.day, bill.queue, round(bill.worker_hours * 3600 * 1_000_000), bill.amount)
+            for bill in self.bill
+            if bill.day in wanted
+        ]
+        if self.cost.workers:
+            amount = (Decimal(str(self.cost.workers)) * 24 * self.cost.worker_hour).quantize(Decimal("0.000001"))
+            time = round(self.cost.workers * WORKER_DAY_US)
+            found += [(day, "*", time, amount) for day in wanted - billed]
+        return sorted(found)
+
+
+def load(path: Path | None) -> PipelineSettings:
+    """The settings of a file; without one, no objectives and no prices. Raises ConfigurationError naming what is wrong."""
+    if path is None:
+        return PipelineSettings()
+    try:
+        settings = msgspec.convert(tomllib.loads(path.read_text(), parse_float=Decimal), PipelineSettings)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    for slo in settings.slo:
+        _ = slo.threshold_us
+    if len({slo.id for slo in settings.slo}) < len(settings.slo):
+        raise ConfigurationError(f"{path}: two objectives have the same id")
+    return settings

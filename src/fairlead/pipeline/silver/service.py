@@ -1,0 +1,75 @@
+"""Who was served when: every run split over the minutes it lasted, so that no worker-second is counted in another."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+
+WINDOW_S = 60
+_WINDOW_US = WINDOW_S * 1_000_000
+
+SERVICE = Table(
+    "silver.service",
+    "worker time that a key's tasks of one name took in one minute; the sum of busy_us is that of all runs, exactly",
+    key=("window_start", "window_s", "queue", "fairness_key", "name"),
+    instant="window_start",
+    columns=(
+        Column("window_start", "timestamp", "the minute's first instant"),
+        Column("window_s", "int", "length of the window in seconds: 60"),
+        Column("queue", "string", "of the attempts"),
+        Column("fairness_key", "string", "of the attempts"),
+        Column("name", "string", "of the attempts"),
+        Column("weight", "double", "greatest weight of an attempt that ran here"),
+        Column("busy_us", "bigint", "worker time spent inside the window"),
+        Column("attempts_started", "bigint", "runs that started in it"),
+        Column("attempts_done", "bigint", "runs that finished in it with outcome done"),
+        Column("failed", "bigint", "runs that finished in it with outcome failed, retried, timed_out or lost"),
+        Column("wasted_us", "bigint", "busy_us of runs whose outcome is neither done nor snoozed"),
+        Column("longest_run_us", "bigint", "whole length of the longest run that took worker time in it"),
+        WRITTEN_UNDER,
+    ),
+)
+
+
+def service(attempts: DataFrame) -> DataFrame:
+    """Rows of silver.service from sound rows of bronze.attempts, which overlap any windows. An attempt without a run
+    adds nothing; a run of no length counts as started and ended in its window."""
+    window, busy, outcome = F.col("window"), F.col("busy_us"), F.col("outcome")
+    ends_here = window == F.col("last")
+    return (
+        attempts.where(F.col("started_at").isNotNull())
+        .transform(_pieces)
+        .groupBy("window", "queue", "fairness_key", "name")
+        .agg(
+            F.max("weight").alias("weight"),
+            F.sum(busy).alias("busy_us"),
+            F.count_if(window == F.col("first")).alias("attempts_started"),
+            F.count_if(ends_here & (outcome == "done")).alias("attempts_done"),
+            F.count_if(ends_here & outcome.isin("failed", "retried", "timed_out", "lost")).alias("failed"),
+            F.sum(F.when(outcome.isin("done", "snoozed"), 0).otherwise(busy)).alias("wasted_us"),
+            F.max(F.when(busy > 0, F.col("run_us")).otherwise(0)).alias("longest_run_us"),
+        )
+        .withColumns(
+            {
+                "window_start": F.timestamp_micros(window),
+                "window_s": F.lit(WINDOW_S),
+                WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
+            }
+        )
+        .select(*SERVICE.column_names)
+    )
+
+
+def _pieces(runs: DataFrame) -> DataFrame:
+    """One row for each run and each window it touches, of which it takes `busy_us`."""
+    start, finish, window = F.col("start"), F.col("finish"), F.col("window")
+    inside = F.least(finish, window + _WINDOW_US) - F.greatest(start, window)
+    return (
+        runs.withColumns({"start": F.unix_micros("started_at"), "finish": F.unix_micros("finished_at")})
+        .select("queue", "fairness_key", "name", "weight", "outcome", "start", "finish")
+        .withColumns({"first": start - start % _WINDOW_US, "last": finish - finish % _WINDOW_US})
+        .withColumn("window", F.explode(F.sequence(F.col("first"), F.col("last"), F.lit(_WINDOW_US))))
+        .withColumns({"busy_us": inside, "run_us": finish - start})
+    )

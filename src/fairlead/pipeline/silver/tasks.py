@@ -1,0 +1,142 @@
+"""What became of each task: one row from all its attempts, or from its submit while it has none."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+
+SHORTEST_RUN_US = 10_000_000
+"""Runs shorter than this count as this long in the slowdown, or a task of a millisecond would rule every average."""
+
+TASKS = Table(
+    "silver.tasks",
+    "one row a task, as far as its history is known",
+    key=("store_id", "task_id"),
+    instant="submitted_at",
+    columns=(
+        Column("store_id", "string", "which store it comes from"),
+        Column("task_id", "string", "UUIDv7 of the task"),
+        Column("queue", "string", "as submitted"),
+        Column("name", "string", "as submitted"),
+        Column("fairness_key", "string", "as submitted"),
+        Column("weight", "double", "as submitted"),
+        Column("priority", "tinyint", "as submitted"),
+        Column("ordering_key", "string", "as submitted; null too while no attempt is known", nullable=True),
+        Column("submitted_at", "timestamp", "when submit was called"),
+        Column(
+            "first_ready_at",
+            "timestamp",
+            "when it first might run; while no attempt is known, when it is due",
+            nullable=True,
+        ),
+        Column("first_grabbed_at", "timestamp", "when a node first took it", nullable=True),
+        Column("first_started_at", "timestamp", "when its handler was first called", nullable=True),
+        Column("last_finished_at", "timestamp", "when its latest attempt ended", nullable=True),
+        Column("attempts", "int", "runs, lost ones included"),
+        Column("retries", "int", "runs after the first"),
+        Column("state", "string", "after its latest attempt, or after its submit when there is none"),
+        Column("wait_us", "bigint", "first grab less first ready; null: never grabbed", nullable=True),
+        Column("queue_us", "bigint", "time between ready and grab, of all its attempts together"),
+        Column("run_us", "bigint", "worker time of all its attempts together"),
+        Column("e2e_us", "bigint", "end less submit; null: it has not ended", nullable=True),
+        Column("slowdown", "double", "bounded: (queue_us + run_us) / run_us, for runs of at least 10 s; at least 1"),
+        Column("deadline_missed", "boolean", "null: tasks have no deadlines in this version", nullable=True),
+        WRITTEN_UNDER,
+    ),
+)
+
+_CONSTANT = ("queue", "name", "fairness_key", "weight", "priority", "submitted_at")
+"""Columns that a task keeps for life."""
+
+_ENDED = ("DONE", "FAILED", "CANCELLED", "ERROR")
+
+
+def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
+    """Rows of silver.tasks from sound rows of bronze.attempts and rows of bronze.events; of the events only `submitted`
+    is used, by tasks without an attempt. Either may lack a task; one that is in both is told by its attempts."""
+    return (
+        attempts.transform(_attempted)
+        .unionByName(events.transform(_submitted))
+        # Most tasks have one attempt: adding up before they are moved would sort all rows once more, for nothing.
+        .repartition(*TASKS.key)
+        .groupBy(*TASKS.key)
+        .agg(
+            F.max_by(F.struct(*_CONSTANT, "ordering_key", "next_state", "due_at"), "version").alias("latest"),
+            F.min("ready_at").alias("first_ready_at"),
+            F.min("grabbed_at").alias("first_grabbed_at"),
+            F.min("started_at").alias("first_started_at"),
+            F.max("finished_at").alias("last_finished_at"),
+            F.sum("is_run").cast("int").alias("attempts"),
+            F.sum("queue_us").alias("queue_us"),
+            F.sum("run_us").alias("run_us"),
+        )
+        .select("*", "latest.*")
+        .transform(_judged)
+        .select(*TASKS.column_names)
+    )
+
+
+def _attempted(attempts: DataFrame) -> DataFrame:
+    """What each attempt adds to its task."""
+    waited = F.unix_micros("grabbed_at") - F.unix_micros("ready_at")
+    ran = F.unix_micros("finished_at") - F.unix_micros("started_at")
+    is_run = F.col("started_at").isNotNull() | (F.col("outcome") == "lost")
+    # The row of a person who gives a task up repeats the times of its last run.
+    is_given_up = F.col("started_at").isNull() & (F.col("outcome") == "failed")
+    return attempts.select(
+        "store_id",
+        "task_id",
+        "version",
+        *_CONSTANT,
+        "ordering_key",
+        "next_state",
+        F.lit(None).cast("timestamp").alias("due_at"),
+        "ready_at",
+        "grabbed_at",
+        "started_at",
+        "finished_at",
+        is_run.cast("bigint").alias("is_run"),
+        F.when(is_given_up, 0).otherwise(F.greatest(waited, F.lit(0))).alias("queue_us"),
+        F.coalesce(ran, F.lit(0)).alias("run_us"),
+    )
+
+
+def _submitted(events: DataFrame) -> DataFrame:
+    """The same columns for each submit."""
+    instant = F.lit(None).cast("timestamp")
+    return (
+        events.where(F.col("kind") == "submitted")
+        .withColumnRenamed("at", "submitted_at")
+        .select(
+            "store_id",
+            "task_id",
+            # Below the version of every attempt: a task cancelled at once still has the version of its submit.
+            F.lit(-1).alias("version"),
+            *_CONSTANT,
+            F.lit(None).cast("string").alias("ordering_key"),
+            F.when(F.col("run_at") > F.col("submitted_at"), "WAITING").otherwise("SUBMITTED").alias("next_state"),
+            F.greatest("run_at", "submitted_at").alias("due_at"),
+            *[instant.alias(name) for name in ("ready_at", "grabbed_at", "started_at", "finished_at")],
+            *[F.lit(0).cast("bigint").alias(name) for name in ("is_run", "queue_us", "run_us")],
+        )
+    )
+
+
+def _judged(tasks: DataFrame) -> DataFrame:
+    wait = F.unix_micros("first_grabbed_at") - F.unix_micros("first_ready_at")
+    e2e = F.unix_micros("last_finished_at") - F.unix_micros("submitted_at")
+    taken = F.col("queue_us") + F.col("run_us")
+    return tasks.withColumns(
+        {
+            "first_ready_at": F.coalesce("first_ready_at", "due_at"),
+            "retries": F.greatest(F.col("attempts") - 1, F.lit(0)),
+            "state": F.col("next_state"),
+            "wait_us": F.when(wait.isNotNull(), F.greatest(wait, F.lit(0))),
+            "e2e_us": F.when(F.col("next_state").isin(*_ENDED), F.greatest(e2e, F.lit(0))),
+            "slowdown": F.greatest(taken / F.greatest("run_us", F.lit(SHORTEST_RUN_US)), F.lit(1.0)),
+            "deadline_missed": F.lit(None).cast("boolean"),
+            WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
+        }
+    )

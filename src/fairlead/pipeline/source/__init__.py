@@ -1,0 +1,59 @@
+"""The PySpark data source `fairlead`: reads tasks, attempts and backlogs, streams attempts, and submits tasks in bulk.
+
+    spark.dataSource.register(fairlead.pipeline.FairleadSource)
+    spark.read.format("fairlead").option("url", "postgresql://app@db/shop").option("table", "attempts").load()
+
+What is read is chosen by options (see `options`), never by filters handed down: a reader with `pushFilters` is kept by this
+Spark for every use of the DataFrame, so that `df.filter(a).union(df.filter(b))` answers b twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class FairleadSource(DataSource):
+    """One store, named by the option `url`, else by $FAIRLEAD_URL as it was when Spark started."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "fairlead"
+
+    def schema(self) -> StructType:
+        """Of the columns chosen. Raises ConfigurationError for options that are unknown, missing or wrong."""
+        from fairlead.pipeline.source.options import ReadOptions
+
+        return ReadOptions.parse(self.options).schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from fairlead.pipeline.source.options import ONLY_BATCH, ReadOptions
+        from fairlead.pipeline.source.scan import FairleadReader
+
+        return FairleadReader(ReadOptions.parse(self.options, ONLY_BATCH).with_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions
+        from fairlead.pipeline.source.stream import FairleadStreamReader
+
+        return FairleadStreamReader(ReadOptions.parse(self.options, ONLY_STREAM).with_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from fairlead.pipeline.source.sink import batch_writer
+
+        return batch_writer(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        from fairlead.pipeline.source.sink import stream_writer
+
+        return stream_writer(schema, self.options, overwrite)

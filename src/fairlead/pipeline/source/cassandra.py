@@ -1,0 +1,90 @@
+"""Reading a backlog in Cassandra: ranges of tokens of the partition key, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from cassandra import InvalidRequest
+
+from fairlead.errors import SchemaMismatch
+from fairlead.model import LaneRecord
+from fairlead.pipeline.source.columns import arrow_schema, from_rows
+from fairlead.pipeline.source.options import ReadOptions
+from fairlead.pipeline.source.scan import Piece
+from fairlead.pipeline.source.tables import BACKLOG_READ
+from fairlead.stores.cassandra import CassandraBacklogStore
+from fairlead.stores.sql_file import load
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SQL = load("cassandra.cql", __package__)
+_FIRST_TOKEN, _LAST_TOKEN = -(2**63), 2**63 - 1
+_record = msgspec.json.Decoder(LaneRecord)
+_CONVERTED: dict[str, Callable[[Any], Any]] = {"task_id": str, "order_at": lambda order_at: order_at or None}
+
+
+class CassandraScan:
+    """See `scan.Scan`. Each lane is read above the ack level that was kept when its piece began; its pages are not of one
+    moment."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def plan(self) -> list[Piece]:
+        """Ranges that cover all tokens, each with one of the partitions there are now, or with several."""
+        with self._session() as session:
+            tokens = sorted(token for _, _, token in session.execute(_SQL["tokens"]))
+        parts = min(self._options.partitions or len(tokens), len(tokens))
+        inner = [tokens[len(tokens) * n // parts - 1] for n in range(1, parts)]
+        return [
+            Piece("backlog", {"above": above, "through": through})
+            for above, through in pairwise([_FIRST_TOKEN, *inner, _LAST_TOKEN])
+        ]
+
+    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """The lanes of its partitions, one after the other."""
+        queue = self._options.queue
+        with self._session() as session:
+            found = session.execute(session.prepare(_SQL["lanes"]), (piece.values["above"], piece.values["through"]))
+            for of_queue, partition, records in found:
+                if queue in (None, of_queue):
+                    for priority, record in sorted((records or {}).items()):
+                        above = _record.decode(record).ack_level
+                        yield from self._lane(session, (of_queue, partition, priority, *above))
+
+    def _lane(self, session: Any, lane: tuple[Any, ...]) -> Iterator[pa.RecordBatch]:
+        columns = self._options.columns
+        schema = arrow_schema(BACKLOG_READ, columns)
+        statement = session.prepare(_SQL["backlog"].format(columns=", ".join(columns))).bind(lane)
+        statement.fetch_size = self._options.batch_rows
+        page = session.execute(statement)
+        while True:
+            if page.current_rows:
+                yield from_rows([_converted(columns, row) for row in page.current_rows], schema)
+            if not page.has_more_pages:
+                return
+            page.fetch_next_page()
+
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
+        """Raises StoreUnavailable, or SchemaMismatch for a missing table."""
+        store = CassandraBacklogStore(self._options.url)
+        with store._trouble(), store._make_cluster() as cluster:
+            session = cluster.connect()
+            try:
+                session.set_keyspace(store.url.keyspace)
+                yield session
+            except InvalidRequest as error:
+                what = f"Cassandra's keyspace {store.url.keyspace} or a table of it is missing: run migrate()"
+                raise SchemaMismatch(what) from error
+
+
+def _converted(columns: tuple[str, ...], row: tuple[Any, ...]) -> list[Any]:
+    return [
+        convert(value) if (convert := _CONVERTED.get(name)) else value for name, value in zip(columns, row, strict=True)
+    ]

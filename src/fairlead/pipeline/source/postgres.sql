@@ -1,0 +1,90 @@
+-- Statements of the data source on PostgreSQL. $1, $2 are parameters. What is read through COPY can have none: there the
+-- driver puts in {columns}, names of the table's columns, and values as quoted literals.
+
+-- name: extent
+-- $1: table. Its blocks, and the horizon: whatever was written by a transaction before it can be seen by now.
+SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::bigint,
+       pg_snapshot_xmin(pg_current_snapshot())::text
+
+-- name: attempts
+-- The part of a piece: its blocks. The part of the whole scan: what was written before {horizon}. No attempt ever moves.
+SELECT {columns}
+  FROM (SELECT xid::text::bigint AS xid, seq, task_id::text AS task_id, attempt, tries, queue, name, partition, priority,
+               fairness_key, weight, ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, grabbed_at,
+               started_at, finished_at, outcome, next_state, error_type, error_text, node, version, payload_bytes,
+               trigger_path
+          FROM fairlead_attempts
+         WHERE ctid >= {first}::tid AND ctid < {past}::tid AND fairlead_attempts.xid < {horizon}::xid8) AS attempts
+ WHERE ({queue}::text IS NULL OR queue = {queue}) AND ({since}::bigint IS NULL OR finished_at >= {since})
+   AND ({until}::bigint IS NULL OR finished_at < {until})
+
+-- name: tasks
+SELECT {columns}
+  FROM (SELECT id::text AS task_id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight,
+               ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, grabbed_at, node, trigger_path,
+               error_type, error_text, length(payload) AS payload_bytes, context, payload, payload_format
+          FROM fairlead_tasks
+         WHERE ctid >= {first}::tid AND ctid < {past}::tid) AS tasks
+ WHERE ({queue}::text IS NULL OR queue = {queue}) AND ({since}::bigint IS NULL OR submitted_at >= {since})
+   AND ({until}::bigint IS NULL OR submitted_at < {until})
+
+-- name: lanes
+-- $1: queue, or NULL for all
+SELECT queue, partition, priority
+  FROM fairlead_backlog_lanes
+ WHERE $1::text IS NULL OR queue = $1
+ ORDER BY queue, partition, priority
+
+-- name: backlog
+-- The record and the rows are of one moment: what lies at or below the ack level was dispatched.
+SELECT {columns}
+  FROM (SELECT queue, partition, priority, turn, id, task_id::text AS task_id, version, name, fairness_key, weight,
+               ordering_key, seq, nullif(order_at, 0) AS order_at
+          FROM fairlead_backlog
+         WHERE queue = {lane_queue} AND partition = {lane_partition} AND priority = {lane_priority}
+           AND (turn, id) > (SELECT (record::json #>> '{{ack_level,0}}')::bigint, (record::json #>> '{{ack_level,1}}')::bigint
+                               FROM fairlead_backlog_lanes
+                              WHERE queue = {lane_queue} AND partition = {lane_partition} AND priority = {lane_priority}))
+       AS backlog
+
+-- name: newest
+-- $1, $2: behind this place
+SELECT xid::text::bigint, seq
+  FROM fairlead_attempts
+ WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+ ORDER BY fairlead_attempts.xid DESC, seq DESC
+ LIMIT 1
+
+-- name: newest_of_first
+-- $3: of so many
+SELECT xid::text::bigint, seq
+  FROM (SELECT xid, seq
+          FROM fairlead_attempts
+         WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+         ORDER BY xid, seq
+         LIMIT $3) AS first
+ ORDER BY first.xid DESC, seq DESC
+ LIMIT 1
+
+-- name: cuts
+-- $1, $2: behind this place; $3, $4: up to this one; $5: the place of every so manieth row in between
+SELECT xid::text::bigint, seq
+  FROM (SELECT xid, seq, row_number() OVER (ORDER BY xid, seq) AS number
+          FROM fairlead_attempts
+         WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint)
+           AND (xid, seq) <= (($3::bigint)::text::xid8, $4::bigint)) AS numbered
+ WHERE number % $5 = 0
+ ORDER BY numbered.xid, seq
+
+-- name: stretch
+-- Attempts behind one place up to another, in their order.
+SELECT {columns}
+  FROM (SELECT xid::text::bigint AS xid, seq, task_id::text AS task_id, attempt, tries, queue, name, partition, priority,
+               fairness_key, weight, ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, grabbed_at,
+               started_at, finished_at, outcome, next_state, error_type, error_text, node, version, payload_bytes,
+               trigger_path
+          FROM fairlead_attempts
+         WHERE (fairlead_attempts.xid, seq) > ({after_xid}::text::xid8, {after_seq}::bigint)
+           AND (fairlead_attempts.xid, seq) <= ({through_xid}::text::xid8, {through_seq}::bigint)
+         ORDER BY fairlead_attempts.xid, seq) AS attempts
+ WHERE ({queue}::text IS NULL OR queue = {queue})

@@ -1,0 +1,133 @@
+"""Writing to the data source `fairlead`: one bulk submit for a batch write, one for each micro-batch of a stream."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bulk.columns import check
+from fairlead.pipeline.bulk.job import BulkJob
+from fairlead.pipeline.bulk.message import Message
+from fairlead.pipeline.bulk.options import BulkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task of Spark has staged."""
+
+    submission_id: str
+    epoch: str
+    message: Message | None
+    """None when the submission needed no rows any more."""
+
+
+class BulkWriter(DataSourceArrowWriter):
+    """A batch write. Made once by the driver; its copies stage in the tasks, and one of them commits or aborts."""
+
+    def __init__(self, job: BulkJob) -> None:
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage the rows of this partition. What this does counts only if Spark hands the answer to `commit`."""
+        return _stage(self._job, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish."""
+        self._job.publish(_staged(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Some task failed for good, or the commit did."""
+        self._job.abort()
+
+
+class BulkStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write: each micro-batch is a submission of its own, named by the query and the number of the batch.
+
+    Spark commits in another process than the one that began, so all that `commit` knows are the messages.
+    """
+
+    def __init__(self, options: BulkOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._epoch = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage the rows of this partition of this micro-batch."""
+        context = _context()
+        query = self._options.submission_id or context.getLocalProperty("sql.streaming.queryId")
+        submission_id = f"{query}/{context.getLocalProperty('streaming.sql.batchId')}"
+        job = BulkJob(self._options.named(submission_id), self._epoch)
+        job.open(self._schema)
+        return _stage(job, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish the micro-batch."""
+        if (job := self._begun(messages, batchId)) is not None:
+            job.publish(_staged(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Some task failed for good, or the commit did."""
+        if (job := self._begun(messages, batchId)) is not None:
+            job.abort()
+
+    def _begun(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> BulkJob | None:
+        """The job that those who sent the messages have opened; None when nobody did."""
+        begun = sorted({(m.submission_id, m.epoch) for m in messages if isinstance(m, Staged)})
+        if not begun:
+            return None
+        if len(begun) > 1 or not begun[0][0].endswith(f"/{batch}"):
+            raise ConfigurationError(f"messages of {begun} came with batch {batch}: nothing of it is published")
+        submission_id, epoch = begun[0]
+        return BulkJob(self._options.named(submission_id), epoch)
+
+
+def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BulkWriter:
+    """Opens the submission. Raises ConfigurationError, InvalidTask listing what is wrong with options or columns."""
+    job = BulkJob(_read(options, overwrite))
+    job.open(_arrow(schema))
+    return BulkWriter(job)
+
+
+def stream_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BulkStreamWriter:
+    """The same; submissions are opened as their micro-batches come."""
+    read, columns = _read(options, overwrite), _arrow(schema)
+    check(columns, read.named("each micro-batch has one"))
+    return BulkStreamWriter(read, columns)
+
+
+def _read(options: Mapping[str, str], overwrite: bool) -> BulkOptions:
+    if overwrite:
+        raise ConfigurationError('fairlead takes mode "append" only: tasks that run cannot be overwritten')
+    return BulkOptions.read(options)
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema)
+
+
+def _stage(job: BulkJob, batches: Iterator[pa.RecordBatch]) -> Staged:
+    is_needed = job.opened is not None and job.opened.needs_rows
+    message = job.stage(batches, _context().partitionId()) if is_needed else None
+    return Staged(job.submission_id, job.epoch, message)
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:
+    return [m.message for m in messages if isinstance(m, Staged) and m.message is not None]
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "only a task of Spark writes"
+    return context

@@ -1,0 +1,94 @@
+"""Reading a SQLite file: ranges of its rows, through connections that cannot write."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fairlead.connect import task_store
+from fairlead.errors import SchemaMismatch, StoreUnavailable
+from fairlead.pipeline.source.columns import arrow_schema, fetched, from_rows
+from fairlead.pipeline.source.options import ReadOptions
+from fairlead.pipeline.source.scan import Piece, ranges
+from fairlead.pipeline.source.tables import BACKLOG_READ
+from fairlead.ports.history import Place
+from fairlead.stores.sql_file import load
+from fairlead.stores.sqlite_database import SqliteDatabase
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_PER_PIECE = 250_000
+"""Of a table, by the numbers of its rows: some two seconds of reading."""
+
+MOST_PIECES = 200
+"""Of a table: the numbers of unfinished tasks may lie far apart."""
+
+_SQL = load("sqlite.sql", __package__)
+_BUSY_SECONDS = 30.0
+
+
+class SqliteScan:
+    """See `scan.Scan`. All executors must see the file: one machine.
+
+    Attempts never change and their numbers never come back: what was there at planning is read once, whenever that happens.
+    Of tasks and the backlog each piece is a moment of its own: a task may end before its piece is read.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        database = task_store(options.url).database
+        assert isinstance(database, SqliteDatabase)
+        self._path = database.path
+        self._options = options
+
+    def plan(self) -> list[Piece]:
+        """Up to the last row there is now."""
+        if self._options.table is BACKLOG_READ:
+            lanes = self._rows("lanes", {"queue": self._options.queue})
+            names = ("lane_queue", "lane_partition", "lane_priority")
+            return [Piece("backlog", dict(zip(names, lane, strict=True))) for lane in lanes]
+        table = self._options.table.name
+        first, last = self._rows(f"{table}_extent", {})[0]
+        return self._pieces(table, first, last + 1, self._options.partitions)
+
+    def newest(self, after: Place, most: int | None) -> Place:
+        statement = "newest" if most is None else "newest_of_first"
+        return Place(0, self._rows(statement, {"after": after.seq, "most": most})[0][0])
+
+    def stretch(self, after: Place, through: Place) -> list[Piece]:
+        first = self._rows("first", {"after": after.seq})[0][0]
+        return self._pieces("attempts", first, through.seq + 1, None)
+
+    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """One statement, so one moment; the write-ahead log keeps growing until it has been read."""
+        options = self._options
+        columns = ", ".join(f'"{name}"' for name in fetched(options.columns))
+        values = {"queue": options.queue, "since": options.since, "until": options.until, **piece.values}
+        schema = arrow_schema(options.table, options.columns)
+        with self._connection() as connection:
+            cursor = connection.execute(_SQL[piece.statement].format(columns=columns), values)
+            while rows := cursor.fetchmany(options.batch_rows):
+                yield from_rows(rows, schema)
+
+    def _pieces(self, table: str, first: int, past: int, parts: int | None) -> list[Piece]:
+        step = -(-(past - first) // (parts or MOST_PIECES))
+        found = ranges(first, past, max(1, step if parts else max(step, ROWS_PER_PIECE)))
+        return [Piece(table, {"first": start, "past": end}) for start, end in found]
+
+    def _rows(self, statement: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        with self._connection() as connection:
+            return connection.execute(_SQL[statement], values).fetchall()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """For one statement. Raises StoreUnavailable, or SchemaMismatch for missing tables."""
+        url = f"{self._path.absolute().as_uri()}?mode=ro"
+        try:
+            with closing(sqlite3.connect(url, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
+                yield connection
+        except sqlite3.Error as error:
+            if str(error).startswith(("no such table", "no such column")):
+                raise SchemaMismatch(f"{self._path}: {error}; run `fairlead migrate`") from error
+            raise StoreUnavailable(f"cannot read {self._path}: {error}") from error

@@ -1,0 +1,130 @@
+"""The stream of attempts: each once, in the order of their commits, from where the checkpoint stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.sql.datasource import InputPartition
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.connect import task_store
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.source.options import ReadOptions
+from fairlead.pipeline.source.scan import Part, followed_scan_of
+from fairlead.pipeline.source.stream_offsets import StreamReader, most_rows, read_limit, to_offset, to_place
+from fairlead.pipeline.source.tables import ATTEMPTS_READ
+from fairlead.ports.history import START, Place
+from fairlead.ports.statements import Steps
+from fairlead.stores.sql_history import SqlHistory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+KIND = "stream"
+"""Of the readers that the store keeps attempts for."""
+
+
+class FairleadStreamReader(StreamReader):
+    """See `FairleadSource`. An offset is the place of the last attempt read.
+
+    It moves only over attempts that are settled: none will appear at or before it any more. So a batch is the same whenever
+    it is read, for as long as the store keeps its rows: give the stream a name by the option `reader`.
+    On PostgreSQL a transaction that has written and stays open holds back what others commit after it.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        """Raises ConfigurationError."""
+        if options.table is not ATTEMPTS_READ:
+            raise ConfigurationError(f"table {options.table.name} cannot be streamed, attempts can: read it as a batch")
+        if options.is_latest and options.reader is None:
+            # After a crash in its first batch a checkpoint does not know where it began.
+            raise ConfigurationError(
+                "startingOffsets latest: give the option reader too; the store then keeps where it began"
+            )
+        self._options = options
+        self._scan = followed_scan_of(options)
+        self._is_sqlite = task_store(options.url).database.dialect == "sqlite"
+        self._began: Place | None = None
+        self._planned: Place | None = None
+        self._target: Place | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Where a new checkpoint begins. Spark asks again after a crash in the first batch: it is the same then."""
+        return self._offset(self._beginning())
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """The end of the next batch: at most `max_rows_per_batch` attempts on."""
+        # Before 4.2 Spark does not say from where. Of an old checkpoint it has had the empty batch at its end planned.
+        after = self._place(start) if start else self._planned or self._beginning()
+        newest = self._scan.newest(after, most_rows(limit, self._options.max_rows_per_batch))
+        return self._offset(newest if self._target is None else max(after, min(newest, self._target)))
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
+        return read_limit(self._options.max_rows_per_batch)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = self._scan.newest(START, None)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Part]:
+        """Of the batch behind `start` up to `end`."""
+        after, through = self._place(start), self._place(end)
+        self._planned = through
+        if after == through:
+            return []
+        if self._began is None:
+            # Of an old checkpoint: all before this batch is read.
+            self._began = after
+            self._note(after)
+        return [Part((piece,)) for piece in self._scan.stretch(after, through)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        for piece in partition.pieces:
+            yield from self._scan.read(piece)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing is deleted for it: of the last batch of a run it comes in the next run only."""
+        self._note(self._place(end))
+
+    def _beginning(self) -> Place:
+        if self._began is None:
+            self._began = START
+            if self._options.is_latest:
+                self._began = self._registered() or self._scan.newest(START, None)
+            self._note(self._began)
+        return self._began
+
+    def _registered(self) -> Place | None:
+        """How far the store knows this reader to be."""
+        readers = self._run(lambda history: history.readers())
+        return next((reader.place for reader in readers if reader.name == self._options.reader), None)
+
+    def _note(self, place: Place) -> None:
+        """In the store, that all up to there is read; it never goes back."""
+        name = self._options.reader
+        if name is not None:
+            self._run(lambda history: _advance(history, name, place))
+
+    def _run(self, steps: Callable[[SqlHistory], Steps[T]]) -> T:
+        database = task_store(self._options.url).database
+        try:
+            return database.run(steps(SqlHistory(database)))
+        finally:
+            database.close()
+
+    def _place(self, offset: dict[str, int]) -> Place:
+        return to_place(offset, self._is_sqlite)
+
+    def _offset(self, place: Place) -> dict[str, int]:
+        return to_offset(place, self._is_sqlite)
+
+
+def _advance(history: SqlHistory, name: str, place: Place) -> Steps[None]:
+    if other := [
+        reader.kind for reader in (yield from history.readers()) if reader.name == name and reader.kind != KIND
+    ]:
+        raise ConfigurationError(f"reader {name!r} is the name of a {other[0]}: choose another")
+    yield from history.advance(name, KIND, place, SYSTEM_CLOCK.now())

@@ -1,0 +1,120 @@
+"""The history of a store, as those who follow it read it: in order, without a gap, each row once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from fairlead.ports.statements import Database, Row, Steps
+
+Feed = Literal["attempts", "events"]
+
+ATTEMPT_FIELDS = (
+    "xid", "seq", "task_id", "attempt", "tries", "queue", "name", "partition", "priority", "fairness_key", "weight",
+    "ordering_key", "unique_key", "submitted_at", "run_at", "ready_at", "triggered_at", "grabbed_at", "started_at",
+    "finished_at", "outcome", "next_state", "error_type", "error_text", "node", "version", "payload_bytes", "trigger_path",
+)  # fmt: skip
+"""Columns of the rows that `attempts` answers."""
+
+EVENT_FIELDS = (
+    "xid", "seq", "task_id", "version", "kind", "at", "queue", "name", "fairness_key", "weight", "priority", "run_at",
+    "actor", "details",
+)  # fmt: skip
+"""Columns of the rows that `events` answers."""
+
+SUBMITTED_FIELDS = (
+    "place", "task_id", "at", "queue", "name", "fairness_key", "weight", "priority", "run_at",
+)  # fmt: skip
+"""Columns of the rows that `submitted` answers."""
+
+
+class Place(NamedTuple):
+    """Where a row of the history stands; places are compared. On SQLite xid is 0: it has one writer."""
+
+    xid: int
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{self.xid}.{self.seq}"
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """Of what `str` made."""
+        xid, _, seq = text.partition(".")
+        return cls(int(xid), int(seq))
+
+
+START = Place(0, 0)
+"""Before every row."""
+
+
+class Reader(NamedTuple):
+    """Somebody who follows the history: what it has not read is not cleaned."""
+
+    name: str
+    kind: str
+    """"lake": attempts are cleaned once they were checked. "stream": once they were read. "events": those, once read."""
+    place: Place
+    checked: Place | None
+    """Of a lake: up to there it was compared with the store, and agreed."""
+    updated_at: int
+    """When it last said how far it has read (microseconds)."""
+    checked_at: int | None
+    """When it was last compared."""
+
+
+class Totals(NamedTuple):
+    """What a stretch of the history adds up to."""
+
+    rows: int
+    busy_us: int
+    """Of all runs: finished_at - started_at."""
+    fingerprint: int
+    """Sum over all rows of (31 x finished_at + 17 x seq + version) modulo FINGERPRINT_MODULUS, each factor taken modulo it
+    first: a row in the place of another one shows."""
+
+
+FINGERPRINT_MODULUS = 1_000_000_007
+
+
+class HistoryStore(Protocol):
+    """Attempts and events of one store, in the order in which they were committed."""
+
+    database: Database
+
+    def store_id(self) -> Steps[str]:
+        """Which store this is; made once, by its migration."""
+
+    def horizon(self, feed: Feed = "attempts") -> Steps[Place]:
+        """No row of the feed will ever appear before this place that is not there now; rows at or after it may still be on
+        their way. It never goes back, unless an earlier state of the store was restored."""
+
+    def attempts(self, after: Place, until: Place, limit: int) -> Steps[Sequence[Row]]:
+        """Attempts behind `after` and before `until`, in order, at most `limit`: ATTEMPT_FIELDS."""
+
+    def events(self, after: Place, until: Place, limit: int) -> Steps[Sequence[Row]]:
+        """What people did to tasks, likewise: EVENT_FIELDS."""
+
+    def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
+        """Unfinished tasks that have no finished run yet, in order of their submit, at most `limit`: SUBMITTED_FIELDS; the
+        first field of the last one is the next `after` ("" at first). A task that commits later than all it was submitted
+        with is left to its first attempt."""
+
+    def attempts_between(self, after: Place, until: Place) -> Steps[Totals]:
+        """What the attempts behind `after` and at or before `until` add up to."""
+
+    def place_after(self, after: Place, until: Place, rows: int) -> Steps[Place]:
+        """The place of the attempt that is so many rows behind `after`; `until` when that many are not before it."""
+
+    def readers(self) -> Steps[list[Reader]]:
+        """All that are registered."""
+
+    def advance(self, name: str, kind: str, place: Place, now: int) -> Steps[None]:
+        """Register a reader, or note that it has read everything up to `place`; it never goes back. Once this has
+        committed, nothing is cleaned that the reader has not read."""
+
+    def checked(self, name: str, place: Place, now: int) -> Steps[None]:
+        """A lake was compared with this store up to `place`, and they agree: up to there the store may clean."""
+
+    def forget_reader(self, name: str) -> Steps[bool]:
+        """What it has not read may be cleaned; False when there is no such reader."""

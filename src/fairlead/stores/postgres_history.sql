@@ -1,0 +1,71 @@
+-- Statements that follow the history on PostgreSQL. A place is (xid, seq); rows below the oldest transaction still under
+-- way (pg_snapshot_xmin) are settled.
+
+-- name: store_id
+SELECT store_id FROM fairlead_store
+
+-- name: horizon
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0
+
+-- name: attempts
+-- $1, $2: behind this place; $3, $4: before this one
+SELECT xid::text::bigint, seq, task_id::text, attempt, tries, queue, name, partition, priority, fairness_key, weight,
+       ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       next_state, error_type, error_text, node, version, payload_bytes, trigger_path
+  FROM fairlead_attempts
+ WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) < (($3::bigint)::text::xid8, $4::bigint)
+ ORDER BY fairlead_attempts.xid, seq
+ LIMIT $5
+
+-- name: events
+SELECT xid::text::bigint, seq, task_id::text, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor,
+       details
+  FROM fairlead_events
+ WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) < (($3::bigint)::text::xid8, $4::bigint)
+ ORDER BY fairlead_events.xid, seq
+ LIMIT $5
+
+-- name: submitted
+-- $1: the last id seen; $2: now; $3: what a submit takes, at most, before its transaction begins. Ids are given in the
+-- order of submits; those of a transaction that has written and is still open are greater than the id of its beginning, those
+-- of a bulk submit that is not published yet than the instant of its opening.
+SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, priority, run_at
+  FROM fairlead_tasks
+ WHERE id > $1::text::uuid AND (attempt = 0 OR (attempt = 1 AND state = 'PROCESSING'))
+   AND id < (SELECT (lpad(to_hex((least($2::bigint, min((extract(epoch FROM xact_start) * 1000000)::bigint),
+                                       (SELECT min(opened_at) FROM fairlead_bulk_jobs WHERE state IN ('open', 'publishing')))
+                                  - $3::bigint) / 1000), 12, '0') || '70008000000000000000')::uuid
+               FROM pg_stat_activity
+              WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_backend_pid())
+ ORDER BY fairlead_tasks.id
+ LIMIT $4
+
+-- name: attempts_between
+SELECT count(*), coalesce(sum(finished_at - started_at), 0)::bigint,
+       coalesce(sum((31 * (finished_at % 1000000007) + 17 * (seq % 1000000007) + version) % 1000000007), 0)::bigint
+  FROM fairlead_attempts
+ WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) <= (($3::bigint)::text::xid8, $4::bigint)
+
+-- name: place_after
+-- $5: how many rows are passed over
+SELECT xid::text::bigint, seq
+  FROM fairlead_attempts
+ WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) <= (($3::bigint)::text::xid8, $4::bigint)
+ ORDER BY fairlead_attempts.xid, seq
+ LIMIT 1 OFFSET $5
+
+-- name: readers
+SELECT name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at FROM fairlead_readers ORDER BY name
+
+-- name: advance
+INSERT INTO fairlead_readers AS r (name, kind, xid, seq, updated_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE
+   SET updated_at = excluded.updated_at,
+       xid = CASE WHEN (r.xid, r.seq) < (excluded.xid, excluded.seq) THEN excluded.xid ELSE r.xid END,
+       seq = CASE WHEN (r.xid, r.seq) < (excluded.xid, excluded.seq) THEN excluded.seq ELSE r.seq END
+
+-- name: checked
+UPDATE fairlead_readers SET checked_xid = $2, checked_seq = $3, checked_at = $4 WHERE name = $1
+
+-- name: forget_reader
+DELETE FROM fairlead_readers WHERE name = $1 RETURNING name

@@ -1,0 +1,58 @@
+-- Statements that follow the history on SQLite. A place is (0, seq): its first number is given and not looked at. There is
+-- one writer, so what can be read is settled.
+
+-- name: store_id
+SELECT store_id FROM fairlead_store
+
+-- name: horizon
+-- ?1: table. Its rows are numbered upwards, also when the last ones were deleted.
+SELECT 0, 1 + coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?1), 0)
+
+-- name: attempts
+-- ?1, ?2: behind this place; ?3, ?4: before this one
+SELECT 0, seq, task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key,
+       submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome, next_state, error_type,
+       error_text, node, version, payload_bytes, trigger_path
+  FROM fairlead_attempts
+ WHERE seq > ?2 AND seq < ?4
+ ORDER BY seq
+ LIMIT ?5
+
+-- name: events
+SELECT 0, seq, task_id, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor, details
+  FROM fairlead_events
+ WHERE seq > ?2 AND seq < ?4
+ ORDER BY seq
+ LIMIT ?5
+
+-- name: submitted
+-- ?1: the last seq seen; ?2 and ?3 are for stores where a row may commit late
+SELECT cast(seq AS TEXT), id, submitted_at, queue, name, fairness_key, weight, priority, run_at
+  FROM fairlead_tasks
+ WHERE seq > cast(?1 AS INTEGER) AND (attempt = 0 OR (attempt = 1 AND state = 'PROCESSING'))
+ ORDER BY seq
+ LIMIT ?4
+
+-- name: attempts_between
+SELECT count(*), coalesce(sum(finished_at - started_at), 0),
+       coalesce(sum((31 * (finished_at % 1000000007) + 17 * (seq % 1000000007) + version) % 1000000007), 0)
+  FROM fairlead_attempts
+ WHERE seq > ?2 AND seq <= ?4
+
+-- name: place_after
+-- ?5: how many rows are passed over
+SELECT 0, seq FROM fairlead_attempts WHERE seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT 1 OFFSET ?5
+
+-- name: readers
+SELECT name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at FROM fairlead_readers ORDER BY name
+
+-- name: advance
+INSERT INTO fairlead_readers (name, kind, xid, seq, updated_at) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (name) DO UPDATE
+   SET updated_at = excluded.updated_at, seq = max(fairlead_readers.seq, excluded.seq)
+
+-- name: checked
+UPDATE fairlead_readers SET checked_xid = ?2, checked_seq = ?3, checked_at = ?4 WHERE name = ?1
+
+-- name: forget_reader
+DELETE FROM fairlead_readers WHERE name = ?1 RETURNING name

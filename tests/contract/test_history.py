@@ -1,0 +1,497 @@
+"""The promises of `fairlead.ports.history.HistoryStore`, kept by both stores, and what the cleaner owes those who follow it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fairlead import App, State
+from fairlead.clock import SYSTEM_CLOCK, to_micros
+from fairlead.connect import task_store
+from fairlead.core.ids import IdSource, id_text
+from fairlead.errors import StaleVersion
+from fairlead.model import NewTask
+from fairlead.ports.history import (
+    ATTEMPT_FIELDS,
+    EVENT_FIELDS,
+    FINGERPRINT_MODULUS,
+    START,
+    SUBMITTED_FIELDS,
+    Place,
+    Totals,
+)
+from fairlead.ports.statements import Row
+from fairlead.stores.migrate import migrate
+from fairlead.stores.sql_history import SqlHistory
+from fairlead.stores.sql_store import SqlTaskStore
+from fairlead.testing import drain
+from tests.pipeline.filling import add_attempts, attempt, connected, migrated
+
+NOW = 1_700_000_000_000_000
+SECOND = 1_000_000
+EVERYTHING = Place(2**62, 2**62)
+
+source = IdSource()
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[SqlTaskStore]:
+    """A fresh store of each kind in turn, its tables made."""
+    store: SqlTaskStore = migrated(store_url)
+    yield store
+    store.database.close()
+
+
+@pytest.fixture
+def history(store: SqlTaskStore) -> SqlHistory:
+    return SqlHistory(store.database)
+
+
+def attempts(history: SqlHistory, after: Place = START, until: Place = EVERYTHING, limit: int = 10_000) -> list[Row]:
+    return list(history.database.look(history.attempts(after, until, limit)))
+
+
+def places(rows: list[Row]) -> list[Place]:
+    return [Place(*row[:2]) for row in rows]
+
+
+def numbers(rows: list[Row]) -> list[int]:
+    """Of attempts made by `add_attempts`."""
+    return [int(row[2].replace("-", ""), 16) for row in rows]
+
+
+def horizon(history: SqlHistory) -> Place:
+    return history.database.look(history.horizon())
+
+
+# order ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_has_one_name_which_no_second_migration_changes(store_url: str, tmp_path: Any) -> None:
+    store = migrated(store_url)
+    history = SqlHistory(store.database)
+    first = history.database.look(history.store_id())
+    migrate(store.database)
+    assert history.database.look(history.store_id()) == first
+    other = migrated(f"sqlite:///{tmp_path / 'other.db'}")
+    assert other.database.look(SqlHistory(other.database).store_id()) != first
+    store.database.close()
+    other.database.close()
+
+
+@pytest.mark.parametrize("page", [1, 3, 7, 100])
+def test_attempts_are_read_in_order_each_once_whatever_the_page(store_url: str, history: SqlHistory, page: int) -> None:
+    with connected(store_url) as connection:
+        for first in range(0, 25, 5):
+            add_attempts(connection, range(first, first + 5))
+    read: list[Row] = []
+    place = START
+    while rows := attempts(history, place, horizon(history), page):
+        assert len(rows) <= page
+        read += rows
+        place = places(rows)[-1]
+    assert numbers(read) == list(range(25))
+    assert places(read) == sorted(set(places(read)))
+    assert attempts(history, *places(read)[4:8:3]) == read[5:7], "behind the one place and before the other"
+
+
+def test_an_attempt_has_all_its_fields(store_url: str, history: SqlHistory) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, [3, 4])
+    for row, n in zip(attempts(history), (3, 4), strict=True):
+        found = dict(zip(ATTEMPT_FIELDS, row, strict=True))
+        (task_id, *rest, finished_at) = attempt(n)[:19]
+        assert (found["task_id"], found["finished_at"]) == (task_id, finished_at)
+        assert set(rest) <= {*found.values()}
+        assert found["outcome"] == attempt(n)[19]
+
+
+def test_the_horizon_never_goes_back_when_the_last_attempts_are_cleaned(store_url: str, history: SqlHistory) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, range(3))
+        before = horizon(history)
+        connection.execute("DELETE FROM fairlead_attempts")
+        assert horizon(history) >= before
+        add_attempts(connection, [3])
+    assert places(attempts(history))[0] >= before
+
+
+def test_what_commits_late_is_read_in_its_place_and_nothing_before_a_horizon(
+    postgres_url: str,
+) -> None:
+    history = SqlHistory(migrated(postgres_url).database)
+    with connected(postgres_url) as late, connected(postgres_url) as other:
+        add_attempts(late, [0])  # its connection has the lower numbers from now on
+        late.execute("BEGIN")
+        add_attempts(late, [1])
+        add_attempts(other, [2])
+        early = horizon(history)
+        seen = attempts(history, START, early)
+        assert numbers(seen) == [0], "2 is there, and 1 may still come before it"
+        late.execute("COMMIT")
+        assert attempts(history, START, early) == seen, "nothing has appeared before the horizon"
+        assert numbers(attempts(history, START, horizon(history))) == [0, 1, 2]
+        # A later transaction with an earlier number stands behind: the transaction counts first.
+        add_attempts(late, [3])
+        rows = attempts(history, START, horizon(history))
+        assert numbers(rows) == [0, 1, 2, 3]
+        assert rows[3][1] < rows[2][1]
+    history.database.close()
+
+
+def test_a_reader_that_stays_below_the_horizon_misses_nothing_and_reads_nothing_twice(
+    store_url: str, history: SqlHistory
+) -> None:
+    ends = threading.Event()
+
+    def write(worker: int) -> list[int]:
+        chance = random.Random(worker)
+        mine: list[int] = []
+        with connected(store_url) as connection:
+            while not ends.is_set():
+                added = [worker + 10 * (len(mine) + n) for n in range(chance.randint(1, 3))]
+                connection.execute("BEGIN IMMEDIATE" if store_url.startswith("sqlite") else "BEGIN")
+                add_attempts(connection, added)
+                time.sleep(chance.choice([0, 0, 0.001, 0.02]))
+                if chance.random() < 0.2:
+                    connection.execute("ROLLBACK")
+                else:
+                    connection.execute("COMMIT")
+                    mine += added
+        return mine
+
+    read: list[Row] = []
+    with ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(write, worker) for worker in range(4)]
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            read += attempts(history, places(read)[-1] if read else START, horizon(history), 7)
+        ends.set()
+        written = [n for each in writing for n in each.result()]
+    while rows := attempts(history, places(read)[-1] if read else START, horizon(history), 1000):
+        read += rows
+    assert len(written) > 20
+    assert sorted(numbers(read)) == sorted(written)
+    assert places(read) == sorted(set(places(read)))
+
+
+# sums -----------------------------------------------------------------------------------------------------------------
+
+
+def test_sums_over_a_stretch_are_those_of_its_rows(store_url: str, history: SqlHistory) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, range(40))
+        connection.execute(f"UPDATE fairlead_attempts SET finished_at = {2**61} WHERE {_is(store_url, 11)}")
+    rows = attempts(history)
+    after, until = places(rows)[4], places(rows)[30]
+    busy = prints = 0
+    for row in rows[5:31]:
+        one = dict(zip(ATTEMPT_FIELDS, row, strict=True))
+        if one["started_at"] is not None:
+            busy += one["finished_at"] - one["started_at"]
+        prints += (
+            31 * (one["finished_at"] % FINGERPRINT_MODULUS) + 17 * one["seq"] + one["version"]
+        ) % FINGERPRINT_MODULUS
+    assert history.database.look(history.attempts_between(after, until)) == Totals(26, busy, prints)
+    assert history.database.look(history.attempts_between(until, until)) == Totals(0, 0, 0)
+
+
+def _is(url: str, n: int) -> str:
+    return f"task_id = '{id_text(n)}'"
+
+
+def test_the_place_so_many_rows_on_is_found_or_the_end(store_url: str, history: SqlHistory) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, range(10))
+    all_places = places(attempts(history))
+    look = history.database.look
+    assert look(history.place_after(START, all_places[-1], 3)) == all_places[2]
+    assert look(history.place_after(all_places[2], all_places[-1], 3)) == all_places[5]
+    assert look(history.place_after(all_places[5], all_places[7], 3)) == all_places[7]
+
+
+# submits --------------------------------------------------------------------------------------------------------------
+
+
+def fresh(count: int, now: int, **changes: Any) -> list[NewTask]:
+    return [
+        NewTask(
+            **{
+                "id": id_text(new), "queue": "mail", "partition": 0, "name": "send", "payload": b"{}",
+                "payload_format": "json", "priority": 5, "fairness_key": "acme", "weight": 2.0, "ordering_key": None,
+                "unique_key": None, "run_at": now, "submitted_at": now, "keep_result": False, "context": None,
+            }
+            | changes
+        )
+        for new in source.block(count, now)
+    ]  # fmt: skip
+
+
+def submitted(history: SqlHistory, after: str, now: int, limit: int = 1000) -> list[Row]:
+    return list(history.database.look(history.submitted(after, now, limit)))
+
+
+def test_tasks_that_have_not_run_are_told_once_in_the_order_of_their_submits(
+    store: SqlTaskStore, history: SqlHistory
+) -> None:
+    now = SYSTEM_CLOCK.now()
+    tasks = fresh(5, now) + fresh(2, now, run_at=now + 3600 * SECOND)
+    store.database.run(store.submission(tasks))
+    later = now + 60 * SECOND
+    told: list[Row] = []
+    while rows := submitted(history, told[-1][0] if told else "", later, 3):
+        told += rows
+    assert [row[1] for row in told] == [task.id for task in tasks]
+    first = dict(zip(SUBMITTED_FIELDS, told[0], strict=True))
+    assert [first[name] for name in SUBMITTED_FIELDS[2:]] == [now, "mail", "send", "acme", 2.0, 5, now]
+    more = fresh(1, now)
+    store.database.run(store.submission(more))
+    assert [row[1] for row in submitted(history, told[-1][0], later)] == [more[0].id]
+
+
+def test_a_task_that_has_a_run_behind_it_is_not_told_as_submitted(store_url: str, tmp_path: Any) -> None:
+    app = App(store_url)
+    app.migrate()
+    history = SqlHistory(app.store.database)
+
+    @app.task(retry=_later())
+    async def fails() -> None:
+        raise ValueError
+
+    fails.submit()
+    _run(app)
+    assert app.management.find(state=State.WAITING)
+    assert submitted(history, "", SYSTEM_CLOCK.now() + 60 * SECOND) == []
+    app.close()
+
+
+def _later() -> Any:
+    from fairlead import Fixed
+
+    return Fixed(3600.0, max_attempts=3)
+
+
+def _run(app: App) -> None:
+    import asyncio
+
+    from fairlead.testing import running
+
+    async def until_waiting() -> None:
+        async with running(app), asyncio.timeout(20):
+            while not app.management.find(state=State.WAITING):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(until_waiting())
+
+
+def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(postgres_url: str) -> None:
+    store = migrated(postgres_url)
+    history = SqlHistory(store.database)
+    long_ago = SYSTEM_CLOCK.now() - 60 * SECOND
+    with connected(postgres_url) as slow:
+        slow.execute("BEGIN")
+        early = fresh(2, SYSTEM_CLOCK.now())
+        store.database.join(slow, store.submission(early))
+        late = fresh(1, SYSTEM_CLOCK.now())
+        old = fresh(1, long_ago, id="0" * 8 + "-0000-7000-8000-000000000001")
+        store.database.run(store.submission([*old, *late]))
+        later = SYSTEM_CLOCK.now() + 60 * SECOND
+        told = submitted(history, "", later)
+        assert [row[1] for row in told] == [old[0].id], "the late one is there, but earlier ones may commit"
+        slow.execute("COMMIT")
+    assert [row[1] for row in submitted(history, told[-1][0], later)] == [task.id for task in [*early, *late]]
+    store.database.close()
+
+
+# events ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app(store_url: str) -> Iterator[App]:
+    application = App(store_url)
+    application.migrate()
+    yield application
+    application.close()
+
+
+def events(app: App) -> list[dict[str, Any]]:
+    history = SqlHistory(app.store.database)
+    rows = history.database.look(history.events(START, EVERYTHING, 1000))
+    assert places(list(rows)) == sorted(set(places(list(rows))))
+    return [dict(zip(EVENT_FIELDS, row, strict=True)) for row in rows]
+
+
+def test_what_people_do_to_a_task_is_an_event_with_its_version_and_actor(app: App) -> None:
+    @app.task
+    async def pay() -> None: ...
+
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    handle = pay.options(run_at=tomorrow, fairness_key="acme", weight=3.0, priority=2).submit()
+    management = app.management
+    first = management.show(handle.id)
+    management.reschedule(handle.id, tomorrow + timedelta(hours=1))
+    second = management.show(handle.id)
+    management.resume(handle.id)
+    third = management.show(handle.id)
+    management.cancel(handle.id, actor="Ada")
+    told = events(app)
+    assert [(one["kind"], one["version"], one["actor"]) for one in told] == [
+        ("rescheduled", first.version, None),
+        ("resumed", second.version, None),
+        ("cancelled", third.version, "Ada"),
+    ]
+    assert told[0]["run_at"] == to_micros(tomorrow + timedelta(hours=1))
+    assert {one["task_id"] for one in told} == {handle.id}
+    assert {(one["queue"], one["name"], one["fairness_key"], one["weight"], one["priority"]) for one in told} == {
+        ("default", "pay", "acme", 3.0, 2)
+    }
+    assert sorted(one["at"] for one in told) == [one["at"] for one in told]
+
+
+async def test_giving_up_and_retrying_a_failed_task_are_events(app: App) -> None:
+    from fairlead import NoRetry
+
+    @app.task(retry=NoRetry())
+    async def fails() -> None:
+        raise ValueError("never mind")
+
+    handle = fails.submit()
+    await drain(app)
+    in_error = app.management.show(handle.id)
+    app.management.retry(handle.id)
+    await drain(app)
+    again = app.management.show(handle.id)
+    app.management.fail(handle.id, actor="Grace")
+    assert [(one["kind"], one["version"], one["actor"]) for one in events(app)] == [
+        ("resumed", in_error.version, None),
+        ("marked_failed", again.version, "Grace"),
+    ]
+
+
+def test_a_change_that_comes_too_late_is_no_event(app: App) -> None:
+    @app.task
+    async def pay() -> None: ...
+
+    handle = pay.submit()
+    stale = app.management.show(handle.id).version + 1
+    for change in (app.management.cancel, app.management.resume):
+        with pytest.raises(StaleVersion):
+            change(handle.id, version=stale)
+    store, version = app.store, stale - 1
+    assert store.database.run(store.move(handle.id, stale, State.SUBMITTED, NOW, NOW, False)) is None
+    assert not store.database.run(store.end(handle.id, stale, State.CANCELLED, NOW, "Ada"))
+    assert events(app) == []
+    # Of many at once one is first, and one event tells.
+    with ThreadPoolExecutor(8) as pool:
+        done = list(
+            pool.map(
+                lambda n: store.database.run(store.end(handle.id, version, State.CANCELLED, NOW, f"person {n}")),
+                range(8),
+            )
+        )
+    assert done.count(True) == 1
+    assert [one["actor"] for one in events(app)] == [f"person {done.index(True)}"]
+
+
+# readers and cleaning -------------------------------------------------------------------------------------------------
+
+
+def test_readers_are_known_until_they_are_forgotten_and_never_go_back(history: SqlHistory) -> None:
+    run, look = history.database.run, history.database.look
+    run(history.advance("lake a", "lake", Place(0, 7), NOW))
+    run(history.advance("lake a", "lake", Place(0, 3), NOW + 1))
+    run(history.advance("b", "stream", START, NOW + 2))
+    lake, stream = sorted(look(history.readers()), key=lambda reader: reader.kind)
+    assert (lake.name, lake.kind, lake.place, lake.checked) == ("lake a", "lake", Place(0, 7), None)
+    assert (lake.updated_at, lake.checked_at) == (NOW + 1, None)
+    assert (stream.name, stream.place) == ("b", START)
+    run(history.checked("lake a", Place(0, 5), NOW + 3))
+    lake = next(reader for reader in look(history.readers()) if reader.name == "lake a")
+    assert (lake.place, lake.checked, lake.updated_at, lake.checked_at) == (Place(0, 7), Place(0, 5), NOW + 1, NOW + 3)
+    assert run(history.forget_reader("b")) is True
+    assert run(history.forget_reader("b")) is False
+    assert [reader.name for reader in look(history.readers())] == ["lake a"]
+
+
+def test_a_reader_on_postgresql_goes_by_transaction_first(postgres_url: str) -> None:
+    history = SqlHistory(migrated(postgres_url).database)
+    run = history.database.run
+    for place in (Place(5, 9), Place(6, 1), Place(5, 100)):
+        run(history.advance("b", "stream", place, NOW))
+    assert history.database.look(history.readers())[0].place == Place(6, 1)
+    history.database.close()
+
+
+async def left(url: str, history: SqlHistory) -> list[int]:
+    """The numbers of the attempts that are there after cleaning all that is old."""
+    store = task_store(url)
+    while await store.clean(2**62, 7):
+        pass
+    await store.database.close_async()
+    return numbers(attempts(history))
+
+
+@pytest.mark.parametrize("at_once", [1, 30])
+async def test_nothing_is_cleaned_that_a_reader_has_not_read_or_a_lake_was_not_compared_with(
+    store_url: str, history: SqlHistory, at_once: int
+) -> None:
+    with connected(store_url) as connection:
+        for first in range(0, 30, at_once):
+            add_attempts(connection, range(first, first + at_once))
+    run, at = history.database.run, places(attempts(history))
+    run(history.advance("lake", "lake", START, NOW))
+    run(history.advance("stream", "stream", START, NOW))
+    assert await left(store_url, history) == list(range(30)), "neither has read anything"
+    run(history.advance("lake", "lake", at[-1], NOW))
+    run(history.advance("stream", "stream", at[-1], NOW))
+    assert await left(store_url, history) == list(range(30)), "the lake was not compared"
+    run(history.checked("lake", at[9], NOW))
+    assert await left(store_url, history) == list(range(10, 30))
+    run(history.forget_reader("stream"))
+    run(history.advance("slow", "stream", at[14], NOW))
+    run(history.checked("lake", at[-1], NOW))
+    assert await left(store_url, history) == list(range(15, 30)), "the slowest one counts"
+    run(history.advance("slow", "stream", at[-1], NOW))
+    assert await left(store_url, history) == [], "read and compared"
+
+
+async def test_events_are_kept_until_their_reader_has_read_them(store_url: str, app: App) -> None:
+    @app.task
+    async def pay() -> None: ...
+
+    history = SqlHistory(app.store.database)
+    run = history.database.run
+    run(history.advance("lake/events", "events", START, NOW))
+    for _ in range(6):
+        app.management.cancel(pay.submit().id)
+    at = [Place(one["xid"], one["seq"]) for one in events(app)]
+    await left(store_url, history)
+    assert len(events(app)) == 6
+    run(history.advance("lake/events", "events", at[3], NOW))
+    await left(store_url, history)
+    assert [Place(one["xid"], one["seq"]) for one in events(app)] == at[4:]
+    run(history.forget_reader("lake/events"))
+    await left(store_url, history)
+    assert events(app) == []
+
+
+def test_who_registers_while_the_cleaner_is_at_work_finds_what_stays(postgres_url: str) -> None:
+    store = migrated(postgres_url)
+    history = SqlHistory(store.database)
+    with connected(postgres_url) as connection, ThreadPoolExecutor(1) as pool:
+        add_attempts(connection, range(5))
+        connection.execute("BEGIN")
+        store.database.join(connection, store._clean("clean_attempts", 2**62, 100))
+        registering = pool.submit(store.database.run, history.advance("lake", "lake", START, NOW))
+        time.sleep(0.2)
+        assert not registering.done(), "else it would go on to read what is being deleted"
+        connection.execute("COMMIT")
+        registering.result(10)
+    store.database.close()

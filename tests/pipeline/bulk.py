@@ -1,0 +1,65 @@
+"""What the tests of bulk submit share: a job in one call, and the tables as people see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fairlead import App
+from fairlead.pipeline.bulk.job import BulkJob
+from fairlead.pipeline.bulk.message import Message, Totals
+from fairlead.pipeline.bulk.options import BulkOptions
+
+OPTIONS = {"queue": "orders", "task": "pay", "submission_id": "march", "args_columns": "n"}
+
+
+def job_of(url: str, **options: str | None) -> BulkJob:
+    """A new run of the submission `march`, unless the options say otherwise."""
+    given = {**OPTIONS, "url": url, **options}
+    return BulkJob(BulkOptions.read({name: value for name, value in given.items() if value is not None}))
+
+
+def numbers(first: int, last: int, **columns: Any) -> pa.RecordBatch:
+    """One task for each number."""
+    return pa.record_batch({"n": pa.array(range(first, last)), **columns})
+
+
+def staged(job: BulkJob, parts: Sequence[Sequence[pa.RecordBatch]]) -> list[Message]:
+    """Open the job and stage each part, if that is needed."""
+    job.open(next(batch.schema for part in parts for batch in part))
+    assert job.opened is not None
+    return [job.stage(part, number) for number, part in enumerate(parts)] if job.opened.needs_rows else []
+
+
+def submit(url: str, parts: Sequence[Sequence[pa.RecordBatch]], **options: str | None) -> Totals:
+    """A whole run."""
+    job = job_of(url, **options)
+    return job.publish(staged(job, parts))
+
+
+def rows(url: str, sql: str) -> list[dict[str, Any]]:
+    """Of a SELECT."""
+    app = App(url)
+    with app.store.database.transaction() as connection:
+        cursor = connection.execute(sql)
+        names = [column[0] for column in cursor.description]
+        found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    app.close()
+    return found
+
+
+def numbers_in(url: str) -> list[int]:
+    """The arguments of all tasks that may run, in the order of their lanes."""
+    found = rows(url, "SELECT payload FROM fairlead_tasks ORDER BY ready_seq")
+    return [int(bytes(row["payload"]).decode().removeprefix('{"n":').removesuffix("}")) for row in found]
+
+
+def left_in_stage(url: str) -> int:
+    """Rows (PostgreSQL) or files (SQLite) that are staged."""
+    if url.startswith("sqlite"):
+        folder = Path(url.removeprefix("sqlite:///") + "-bulk")
+        return sum(path.is_file() for path in folder.rglob("*"))
+    return int(rows(url, "SELECT count(*) AS staged FROM fairlead_bulk_stage")[0]["staged"])

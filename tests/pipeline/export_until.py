@@ -1,0 +1,86 @@
+"""A process that exports, and dies at once, as by kill -9, behind one step of it: URL LAKE STEP TIMES.
+
+The step `never` exports until the process is told to end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.connect import task_store
+from fairlead.errors import StoreUnavailable
+from fairlead.pipeline import export
+from fairlead.pipeline.lake import durable
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.manifest import Manifests
+from fairlead.pipeline.lake.table import LakeTable
+from fairlead.stores.sql_history import SqlHistory
+
+ROWS = 7
+"""In a batch."""
+
+KILLED = 9
+
+
+def _is_manifest(path: Any, *_: Any) -> bool:
+    return Path(path).parent.name == "_manifest" and Path(path).stem != "0" * 12
+
+
+STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
+    "registered": (SqlHistory, "advance", lambda *of: True),
+    "read": (SqlHistory, "attempts", lambda *of: True),
+    "written aside": (durable, "sync", lambda path: path.name.startswith(".") and path.parent.name != "_manifest"),
+    "renamed": (os, "replace", lambda *of: True),
+    "flushed": (durable, "write", lambda *of: True),
+    "all files written": (LakeTable, "write", lambda *of: True),
+    "manifest aside": (durable, "sync", lambda path: _is_manifest(path) and path.is_file()),
+    "manifest linked": (os, "link", lambda source, path: _is_manifest(path)),
+    "manifest flushed": (durable, "create", _is_manifest),
+    "old manifests forgotten": (Manifests, "forget", lambda *of: True),
+    "files count": (LakeTable, "append", lambda *of: True),
+    "store told": (export.Exporter, "_note", lambda *of: True),
+    "events read": (SqlHistory, "events", lambda *of: True),
+    "submits read": (SqlHistory, "submitted", lambda *of: True),
+}
+"""By step: the function behind whose call, with such arguments, the process dies."""
+
+
+def die_behind(step: str, times: int) -> None:
+    """Let the process die when the step was taken so many times."""
+    owner, name, is_meant = STEPS[step]
+    real, taken = getattr(owner, name), 0
+
+    def then_dies(*of: Any, **more: Any) -> Any:
+        nonlocal taken
+        answer = real(*of, **more)
+        taken += is_meant(*of)
+        if taken == times and is_meant(*of):
+            os._exit(KILLED)
+        return answer
+
+    setattr(owner, name, then_dies)
+
+
+def main(url: str, lake: str, step: str, times: str) -> None:
+    exporter = export.Exporter(SqlHistory(task_store(url).database), Lake(lake), SYSTEM_CLOCK, rows=ROWS)
+    if step != "never":
+        die_behind(step, int(times))
+        exporter.round()
+        return
+    print("exporting", flush=True)
+    while True:
+        try:
+            exporter.round()
+        except StoreUnavailable as error:  # SQLite, when this machine is busy
+            print(error, flush=True)
+        time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

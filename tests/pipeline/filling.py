@@ -1,0 +1,106 @@
+"""Rows put straight into a store: quicker than running tasks, and any row that there can be."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from fairlead.connect import backlog_store, task_store
+from fairlead.core.ids import IdSource, id_text
+from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
+from fairlead.stores.migrate import migrate
+
+START = 1_700_000_000_000_000
+_COLUMNS = (
+    "task_id", "attempt", "tries", "queue", "name", "partition", "priority", "fairness_key", "weight", "ordering_key",
+    "unique_key", "version", "submitted_at", "run_at", "ready_at", "triggered_at", "grabbed_at", "started_at", "finished_at",
+    "outcome", "next_state", "error_type", "error_text", "node", "trigger_path", "payload_bytes",
+)  # fmt: skip
+
+
+def migrated(url: str) -> Any:
+    """The task store of the URL, its tables made; the caller closes its database."""
+    store = task_store(url)
+    migrate(store.database)
+    return store
+
+
+@contextmanager
+def connected(url: str) -> Iterator[Any]:
+    """A connection of one's own, in autocommit."""
+    with closing(task_store(url).database.connect()) as connection:
+        yield connection
+
+
+def attempt(n: int) -> tuple[Any, ...]:
+    """The n-th attempt: no two columns hold the same value where they may differ, and every third has no run."""
+    ran = n % 3 != 0
+    at = START + n * 1000
+    return (
+        id_text(n), 1, 2, f"queue-{n % 2}", "work", 3, 4, f"tenant-{n % 7}", 1.5, f"order-{n}" if ran else None,
+        f"unique-{n}", 5, at, at + 1, at + 2 if ran else None, at + 3 if ran else None, at + 4 if ran else None,
+        at + 5 if ran else None, at + 6, "done" if ran else "cancelled", "DONE" if ran else "CANCELLED",
+        None if ran else "Trouble", None if ran else "text", "node-6" if ran else None, "hook", 7,
+    )  # fmt: skip
+
+
+def add_attempts(connection: Any, numbers: Iterable[int]) -> None:
+    """In one statement, or in the connection's transaction."""
+    marker = "%s" if type(connection).__module__.startswith("psycopg") else "?"
+    statement = f"INSERT INTO fairlead_attempts ({', '.join(_COLUMNS)}) VALUES ({', '.join([marker] * len(_COLUMNS))})"
+    connection.cursor().executemany(statement, [attempt(n) for n in numbers])
+
+
+@contextmanager
+def adding(url: str, pause: float, most: int) -> Iterator[list[int]]:
+    """A thread adds about `most` attempts, or fewer when the block ends before; the list grows with their numbers."""
+    added: list[int] = []
+    ends = threading.Event()
+
+    def add() -> None:
+        with connected(url) as connection:
+            while len(added) < most and not ends.wait(pause):
+                batch = range(len(added), len(added) + 1 + len(added) % 5)
+                add_attempts(connection, batch)
+                added.extend(batch)
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    try:
+        yield added
+    finally:
+        ends.set()
+        thread.join()
+
+
+def add_backlog(url: str, lane: LaneKey, count: int, acked: int) -> list[Trigger]:
+    """A lane of `count` triggers, its ack level kept at the `acked`-th; answers those above it."""
+    ids = [id_text(value) for value in IdSource().block(count, START)]
+    entries = [
+        Trigger(
+            id=ids[n], version=2, queue=lane.queue, partition=lane.partition, name="work", priority=lane.priority,
+            fairness_key=f"tenant-{n % 7}", weight=1.5, ordering_key=f"order-{n}" if n % 2 else None, seq=100 + n,
+            level=Level(n // 3, n), order_at=START + n if n % 2 else 0,
+        )
+        for n in range(1, count)
+    ]  # fmt: skip
+    above = entries[acked:]
+    record = LaneRecord(ack_level=entries[acked - 1].level if acked else Level(0, 0))
+    asyncio.run(_write(url, lane, entries, record))
+    return above
+
+
+async def _write(url: str, lane: LaneKey, entries: list[Trigger], record: LaneRecord) -> None:
+    if url.startswith("cassandra"):
+        store = backlog_store(url, None)  # type: ignore[arg-type]
+    else:
+        store = backlog_store(None, migrated(url))
+    try:
+        await store.migrate()
+        owned = await store.take_over(PartitionKey(lane.queue, lane.partition))
+        await store.write(lane, owned.range_id, entries, record)
+    finally:
+        await store.close()

@@ -1,0 +1,190 @@
+"""Small frames for tests: a row of bronze from the few fields a test is about, everything else made to fit them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.schema import SCHEMA_VERSION, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
+"""Second 0 of the tests: a Monday, on the hour."""
+
+NEXT_STATE = {
+    "done": "DONE",
+    "retried": "WAITING",
+    "snoozed": "WAITING",
+    "timed_out": "WAITING",
+    "lost": "SUBMITTED",
+    "failed": "ERROR",
+    "cancelled": "CANCELLED",
+}
+
+_numbers = itertools.count(1)
+
+
+def at(seconds: float) -> datetime:
+    """The instant so many seconds after T0, to the microsecond."""
+    return T0 + timedelta(microseconds=round(seconds * 1_000_000))
+
+
+def attempt(**fields: Any) -> dict[str, Any]:
+    """A row of bronze.attempts: a run of one second by a task of its own, submitted at T0 and never kept waiting.
+
+    Instants are given in seconds after T0 or as datetimes; those left out follow from the ones before them (ready when
+    due, grabbed when ready, started when grabbed, finished a second later, exported a minute later), `next_state` from the
+    outcome and `version` from the attempt. Raises KeyError for a column that does not exist.
+    """
+    given = _instants(fields)
+    row: dict[str, Any] = dict.fromkeys(ATTEMPTS.column_names)
+    row |= {
+        "store_id": "store",
+        "task_id": f"task-{next(_numbers):06}",
+        "attempt": 1,
+        "xid": 0,
+        "seq": next(_numbers),
+        "queue": "q",
+        "name": "work",
+        "partition": 0,
+        "priority": 5,
+        "fairness_key": "a",
+        "weight": 1.0,
+        "submitted_at": T0,
+        "outcome": "done",
+        "node": "node-1",
+        "payload_bytes": 2,
+        "trigger_path": "hook",
+        "schema_version": SCHEMA_VERSION,
+    }
+    row |= given
+    for column, before in (
+        ("run_at", "submitted_at"),
+        ("ready_at", "run_at"),
+        ("triggered_at", "ready_at"),
+        ("grabbed_at", "ready_at"),
+        ("started_at", "grabbed_at"),
+    ):
+        row[column] = given.get(column, row[before])
+    if "finished_at" not in given:
+        latest = row["started_at"] or row["grabbed_at"] or row["ready_at"] or row["run_at"]
+        row["finished_at"] = latest + timedelta(seconds=1)
+    if "exported_at" not in given:
+        row["exported_at"] = (row["finished_at"] or T0) + timedelta(minutes=1)
+    for column, value in (
+        ("tries", row["attempt"]),
+        ("version", 2 * (row["attempt"] or 0)),
+        ("next_state", NEXT_STATE.get(row["outcome"])),
+    ):
+        row[column] = given.get(column, value)
+    return _known(ATTEMPTS, row)
+
+
+def event(**fields: Any) -> dict[str, Any]:
+    """A row of bronze.events: a task of its own submitted at T0, due at once. Instants as in `attempt`."""
+    given = _instants(fields)
+    row: dict[str, Any] = {
+        "store_id": "store",
+        "task_id": f"task-{next(_numbers):06}",
+        "version": 1,
+        "kind": "submitted",
+        "xid": 0,
+        "seq": next(_numbers),
+        "at": T0,
+        "queue": "q",
+        "name": "work",
+        "fairness_key": "a",
+        "weight": 1.0,
+        "priority": 5,
+        "actor": None,
+        "details": None,
+        "schema_version": SCHEMA_VERSION,
+    }
+    row |= given
+    row["run_at"] = given.get("run_at", row["at"])
+    row["exported_at"] = given.get("exported_at", row["at"] + timedelta(minutes=1))
+    return _known(EVENTS, row)
+
+
+def attempts_frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """Rows made by `attempt`, as a frame of bronze.attempts."""
+    return frame(spark, ATTEMPTS, rows)
+
+
+def events_frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """Rows made by `event`, as a frame of bronze.events."""
+    return frame(spark, EVENTS, rows)
+
+
+def frame(spark: SparkSession, table: Table, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """Rows of any table, by column; those of a row that are left out are null, also where the table forbids it."""
+    schema = pa.schema([field.with_nullable(True) for field in table.arrow()])
+    return spark.createDataFrame(pa.Table.from_pylist([dict(row) for row in rows], schema), table.spark())
+
+
+def records(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame, as they are for `attempt`: instants are aware, whatever the zone of this machine."""
+    return frame.toArrow().to_pylist()
+
+
+def history(random: Random, count: int, hours: int = 3) -> list[dict[str, Any]]:
+    """Sound attempts within some hours of T0, of few keys, with what is rare in life made common: instants on the second,
+    the minute and the hour, clocks that disagree, waits and runs of no length or of hours, ends without a run."""
+
+    def instant(after: float = 0) -> float:
+        grid = random.choice((3600, 60, 60, 1, 1, 0.25, 0.000001))
+        length = random.choice((0, 0.5, 2, 70, 600, 5000))
+        return min((after + random.random() * length) // grid * grid, hours * 3600)
+
+    rows = []
+    for _ in range(count):
+        submitted = instant(random.random() * hours * 3600)
+        ready = random.choice((submitted, instant(submitted)))
+        grabbed = instant(ready - random.choice((0, 0, 0, 1)))
+        started = instant(grabbed - random.choice((0, 0, 0, 1)))
+        outcome = random.choice(
+            ("done", "done", "done", "retried", "failed", "timed_out", "snoozed", "lost", "cancelled")
+        )
+        row = {
+            "queue": random.choice("pq"),
+            "fairness_key": random.choice("abc"),
+            "name": random.choice(("mail", "report")),
+            "weight": random.choice((1.0, 2.0, 0.5)),
+            "submitted_at": submitted,
+            "ready_at": ready,
+            "grabbed_at": grabbed,
+            "started_at": started,
+            "finished_at": max(started, instant(started)),
+            "outcome": outcome,
+        }
+        if outcome == "lost":
+            row["started_at"] = None
+        elif outcome in ("cancelled", "failed") and random.random() < 0.7:
+            row["started_at"] = None
+            row["grabbed_at"] = random.choice((None, grabbed, ready - 30))
+            row["ready_at"] = random.choice((None, ready, ready))
+            row["finished_at"] = instant(ready)
+        rows.append(attempt(**row))
+    return rows
+
+
+def _instants(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: at(value) if (name == "at" or name.endswith("_at")) and isinstance(value, int | float) else value
+        for name, value in fields.items()
+    }
+
+
+def _known(table: Table, row: dict[str, Any]) -> dict[str, Any]:
+    unknown = row.keys() - set(table.column_names)
+    if unknown:
+        raise KeyError(f"{table.name} has no column {', '.join(sorted(unknown))}")
+    return row

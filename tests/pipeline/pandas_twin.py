@@ -1,0 +1,226 @@
+"""Silver and gold once more, in plain pandas and loops, written from the definitions and not from the Spark code.
+
+Instants are whole microseconds since 1970, as Int64 where they may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from fairlead.pipeline.lake.table import LakeTable
+
+SECOND = 1_000_000
+MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
+FAILED = ("failed", "retried", "timed_out", "lost")
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+MEASURES = ("pickup", "run", "e2e", "retry_delay")
+
+
+def rows_of(table: LakeTable) -> pd.DataFrame:
+    """The whole table, instants as microseconds."""
+    rows = table.load(table.manifests.newest())
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type):
+            rows = rows.set_column(place, field.name, rows[field.name].cast(pa.int64()))
+    frame = rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    return frame.astype({name: "int64" for name in frame if frame[name].dtype == "Int64" and frame[name].notna().all()})
+
+
+def sound(attempts: pd.DataFrame) -> pd.DataFrame:
+    """Attempts whose clock went on; nothing else is ever wrong with generated ones."""
+    return attempts[~(attempts.finished_at < attempts.started_at).fillna(False)]
+
+
+def runs_of(attempts: pd.DataFrame) -> pd.DataFrame:
+    """Sound attempts that ran, with their length."""
+    ran = sound(attempts)
+    ran = ran[ran.started_at.notna()]
+    return ran.assign(
+        started_at=ran.started_at.astype("int64"), run_us=(ran.finished_at - ran.started_at).astype("int64")
+    )
+
+
+class Piece(NamedTuple):
+    """The part of a run that falls into one minute."""
+
+    minute: int
+    queue: str
+    fairness_key: str
+    name: str
+    weight: float
+    busy_us: int
+    longest_run_us: int
+    wasted_us: int
+    attempts_started: int
+    attempts_done: int
+    failed: int
+
+
+def pieces(runs: pd.DataFrame) -> pd.DataFrame:
+    """Every run cut at the minutes."""
+    return pd.DataFrame(piece for run in runs.itertuples() for piece in _pieces(run))
+
+
+def _pieces(run: Any) -> Iterator[Piece]:
+    minute = run.started_at // MINUTE * MINUTE
+    while minute <= run.finished_at:
+        busy = min(run.finished_at, minute + MINUTE) - max(run.started_at, minute)
+        ends = run.finished_at < minute + MINUTE
+        yield Piece(
+            minute,
+            run.queue,
+            run.fairness_key,
+            run.name,
+            run.weight,
+            busy,
+            run.run_us if busy else 0,
+            0 if run.outcome == "done" else busy,
+            int(run.started_at >= minute),
+            int(ends and run.outcome == "done"),
+            int(ends and run.outcome in FAILED),
+        )
+        minute += MINUTE
+
+
+def service(cut: pd.DataFrame) -> pd.DataFrame:
+    """silver.service of `pieces`."""
+    sums = ["busy_us", "wasted_us", "attempts_started", "attempts_done", "failed"]
+    how = dict.fromkeys(sums, "sum") | dict.fromkeys(["weight", "longest_run_us"], "max")
+    return cut.groupby(["minute", "queue", "fairness_key", "name"]).agg(how)
+
+
+class Stays:
+    """Who waited and ran when, of one key of a queue; asked one minute at a time."""
+
+    def __init__(self, attempts: pd.DataFrame) -> None:
+        rows = attempts[attempts.ready_at.notna()]
+        ran = rows.started_at.notna().to_numpy()
+        self.ready = rows.ready_at.to_numpy("int64")
+        finished = rows.finished_at.to_numpy("int64")
+        self.grabbed = ran
+        self.left = np.maximum(self.ready, np.where(ran, rows.grabbed_at.fillna(0).to_numpy("int64"), finished))
+        started = rows.started_at.fillna(0).to_numpy("int64")
+        self.start = np.where(ran, np.maximum(self.ready, started), self.ready)
+        self.finish = np.where(ran, finished, self.ready)
+        self.run_us = np.where(ran, finished - started, 0)
+
+    def work_at(self, instant: int) -> int:
+        """Worker time still to be spent then on what was ready before."""
+        left = np.maximum(0, self.finish - np.maximum(self.start, instant))
+        return int(left[self.ready < instant].sum())
+
+    def demand(self, since: int, until: int) -> int:
+        """Worker time it could use in an interval."""
+        arrived = (self.ready >= since) & (self.ready < until)
+        return self.work_at(since) + int(self.run_us[arrived].sum())
+
+    def waiting_in(self, second: int) -> Any:
+        """Which wait in this second, on a grid of seconds."""
+        return (self.ready // SECOND * SECOND <= second) & (second < self.left // SECOND * SECOND)
+
+    def minute(self, minute: int) -> dict[str, Any]:
+        """The row of silver.backlog."""
+        arrived = (self.ready >= minute) & (self.ready < minute + MINUTE)
+        left = (self.left >= minute) & (self.left < minute + MINUTE)
+        depths = [int(self.waiting_in(minute + n * SECOND).sum()) for n in range(-1, 60)]
+        at_end = self.waiting_in(minute + MINUTE - SECOND)
+        return {
+            "arrived": int(arrived.sum()),
+            "arrived_us": int(self.run_us[arrived].sum()),
+            "grabbed": int((left & self.grabbed).sum()),
+            "depth_end": depths[-1],
+            "depth_min": min(depths),
+            "backlogged_us": sum(depth > 0 for depth in depths[1:]) * SECOND,
+            "work_us": self.work_at(minute),
+            "oldest_ready_at": int(self.ready[at_end].min()) if at_end.any() else None,
+        }
+
+
+def entitlements(demands: Iterable[float], weights: Iterable[float], capacity: float) -> list[float]:
+    """Water-filling, step by step: what is left is given out by weight, and who has enough drops out."""
+    demand, weight = list(demands), list(weights)
+    given = [0.0] * len(demand)
+    thirsty = {key for key, asked in enumerate(demand) if asked > 0}
+    left = float(capacity)
+    while thirsty and left > 1e-6:
+        step = min(
+            min((demand[key] - given[key]) / weight[key] for key in thirsty), left / sum(weight[key] for key in thirsty)
+        )
+        for key in thirsty:
+            given[key] += step * weight[key]
+            left -= step * weight[key]
+        thirsty = {key for key in thirsty if demand[key] - given[key] > 1e-6}
+    return given
+
+
+def measured(attempts: pd.DataFrame) -> pd.DataFrame:
+    """One row for each attempt and measure: hour, queue, name, fairness_key, measure, us."""
+    rows = sound(attempts)
+    took = {
+        "pickup": rows.started_at - rows.ready_at,
+        "run": rows.finished_at - rows.started_at,
+        "e2e": (rows.finished_at - rows.submitted_at).where(rows.next_state == "DONE"),
+        "retry_delay": (rows.started_at - rows.run_at).where(rows.attempt > 1),
+    }
+    keys = rows[["queue", "name", "fairness_key"]].assign(hour=rows.finished_at // HOUR * HOUR)
+    parts = [keys.assign(measure=name, us=us)[us.notna()] for name, us in took.items()]
+    return pd.concat(parts).astype({"us": "int64"})
+
+
+def nearest_ranks(us: pd.Series) -> dict[str, int]:
+    """The percentiles, each a value that is there: the one whose rank is ceil(q n)."""
+    ordered = np.sort(us.to_numpy())
+    return {name: int(ordered[ceil(round(q * len(ordered), 9)) - 1]) for name, q in QUANTILES.items()}
+
+
+def failures(attempts: pd.DataFrame) -> pd.DataFrame:
+    """gold.failures, a row for each hour, queue, name and fingerprint."""
+    runs = runs_of(attempts)
+    runs = runs.assign(hour=runs.finished_at // HOUR * HOUR)
+    found = []
+    for work, all_runs in runs.groupby(["hour", "queue", "name"]):
+        failed = all_runs[all_runs.outcome.isin(FAILED)]
+        for error_fp, alike in failed.groupby("error_fp"):
+            last = alike.finished_at.max()
+            good = all_runs[(all_runs.outcome == "done") & (all_runs.finished_at > last)].finished_at
+            found.append(
+                {
+                    **dict(zip(("hour", "queue", "name"), work, strict=True)),
+                    "error_fp": error_fp,
+                    "n": len(alike),
+                    "tasks": alike.task_id.nunique(),
+                    "retry_amplification": len(all_runs) / all_runs.task_id.nunique(),
+                    "wasted_us": alike.run_us.sum(),
+                    "error_type": alike.error_type.iloc[0],
+                    "error_text": alike.sort_values(["finished_at", "task_id"]).error_text.iloc[0],
+                    "first_seen": alike.finished_at.min(),
+                    "last_seen": last,
+                    "recovered_at": good.min() if len(good) else pd.NA,
+                    "storm": len(alike) >= 100 and 2 * len(alike) > len(all_runs),
+                }
+            )
+    return pd.DataFrame(found).set_index(["hour", "queue", "name", "error_fp"])
+
+
+def good_and_bad(attempts: pd.DataFrame, queue: str, measure: str, threshold_us: int) -> pd.DataFrame:
+    """Runs of an objective by five minutes: (good, bad)."""
+    runs = runs_of(attempts)
+    runs = runs[runs.queue == queue]
+    failed = runs.outcome.isin(FAILED)
+    if measure == "e2e":
+        kept = runs.next_state.isin(["DONE", "ERROR"])
+        runs, failed = runs[kept], failed[kept]
+    took = {
+        "pickup": runs.started_at - runs.ready_at,
+        "run": runs.run_us,
+        "e2e": runs.finished_at - runs.submitted_at,
+    }[measure]
+    bad = failed | (took > threshold_us)
+    window = runs.finished_at // (5 * MINUTE) * (5 * MINUTE)
+    return pd.DataFrame({"good": (~bad).groupby(window).sum(), "bad": bad.groupby(window).sum()})

@@ -1,0 +1,54 @@
+"""Rows of silver for tests of gold: a minute of service, a minute of backlog, in seconds and minutes after T0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.pipeline.schema import SCHEMA_VERSION
+from tests.pipeline.frames import at
+
+SECOND = 1_000_000
+"""Microseconds."""
+
+
+def served(minute: int, key: str, busy_s: float, **fields: Any) -> dict[str, Any]:
+    """A row of silver.service: so many seconds of service of one key in that minute after T0, from one run as long."""
+    busy_us = round(busy_s * SECOND)
+    return {
+        "window_start": at(60 * minute),
+        "window_s": 60,
+        "queue": "q",
+        "fairness_key": key,
+        "name": "work",
+        "weight": 1.0,
+        "busy_us": busy_us,
+        "attempts_started": 1,
+        "attempts_done": 1,
+        "failed": 0,
+        "wasted_us": 0,
+        "longest_run_us": busy_us,
+        "schema_version": SCHEMA_VERSION,
+    } | fields
+
+
+def waited(minute: int, key: str, **fields: Any) -> dict[str, Any]:
+    """A row of silver.backlog: a key that had one task waiting all through that minute after T0, and no known work."""
+    return {
+        "minute": at(60 * minute),
+        "queue": "q",
+        "fairness_key": key,
+        "weight": 1.0,
+        "arrived": 0,
+        "arrived_us": 0,
+        "grabbed": 0,
+        "depth_end": 1,
+        "depth_min": 1,
+        "backlogged_us": 60 * SECOND,
+        "work_us": 0,
+        "oldest_ready_at": None,
+        "schema_version": SCHEMA_VERSION,
+    } | fields
+
+
+IDLE = {"depth_end": 0, "depth_min": 0, "backlogged_us": 0}
+"""Fields of a minute of backlog in which nothing waited."""

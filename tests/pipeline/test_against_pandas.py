@@ -1,0 +1,283 @@
+"""The build against an independent computation in plain pandas, on the same generated attempts: equal to the last unit,
+percentiles within the error they state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
+from fairlead.pipeline.generate import Truth, write_lake
+from fairlead.pipeline.gold.cost import COST
+from fairlead.pipeline.gold.failures import FAILURES
+from fairlead.pipeline.gold.fairness import FAIRNESS
+from fairlead.pipeline.gold.latency import ERROR_BOUND, LATENCY
+from fairlead.pipeline.gold.slo import SLO
+from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.settings import Bill, Cost, PipelineSettings, Slo
+from fairlead.pipeline.silver.backlog import BACKLOG
+from fairlead.pipeline.silver.service import SERVICE
+from fairlead.pipeline.silver.tasks import TASKS
+from tests.pipeline import pandas_twin as twin
+
+pytestmark = pytest.mark.slow
+
+TRUTH = Truth(
+    rows=20_000,
+    start=datetime(2026, 3, 2, 17, tzinfo=UTC),
+    days=0.5,
+    tenants=9,
+    burst_pickup_s=90.0,
+    burst_times=10.0,
+    doubled=0.0,
+    stepped=0.002,
+    late_hours=3.0,
+)
+BILLS = [
+    Bill(date(2026, 3, 2), Decimal("100.01"), 60.0),
+    Bill(date(2026, 3, 2), Decimal("33.333333"), 9.0, "media"),
+    Bill(date(2026, 3, 3), Decimal("7"), 400.0),
+]
+SLOS = [
+    Slo("quick", "mail", "2s", 0.9),
+    Slo("ends", "default", "5m", 0.99, measure="e2e"),
+    Slo("short", "media", "1s", 0.5),
+]
+SETTINGS = PipelineSettings(slo=SLOS, cost=Cost(method="usage"), bill=BILLS)
+KEY = ["queue", "fairness_key"]
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    lake = Lake(tmp_path_factory.mktemp("lake"))
+    write_lake(spark, lake, TRUTH)
+    build(Job(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
+    yield lake
+
+
+@pytest.fixture(scope="module")
+def attempts(lake: Lake) -> pd.DataFrame:
+    return rows(lake, ATTEMPTS)
+
+
+@pytest.fixture(scope="module")
+def cut(attempts: pd.DataFrame) -> pd.DataFrame:
+    return twin.pieces(twin.runs_of(attempts))
+
+
+@pytest.fixture(scope="module")
+def stays(attempts: pd.DataFrame) -> dict[tuple[str, str], twin.Stays]:
+    return {key: twin.Stays(of_key) for key, of_key in twin.sound(attempts).groupby(KEY)}
+
+
+def rows(lake: Lake, table: Table) -> pd.DataFrame:
+    return twin.rows_of(lake.table(table))
+
+
+def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """The same rows by index, and the same values in the columns expected."""
+    found = found[expected.columns].sort_index()
+    expected = expected.sort_index()
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False, check_index_type=False, check_column_type=False)
+
+
+def test_attempts_whose_clock_jumped_are_set_aside_and_no_others(lake: Lake, attempts: pd.DataFrame) -> None:
+    broken = attempts[(attempts.finished_at < attempts.started_at).fillna(False)]
+    assert len(broken) > 10
+    assert sorted(rows(lake, QUARANTINE).ordinal) == sorted(broken.task_id + "/" + broken.version.astype(str))
+
+
+def test_a_task_is_the_sum_of_its_attempts(lake: Lake, attempts: pd.DataFrame) -> None:
+    good = twin.sound(attempts).sort_values("version")
+    waited = (good.grabbed_at - good.ready_at).clip(lower=0)
+    run_us = (good.finished_at - good.started_at).fillna(0)
+    of_task = good.assign(run_us=run_us, queue_us=waited.fillna(0), ran=good.started_at.notna()).groupby("task_id")
+    expected = pd.DataFrame(
+        {
+            "attempts": of_task.ran.sum(),
+            "run_us": of_task.run_us.sum(),
+            "queue_us": of_task.queue_us.sum(),
+            "state": of_task.next_state.last(),
+            "first_ready_at": of_task.ready_at.min(),
+            "first_grabbed_at": of_task.grabbed_at.min(),
+            "last_finished_at": of_task.finished_at.max(),
+        }
+    )
+    same(rows(lake, TASKS).set_index("task_id"), expected)
+
+
+def test_service_is_every_run_cut_at_the_minutes(lake: Lake, attempts: pd.DataFrame, cut: pd.DataFrame) -> None:
+    found = rows(lake, SERVICE).rename(columns={"window_start": "minute"})
+    same(found.set_index(["minute", *KEY, "name"]), twin.service(cut))
+    assert found.busy_us.sum() == twin.runs_of(attempts).run_us.sum()
+
+
+def test_backlog_is_what_counting_second_by_second_gives(lake: Lake, stays: dict[Any, twin.Stays]) -> None:
+    found = rows(lake, BACKLOG).set_index(["minute", *KEY])
+    minutes = range(int(found.index.levels[0].min()), int(found.index.levels[0].max()) + 1, twin.MINUTE)
+    chance = random.Random(5)
+    asked = [(chance.choice(minutes), *chance.choice(list(stays))) for _ in range(400)]
+    asked += chance.sample(list(found.index), 400)
+    empty = {"arrived": 0, "depth_end": 0, "depth_min": 0, "backlogged_us": 0, "work_us": 0}
+    absent = 0
+    for minute, *key in asked:
+        expected = stays[tuple(key)].minute(minute)
+        if (minute, *key) not in found.index:
+            absent += 1
+            assert {name: expected[name] for name in empty} == empty
+            continue
+        row = found.loc[(minute, *key)]
+        assert {name: None if pd.isna(row[name]) else row[name] for name in expected} == expected, (minute, key)
+    assert 10 < absent < 300 and (found.depth_min > 5).any()
+
+
+def test_everything_that_became_ready_arrived_once(lake: Lake, attempts: pd.DataFrame) -> None:
+    assert rows(lake, BACKLOG).arrived.sum() == twin.sound(attempts).ready_at.notna().sum()
+
+
+@pytest.mark.parametrize("window_s", [60, 3600, 86_400])
+def test_busy_time_and_share_of_a_key_are_those_of_its_runs(lake: Lake, cut: pd.DataFrame, window_s: int) -> None:
+    window = window_s * twin.SECOND
+    busy = cut.assign(window_start=cut.minute // window * window).groupby(["window_start", *KEY]).busy_us.sum()
+    expected = pd.DataFrame({"busy_us": busy, "share": (busy / busy.groupby(level=[0, 1]).transform("sum")).fillna(0)})
+    found = shares(lake, window_s)
+    same(found.loc[expected.index], expected)
+    others = found.drop(expected.index)
+    assert (others.busy_us == 0).all() and (others.share == 0).all()
+
+
+def shares(lake: Lake, window_s: int) -> pd.DataFrame:
+    found = rows(lake, TENANT_SHARE)
+    return found[found.window_s == window_s].set_index(["window_start", *KEY])
+
+
+@pytest.mark.parametrize("window_s", [60, 3600, 86_400])
+def test_entitlement_is_water_filling_of_what_each_key_could_use(
+    lake: Lake, stays: dict[Any, twin.Stays], window_s: int
+) -> None:
+    found, window = shares(lake, window_s), window_s * twin.SECOND
+    starts = sorted(set(found.index.get_level_values(0)))
+    for start in random.Random(7).sample(starts, min(80, len(starts))):
+        for _, keys in found.loc[[start]].groupby("queue"):
+            demands = [
+                stays[key].demand(start, start + window) for _, *key in map(tuple, keys.index) for key in [tuple(key)]
+            ]
+            assert keys.demand_us.tolist() == demands
+            expected = twin.entitlements(demands, keys.weight, keys.busy_us.sum())
+            assert keys.entitled_us.tolist() == pytest.approx(expected, abs=1.5, rel=1e-9)
+
+
+def test_lag_adds_up_deficits_until_nothing_waits(lake: Lake) -> None:
+    for window_s in (60, 3600):
+        for _, keys in shares(lake, window_s).reset_index().groupby(KEY):
+            lag, last = 0, 0
+            for row in keys.sort_values("window_start").itertuples():
+                new_day = row.window_start // twin.DAY != last // twin.DAY
+                follows = row.window_start == last + window_s * twin.SECOND and not new_day
+                waited = row.backlogged_fraction > 0
+                lag = (lag if follows else 0) + row.deficit_us if waited else 0
+                assert row.lag_us == lag
+                last = row.window_start
+
+
+def test_fairness_is_that_of_the_keys_that_waited_throughout(lake: Lake, stays: dict[Any, twin.Stays]) -> None:
+    found = rows(lake, FAIRNESS)
+    hours = found[found.window_s == 3600].set_index(["window_start", "queue"])
+    by_key = shares(lake, 3600)
+    compared = 0
+    for (start, queue), row in hours.iterrows():
+        keys = by_key.loc[start, queue]
+        throughout = [
+            key
+            for key in keys.index
+            if all(
+                minute["depth_min"] > 0 or minute["backlogged_us"] == twin.MINUTE
+                for minute in map(stays[queue, key].minute, range(start, start + twin.HOUR, twin.MINUTE))
+            )
+        ]
+        assert row.n_keys == len(throughout)
+        got = (keys.busy_us / keys.entitled_us).loc[throughout]
+        if len(throughout) >= 2:
+            compared += 1
+            assert row.jain == pytest.approx(got.sum() ** 2 / (len(got) * (got**2).sum()))
+            per_weight = (keys.busy_us / keys.weight).loc[throughout]
+            assert row.sfq_gap == pytest.approx(per_weight.max() - per_weight.min())
+        assert row.max_lag_us == keys.lag_us.max()
+    assert compared
+
+
+@pytest.mark.parametrize("window_s", [3600, 86_400])
+def test_percentiles_are_within_their_stated_error_of_the_exact_ones(
+    lake: Lake, attempts: pd.DataFrame, window_s: int
+) -> None:
+    exact = twin.measured(attempts)
+    exact = pd.concat([exact, exact.assign(fairness_key="*")])
+    window = window_s * twin.SECOND
+    group = ["window_start", "queue", "name", "fairness_key", "measure"]
+    found = rows(lake, LATENCY)
+    found = found[found.window_s == window_s].set_index(group)
+    groups = exact.assign(window_start=exact.hour // window * window).groupby(group).us
+    assert len(groups) == len(found) and set(exact.measure) == set(twin.MEASURES)
+    for key, us in groups:
+        row = found.loc[key]
+        assert (row.n, row.max_us, row.error_bound) == (len(us), us.max(), ERROR_BOUND)
+        for name, value in twin.nearest_ranks(us).items():
+            assert row[name] == pytest.approx(value, rel=ERROR_BOUND, abs=1), (key, name)
+
+
+def test_failures_are_counted_as_by_hand(lake: Lake, attempts: pd.DataFrame) -> None:
+    expected = twin.failures(attempts)
+    assert len(expected) > 50 and expected.recovered_at.isna().any()
+    same(rows(lake, FAILURES).set_index(expected.index.names), expected)
+
+
+def test_objectives_count_good_and_bad_runs_and_burn_by_them(lake: Lake, attempts: pd.DataFrame) -> None:
+    found = rows(lake, SLO)
+    for slo in SLOS:
+        expected = twin.good_and_bad(attempts, slo.queue, slo.measure, slo.threshold_us)
+        of_slo = found[found.slo_id == slo.id].set_index("window_start")
+        same(of_slo, expected)
+        for start, row in of_slo.iterrows():
+            hour = expected[(expected.index > start - twin.HOUR) & (expected.index <= start)].sum()
+            assert row.burn_1h == pytest.approx(hour.bad / (hour.good + hour.bad) / (1 - slo.objective))
+
+
+def test_costs_add_up_to_the_bill_and_follow_the_worker_time(lake: Lake, cut: pd.DataFrame) -> None:
+    found = rows(lake, COST)
+    by_day = cut.assign(day=cut.minute // twin.DAY * twin.DAY).groupby(["day", *KEY])
+    same(
+        found.set_index(["day", *KEY]).query("fairness_key != '*'"),
+        by_day[["busy_us", "wasted_us"]].sum(),
+    )
+    for bill in BILLS:
+        day = int(datetime(bill.day.year, bill.day.month, bill.day.day, tzinfo=UTC).timestamp()) * twin.SECOND
+        own = {other.queue for other in BILLS if other.day == bill.day and other.queue != "*"}
+        of_day = found[found.day == day]
+        payers = of_day[of_day.queue == bill.queue] if bill.queue != "*" else of_day[~of_day.queue.isin(own)]
+        assert sum(payers.amount) == bill.amount
+        by_use = payers.busy_us / payers.busy_us.sum() * float(bill.amount)
+        assert [float(amount) for amount in payers.amount] == pytest.approx(by_use.tolist(), abs=2e-6)
+
+
+def test_tables_show_the_truth_that_was_generated(lake: Lake, attempts: pd.DataFrame) -> None:
+    """Within five standard errors, the tenants' shares and the works' run times and failure rates are the parameters."""
+    served = rows(lake, SERVICE).groupby("name")[["busy_us", "attempts_started", "failed"]].sum()
+    for work in TRUTH.works:
+        busy_us, started, failed = served.loc[work.name]
+        assert abs(busy_us / 1e6 / started - work.mean_s) < 5 * work.deviation_s / started**0.5
+        assert abs(failed / started - work.failing) <= 5 * (work.failing / started) ** 0.5
+    tasks = rows(lake, TASKS).groupby("fairness_key").size()
+    for tenant in range(TRUTH.tenants):
+        expected = TRUTH.tasks * TRUTH.share(tenant)
+        assert abs(tasks[TRUTH.key(tenant)] - expected) < 5 * expected**0.5

@@ -1,0 +1,241 @@
+"""The build: the same tables, however often and in however many steps they are made, and nothing shown that is wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from fairlead.clock import SYSTEM_CLOCK, SystemClock, to_micros
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.errors import BrokenLake, CheckFailed
+from fairlead.pipeline.gold.slo import SLO
+from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.runs import RUNS, last_runs
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.settings import Cost, PipelineSettings, Slo
+from fairlead.pipeline.silver.backlog import BACKLOG
+from fairlead.pipeline.silver.tasks import TASKS
+from fairlead.pipeline.tables import ParquetTables
+from tests.pipeline.frames import at, attempt, event
+
+HOUR = 3600.0
+SETTINGS = PipelineSettings(
+    slo=[Slo("fast", "q", "2s", 0.9)],
+    cost=Cost(workers=2, worker_hour=1),  # type: ignore[arg-type]
+)
+MADE = [table for table in TABLES if table not in (ATTEMPTS, EVENTS, RUNS)]
+
+
+class At(SystemClock):
+    """A clock that stands at so many hours after T0, when the history was exported."""
+
+    def __init__(self, hours: float) -> None:
+        self.hours = hours
+
+    def now(self) -> int:
+        return to_micros(at(self.hours * HOUR))
+
+
+def export(lake: Lake, table: Table, rows: Sequence[dict[str, Any]], name: str, hours: float = 6) -> None:
+    """Put rows into bronze as the exporter does, so many hours after T0."""
+    here = lake.table(table)
+    data = pa.Table.from_pylist([dict(row) for row in rows], table.arrow())
+    assert here.append(here.write(data, "0", name), {}, At(hours).now())
+
+
+def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """Four exports of a day's tasks: attempts, and events of tasks that are not finished yet. Some rows come late."""
+    rng = random.Random(seed)
+    made: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [([], []) for _ in range(4)]
+    for n in range(240):
+        when = rng.uniform(0, 5 * HOUR)
+        wait, run = rng.expovariate(1 / 120), rng.lognormvariate(1, 2)
+        key = rng.choice("aaabbc")
+        turn = min(3, int((when + wait + run) / (1.3 * HOUR)))
+        if rng.random() < 0.05:
+            turn = rng.randrange(turn, 4)  # exported late
+        common = {"task_id": f"task-{n}", "submitted_at": when, "fairness_key": key, "queue": rng.choice("qqr")}
+        outcome = rng.choice(["done", "done", "done", "retried", "failed"])
+        made[turn][0].append(attempt(**common, started_at=when + wait, finished_at=when + wait + run, outcome=outcome))
+        if outcome == "retried":
+            again = when + wait + run + 30
+            made[3][0].append(attempt(**common, attempt=2, ready_at=again, started_at=again + 5, finished_at=again + 9))
+        if turn > 0 and rng.random() < 0.5:
+            told = {name: common[name] for name in ("task_id", "fairness_key", "queue")}
+            made[turn - 1][1].append(event(**told, at=when))
+    made[1][0].append(attempt(started_at=5000, finished_at=4000))  # a clock jumped
+    made[3][1].extend(event(at=4 * HOUR + 10 * n) for n in range(3))  # still waiting at the end
+    return made
+
+
+def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
+    """By table, in the order of their keys; instants as numbers."""
+    made = {}
+    for table in MADE:
+        here = lake.table(table)
+        rows = here.load(here.manifests.newest()).to_pylist()
+        made[table.name] = sorted(map(plain, rows), key=lambda row: [str(row[name]) for name in table.key])
+    return made
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: to_micros(value) if isinstance(value, datetime) else float(value) if isinstance(value, Decimal) else value
+        for name, value in row.items()
+    }
+
+
+def assert_same_tables(one: Lake, other: Lake) -> None:
+    found, wanted = rows_of(one), rows_of(other)
+    for name in wanted:
+        assert len(found[name]) == len(wanted[name]), name
+        for row, same in zip(found[name], wanted[name], strict=True):
+            assert row == pytest.approx(same, rel=1e-9), name
+
+
+def put(lake: Lake, parts: Sequence[tuple[list[dict[str, Any]], list[dict[str, Any]]]]) -> None:
+    for number, (attempts, events) in enumerate(parts):
+        export(lake, ATTEMPTS, attempts, f"s-{number}.parquet")
+        if events:
+            export(lake, EVENTS, events, f"s-submitted-{number}.parquet")
+
+
+@pytest.fixture
+def job(spark: SparkSession, tmp_path: Path) -> Job:
+    return Job(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+
+
+def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everything(
+    spark: SparkSession, job: Job, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seed = int(request.config.option.hypothesis_seed) % 1000
+    parts = batches(seed)
+    for number in range(len(parts)):
+        attempts, events = parts[number]
+        until = 1.4 * (number + 1)
+        export(job.lake, ATTEMPTS, attempts, f"s-{number}.parquet", until)
+        if events:
+            export(job.lake, EVENTS, events, f"s-submitted-{number}.parquet", until)
+        run = build(job, SETTINGS)
+        assert run.state == "done" and all(found.holds for found in run.checks), seed
+    shutil.copytree(job.lake.root, tmp_path / "anew")
+    anew = Job(spark, Lake(tmp_path / "anew"), None, SYSTEM_CLOCK)
+    build(anew, SETTINGS, full=True)
+    assert_same_tables(job.lake, anew.lake)
+    assert all(found.holds for found in check(job).checks)
+    assert build(job, SETTINGS).state == "nothing to do"
+
+
+def test_a_build_of_one_new_hour_writes_only_what_it_touches(spark: SparkSession, job: Job) -> None:
+    day = 24 * HOUR
+    export(job.lake, ATTEMPTS, [attempt(submitted_at=n * day) for n in range(5)], "s.parquet", hours=97)
+    build(job, SETTINGS)
+    before = {table.name: job.lake.table(table).manifests.newest().parts for table in MADE}
+    export(job.lake, ATTEMPTS, [attempt(submitted_at=4 * day + HOUR)], "later.parquet", hours=98)
+    run = build(job, SETTINGS)
+    assert run.rows_in == 1
+    for table in MADE:
+        now = job.lake.table(table).manifests.newest().parts
+        changed = {name for name in now if now[name] != before[table.name].get(name)}
+        assert all(name.startswith("2026-03-06") or table is SLO for name in changed), (table.name, changed)
+
+
+def test_rows_that_make_no_sense_are_counted_and_kept_beside(spark: SparkSession, job: Job) -> None:
+    put(job.lake, [([attempt(), attempt(started_at=20, finished_at=10), attempt(weight=-1.0)], [])])
+    run = build(job, SETTINGS)
+    assert run.quarantined == 2
+    reasons = {row["reason"] for row in ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(QUARANTINE).collect()}
+    assert len(reasons) == 2
+    assert ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(TASKS).count() == 1
+
+
+def test_an_empty_lake_builds_nothing_and_says_so(job: Job) -> None:
+    assert build(job, SETTINGS).rows_out == 0
+    assert build(job, SETTINGS).state == "nothing to do"
+
+
+def test_a_double_row_in_bronze_fails_the_build_and_shows_nothing(spark: SparkSession, job: Job) -> None:
+    put(job.lake, [([attempt(task_id="t")], [])])
+    build(job, SETTINGS)
+    shown = job.lake.table(TASKS).manifests.newest()
+    export(job.lake, ATTEMPTS, [attempt(task_id="t")], "double.parquet")
+    with pytest.raises(CheckFailed, match="keys are unique: expected 2, found 1"):
+        build(job, SETTINGS)
+    assert job.lake.table(TASKS).manifests.newest() == shown
+    assert last_runs(job.lake)["build"]["state"] == "failed"
+
+
+def test_a_half_written_file_of_bronze_is_named(job: Job) -> None:
+    put(job.lake, [([attempt()], [])])
+    file = next(job.lake.root.glob("bronze.attempts/date=*/**/*.parquet"))
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(BrokenLake, match=f"{file.name} is no whole Parquet file"):
+        build(job, SETTINGS)
+
+
+def test_two_builds_of_one_lake_are_refused(job: Job) -> None:
+    import fcntl
+
+    put(job.lake, [([attempt()], [])])
+    with (job.lake.root / "_build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Exception, match="another build .* is under way"):
+            build(job, SETTINGS)
+
+
+def test_a_task_that_still_waits_is_backlog_in_every_hour_since(spark: SparkSession, job: Job) -> None:
+    put(job.lake, [([attempt(submitted_at=0), attempt(submitted_at=3 * HOUR)], [event(task_id="open", at=10)])])
+    build(job, SETTINGS)
+    frame = ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(BACKLOG)
+    ends = frame.where("minute(minute) = 59").orderBy("minute").collect()
+    assert [row["depth_end"] for row in ends] == [1] * 6
+
+
+POINTS = ["first table written", "silver written", "gold written", "one table published", "all published, not noted"]
+
+
+@pytest.fixture(scope="module")
+def halfway(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lake]:
+    """A lake that was built and has got new rows since; and what an undisturbed build makes of it."""
+    folder = tmp_path_factory.mktemp("halfway")
+    parts = batches(7)
+    lake = Lake(folder / "lake")
+    put(lake, parts[:2])
+    build(Job(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
+    export(lake, ATTEMPTS, parts[2][0], "s-2.parquet")
+    shutil.copytree(lake.root, folder / "undisturbed")
+    undisturbed = Lake(folder / "undisturbed")
+    build(Job(spark, undisturbed, None, SYSTEM_CLOCK), SETTINGS)
+    return lake.root, undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_a_build_killed_at_any_point_and_run_again_makes_the_same_tables(
+    spark: SparkSession, tmp_path: Path, halfway: tuple[Path, Lake], point: str
+) -> None:
+    before, undisturbed = halfway
+    shutil.copytree(before, tmp_path / "lake")
+    script = Path(__file__).with_name("build_until.py")
+    command = [sys.executable, str(script), str(tmp_path / "lake"), str(POINTS.index(point))]
+    killed = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    job = Job(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    build(job, SETTINGS)
+    assert_same_tables(job.lake, undisturbed)

@@ -1,0 +1,28 @@
+"""The data dictionary: true, whole, and the same for Arrow and Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fairlead.pipeline.dictionary import TABLES, as_markdown
+from fairlead.pipeline.schema import Table
+
+
+def test_the_page_in_the_docs_is_what_the_command_prints() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "pipeline-tables.md"
+    assert page.read_text() == as_markdown() + "\n", "fairlead pipeline tables > docs/reference/pipeline-tables.md"
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_a_table_is_the_same_to_arrow_and_to_spark_and_says_what_its_columns_mean(
+    spark: SparkSession, table: Table
+) -> None:
+    assert spark.createDataFrame(table.arrow().empty_table(), table.spark()).columns == table.column_names
+    assert set(table.key) | {table.instant} <= set(table.column_names)
+    assert table.column_names[-1] == "schema_version"
+    assert all(len(column.doc) > 8 for column in table.columns)
+    # These name the folders of partitions, in which Spark would lose a column of the same name.
+    assert not {"date", "g", *(["hour"] if table.by == "hour" else [])} & set(table.column_names)

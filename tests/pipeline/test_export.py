@@ -1,0 +1,451 @@
+"""The exporter: every attempt is in the lake exactly once, whoever dies when, and however many export at once."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import App
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.core.ids import id_text
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.export import Exporter
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.table import HOUR, LakeTable
+from fairlead.pipeline.reconcile import reconcile
+from fairlead.ports.history import START, Place, Reader
+from fairlead.stores.sql_history import SqlHistory
+from tests.pipeline.export_until import KILLED, ROWS, STEPS
+from tests.pipeline.filling import START as FIRST_END
+from tests.pipeline.filling import add_attempts, attempt, connected, migrated
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def history(store_url: str) -> Iterator[SqlHistory]:
+    """Of a fresh store of each kind in turn."""
+    store = migrated(store_url)
+    yield SqlHistory(store.database)
+    store.database.close()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+def exporter(history: SqlHistory, lake: Lake, rows: int = ROWS) -> Exporter:
+    return Exporter(history, lake, SYSTEM_CLOCK, rows)
+
+
+def add(url: str, *numbers: int) -> None:
+    """Attempts, each in a transaction of its own."""
+    with connected(url) as connection:
+        for n in numbers:
+            add_attempts(connection, [n])
+
+
+def column(lake: Lake, name: str, table: Any = ATTEMPTS) -> list[Any]:
+    here = lake.table(table)
+    here.check(here.manifests.newest())
+    return here.load(here.manifests.newest())[name].to_pylist()
+
+
+def exported(lake: Lake) -> list[int]:
+    """The numbers of the attempts in the lake."""
+    return sorted(int(task_id.replace("-", ""), 16) for task_id in column(lake, "task_id"))
+
+
+def reader(history: SqlHistory, lake: Lake) -> Reader:
+    return next(each for each in history.database.look(history.readers()) if each.name == lake.reader)
+
+
+def spread(url: str, count: int, hours: int = 3) -> None:
+    """Attempts 0 to count - 1, which end in several hours, in no order."""
+    add(url, *range(count))
+    chance = random.Random(7)
+    with connected(url) as connection:
+        for n in range(count):
+            end = FIRST_END // HOUR * HOUR + chance.randrange(hours * HOUR)
+            connection.execute(
+                f"UPDATE fairlead_attempts SET finished_at = {end}, started_at = {end - 1000} WHERE task_id = '{id_text(n)}'"
+            )
+
+
+# what is exported -----------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_store_registers_its_lake_and_exports_nothing(history: SqlHistory, lake: Lake) -> None:
+    done = exporter(history, lake).round()
+    assert (done.attempts, done.events, done.files, done.more) == (0, 0, 0, False)
+    names = {(each.name, each.kind, each.place) for each in history.database.look(history.readers())}
+    assert names == {(lake.reader, "lake", START), (f"{lake.reader}/events", "events", START)}
+    assert exported(lake) == []
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_every_attempt_is_exported_once_in_files_by_hour(
+    store_url: str, history: SqlHistory, lake: Lake, rows: int
+) -> None:
+    spread(store_url, 20)
+    heard: list[int] = []
+    done = exporter(history, lake, rows).round(heard.append)
+    assert (done.attempts, sum(heard)) == (20, 20)
+    assert exported(lake) == list(range(20))
+    manifest = lake.table(ATTEMPTS).manifests.newest()
+    assert len(manifest.parts) == 3
+    for name, part in manifest.parts.items():
+        ends = [
+            end.strftime("%Y-%m-%d/%H")
+            for end in lake.table(ATTEMPTS).load(manifest, [name])["finished_at"].to_pylist()
+        ]
+        assert set(ends) == {name}
+        assert part.rows == len(ends)
+    assert exporter(history, lake).round().attempts == 0
+    add(store_url, 20)
+    assert exporter(history, lake).round().attempts == 1
+    assert exported(lake) == list(range(21))
+
+
+def test_a_round_may_be_cut_into_batches(store_url: str, history: SqlHistory, lake: Lake) -> None:
+    add(store_url, *range(20))
+    here = exporter(history, lake)
+    rounds = [here.round(batches=1) for _ in range(3)]
+    assert [(done.attempts, done.more) for done in rounds] == [(7, True), (7, True), (6, False)]
+    assert exported(lake) == list(range(20))
+
+
+def test_an_attempt_in_the_lake_says_what_the_store_says(store_url: str, history: SqlHistory, lake: Lake) -> None:
+    add(store_url, 3, 4)
+    with connected(store_url) as connection:
+        long_text = "trouble 17 " + "x" * 600
+        connection.execute(f"UPDATE fairlead_attempts SET error_text = '{long_text}' WHERE task_id = '{id_text(3)}'")
+    exporter(history, lake).round()
+    manifest = lake.table(ATTEMPTS).manifests.newest()
+    found = sorted(lake.table(ATTEMPTS).load(manifest).to_pylist(), key=lambda row: row["task_id"])
+    assert {row["store_id"] for row in found} == {history.database.look(history.store_id())}
+    for row, n in zip(found, (3, 4), strict=True):
+        (task_id, number, tries, queue, name, partition, priority, key, weight, ordering_key, unique_key, version,
+         *instants, outcome, next_state, error_type, error_text, node, path, payload_bytes) = attempt(n)  # fmt: skip
+        assert (row["task_id"], row["attempt"], row["tries"], row["queue"], row["name"]) == (
+            task_id,
+            number,
+            tries,
+            queue,
+            name,
+        )
+        assert (row["partition"], row["priority"], row["fairness_key"], row["weight"]) == (
+            partition,
+            priority,
+            key,
+            weight,
+        )
+        assert (row["ordering_key"], row["version"], row["node"]) == (ordering_key, version, node)
+        assert row["unique_key_hash"] == zlib.crc32(unique_key.encode())
+        assert (row["outcome"], row["next_state"], row["trigger_path"]) == (outcome, next_state, path)
+        assert (row["error_type"], row["payload_bytes"]) == (error_type, payload_bytes)
+        columns = ("submitted_at", "run_at", "ready_at", "triggered_at", "grabbed_at", "started_at", "finished_at")
+        assert [row[column] for column in columns] == [
+            None if instant is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)
+            for instant in instants
+        ]
+    failed, ran = found
+    assert failed["error_text"] == long_text[:500]
+    assert (ran["error_fp"], ran["error_text"]) == (None, None)
+
+
+def test_errors_that_differ_in_numbers_only_have_one_fingerprint() -> None:
+    from fairlead.pipeline.history_rows import fingerprint
+
+    assert fingerprint("ValueError", "order 17 of 3\nmore") == fingerprint("ValueError", "order 4711 of 12")
+    assert fingerprint("ValueError", "order 17") != fingerprint("KeyError", "order 17")
+    assert fingerprint("ValueError", None) is not None
+    assert fingerprint(None, None) is None
+
+
+def test_clocks_that_jumped_lose_no_attempt(store_url: str, history: SqlHistory, lake: Lake) -> None:
+    add(store_url, *range(4))
+    with connected(store_url) as connection:
+        for n, end in enumerate((-5, 2**62, 0)):
+            connection.execute(f"UPDATE fairlead_attempts SET finished_at = {end} WHERE task_id = '{id_text(n)}'")
+    exporter(history, lake).round()
+    assert exported_raw(lake) == [0, 1, 2, 3]
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 4
+
+
+def exported_raw(lake: Lake) -> list[int]:
+    here = lake.table(ATTEMPTS)
+    ids = here.load(here.manifests.newest(), columns=["task_id"])["task_id"].to_pylist()
+    return sorted(int(task_id.replace("-", ""), 16) for task_id in ids)
+
+
+def test_what_people_did_and_what_was_submitted_is_exported_once(store_url: str, lake: Lake) -> None:
+    app = App(store_url)
+    app.migrate()
+
+    @app.task
+    async def pay() -> None: ...
+
+    history = SqlHistory(app.store.database)
+    due = datetime.now(UTC) + timedelta(days=1)
+    handles = [pay.options(run_at=due).submit() for _ in range(10)]
+    for handle in handles[:3]:
+        app.management.reschedule(handle.id, due + timedelta(days=1))
+    app.management.cancel(handles[0].id, actor="Ada")
+    if store_url.startswith("postgresql"):
+        with connected(store_url) as connection:  # as if they had been there for a while
+            connection.execute("UPDATE fairlead_tasks SET id = ('00000000' || substr(id::text, 9))::uuid")
+    for _ in range(2):
+        exporter(history, lake, rows=4).round()
+    kinds = Counter(column(lake, "kind", EVENTS))
+    assert kinds == {"submitted": 9, "rescheduled": 3, "cancelled": 1}
+    keys = list(zip(*(column(lake, name, EVENTS) for name in EVENTS.key), strict=True))
+    assert len(set(keys)) == len(keys)
+    assert set(filter(None, column(lake, "actor", EVENTS))) == {"Ada"}
+    app.close()
+
+
+# crashes --------------------------------------------------------------------------------------------------------------
+
+
+def export_until(url: str, lake: Lake, step: str, times: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-m", "tests.pipeline.export_until", url, str(lake.root), step, str(times)],
+        cwd=ROOT, check=False, timeout=120, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def nothing_else_is_on_disk(table: LakeTable) -> None:
+    """Long after, only files that count are there."""
+    from os import utime
+
+    for path in table.folder.rglob("*"):
+        utime(path, (1, 1))
+    table.sweep(SYSTEM_CLOCK.now())
+    there = sorted(str(path) for path in table.folder.glob("date=*/**/*") if path.is_file())
+    assert there == sorted(table.paths(table.manifests.newest()))
+    assert [path.name for path in table.manifests.folder.iterdir()] == [f"{table.manifests.newest().number:012}.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "times"),
+    [(step, 1) for step in STEPS]
+    + [
+        ("read", 3),
+        ("written aside", 5),
+        ("renamed", 4),
+        ("manifest linked", 2),
+        ("files count", 3),
+        ("store told", 4),
+    ],
+)
+def test_killed_behind_any_step_and_run_again_every_attempt_is_there_once(
+    store_url: str, history: SqlHistory, lake: Lake, step: str, times: int
+) -> None:
+    spread(store_url, 18)
+    killed = export_until(store_url, lake, step, times)
+    assert killed.returncode == KILLED, killed.stderr
+    add(store_url, 18, 19)
+    exporter(history, lake, rows=5).round()
+    assert exported(lake) == list(range(20))
+    assert reader(history, lake).place == Place(*_last(history)[:2])
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
+    nothing_else_is_on_disk(lake.table(ATTEMPTS))
+    assert exported(lake) == list(range(20))
+
+
+def _last(history: SqlHistory) -> Any:
+    return history.database.look(history.attempts(START, Place(2**62, 2**62), 1000))[-1]
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_still_gets_there(store_url: str, history: SqlHistory, lake: Lake) -> None:
+    chance = random.Random(3)
+    added = 0
+    for _ in range(6):
+        count = chance.randrange(5, 25)
+        add(store_url, *range(added, added + count))
+        added += count
+        export_until(store_url, lake, chance.choice(sorted(STEPS)), chance.randrange(1, 4))
+    exporter(history, lake).round()
+    assert exported(lake) == list(range(added))
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == added
+
+
+# several at once ------------------------------------------------------------------------------------------------------
+
+
+def wait_until_exported(lake: Lake, count: int) -> None:
+    """Other processes export: there is nothing to wait for but the lake itself."""
+    until = time.monotonic() + 60
+    while len(exported(lake)) < count and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_two_exporters_at_once_while_attempts_end_export_each_once(
+    store_url: str, history: SqlHistory, lake: Lake
+) -> None:
+    add(store_url, *range(50))
+    with ExitStack() as ending:
+        exporters = [
+            ending.enter_context(
+                subprocess.Popen(  # noqa: S603 - our own interpreter
+                    [sys.executable, "-m", "tests.pipeline.export_until", store_url, str(lake.root), "never", "0"],
+                    cwd=ROOT,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )  # fmt: skip
+            for _ in range(2)
+        ]
+        for process in exporters:
+            ending.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "exporting\n"
+        chance, count = random.Random(1), 50
+        with connected(store_url) as connection:
+            while count < 500:
+                more = chance.randrange(1, 12)
+                add_attempts(connection, range(count, count + more))
+                count += more
+                wait_until_exported(lake, count - 60)  # so that rows come while both are at work
+        wait_until_exported(lake, count)
+        assert all(process.poll() is None for process in exporters), "neither has failed"
+    assert exported(lake) == list(range(count))
+    exporter(history, lake).round()
+    assert exported(lake) == list(range(count))
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == count
+    nothing_else_is_on_disk(lake.table(ATTEMPTS))
+
+
+def test_of_two_exporters_of_one_range_the_second_goes_on_behind_it(
+    store_url: str, history: SqlHistory, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store_url, *range(10))
+    other = exporter(history, lake)
+    write, wrote = LakeTable.write, []
+
+    def overtaken(table: LakeTable, *of: Any) -> Any:
+        written = write(table, *of)
+        wrote.append(written)
+        if len(wrote) == 1:
+            other.round()  # between our files and our manifest
+        return written
+
+    monkeypatch.setattr(LakeTable, "write", overtaken)
+    assert exporter(history, lake).round().attempts == 0, "there was nothing left"
+    assert exported(lake) == list(range(10))
+    listed = {file for part in lake.table(ATTEMPTS).manifests.newest().parts.values() for file in part.files}
+    assert not {file.file for file in wrote[0]} & listed, "no file that counts was written by both"
+
+
+def test_what_commits_late_is_exported_when_it_has_and_once(postgres_url: str, lake: Lake) -> None:
+    history = SqlHistory(migrated(postgres_url).database)
+    with connected(postgres_url) as late:
+        late.execute("BEGIN")
+        add_attempts(late, [0])
+        add(postgres_url, 1, 2)
+        assert exporter(history, lake).round().attempts == 0, "0 comes before them"
+        assert exporter(history, lake).behind() == 0
+        late.execute("COMMIT")
+    assert exporter(history, lake).behind() == 3
+    assert exporter(history, lake).round().attempts == 3
+    with connected(postgres_url) as late:
+        late.execute("BEGIN")
+        add_attempts(late, [3])
+        add(postgres_url, 4)
+        exporter(history, lake).round()
+        late.execute("ROLLBACK")
+    assert exporter(history, lake).round().attempts == 1
+    assert exported(lake) == [0, 1, 2, 4]
+    history.database.close()
+
+
+def test_several_stores_share_a_lake(sqlite_url: str, tmp_path: Path, lake: Lake) -> None:
+    other_url = f"sqlite:///{tmp_path / 'other.db'}"
+    histories = [SqlHistory(migrated(url).database) for url in (sqlite_url, other_url)]
+    add(sqlite_url, 1, 2)
+    add(other_url, 2, 3)
+    for history in histories:
+        assert exporter(history, lake).round().attempts == 2
+    assert exported(lake) == [1, 2, 2, 3]
+    assert len(set(column(lake, "store_id"))) == 2
+    for history in histories:
+        assert reconcile(history, lake, SYSTEM_CLOCK).rows == 2
+        history.database.close()
+
+
+# stores and lakes that go back ----------------------------------------------------------------------------------------
+
+
+def test_a_store_restored_from_a_backup_is_noticed_before_anything_is_exported(sqlite_url: str, lake: Lake) -> None:
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    store = migrated(sqlite_url)
+    add(sqlite_url, 1, 2)
+    store.database.close()
+    shutil.copy(path, path.with_suffix(".backup"))
+    add(sqlite_url, 3, 4)
+    history = SqlHistory(migrated(sqlite_url).database)
+    exporter(history, lake).round()
+    history.database.close()
+    for file in path.parent.glob("tasks.db*"):
+        if file.is_file() and file.suffix != ".backup":
+            file.unlink()
+    shutil.copy(path.with_suffix(".backup"), path)
+    restored = SqlHistory(migrated(sqlite_url).database)
+    add(sqlite_url, 5)
+    with pytest.raises(CheckFailed, match=r"has attempts up to 0\.4, and this store only up to 0\.4.*store_id"):
+        exporter(restored, lake).round()
+    assert exported(lake) == [1, 2, 3, 4]
+    assert restored.database.look(restored.readers()) == []
+    with connected(sqlite_url) as connection:
+        connection.execute("UPDATE fairlead_store SET store_id = 'restored'")
+    exporter(restored, lake).round()
+    assert Counter(column(lake, "store_id"))["restored"] == 3
+    restored.database.close()
+
+
+def test_a_lake_that_lost_its_newest_manifest_exports_again_and_each_once(
+    store_url: str, history: SqlHistory, lake: Lake
+) -> None:
+    add(store_url, *range(10))
+    exporter(history, lake).round()
+    reconcile(history, lake, SYSTEM_CLOCK)
+    table = lake.table(ATTEMPTS)
+    (table.manifests.folder / f"{table.manifests.newest().number:012}.json").unlink()
+    assert exported(lake) == list(range(7))
+    exporter(history, lake).round()
+    assert exported(lake) == list(range(10))
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 3, "what was exported again is compared again"
+
+
+def test_a_lake_that_was_forgotten_goes_on_and_compares_what_comes_from_then_on(
+    store_url: str, history: SqlHistory, lake: Lake
+) -> None:
+    add(store_url, *range(10))
+    exporter(history, lake).round()
+    history.database.run(history.forget_reader(lake.reader))
+    with connected(store_url) as connection:
+        connection.execute(f"DELETE FROM fairlead_attempts WHERE task_id <= '{id_text(4)}'")  # as the cleaner may
+    add(store_url, 10, 11)
+    with pytest.raises(CheckFailed, match="fairlead pipeline ingest"):
+        reconcile(history, lake, SYSTEM_CLOCK)
+    exporter(history, lake).round()
+    assert exported(lake) == list(range(12))
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 2

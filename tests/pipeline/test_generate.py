@@ -1,0 +1,284 @@
+"""The generator of attempts with known truth: what it makes is what its parameters say, wherever it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+
+from fairlead.clock import to_micros
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.export import fingerprint
+from fairlead.pipeline.generate import Truth, arrivals, attempts, write_lake
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.manifest import Manifest
+from fairlead.pipeline.lake.table import LakeTable
+from fairlead.pipeline.quality import quarantined
+
+TRUTH = Truth(rows=20_000, days=2, tenants=40, late=0.05, doubled=0.02, stepped=0.005)
+NOON = TRUTH.start + timedelta(days=1, hours=12)
+FIVE = 5
+"""Standard errors that a figure may be off: by chance, one in two million is."""
+
+KEY = list(ATTEMPTS.key)
+DAY = 86_400
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession) -> pd.DataFrame:
+    return frame_of(spark, TRUTH)
+
+
+@pytest.fixture(scope="module")
+def once(made: pd.DataFrame) -> pd.DataFrame:
+    """Each attempt once."""
+    return made.drop_duplicates(KEY)
+
+
+@pytest.fixture(scope="module")
+def runs(once: pd.DataFrame) -> pd.DataFrame:
+    """Those that ran, with a clock that went on."""
+    ran = once[once.started_at.notna() & (once.finished_at >= once.started_at)]
+    return ran.assign(run_s=(ran.finished_at - ran.started_at).dt.total_seconds())
+
+
+class InLake(NamedTuple):
+    """The table after each of two exports: up to noon of the second day, and then."""
+
+    table: LakeTable
+    first: Manifest
+    second: Manifest
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> InLake:
+    lake = Lake(tmp_path_factory.mktemp("lake"))
+    table = lake.table(ATTEMPTS)
+    write_lake(spark, lake, TRUTH, until=NOON)
+    first = table.manifests.newest()
+    write_lake(spark, lake, TRUTH, since=NOON)
+    return InLake(table, first, table.manifests.newest())
+
+
+def frame_of(spark: SparkSession, truth: Truth) -> pd.DataFrame:
+    return ordered(attempts(spark, truth).toArrow().to_pandas())
+
+
+def ordered(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.sort_values([*KEY, "exported_at"], ignore_index=True)
+
+
+def tells(found: float, expected: float, deviation: float, n: float) -> None:
+    """The mean of n values of this standard deviation is about what it should be."""
+    assert abs(found - expected) <= FIVE * deviation / sqrt(n), f"{found} is not {expected}"
+
+
+def test_the_same_parameters_make_the_same_attempts_in_whatever_partitions(
+    spark: SparkSession, made: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_SLICES", 3)
+    monkeypatch.setattr(arrivals, "_BATCH", 777)
+    pd.testing.assert_frame_equal(frame_of(spark, TRUTH), made)
+
+
+def test_another_seed_makes_other_attempts(spark: SparkSession, made: pd.DataFrame) -> None:
+    other = frame_of(spark, replace(TRUTH, seed=2))
+    assert set(other.finished_at).isdisjoint(made.finished_at[:100])
+
+
+def test_there_are_about_as_many_attempts_as_asked_for(made: pd.DataFrame) -> None:
+    tells(len(made), TRUTH.rows, 1.5, 1 / TRUTH.rows)
+
+
+def test_each_tenant_has_its_share_of_the_tasks(once: pd.DataFrame) -> None:
+    tasks = once.groupby("fairness_key").task_id.nunique()
+    for tenant in range(TRUTH.tenants):
+        expected = TRUTH.tasks * TRUTH.share(tenant)
+        tells(tasks[TRUTH.key(tenant)], expected, sqrt(expected), 1)
+
+
+def test_shares_follow_zipf_and_add_up_to_one() -> None:
+    shares = [TRUTH.share(tenant) for tenant in range(TRUTH.tenants)]
+    assert sum(shares) == pytest.approx(1)
+    assert shares[0] / shares[9] == pytest.approx(10**TRUTH.zipf)
+
+
+def test_each_work_has_its_part_of_the_tasks_in_its_queue(once: pd.DataFrame) -> None:
+    tasks = once.groupby("name").task_id.nunique()
+    for work in TRUTH.works:
+        tells(tasks[work.name] / TRUTH.tasks, work.part, sqrt(work.part), TRUTH.tasks)
+        assert set(once[once.name == work.name].queue) == {work.queue}
+
+
+def test_runs_take_the_mean_and_the_spread_of_their_work(runs: pd.DataFrame) -> None:
+    for work in TRUTH.works:
+        seconds = runs[runs.name == work.name].run_s
+        tells(seconds.mean(), work.mean_s, work.deviation_s, len(seconds))
+        logs = np.log(seconds)
+        tells(logs.mean(), np.log(work.median_s), work.sigma, len(logs))
+        tells(logs.std(), work.sigma, work.sigma / sqrt(2), len(logs))
+
+
+def test_runs_fail_as_often_as_their_work_does_whatever_came_before(runs: pd.DataFrame) -> None:
+    for work in TRUTH.works:
+        for attempt in (1, 2):
+            of_work = runs[(runs.name == work.name) & (runs.attempt == attempt)]
+            if len(of_work):
+                tells(of_work.error_type.notna().mean(), work.failing, sqrt(work.failing), len(of_work))
+
+
+def test_a_failed_run_is_tried_again_until_the_task_is_given_up(once: pd.DataFrame) -> None:
+    for _, task in once[once.name == "webhook"].groupby("task_id"):
+        *earlier, last = task.sort_values("version").itertuples()
+        assert [run.attempt for run in (*earlier, last)] in ([0], [*range(1, len(task) + 1)])
+        assert {(run.outcome, run.next_state) for run in earlier} <= {("retried", "WAITING")}
+        given_up = last.attempt == TRUTH.most_runs and isinstance(last.error_type, str)
+        ends = {("failed", "ERROR")} if given_up else {("done", "DONE"), ("cancelled", "CANCELLED")}
+        assert (last.outcome, last.next_state) in ends
+    assert (once.outcome == "failed").any()
+
+
+def test_a_retry_is_due_after_a_delay_that_doubles(runs: pd.DataFrame) -> None:
+    by_task = runs.sort_values(["task_id", "version"]).groupby("task_id")
+    follows = by_task.attempt.shift(1) == runs.attempt - 1
+    delays = (runs.ready_at - by_task.finished_at.shift(1)).dt.total_seconds()[follows]
+    assert delays.tolist() == pytest.approx((TRUTH.first_delay_s * 2.0 ** (runs.attempt[follows] - 2)).tolist())
+
+
+def test_the_instants_of_an_attempt_follow_each_other(once: pd.DataFrame, runs: pd.DataFrame) -> None:
+    assert (once.submitted_at <= once.ready_at).all() and (runs.ready_at <= runs.grabbed_at).all()
+    assert (runs.grabbed_at < runs.started_at).all() and (once.finished_at < once.exported_at).all()
+    assert once.submitted_at.between(TRUTH.start, TRUTH.end).all()
+
+
+def test_waits_are_longer_in_a_burst(runs: pd.DataFrame) -> None:
+    waits = (runs.grabbed_at - runs.ready_at).dt.total_seconds()
+    in_bursts = TRUTH.burst_s * TRUTH.burst_times / (TRUTH.burst_s * TRUTH.burst_times + TRUTH.quiet_s)
+    assert waits.quantile(0.1) == pytest.approx(0.1 * TRUTH.pickup_s, rel=2)
+    assert waits.mean() == pytest.approx(in_bursts * TRUTH.burst_pickup_s, rel=0.6)
+
+
+def test_a_cancelled_task_ends_without_a_run(once: pd.DataFrame) -> None:
+    cancelled = once[once.outcome == "cancelled"]
+    tells(len(cancelled) / TRUTH.tasks, TRUTH.cancelled, sqrt(TRUTH.cancelled), TRUTH.tasks)
+    assert cancelled[["grabbed_at", "started_at", "node"]].isna().all(axis=None)
+    assert (cancelled.attempt == 0).all()
+
+
+def test_late_attempts_are_exported_hours_after_the_others(once: pd.DataFrame) -> None:
+    delay = (once.exported_at - once.finished_at).dt.total_seconds()
+    late = delay > 60
+    tells(late.mean(), TRUTH.late, sqrt(TRUTH.late), len(once))
+    assert delay[late].between(3600, TRUTH.late_hours * 3600 + 60).all() and delay[late].max() > 12 * 3600
+
+
+def test_doubled_attempts_are_there_twice_the_same(made: pd.DataFrame, once: pd.DataFrame) -> None:
+    tells((len(made) - len(once)) / len(once), TRUTH.doubled, sqrt(TRUTH.doubled), len(once))
+    twice = made[made.duplicated(KEY, keep=False)].drop(columns=["exported_at", "seq"])
+    assert (twice.groupby(KEY).size() == 2).all() and twice.duplicated().sum() == len(twice) / 2
+
+
+def test_attempts_of_a_clock_set_back_are_counted_and_are_all_that_is_quarantined(
+    spark: SparkSession, once: pd.DataFrame
+) -> None:
+    stepped = once[once.finished_at < once.started_at]
+    tells(len(stepped) / len(once), TRUTH.stepped, sqrt(TRUTH.stepped), len(once))
+    aside = quarantined(attempts(spark, TRUTH)).select("ordinal").distinct().toPandas()
+    assert sorted(aside.ordinal) == sorted(stepped.task_id + "/" + stepped.version.astype(str))
+
+
+def test_errors_of_a_work_are_alike_for_the_exporter_too(runs: pd.DataFrame) -> None:
+    failed = runs[runs.error_type.notna()]
+    assert failed.error_text.nunique() > failed.name.nunique() == failed.error_fp.nunique()
+    assert list(map(fingerprint, failed.error_type, failed.error_text)) == failed.error_fp.tolist()
+
+
+def test_every_column_that_may_not_be_null_has_a_value(made: pd.DataFrame) -> None:
+    assert list(made.columns) == ATTEMPTS.column_names
+    assert made[[column.name for column in ATTEMPTS.columns if not column.nullable]].notna().all(axis=None)
+
+
+def test_ids_are_of_version_7_and_say_when_the_task_was_submitted(once: pd.DataFrame) -> None:
+    assert once.task_id.str.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}").all()
+    ms = once.task_id.str.replace("-", "").str[:12].map(lambda text: int(text, 16))
+    assert (ms == once.submitted_at.map(to_micros) // 1000).all()
+
+
+# arrivals -------------------------------------------------------------------------------------------------------------
+
+
+def test_arrivals_follow_the_day_and_the_week() -> None:
+    truth = Truth(rows=400_000, days=28, tenants=1, burst_times=1.0)
+    seconds = arrivals.of_tenant(truth, 0).submitted / 1e6
+    hours = np.bincount((seconds % DAY / 3600).astype(int), minlength=24)
+    assert hours.argmax() in (13, 14) and hours[13:15].sum() / hours[1:3].sum() == pytest.approx(3, rel=0.03)
+    start = truth.start.timestamp()
+    days = np.bincount(((seconds - start) % (7 * DAY) / DAY).astype(int), minlength=7)
+    assert days.argmax() == 2 and days[2] / days.mean() == pytest.approx(1.29, rel=0.02)
+
+
+def test_the_rate_in_a_burst_is_the_promised_multiple() -> None:
+    truth = Truth(rows=400_000, days=28, tenants=1, daily=0.0, weekly=0.0)
+    found = arrivals.of_tenant(truth, 0)
+    minutes = np.bincount(((found.submitted / 1e6 - truth.start.timestamp()) / 60).astype(int))
+    quiet = np.median(minutes)
+    assert np.percentile(minutes, 99) == pytest.approx(truth.burst_times * quiet, rel=0.15)
+    in_bursts = minutes[minutes > 5 * quiet].sum() / minutes.sum()
+    assert found.burst.mean() == pytest.approx(in_bursts, abs=0.01)
+
+
+def test_a_tenant_has_its_share_however_its_bursts_fall() -> None:
+    truth = Truth(rows=1_000_000, days=3, tenants=100)
+    found = [len(arrivals.of_tenant(replace(truth, seed=seed), 30).task) for seed in range(30)]
+    expected = truth.tasks * truth.share(30)
+    tells(float(np.mean(found)), expected, sqrt(expected), len(found))
+    assert np.std(found) < 2 * sqrt(expected)
+
+
+# in a lake ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_lake_holds_what_was_made_whole_files_in_the_hour_of_their_end(lake: InLake, made: pd.DataFrame) -> None:
+    lake.table.check(lake.second)
+    found = ordered(lake.table.load(lake.second).to_pandas())
+    pd.testing.assert_frame_equal(found.astype(made.dtypes), made)
+    for hour in lake.second.parts:
+        finished = lake.table.load(lake.second, [hour], ["finished_at"]).to_pandas().finished_at
+        assert set(finished.dt.strftime("%Y-%m-%d/%H")) == {hour}
+
+
+def test_an_hour_is_one_file_of_each_export_in_order_of_queue_and_key(lake: InLake) -> None:
+    assert {len(part.files) for part in lake.first.parts.values()} == {1}
+    assert {len(part.files) for part in lake.second.parts.values()} == {1, 2}, "late rows make a file of their own"
+    for hour in lake.first.parts:
+        rows = lake.table.load(lake.first, [hour], ["queue", "fairness_key", "finished_at"]).to_pylist()
+        order = [tuple(row.values()) for row in rows]
+        assert order == sorted(order)
+
+
+def test_an_export_holds_what_was_exported_in_its_time(lake: InLake, made: pd.DataFrame) -> None:
+    assert lake.first.rows == (made.exported_at < NOON).sum()
+    assert lake.table.load(lake.first, columns=["exported_at"]).to_pandas().exported_at.max() < NOON
+
+
+def test_the_manifest_knows_the_ends_of_every_instant(lake: InLake) -> None:
+    for hour, part in lake.second.parts.items():
+        rows = lake.table.load(lake.second, [hour]).to_pandas()
+        assert (part.rows, part.span) == (len(rows), span_of(rows)), hour
+
+
+def span_of(rows: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    instants = [column.name for column in ATTEMPTS.columns if column.type == "timestamp"]
+    known = {name: rows[name].dropna() for name in instants if rows[name].notna().any()}
+    return {name: (to_micros(values.min()), to_micros(values.max())) for name, values in known.items()}
+
+
+def test_the_manifest_says_when_it_was_exported_not_when_it_was_made(lake: InLake, made: pd.DataFrame) -> None:
+    assert lake.first.written_at == to_micros(NOON)
+    assert lake.second.written_at == to_micros(made.exported_at.max())

@@ -1,0 +1,150 @@
+"""gold.failures, worked by hand and against pandas."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+
+from fairlead.pipeline.gold.failures import FAILURES, failures
+from tests.pipeline.frames import at, attempt, attempts_frame, records
+
+Row = dict[str, Any]
+
+
+def failed(**fields: Any) -> Row:
+    return attempt(**{"outcome": "retried", "error_fp": 7, "error_type": "ValueError", "error_text": "no"} | fields)
+
+
+def found(spark: SparkSession, rows: Sequence[Row]) -> list[Row]:
+    made = records(failures(attempts_frame(spark, rows)))
+    return sorted(made, key=lambda row: (row["hour"], row["queue"], row["name"], row["error_fp"]))
+
+
+def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
+    made = failures(attempts_frame(spark, [failed()]))
+    assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in FAILURES.spark()]
+
+
+def test_alike_errors_of_an_hour_are_one_row(spark: SparkSession) -> None:
+    rows = [
+        failed(task_id="t", started_at=10, finished_at=12, error_text="second"),
+        failed(task_id="t", attempt=2, started_at=20, finished_at=23, outcome="timed_out"),
+        failed(task_id="u", started_at=5, finished_at=9, error_type="Early", error_text="first"),
+        failed(error_fp=8, started_at=30, finished_at=40, outcome="failed"),
+        attempt(task_id="t", attempt=3, started_at=50, finished_at=51),
+        attempt(started_at=0, finished_at=11),
+        failed(queue="other", finished_at=1),
+        failed(finished_at=3600),
+    ]
+    other_queue, row, *others = found(spark, rows)
+    assert (row["hour"], row["queue"], row["name"], row["error_fp"]) == (at(0), "q", "work", 7)
+    assert (row["n"], row["tasks"], row["wasted_us"]) == (3, 2, 9_000_000)
+    assert (row["error_type"], row["error_text"]) == ("Early", "first")
+    assert (row["first_seen"], row["last_seen"], row["recovered_at"]) == (at(9), at(23), at(51))
+    # Six runs of t (3), u, and two more tasks.
+    assert row["retry_amplification"] == pytest.approx(6 / 4)
+    assert row["storm"] is False
+    assert [(other["hour"], other["queue"], other["error_fp"], other["n"]) for other in (other_queue, *others)] == [
+        (at(0), "other", 7, 1),
+        (at(0), "q", 8, 1),
+        (at(3600), "q", 7, 1),
+    ]
+
+
+def test_the_example_of_an_error_is_the_earliest_by_time_and_then_by_task(spark: SparkSession) -> None:
+    rows = [
+        failed(task_id=task, finished_at=finished, error_text=task)
+        for task, finished in (("a", 9), ("c", 5), ("b", 5), ("d", 7))
+    ]
+    assert [row["error_text"] for row in found(spark, rows)] == ["b"]
+
+
+def test_it_is_over_when_a_run_of_the_same_name_succeeds_in_the_same_hour(spark: SparkSession) -> None:
+    rows = [
+        failed(finished_at=100),
+        failed(finished_at=200, error_fp=8),
+        failed(finished_at=300, error_fp=9),
+        attempt(finished_at=100),  # at the same instant, not after
+        attempt(finished_at=150),
+        attempt(finished_at=250),
+        attempt(finished_at=350, name="other"),
+        attempt(finished_at=350, queue="other"),
+        attempt(finished_at=350, outcome="snoozed"),
+        attempt(finished_at=3601),
+    ]
+    assert [row["recovered_at"] for row in found(spark, rows)] == [at(150), at(250), None]
+
+
+def test_a_run_without_an_error_is_known_by_its_outcome(spark: SparkSession) -> None:
+    lost = attempt(outcome="lost", started_at=None, finished_at=20)
+    timed_out = attempt(outcome="timed_out", started_at=5, finished_at=10)
+    by_outcome = {row["error_type"]: row for row in found(spark, [lost, timed_out])}
+    assert {name: row["error_fp"] for name, row in by_outcome.items()} == {
+        name: zlib.crc32(name.encode()) for name in ("lost", "timed_out")
+    }
+    assert by_outcome["lost"]["wasted_us"] == 0
+    assert by_outcome["lost"]["error_text"] is None
+
+
+def test_what_a_person_ended_and_what_was_put_off_is_no_failure(spark: SparkSession) -> None:
+    by_hand = attempt(outcome="failed", next_state="FAILED", started_at=None, error_text="by ann")
+    assert found(spark, [by_hand, attempt(outcome="cancelled"), attempt(outcome="snoozed")]) == []
+
+
+def test_a_storm_is_a_hundred_failures_and_more_than_half_of_all_runs(spark: SparkSession) -> None:
+    rows = [failed(name=name) for name, n in (("storm", 100), ("few", 99), ("half", 100)) for _ in range(n)]
+    rows += [attempt(name=name) for name, n in (("storm", 99), ("half", 100)) for _ in range(n)]
+    assert {row["name"]: row["storm"] for row in found(spark, rows)} == {"storm": True, "few": False, "half": False}
+
+
+def test_it_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
+    random = Random(2)
+    rows = []
+    for task in range(1500):
+        begin, name = random.random() * 7000, random.choice(("mail", "report"))
+        runs_of_it = random.choice((1, 1, 1, 2, 3))
+        for number in range(1, runs_of_it + 1):
+            begin += random.random() * 60
+            fields = {
+                "task_id": f"{task // 2:05}",
+                "store_id": "st"[task % 2],
+                "attempt": number,
+                "name": name,
+                "started_at": begin,
+                "finished_at": begin + random.random() * 10,
+            }
+            if number < runs_of_it or random.random() < 0.2:
+                fields |= {"error_fp": random.randrange(5), "error_text": str(random.random())}
+                rows.append(failed(**fields))
+            else:
+                rows.append(attempt(**fields, outcome=random.choice(("done", "done", "snoozed"))))
+    made = {tuple(row[name] for name in FAILURES.key): row for row in found(spark, rows)}
+    frame = pd.DataFrame(rows)
+    frame["hour"] = frame["finished_at"].dt.floor("h")
+    frame["task"] = frame["store_id"] + frame["task_id"]
+    frame["run_us"] = (frame["finished_at"] - frame["started_at"]) // pd.Timedelta(microseconds=1)
+    seen = set()
+    for (hour, queue, name), runs in frame.groupby(["hour", "queue", "name"]):
+        good = runs.loc[runs["outcome"] == "done", "finished_at"]
+        for fp, errors in runs[runs["outcome"] == "retried"].groupby("error_fp"):
+            seen.add(key := (hour, queue, name, int(fp)))
+            row = made[key]
+            assert (row["n"], row["tasks"], row["wasted_us"]) == (
+                len(errors),
+                errors["task"].nunique(),
+                errors["run_us"].sum(),
+            )
+            assert row["retry_amplification"] == pytest.approx(len(runs) / runs["task"].nunique())
+            earliest = errors.sort_values(["finished_at", "task_id"]).iloc[0]
+            assert (row["first_seen"], row["error_text"]) == (earliest["finished_at"], earliest["error_text"])
+            assert row["last_seen"] == errors["finished_at"].max()
+            later = good[good > row["last_seen"]]
+            assert row["recovered_at"] == (later.min() if len(later) else None)
+            assert row["storm"] == (len(errors) >= 100 and len(errors) > 0.5 * len(runs))
+    assert made.keys() == seen

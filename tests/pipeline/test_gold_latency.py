@@ -1,0 +1,193 @@
+"""gold.latency_hist and gold.latency, worked by hand and against exact percentiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from fairlead.pipeline.gold.latency import LATENCY, LATENCY_HIST, latency, latency_hist
+from tests.pipeline.frames import at, attempt, attempts_frame, records
+
+Row = dict[str, Any]
+PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p999": 99.9}
+
+
+def counted(spark: SparkSession, *rows: Row) -> dict[tuple[str, str], list[tuple[int, int, int]]]:
+    """By measure and key: (bucket, n, max_us), ascending."""
+    found: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
+    for row in records(latency_hist(attempts_frame(spark, rows))):
+        group = found.setdefault((row["measure"], row["fairness_key"]), [])
+        group.append((row["bucket"], row["n"], row["max_us"]))
+    return {group: sorted(buckets) for group, buckets in found.items()}
+
+
+def test_the_tables_have_the_columns_they_document(spark: SparkSession) -> None:
+    hist = latency_hist(attempts_frame(spark, [attempt()]))
+    for table, made in ((LATENCY_HIST, hist), (LATENCY, latency(hist, 3600))):
+        assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in table.spark()]
+
+
+def test_each_part_of_a_run_is_measured_from_its_own_instant(spark: SparkSession) -> None:
+    times = {
+        "submitted_at": 0,
+        "run_at": 100,
+        "ready_at": 101,
+        "grabbed_at": 102,
+        "started_at": 105,
+        "finished_at": 112,
+    }
+    retried = attempt(**times, outcome="retried")
+    done = attempt(**times, attempt=2)
+    seconds = {
+        measure: [max_us / 1e6 for _, _, max_us in buckets]
+        for (measure, key), buckets in counted(spark, retried, done).items()
+        if key == "a"
+    }
+    assert seconds == {"pickup": [4.0], "run": [7.0], "e2e": [112.0], "retry_delay": [5.0]}
+
+
+def test_an_end_without_a_run_has_neither_pickup_nor_run(spark: SparkSession) -> None:
+    lost = attempt(started_at=None, outcome="lost")
+    cancelled = attempt(started_at=None, grabbed_at=None, ready_at=None, outcome="cancelled")
+    assert counted(spark, lost, cancelled) == {}
+
+
+def test_a_bucket_ends_two_percent_above_the_one_before(spark: SparkSession) -> None:
+    # Clocks that disagree make a wait of 0; 0 and 1 us are both in bucket 0. 1.02^35 = 1.9999 < 2 us; 1.02^698 = 1.007 s.
+    waits = (-3, 0, 0.000001, 0.000002, 1, 1)
+    rows = [attempt(ready_at=10, grabbed_at=10, started_at=10 + wait, finished_at=20) for wait in waits]
+    assert counted(spark, *rows)["pickup", "a"] == [(0, 3, 1), (36, 1, 2), (698, 2, 1_000_000)]
+    assert math.ceil(math.log(1_000_000) / math.log(1.02)) == 698
+
+
+def test_all_keys_together_are_counted_under_a_star_and_names_and_hours_apart(spark: SparkSession) -> None:
+    rows = [attempt(fairness_key=key) for key in "aabc"] + [attempt(name="other"), attempt(submitted_at=3600)]
+    found = [row for row in records(latency_hist(attempts_frame(spark, rows))) if row["measure"] == "run"]
+    assert sorted((row["hour"], row["name"], row["fairness_key"], row["n"]) for row in found) == [
+        (at(0), "other", "*", 1),
+        (at(0), "other", "a", 1),
+        (at(0), "work", "*", 4),
+        (at(0), "work", "a", 2),
+        (at(0), "work", "b", 1),
+        (at(0), "work", "c", 1),
+        (at(3600), "work", "*", 1),
+        (at(3600), "work", "a", 1),
+    ]
+
+
+def test_a_key_that_is_called_star_makes_no_second_row_for_all(spark: SparkSession) -> None:
+    found = counted(spark, attempt(fairness_key="*"), attempt(fairness_key="a"))
+    assert {key: sum(n for _, n, _ in buckets) for (measure, key), buckets in found.items() if measure == "run"} == {
+        "*": 2,
+        "a": 1,
+    }
+
+
+def test_percentiles_are_values_of_that_rank(spark: SparkSession) -> None:
+    # Of 1,000 runs of 1 ms to 1 s the 500th, 900th, 990th and 999th.
+    rows = [attempt(started_at=10, finished_at=10 + n / 1000) for n in range(1, 1001)]
+    made = records(latency(latency_hist(attempts_frame(spark, rows)), 3600))
+    (row,) = (row for row in made if row["measure"] == "run" and row["fairness_key"] == "*")
+    assert (row["n"], row["max_us"], row["window_s"], row["error_bound"]) == (1000, 1_000_000, 3600, 0.01)
+    for name, rank in {"p50": 500, "p90": 900, "p99": 990, "p999": 999}.items():
+        assert row[name] == pytest.approx(rank * 1000, rel=0.01), name
+
+
+def test_a_single_value_is_its_own_percentile_within_the_error(spark: SparkSession) -> None:
+    rows = [
+        attempt(name=str(us), started_at=10, finished_at=10 + us / 1e6) for us in (0, 1, 2, 3, 57, 10**6, 5 * 10**9)
+    ]
+    made = [
+        row for row in records(latency(latency_hist(attempts_frame(spark, rows)), 86_400)) if row["measure"] == "run"
+    ]
+    assert len(made) == 2 * len(rows)
+    for row in made:
+        assert row["p50"] == row["p999"] == pytest.approx(int(row["name"]), rel=0.01)
+        assert row["p999"] <= row["max_us"] == int(row["name"])
+
+
+def random_attempts(seed: int, count: int) -> list[Row]:
+    random = Random(seed)
+    rows = []
+    for _ in range(count):
+        submitted = random.random() * 3 * 3600
+        ready = submitted + random.choice((0, 30))
+        started = ready + random.lognormvariate(0, 3)
+        rows.append(
+            attempt(
+                submitted_at=submitted,
+                ready_at=ready,
+                grabbed_at=ready,
+                started_at=started,
+                finished_at=started + random.lognormvariate(-3, 2),
+                attempt=random.choice((1, 1, 2)),
+                outcome=random.choice(("done", "done", "retried")),
+                queue=random.choice("pq"),
+                name=random.choice(("mail", "report")),
+                fairness_key=random.choice("aaab"),
+            )
+        )
+    return rows
+
+
+def exact(rows: Sequence[Row]) -> pd.DataFrame:
+    """One row for each measured value: hour, queue, name, fairness_key (each row also under '*'), measure, us."""
+    frame = pd.DataFrame(rows)
+    frame = pd.concat([frame, frame.assign(fairness_key="*")])
+    parts = {
+        "pickup": frame["started_at"] - frame["ready_at"],
+        "run": frame["finished_at"] - frame["started_at"],
+        "e2e": (frame["finished_at"] - frame["submitted_at"]).where(frame["next_state"] == "DONE"),
+        "retry_delay": (frame["started_at"] - frame["run_at"]).where(frame["attempt"] > 1),
+    }
+    columns = frame[["queue", "name", "fairness_key"]].assign(hour=frame["finished_at"].dt.floor("h"))
+    long = pd.concat(
+        [columns.assign(measure=name, us=value // pd.Timedelta(microseconds=1)) for name, value in parts.items()]
+    )
+    return long.dropna(subset=["us"])
+
+
+@pytest.mark.parametrize("window_s", [3600, 86_400])
+def test_percentiles_are_within_one_percent_of_the_exact_ones(spark: SparkSession, window_s: int) -> None:
+    rows = random_attempts(1, 20_000)
+    made = pd.DataFrame(records(latency(latency_hist(attempts_frame(spark, rows)), window_s)))
+    group = ["window_start", "queue", "name", "fairness_key", "measure"]
+    wanted = exact(rows)
+    wanted["window_start"] = wanted["hour"].dt.floor(f"{window_s}s")
+    values = wanted.groupby(group)["us"]
+    made = made.set_index(group).sort_index()
+    assert list(made.index) == list(values.groups)
+    assert list(made["n"]) == list(values.count())
+    assert list(made["max_us"]) == list(values.max())
+    for name, percent in PERCENTILES.items():
+        want = values.apply(lambda us, q=percent: np.percentile(us, q, method="inverted_cdf"))
+        assert (abs(made[name] - want) <= 0.01 * want + 1e-6).all(), name
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 2)), min_size=1, max_size=300))
+def test_counts_of_parts_add_up_to_counts_of_all(spark: SparkSession, runs: list[tuple[int, int]]) -> None:
+    rows = [attempt(started_at=0, finished_at=us / 1e6, fairness_key="ab"[us % 2]) for us, _ in runs]
+    parts = [[row for row, (_, part) in zip(rows, runs, strict=True) if part == number] for number in range(3)]
+    group = ["hour", "queue", "name", "fairness_key", "measure", "bucket"]
+
+    def merged(frame: DataFrame) -> set[tuple[Any, ...]]:
+        sums = frame.groupBy(*group).agg(F.sum("n").alias("n"), F.max("max_us").alias("max_us"))
+        return {tuple(row.values()) for row in records(sums)}
+
+    whole = latency_hist(attempts_frame(spark, rows))
+    pieces = [latency_hist(attempts_frame(spark, part)) for part in parts]
+    assert merged(pieces[0].unionByName(pieces[1]).unionByName(pieces[2])) == merged(whole)
+    for row in records(whole):
+        upper = 1.02 ** row["bucket"]
+        assert row["bucket"] == 0 or upper / 1.02 * (1 - 1e-9) < row["max_us"] <= upper * (1 + 1e-9)

@@ -1,0 +1,249 @@
+"""gold.tenant_share, worked by hand, against pandas, and what holds for any load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, timedelta
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from fairlead.pipeline.gold.tenant_share import TENANT_SHARE, tenant_share
+from fairlead.pipeline.silver.backlog import BACKLOG
+from fairlead.pipeline.silver.service import SERVICE
+from tests.pipeline.frames import T0, at, frame, records
+from tests.pipeline.silver_rows import IDLE, SECOND, served, waited
+
+Row = dict[str, Any]
+
+
+def shares(spark: SparkSession, service: Sequence[Row], backlog: Sequence[Row], window_s: int = 60) -> list[Row]:
+    """By window, queue and key."""
+    made = tenant_share(frame(spark, SERVICE, service), frame(spark, BACKLOG, backlog), window_s)
+    return sorted(records(made), key=lambda row: (row["window_start"], row["queue"], row["fairness_key"]))
+
+
+def column(rows: Sequence[Row], name: str) -> list[Any]:
+    return [row[name] for row in rows]
+
+
+def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
+    made = tenant_share(frame(spark, SERVICE, [served(0, "a", 1)]), frame(spark, BACKLOG, [waited(0, "a")]), 3600)
+    assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in TENANT_SHARE.spark()]
+    assert column(records(made), "window_s") == [3600]
+
+
+def test_what_a_key_does_not_use_is_split_by_weight_among_those_that_want_more(spark: SparkSession) -> None:
+    # 100 s were spent. a wanted 10 and is full; the other 90 are b's and c's, one to two: 30 and 60.
+    service = [served(0, "a", 10), served(0, "b", 60), served(0, "c", 30, weight=2.0)]
+    backlog = [
+        waited(0, "a", arrived_us=10 * SECOND),
+        waited(0, "b", arrived_us=100 * SECOND),
+        waited(0, "c", arrived_us=100 * SECOND, weight=2.0),
+    ]
+    rows = shares(spark, service, backlog)
+    assert column(rows, "entitled_us") == [10 * SECOND, 30 * SECOND, 60 * SECOND]
+    assert column(rows, "deficit_us") == [0, -30 * SECOND, 30 * SECOND]
+    assert column(rows, "share") == pytest.approx([0.1, 0.6, 0.3])
+    assert column(rows, "weight") == [1.0, 1.0, 2.0]
+
+
+def test_queues_and_windows_do_not_share_workers(spark: SparkSession) -> None:
+    service = [served(0, "a", 8), served(1, "a", 4), served(0, "a", 2, queue="other")]
+    wants = {"arrived_us": 100 * SECOND}
+    backlog = [
+        waited(minute, key, queue=queue, **wants)
+        for minute, queue in ((0, "q"), (1, "q"), (0, "other"))
+        for key in ("a", "b")
+    ]
+    rows = shares(spark, service, backlog)
+    assert column(rows, "entitled_us") == [SECOND, SECOND, 4 * SECOND, 4 * SECOND, 2 * SECOND, 2 * SECOND]
+    assert column(rows, "share") == [1.0, 0.0] * 3
+
+
+def test_work_left_over_counts_once_as_demand_at_the_start_of_the_window(spark: SparkSession) -> None:
+    backlog = [
+        waited(0, "a", work_us=50 * SECOND, arrived_us=7 * SECOND),
+        waited(1, "a", work_us=57 * SECOND, arrived_us=3 * SECOND),
+        waited(1, "late", work_us=9 * SECOND, arrived_us=1 * SECOND),
+    ]
+    assert column(shares(spark, [], backlog, 3600), "demand_us") == [60 * SECOND, 1 * SECOND]
+    assert column(shares(spark, [], backlog, 60), "demand_us") == [57 * SECOND, 60 * SECOND, 10 * SECOND]
+
+
+def test_a_window_in_which_nobody_ran_has_shares_of_nothing(spark: SparkSession) -> None:
+    rows = shares(spark, [], [waited(0, "a", arrived_us=5), waited(0, "b")])
+    assert column(rows, "share") == [0.0, 0.0]
+    assert column(rows, "entitled_us") == [0, 0]
+
+
+def test_lag_adds_up_while_a_key_has_backlog_and_starts_anew_after_it_had_none(spark: SparkSession) -> None:
+    # In every minute a and b are owed 5 s each, and b gets all 10: a falls 5 s behind a minute, b as much ahead.
+    minutes = [0, 1, 2, 3, 4, 6, 7]
+    idle_at = 3
+    wants = {"arrived_us": 100 * SECOND}
+    backlog = [waited(m, key, **wants, **(IDLE if m == idle_at else {})) for m in minutes for key in ("a", "b")]
+    rows = shares(spark, [served(m, "b", 10) for m in minutes], backlog)
+    lags = {key: [row["lag_us"] // SECOND for row in rows if row["fairness_key"] == key] for key in ("a", "b")}
+    assert lags == {"a": [5, 10, 15, 0, 5, 5, 10], "b": [-5, -10, -15, 0, -5, -5, -10]}
+
+
+def test_lag_starts_anew_at_midnight(spark: SparkSession) -> None:
+    last = int((T0.replace(hour=0) + timedelta(days=1) - T0).total_seconds()) // 60 - 1
+    wants = {"arrived_us": 100 * SECOND}
+    backlog = [waited(minute, key, **wants) for minute in range(last - 1, last + 2) for key in ("a", "b")]
+    rows = shares(spark, [served(minute, "b", 10) for minute in range(last - 1, last + 2)], backlog)
+    assert [row["lag_us"] // SECOND for row in rows if row["fairness_key"] == "a"] == [5, 10, 5]
+    assert rows[-1]["window_start"].astimezone(UTC).hour == 0
+
+
+def test_the_part_of_a_window_with_backlog_is_of_the_whole_window(spark: SparkSession) -> None:
+    rows = shares(spark, [], [waited(0, "a"), waited(1, "a", backlogged_us=30 * SECOND)], 3600)
+    assert column(rows, "backlogged_fraction") == pytest.approx([90 / 3600])
+
+
+def test_weights_a_billion_times_apart_neither_overflow_nor_lose_the_light_key(spark: SparkSession) -> None:
+    day = 86_400 * SECOND
+    service = [served(0, "heavy", 0), served(0, "light", 86_400)]
+    backlog = [
+        waited(0, "heavy", arrived_us=day // 3, weight=1e6),
+        waited(0, "light", arrived_us=2 * day, weight=1e-6),
+    ]
+    rows = shares(spark, service, backlog, 86_400)
+    assert column(rows, "entitled_us") == [day // 3, day - day // 3]
+    backlog = [row | {"arrived_us": 10} for row in backlog]
+    assert column(shares(spark, service, backlog, 86_400), "entitled_us") == [10, 10]
+
+
+def poured(demand: Sequence[int], weight: Sequence[float], capacity: int) -> list[Fraction]:
+    """Water-filling the slow way, exactly: fill all that fit at the present level, then look again."""
+    entitled = [Fraction(0)] * len(demand)
+    left, thirsty = Fraction(min(capacity, sum(demand))), set(range(len(demand)))
+    while thirsty:
+        level = left / sum(Fraction(weight[i]) for i in thirsty)
+        full = {i for i in thirsty if demand[i] <= level * Fraction(weight[i])}
+        if not full:
+            for i in thirsty:
+                entitled[i] = level * Fraction(weight[i])
+            break
+        for i in full:
+            entitled[i] = Fraction(demand[i])
+            left -= demand[i]
+        thirsty -= full
+    return entitled
+
+
+key_loads = st.tuples(
+    st.integers(0, 10**10), st.integers(0, 10**10), st.sampled_from([0.001, 0.5, 1.0, 1.0, 2.0, 1000.0])
+)
+"""busy_us, demand_us, weight"""
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.lists(key_loads, min_size=1, max_size=8), min_size=20, max_size=40))
+def test_entitlement_is_the_water_filling_of_what_was_spent(
+    spark: SparkSession, queues: list[list[tuple[int, int, float]]]
+) -> None:
+    service, backlog = [], []
+    for number, loads in enumerate(queues):
+        for key, (busy_us, demand_us, weight) in enumerate(loads):
+            common = {"queue": f"{number:03}", "weight": weight}
+            service.append(served(0, f"{key:03}", 0, **common, busy_us=busy_us))
+            backlog.append(waited(0, f"{key:03}", arrived_us=demand_us, **common))
+    found = pd.DataFrame(shares(spark, service, backlog)).groupby("queue")
+    for (_, rows), loads in zip(found, queues, strict=True):
+        busy, demand, weight = zip(*loads, strict=True)
+        capacity = sum(busy)
+        assert sum(rows["share"]) == pytest.approx(1 if capacity else 0)
+        assert (rows["entitled_us"] >= 0).all() and (rows["entitled_us"] <= rows["demand_us"]).all()
+        assert abs(rows["entitled_us"].sum() - min(capacity, sum(demand))) <= len(loads)
+        assert list(rows["entitled_us"]) == pytest.approx([float(x) for x in poured(demand, weight, capacity)], abs=1.5)
+
+
+def test_it_agrees_with_pandas_on_random_days(spark: SparkSession) -> None:
+    random = Random(5)
+    minutes = [*range(830, 850), *range(860, 875)]  # over midnight
+    service, backlog = [], []
+    for minute in minutes:
+        for queue in ("p", "q"):
+            for key in "abcd":
+                if random.random() < 0.6:
+                    for name in ("mail", "report"):
+                        weight = random.choice((1.0, 2.0))
+                        service.append(served(minute, key, random.random() * 60, queue=queue, name=name, weight=weight))
+                if random.random() < 0.7:
+                    fields: Mapping[str, Any] = {
+                        "arrived_us": random.randrange(100 * SECOND),
+                        "work_us": random.randrange(100 * SECOND),
+                        "backlogged_us": random.choice((0, 30, 60, 60, 60)) * SECOND,
+                        "weight": random.choice((1.0, 3.0)),
+                    }
+                    backlog.append(waited(minute, key, queue=queue, **fields))
+    for window_s in (60, 3600, 86_400):
+        found = pd.DataFrame(shares(spark, service, backlog, window_s))
+        wanted = in_pandas(pd.DataFrame(service), pd.DataFrame(backlog), window_s)
+        for name in ("busy_us", "weight", "demand_us"):
+            assert list(found[name]) == list(wanted[name]), (window_s, name)
+        assert list(found["backlogged_fraction"]) == pytest.approx(list(wanted["backlogged_fraction"]))
+        assert list(found["entitled_us"]) == pytest.approx(list(wanted["entitled_us"]), abs=1.5)
+        assert list(found["lag_us"]) == lags(found)
+
+
+def in_pandas(service: pd.DataFrame, backlog: pd.DataFrame, window_s: int) -> pd.DataFrame:
+    by = ["window_start", "queue", "fairness_key"]
+    size = f"{window_s}s"
+    service["window_start"] = service["window_start"].dt.floor(size)
+    backlog["window_start"] = backlog["minute"].dt.floor(size)
+    at_start = backlog["minute"] == backlog["window_start"]
+    backlog["demand_us"] = backlog["arrived_us"] + backlog["work_us"].where(at_start, 0)
+    rows = pd.concat(
+        [
+            service.groupby(by).agg(busy_us=("busy_us", "sum"), service_weight=("weight", "max")),
+            backlog.groupby(by).agg(
+                demand_us=("demand_us", "sum"), backlogged_us=("backlogged_us", "sum"), weight=("weight", "max")
+            ),
+        ],
+        axis=1,
+    ).sort_index()
+    rows["weight"] = rows[["weight", "service_weight"]].max(axis=1)
+    rows = rows.fillna(0).astype({"busy_us": "int64", "demand_us": "int64"})
+    rows["backlogged_fraction"] = rows["backlogged_us"] / (window_s * SECOND)
+    for _, group in rows.groupby(["window_start", "queue"]):
+        entitled = poured(list(group["demand_us"]), list(group["weight"]), int(group["busy_us"].sum()))
+        rows.loc[group.index, "entitled_us"] = [float(x) for x in entitled]
+    return rows.reset_index()
+
+
+def lags(rows: pd.DataFrame) -> list[int]:
+    """Lag as it is defined, step by step, from the other columns."""
+    seen: dict[tuple[str, str], tuple[pd.Timestamp, int]] = {}
+    found = []
+    for row in rows.itertuples():
+        key = (row.queue, row.fairness_key)
+        before, lag = seen.pop(key, (None, 0))
+        follows = before is not None and row.window_start - before == timedelta(seconds=row.window_s)
+        if not follows or row.window_start.date() != before.date():
+            lag = 0
+        if row.backlogged_fraction > 0:
+            lag += row.deficit_us
+            seen[key] = (row.window_start, lag)
+        else:
+            lag = 0
+        found.append(lag)
+    return found
+
+
+def test_minutes_are_placed_in_utc_whatever_the_zone_of_the_session(spark: SparkSession) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
+    try:
+        rows = shares(spark, [], [waited(0, "a")], 86_400)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
+    assert column(rows, "window_start") == [at(0).replace(hour=0)]

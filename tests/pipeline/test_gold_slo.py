@@ -1,0 +1,165 @@
+"""gold.slo_counts and gold.slo, worked by hand and against pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.gold.slo import SLO, SLO_COUNTS, SPANS, Objective, slo, slo_counts
+from tests.pipeline.frames import at, attempt, attempts_frame, frame, records
+
+Row = dict[str, Any]
+SECOND = 1_000_000
+PICKUP = Objective("pickup", "q", "*", "pickup", 2 * SECOND, 0.9)
+
+
+def counted(
+    spark: SparkSession, rows: Sequence[Row], *objectives: Objective
+) -> dict[tuple[str, float], tuple[int, int]]:
+    """(good, bad) by objective and by the window's start in minutes after T0."""
+    made = records(slo_counts(attempts_frame(spark, rows), objectives))
+    return {
+        (row["slo_id"], (row["window_start"] - at(0)) / timedelta(minutes=1)): (row["good"], row["bad"]) for row in made
+    }
+
+
+def burnt(spark: SparkSession, counts: Sequence[tuple[int, int, int]], objective: float) -> list[Row]:
+    """Of (window, good, bad); windows are numbers of five minutes after T0."""
+    rows = [
+        {"window_start": at(300 * window), "slo_id": "s", "good": good, "bad": bad, "schema_version": 1}
+        for window, good, bad in counts
+    ]
+    promise = PICKUP._replace(slo_id="s", objective=objective)
+    made = slo(frame(spark, SLO_COUNTS, rows), [promise])
+    return sorted(records(made), key=lambda row: row["window_start"])
+
+
+def test_the_tables_have_the_columns_they_document(spark: SparkSession) -> None:
+    counts = slo_counts(attempts_frame(spark, [attempt()]), [PICKUP])
+    for table, made in ((SLO_COUNTS, counts), (SLO, slo(counts, [PICKUP]))):
+        assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in table.spark()]
+
+
+def test_a_run_is_good_when_it_is_no_slower_than_promised_and_did_not_fail(spark: SparkSession) -> None:
+    rows = [
+        attempt(started_at=2),
+        attempt(started_at=2.000001),
+        attempt(started_at=1, outcome="retried"),
+        attempt(started_at=1, outcome="snoozed"),
+        attempt(started_at=None, outcome="lost"),
+        attempt(started_at=None, outcome="cancelled"),
+        attempt(started_at=None, outcome="failed", next_state="FAILED"),  # by a person
+        attempt(queue="other"),
+    ]
+    assert counted(spark, rows, PICKUP) == {("pickup", 0): (2, 3)}
+
+
+def test_windows_of_five_minutes_hold_what_finished_in_them(spark: SparkSession) -> None:
+    rows = [attempt(finished_at=seconds) for seconds in (1, 299.999999, 300, 3000)]
+    run = PICKUP._replace(slo_id="run", measure="run", threshold_us=1000 * SECOND)
+    assert counted(spark, rows, run) == {("run", 0): (2, 0), ("run", 5): (1, 0), ("run", 50): (0, 1)}
+
+
+def test_of_the_time_from_submit_to_end_only_runs_count_that_end_the_task(spark: SparkSession) -> None:
+    rows = [
+        attempt(finished_at=5),
+        attempt(finished_at=50),
+        attempt(finished_at=5, outcome="retried"),
+        attempt(finished_at=5, outcome="failed"),
+        attempt(finished_at=5, outcome="cancelled"),
+        attempt(started_at=None, finished_at=5, outcome="lost", next_state="ERROR"),
+        attempt(started_at=None, finished_at=5, outcome="lost"),
+    ]
+    e2e = PICKUP._replace(measure="e2e", threshold_us=10 * SECOND)
+    assert counted(spark, rows, e2e) == {("pickup", 0): (1, 3)}
+
+
+def test_an_objective_is_for_one_name_or_for_all(spark: SparkSession) -> None:
+    rows = [attempt(name="mail"), attempt(name="report"), attempt(name="report", queue="other")]
+    only = PICKUP._replace(slo_id="reports", name="report")
+    assert counted(spark, rows, PICKUP, only) == {("pickup", 0): (2, 0), ("reports", 0): (1, 0)}
+
+
+def test_without_objectives_there_are_no_rows(spark: SparkSession) -> None:
+    assert counted(spark, [attempt()]) == {}
+
+
+@pytest.mark.parametrize("wrong", [{"measure": "retry_delay"}, {"objective": 1.0}, {"objective": 0.0}])
+def test_an_objective_that_makes_no_sense_is_refused_by_name(spark: SparkSession, wrong: Row) -> None:
+    with pytest.raises(ConfigurationError, match="pickup"):
+        slo_counts(attempts_frame(spark, [attempt()]), [PICKUP._replace(**wrong)])
+
+
+def test_burn_is_the_part_of_bad_runs_over_the_part_allowed(spark: SparkSession) -> None:
+    # One run in ten may be bad. 5 of 10 in this window: 5 x; 5 of 100 over half an hour: 0.5 x; before that none of 900.
+    (_, _, row) = burnt(spark, [(-6, 900, 0), (-5, 90, 0), (0, 5, 5)], 0.9)
+    assert row["burn_5m"] == pytest.approx(5)
+    assert row["burn_30m"] == pytest.approx(0.5)
+    assert row["burn_1h"] == row["burn_6h"] == row["burn_3d"] == pytest.approx(0.05)
+    assert row["budget_left"] == pytest.approx(0.95)
+    assert row["objective"] == 0.9
+
+
+def test_a_fast_burn_pages_and_stops_paging_when_it_ends(spark: SparkSession) -> None:
+    # One in a hundred may be bad; an hour with 20 % bad after a good day burns 20 x.
+    day = [(window, 100, 0) for window in range(-288, 0)]
+    hour = [(window, 80, 20) for window in range(12)]
+    after = [(window, 100, 0) for window in range(12, 14)]
+    states = [row["state"] for row in burnt(spark, [*day, *hour, *after], 0.99)]
+    assert set(states[:288]) == {"ok"}
+    # 14.4 x over an hour is reached in its ninth window, and 6 x over six hours (21.6 windows of 20 %) is not.
+    assert states[288:296] == ["ok"] * 8
+    assert states[296:300] == ["page"] * 4
+    # The last hour is still bad, the last five minutes are not.
+    assert "page" not in states[300:]
+
+
+def test_a_slow_burn_pages_over_six_hours_and_tickets_over_three_days(spark: SparkSession) -> None:
+    counts = [(window, 93, 7) for window in range(72)]
+    rows = burnt(spark, [(-288 * 2, 10_000, 0), *counts], 0.99)
+    assert [row["state"] for row in rows[1:]] == ["page"] * 72
+    slow = burnt(spark, [(-288 * 2, 1000, 0), *((window, 97, 3) for window in range(72))], 0.99)
+    states = [row["state"] for row in slow[1:]]
+    # 3 bad of 100 in each window, after 1,000 good runs: 1 in 100 is exceeded once 3 n > (1000 + 100 n) / 100, at n = 6.
+    assert states == ["ok"] * 5 + ["ticket"] * 67
+
+
+def test_it_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
+    random = Random(11)
+    rows = [
+        attempt(
+            started_at=(begin := random.random() * 40 * 3600) + random.expovariate(1),
+            submitted_at=begin,
+            queue=random.choice("pq"),
+            name=random.choice(("mail", "report")),
+            outcome=random.choice(("done", "done", "done", "failed")),
+        )
+        for _ in range(4000)
+    ]
+    objectives = [
+        Objective("p", "p", "*", "pickup", 2 * SECOND, 0.7),
+        Objective("q", "q", "mail", "e2e", 2 * SECOND, 0.5),
+    ]
+    counts = slo_counts(attempts_frame(spark, rows), objectives)
+    made = pd.DataFrame(records(slo(counts, objectives))).set_index(["slo_id", "window_start"]).sort_index()
+    runs = pd.DataFrame(rows)
+    for each in objectives:
+        mine = runs[(runs["queue"] == each.queue) & ((each.name == "*") | (runs["name"] == each.name))]
+        begin, end = {"pickup": ("ready_at", "started_at"), "e2e": ("submitted_at", "finished_at")}[each.measure]
+        slow = mine[end] - mine[begin] > pd.Timedelta(microseconds=each.threshold_us)
+        bad = (slow | (mine["outcome"] == "failed")).astype(int)
+        windows = pd.DataFrame({"bad": bad, "all": 1}).groupby(mine["finished_at"].dt.floor("300s")).sum()
+        found = made.loc[each.slo_id]
+        assert list(found["bad"]) == list(windows["bad"])
+        assert list(found["good"]) == list(windows["all"] - windows["bad"])
+        for name, span_s in SPANS.items():
+            spent = windows.rolling(f"{span_s}s").sum()
+            burn = spent["bad"] / spent["all"] / (1 - each.objective)
+            assert list(found[name]) == pytest.approx(list(burn)), name

@@ -1,0 +1,133 @@
+"""Rows that do not make sense are set aside with a reason; every row is in exactly one of the two frames."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
+from fairlead.pipeline.quality import quarantined, sound
+from tests.pipeline.frames import at, attempt, attempts_frame, history, records
+
+EXPORTED = at(3600)
+
+BROKEN: list[tuple[str, str, dict[str, Any]]] = [
+    ("finished_at", "finished_at is missing", {"finished_at": None}),
+    ("finished_at", "the clock jumped: finished before started", {"started_at": 5, "finished_at": 4.999999}),
+    (
+        "finished_at",
+        "the clock was wrong: finished before 2000",
+        {"started_at": None, "finished_at": datetime(1999, 12, 31, 23, 59, 59, 999999, UTC), "exported_at": EXPORTED},
+    ),
+    (
+        "finished_at",
+        "the clock was wrong: finished more than a day after it was exported",
+        {"finished_at": EXPORTED + timedelta(days=1, microseconds=1), "exported_at": EXPORTED},
+    ),
+    (
+        "started_at",
+        "the clock jumped: a run of more than 366 days",
+        {"started_at": EXPORTED - timedelta(days=366, microseconds=1), "finished_at": EXPORTED},
+    ),
+    ("weight", "the weight is not above 0 and at most 1e+06", {"weight": 0.0}),
+    ("weight", "the weight is not above 0 and at most 1e+06", {"weight": -1.0}),
+    ("weight", "the weight is not above 0 and at most 1e+06", {"weight": 1_000_000.1}),
+    ("weight", "the weight is not above 0 and at most 1e+06", {"weight": float("nan")}),
+    ("weight", "the weight is not above 0 and at most 1e+06", {"weight": float("inf")}),
+    ("attempt", "the attempt is negative", {"attempt": -1}),
+    ("outcome", "the outcome is unknown", {"outcome": "exploded", "next_state": "DONE"}),
+    *(
+        (name, f"{name} is missing", {name: None, "exported_at": EXPORTED, "finished_at": at(1)} | {name: None})
+        for name in ("queue", "name", "fairness_key", "weight", "outcome", "next_state", "submitted_at", "exported_at")
+    ),
+]
+
+SOUND: list[dict[str, Any]] = [
+    {},
+    {"started_at": 5, "finished_at": 5},
+    {"started_at": None, "grabbed_at": None, "outcome": "cancelled"},
+    {"started_at": None, "ready_at": None, "finished_at": datetime(2000, 1, 1, tzinfo=UTC), "exported_at": EXPORTED},
+    {"finished_at": EXPORTED + timedelta(days=1), "exported_at": EXPORTED},
+    {"started_at": EXPORTED - timedelta(days=366), "finished_at": EXPORTED},
+    {"weight": 1_000_000.0},
+    {"weight": 0.000001},
+    {"attempt": 0},
+    *({"outcome": outcome} for outcome in ("done", "failed", "retried", "timed_out", "snoozed", "cancelled", "lost")),
+]
+
+
+def test_each_broken_row_is_set_aside_under_the_column_that_shows_it(spark: SparkSession) -> None:
+    rows = [attempt(**fields) for *_, fields in BROKEN]
+    told = {row["ordinal"]: (row["column"], row["reason"]) for row in records(quarantined(attempts_frame(spark, rows)))}
+    expected = {f"{row['task_id']}/{row['version']}": said[:2] for row, said in zip(rows, BROKEN, strict=True)}
+    assert told == expected
+    assert sound(attempts_frame(spark, rows)).count() == 0
+
+
+def test_rows_at_the_limits_are_sound_and_pass_unchanged(spark: SparkSession) -> None:
+    rows = [attempt(**fields) for fields in SOUND]
+    frame = attempts_frame(spark, rows)
+    assert records(sound(frame)) == rows
+    assert sound(frame).columns == ATTEMPTS.column_names
+    assert quarantined(frame).count() == 0
+
+
+def test_of_several_reasons_the_first_counts(spark: SparkSession) -> None:
+    row = attempt(queue=None, started_at=5, finished_at=4, weight=-1.0, outcome="exploded")
+    assert [r["reason"] for r in records(quarantined(attempts_frame(spark, [row])))] == ["queue is missing"]
+    row = attempt(started_at=5, finished_at=4, weight=-1.0)
+    assert [r["column"] for r in records(quarantined(attempts_frame(spark, [row])))] == ["finished_at"]
+
+
+def test_a_quarantined_row_keeps_all_it_said_and_where_it_came_from(spark: SparkSession) -> None:
+    row = attempt(store_id="berlin", task_id="t-1", version=7, started_at=2, finished_at=1.5, error_text='say "no"')
+    frame = quarantined(attempts_frame(spark, [row]))
+    assert frame.columns == QUARANTINE.column_names
+    assert [field.dataType for field in frame.schema] == [field.dataType for field in QUARANTINE.spark()]
+    (kept,) = records(frame)
+    assert (kept["source"], kept["ordinal"], kept["seen_at"]) == ("bronze.attempts/berlin", "t-1/7", at(1.5))
+    raw = json.loads(kept["raw"])
+    assert raw["error_text"] == 'say "no"' and raw["fairness_key"] == "a" and raw["weight"] == 1.0
+    assert datetime.fromisoformat(raw["finished_at"]) == at(1.5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "seen_at"),
+    [
+        ({"finished_at": None, "exported_at": at(9)}, at(9)),
+        ({"finished_at": None, "exported_at": None}, datetime(1970, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_row_without_its_end_is_placed_by_its_export(
+    spark: SparkSession, fields: dict[str, Any], seen_at: datetime
+) -> None:
+    (kept,) = records(quarantined(attempts_frame(spark, [attempt(**fields) | fields])))
+    assert kept["seen_at"] == seen_at
+
+
+def test_a_row_without_its_key_is_counted_all_the_same(spark: SparkSession) -> None:
+    (kept,) = records(quarantined(attempts_frame(spark, [attempt(store_id=None, task_id=None, version=None)])))
+    assert (kept["source"], kept["ordinal"]) == ("bronze.attempts/?", "?/?")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_row_is_in_exactly_one_of_the_two(spark: SparkSession, seed: int) -> None:
+    random = Random(seed)
+    rows = history(random, 300)
+    for row in random.sample(rows, 100):
+        # Every column may be missing, twice over; instants may be anything.
+        for name in random.sample(ATTEMPTS.column_names, 2):
+            row[name] = None
+        row["finished_at"] = random.choice((row["finished_at"], None, at(random.uniform(-1e9, 1e9))))
+        row["weight"] = random.choice((row["weight"], 0.0, float("nan"), 1e7))
+    frame = attempts_frame(spark, rows)
+    kept = Counter(row["seq"] for row in records(sound(frame)))
+    aside = Counter(json.loads(row["raw"]).get("seq") for row in records(quarantined(frame)))
+    assert kept + aside == Counter(row["seq"] for row in rows)
+    assert 200 <= kept.total() < 300

@@ -1,0 +1,208 @@
+"""Reconciliation: the store may clean what is in the lake as it is in the store, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.connect import task_store
+from fairlead.core.ids import id_text
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.errors import BrokenLake, CheckFailed
+from fairlead.pipeline.export import Exporter
+from fairlead.pipeline.lake.compact import compact
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.table import DAY, part_from
+from fairlead.pipeline.reconcile import reconcile
+from fairlead.ports.history import START, Place, Reader
+from fairlead.stores.sql_history import SqlHistory
+from tests.pipeline.filling import add_attempts, attempt, connected, migrated
+
+
+@pytest.fixture
+def history(store_url: str) -> Iterator[SqlHistory]:
+    """Of a store of each kind in turn, with twenty attempts, every third of which never ran; 7 and 8 ended together."""
+    store = migrated(store_url)
+    add(store_url, *range(20))
+    with connected(store_url) as connection:
+        started_at, finished_at = attempt(7)[17:19]
+        connection.execute(
+            f"UPDATE fairlead_attempts SET started_at = {started_at}, finished_at = {finished_at} "
+            f"WHERE task_id = '{id_text(8)}'"
+        )
+    yield SqlHistory(store.database)
+    store.database.close()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, history: SqlHistory) -> Lake:
+    """They are in it."""
+    lake = Lake(tmp_path / "lake")
+    Exporter(history, lake, SYSTEM_CLOCK, rows=6).round()
+    return lake
+
+
+def add(url: str, *numbers: int) -> None:
+    with connected(url) as connection:
+        for n in numbers:
+            add_attempts(connection, [n])
+
+
+def reader(history: SqlHistory, lake: Lake) -> Reader:
+    return next(each for each in history.database.look(history.readers()) if each.name == lake.reader)
+
+
+def rewrite(lake: Lake, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Let every partition hold what `change` makes of it, as the manifest says too."""
+    table = lake.table(ATTEMPTS)
+    manifest = table.manifests.newest()
+    for name in manifest.parts:
+        written = table.write_part(change(table.load(manifest, [name])), name, "changed", "x.parquet")
+        table.replace({name: part_from([written], SYSTEM_CLOCK.now())}, {}, SYSTEM_CLOCK.now())
+
+
+def is_of(rows: pa.Table, n: int) -> pa.ChunkedArray:
+    return pc.equal(rows["task_id"], id_text(n))
+
+
+def places(history: SqlHistory) -> list[Place]:
+    return [Place(*row[:2]) for row in history.database.look(history.attempts(START, Place(2**62, 2**62), 1000))]
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 20, 1000])
+def test_a_lake_that_agrees_lets_the_store_clean(history: SqlHistory, lake: Lake, piece: int) -> None:
+    heard: list[int] = []
+    assert reader(history, lake).checked is None
+    done = reconcile(history, lake, SYSTEM_CLOCK, piece=piece, tell=heard.append)
+    ran = [n for n in range(20) if n % 3]
+    assert (done.rows, done.busy_us, done.more) == (20, len(ran), False), (
+        "a run takes a microsecond, an end without one none"
+    )
+    assert (done.pieces, sum(heard)) == (-(-20 // piece), 20)
+    assert reader(history, lake).checked == places(history)[-1] == Place.of(done.place)
+    assert reader(history, lake).checked_at is not None
+
+
+def test_only_what_came_since_is_compared_again(store_url: str, history: SqlHistory, lake: Lake) -> None:
+    reconcile(history, lake, SYSTEM_CLOCK)
+    with connected(store_url) as connection:
+        connection.execute("DELETE FROM fairlead_attempts")  # it may
+    add(store_url, 20, 21)
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 0, "they are not exported yet"
+    Exporter(history, lake, SYSTEM_CLOCK).round()
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 2
+    before = reader(history, lake).checked_at
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 0
+    assert (reader(history, lake).checked_at or 0) > (before or 0), "it was compared, and there was nothing to compare"
+
+
+def test_it_may_stop_after_some_pieces_and_go_on_there(history: SqlHistory, lake: Lake) -> None:
+    first = reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1)
+    assert (first.rows, first.more) == (8, True)
+    assert reader(history, lake).checked == places(history)[7]
+    assert [reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1).rows for _ in range(3)] == [8, 4, 0]
+
+
+def test_compaction_changes_nothing_to_it(history: SqlHistory, lake: Lake) -> None:
+    assert compact(lake.table(ATTEMPTS), SYSTEM_CLOCK.now() + DAY, everything=True).rows == 20
+    assert reconcile(history, lake, SYSTEM_CLOCK, piece=7).rows == 20
+
+
+def twice(rows: pa.Table) -> pa.Table:
+    return pa.concat_tables([rows, rows.filter(is_of(rows, 7))])
+
+
+def without(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.invert(is_of(rows, 7)))
+
+
+def another_instead(rows: pa.Table) -> pa.Table:
+    return pa.concat_tables([without(rows), rows.filter(is_of(rows, 8))])
+
+
+def with_changed(column: str, by: int) -> Callable[[pa.Table], pa.Table]:
+    def change(rows: pa.Table) -> pa.Table:
+        plain = rows[column].cast(pa.int64())
+        changed = pc.if_else(is_of(rows, 7), pc.add(plain, by), plain).cast(rows[column].type)
+        return rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), changed)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        pytest.param(without, "rows 20 in the store and 19 in the lake", id="lost"),
+        pytest.param(twice, "rows 20 in the store and 21 in the lake", id="doubled"),
+        pytest.param(another_instead, "fingerprint", id="another instead"),
+        pytest.param(with_changed("finished_at", 1), "busy_us", id="another end"),
+        pytest.param(with_changed("started_at", -1), "busy_us", id="another beginning"),
+        pytest.param(with_changed("version", 1), "fingerprint", id="another version"),
+    ],
+)
+def test_a_lake_that_differs_lets_nothing_be_cleaned_and_says_how(
+    history: SqlHistory, lake: Lake, change: Callable[[pa.Table], pa.Table], says: str
+) -> None:
+    rewrite(lake, change)
+    with pytest.raises(CheckFailed, match=says):
+        reconcile(history, lake, SYSTEM_CLOCK)
+    assert reader(history, lake).checked is None
+
+
+def test_each_piece_that_differs_is_named_and_those_that_agree_wait_too(history: SqlHistory, lake: Lake) -> None:
+    rewrite(lake, without)
+    rewrite(lake, lambda rows: rows.filter(pc.invert(is_of(rows, 18))))
+    with pytest.raises(CheckFailed) as caught:
+        reconcile(history, lake, SYSTEM_CLOCK, piece=5)
+    at = places(history)
+    assert f"{at[4]} to {at[9]}: rows 5 in the store and 4 in the lake" in str(caught.value)
+    assert f"{at[14]} to {at[19]}: rows 5 in the store and 4 in the lake" in str(caught.value)
+    assert f"{START} to" not in str(caught.value)
+    assert reader(history, lake).checked is None
+
+
+def test_a_store_that_lost_rows_is_told_from_a_lake_that_has_them(
+    store_url: str, history: SqlHistory, lake: Lake
+) -> None:
+    with connected(store_url) as connection:
+        connection.execute(f"DELETE FROM fairlead_attempts WHERE task_id = '{id_text(19)}'")
+    with pytest.raises(CheckFailed, match="rows 19 in the store and 20 in the lake"):
+        reconcile(history, lake, SYSTEM_CLOCK)
+
+
+def test_a_file_that_is_cut_off_is_named(history: SqlHistory, lake: Lake) -> None:
+    table = lake.table(ATTEMPTS)
+    path = Path(table.paths(table.manifests.newest())[1])
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(BrokenLake, match=str(path)):
+        reconcile(history, lake, SYSTEM_CLOCK)
+    assert reader(history, lake).checked is None
+
+
+def test_an_empty_lake_agrees(store_url: str, tmp_path: Path, history: SqlHistory) -> None:
+    assert reconcile(history, Lake(tmp_path / "empty"), SYSTEM_CLOCK).rows == 0
+
+
+async def test_the_cleaner_takes_what_was_compared_and_nothing_before_that(
+    store_url: str, history: SqlHistory, lake: Lake
+) -> None:
+    store = task_store(store_url)
+
+    async def clean() -> int:
+        while await store.clean(2**62, 1000):
+            pass
+        return len(places(history))
+
+    assert await clean() == 20
+    reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1)
+    assert await clean() == 12
+    rewrite(lake, lambda rows: rows.filter(pc.invert(is_of(rows, 18))))
+    with pytest.raises(CheckFailed):
+        reconcile(history, lake, SYSTEM_CLOCK)
+    assert await clean() == 12
+    await store.database.close_async()

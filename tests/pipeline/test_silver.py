@@ -1,0 +1,344 @@
+"""Silver, worked by hand and against plain Python: tasks, service and waiting (for the backlog see test_backlog)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from fairlead.clock import to_datetime, to_micros
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.silver.backlog import BACKLOG, backlog
+from fairlead.pipeline.silver.service import SERVICE, service
+from fairlead.pipeline.silver.tasks import TASKS, tasks
+from fairlead.pipeline.silver.waiting import waiting
+from tests.pipeline.frames import T0, at, attempt, attempts_frame, event, events_frame, history, records
+
+S = 1_000_000
+MINUTE = 60 * S
+Row = dict[str, Any]
+
+
+def test_every_table_has_the_columns_it_documents(spark: SparkSession) -> None:
+    attempts, events = attempts_frame(spark, [attempt()]), events_frame(spark, [event()])
+    made: dict[Table, DataFrame] = {
+        TASKS: tasks(attempts, events),
+        SERVICE: service(attempts),
+        BACKLOG: backlog(attempts, waiting(tasks(attempts, events)), T0, T0 + timedelta(hours=1)),
+    }
+    for table, rows in made.items():
+        assert [(f.name, f.dataType) for f in rows.schema] == [(f.name, f.dataType) for f in table.spark()], table.name
+        assert {row["schema_version"] for row in records(rows)} == {1}, table.name
+
+
+# service --------------------------------------------------------------------------------------------------------------
+
+
+def served(spark: SparkSession, *rows: Row) -> list[tuple[Any, ...]]:
+    """(minute, busy_us, started, done, failed, wasted_us, longest_run_us), ascending."""
+    names = ("busy_us", "attempts_started", "attempts_done", "failed", "wasted_us", "longest_run_us")
+    found = records(service(attempts_frame(spark, rows)))
+    assert all(row["window_s"] == 60 for row in found)
+    return sorted(((row["window_start"] - T0) // timedelta(minutes=1), *(row[name] for name in names)) for row in found)
+
+
+def test_a_run_over_three_windows_is_split_to_the_microsecond(spark: SparkSession) -> None:
+    run = attempt(started_at=50.000001, finished_at=130.5)
+    whole = 80_499_999
+    assert served(spark, run) == [
+        (0, 9_999_999, 1, 0, 0, 0, whole),
+        (1, 60_000_000, 0, 0, 0, 0, whole),
+        (2, 10_500_000, 0, 1, 0, 0, whole),
+    ]
+
+
+def test_a_run_over_midnight_is_counted_on_both_days(spark: SparkSession) -> None:
+    run = attempt(started_at=14 * 3600 - 1, finished_at=14 * 3600 + 2, outcome="failed")
+    assert served(spark, run) == [
+        (839, 1 * S, 1, 0, 0, 1 * S, 3 * S),
+        (840, 2 * S, 0, 0, 1, 2 * S, 3 * S),
+    ]
+
+
+def test_a_run_that_ends_with_its_minute_took_nothing_from_the_next(spark: SparkSession) -> None:
+    run = attempt(started_at=0, finished_at=60)
+    assert served(spark, run) == [(0, MINUTE, 1, 0, 0, 0, MINUTE), (1, 0, 0, 1, 0, 0, 0)]
+
+
+def test_a_run_of_no_length_counts_as_started_and_done(spark: SparkSession) -> None:
+    assert served(spark, attempt(started_at=60, finished_at=60)) == [(1, 0, 1, 1, 0, 0, 0)]
+
+
+def test_an_attempt_without_a_run_adds_nothing(spark: SparkSession) -> None:
+    assert served(spark, attempt(started_at=None, outcome="lost"), attempt(started_at=None, outcome="cancelled")) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "done", "failed", "wasted_us"),
+    [
+        ("done", 1, 0, 0),
+        ("snoozed", 0, 0, 0),
+        ("cancelled", 0, 0, 2 * S),
+        ("failed", 0, 1, 2 * S),
+        ("retried", 0, 1, 2 * S),
+        ("timed_out", 0, 1, 2 * S),
+        ("lost", 0, 1, 2 * S),
+    ],
+)
+def test_what_a_run_came_to_decides_what_was_wasted(
+    spark: SparkSession, outcome: str, done: int, failed: int, wasted_us: int
+) -> None:
+    run = attempt(started_at=0, finished_at=2, outcome=outcome)
+    assert served(spark, run) == [(0, 2 * S, 1, done, failed, wasted_us, 2 * S)]
+
+
+def test_runs_of_a_key_and_name_share_a_row_and_others_do_not(spark: SparkSession) -> None:
+    rows = [
+        attempt(weight=1.0),
+        attempt(weight=3.0),
+        attempt(name="other"),
+        attempt(fairness_key="b"),
+        attempt(queue="r"),
+    ]
+    found = records(service(attempts_frame(spark, rows)))
+    told = {(row["queue"], row["fairness_key"], row["name"]): (row["attempts_done"], row["weight"]) for row in found}
+    assert told == {
+        ("q", "a", "work"): (2, 3.0),
+        ("q", "a", "other"): (1, 1.0),
+        ("q", "b", "work"): (1, 1.0),
+        ("r", "a", "work"): (1, 1.0),
+    }
+    assert len(found) == 4
+
+
+def served_in_python(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
+    """The same table by the plainest loop: window after window of each run."""
+    table: dict[tuple[Any, ...], Row] = defaultdict(
+        lambda: dict.fromkeys(
+            ("weight", "busy_us", "attempts_started", "attempts_done", "failed", "wasted_us", "longest_run_us"), 0
+        )
+    )
+    for row in rows:
+        if row["started_at"] is None:
+            continue
+        start, finish = to_micros(row["started_at"]), to_micros(row["finished_at"])
+        for opens in range(start // MINUTE * MINUTE, finish + 1, MINUTE):
+            busy = max(0, min(finish, opens + MINUTE) - max(start, opens))
+            said = table[to_datetime(opens), row["queue"], row["fairness_key"], row["name"]]
+            ends = finish < opens + MINUTE
+            said["weight"] = max(said["weight"], row["weight"])
+            said["busy_us"] += busy
+            said["attempts_started"] += opens <= start
+            said["attempts_done"] += ends and row["outcome"] == "done"
+            said["failed"] += ends and row["outcome"] in ("failed", "retried", "timed_out", "lost")
+            said["wasted_us"] += 0 if row["outcome"] in ("done", "snoozed") else busy
+            said["longest_run_us"] = max(said["longest_run_us"], finish - start if busy else 0)
+    return dict(table)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_service_agrees_with_plain_python_and_conserves_every_microsecond(spark: SparkSession, seed: int) -> None:
+    rows = history(Random(seed), 300)
+    found = records(service(attempts_frame(spark, rows)))
+    by_key = {
+        (row.pop("window_start"), row.pop("queue"), row.pop("fairness_key"), row.pop("name")): row for row in found
+    }
+    assert len(by_key) == len(found)
+    runs = sum(
+        (row["finished_at"] - row["started_at"]) // timedelta(microseconds=1) for row in rows if row["started_at"]
+    )
+    assert sum(row["busy_us"] for row in found) == runs
+    assert {
+        key: {n: v for n, v in row.items() if n not in ("window_s", "schema_version")} for key, row in by_key.items()
+    } == served_in_python(rows)
+
+
+# tasks ----------------------------------------------------------------------------------------------------------------
+
+
+def told(spark: SparkSession, attempts: Iterable[Row], events: Iterable[Row] = ()) -> dict[str, Row]:
+    """Rows of silver.tasks by task."""
+    found = records(tasks(attempts_frame(spark, attempts), events_frame(spark, events)))
+    by_task = {row["task_id"]: row for row in found}
+    assert len(by_task) == len(found)
+    return by_task
+
+
+def test_a_chain_of_retries_is_one_task(spark: SparkSession) -> None:
+    chain = [
+        attempt(
+            task_id="t", attempt=1, version=2, ready_at=0, grabbed_at=3, started_at=4, finished_at=9, outcome="retried"
+        ),
+        attempt(
+            task_id="t",
+            attempt=2,
+            version=5,
+            ready_at=20,
+            grabbed_at=21,
+            started_at=None,
+            finished_at=60,
+            outcome="lost",
+        ),
+        attempt(
+            task_id="t",
+            attempt=3,
+            version=7,
+            ready_at=60,
+            grabbed_at=66,
+            started_at=66,
+            finished_at=86.5,
+            outcome="done",
+        ),
+    ]
+    (task,) = told(spark, reversed(chain), [event(task_id="t")]).values()
+    assert task["first_ready_at"] == at(0) and task["first_grabbed_at"] == at(3)
+    assert task["first_started_at"] == at(4) and task["last_finished_at"] == at(86.5)
+    assert (task["attempts"], task["retries"], task["state"]) == (3, 2, "DONE")
+    assert (task["wait_us"], task["queue_us"], task["run_us"]) == (3 * S, 10 * S, 25_500_000)
+    assert task["e2e_us"] == 86_500_000
+    assert task["slowdown"] == pytest.approx(35.5 / 25.5)
+    assert task["deadline_missed"] is None
+
+
+def test_a_task_that_will_be_tried_again_has_no_end_yet(spark: SparkSession) -> None:
+    (task,) = told(spark, [attempt(outcome="retried")]).values()
+    assert (task["state"], task["e2e_us"], task["attempts"], task["retries"]) == ("WAITING", None, 1, 0)
+
+
+def test_a_task_in_error_ends_with_the_person_who_gives_it_up(spark: SparkSession) -> None:
+    run = attempt(task_id="t", ready_at=0, grabbed_at=10, finished_at=12, outcome="failed")
+    given_up = attempt(
+        task_id="t",
+        version=3,
+        ready_at=0,
+        grabbed_at=10,
+        started_at=None,
+        finished_at=99,
+        outcome="failed",
+        next_state="FAILED",
+    )
+    (task,) = told(spark, [given_up, run]).values()
+    assert (task["state"], task["attempts"], task["retries"], task["e2e_us"]) == ("FAILED", 1, 0, 99 * S)
+    assert (task["queue_us"], task["run_us"]) == (10 * S, 2 * S), "what the person's row repeats is not counted again"
+
+
+def test_a_task_cancelled_before_any_run_was_never_grabbed(spark: SparkSession) -> None:
+    cancelled = attempt(task_id="t", version=1, grabbed_at=None, finished_at=30, outcome="cancelled")
+    (task,) = told(spark, [cancelled], [event(task_id="t", version=1)]).values()
+    assert (task["state"], task["attempts"], task["retries"]) == ("CANCELLED", 0, 0)
+    assert (task["wait_us"], task["queue_us"], task["run_us"], task["e2e_us"]) == (None, 0, 0, 30 * S)
+    assert task["slowdown"] == 1.0
+
+
+def test_a_task_known_by_its_submit_alone_waits_for_its_time_or_its_turn(spark: SparkSession) -> None:
+    events = [
+        event(task_id="now", at=5, weight=2.0, priority=1),
+        event(task_id="later", at=5, run_at=6),
+        event(task_id="resumed", kind="resumed"),
+    ]
+    found = told(spark, [], events)
+    assert {name: row["state"] for name, row in found.items()} == {"now": "SUBMITTED", "later": "WAITING"}
+    row = found["now"]
+    assert (row["submitted_at"], row["weight"], row["priority"], row["ordering_key"]) == (at(5), 2.0, 1, None)
+    assert (row["attempts"], row["queue_us"], row["run_us"], row["slowdown"]) == (0, 0, 0, 1.0)
+    assert row["first_ready_at"] == at(5) and found["later"]["first_ready_at"] == at(6)
+    assert [row[n] for n in ("first_grabbed_at", "first_started_at", "last_finished_at", "wait_us", "e2e_us")] == [
+        None
+    ] * 5
+
+
+def test_the_same_submit_twice_is_one_task_and_tasks_of_two_stores_are_two(spark: SparkSession) -> None:
+    assert len(told(spark, [], [event(task_id="t"), event(task_id="t")])) == 1
+    rows = [attempt(task_id="t"), attempt(task_id="t", store_id="other")]
+    assert tasks(attempts_frame(spark, rows), events_frame(spark, [])).count() == 2
+
+
+def test_clocks_that_disagree_make_no_negative_time(spark: SparkSession) -> None:
+    row = attempt(submitted_at=10, ready_at=10, grabbed_at=9.5, started_at=9.4, finished_at=9.9)
+    (task,) = told(spark, [row]).values()
+    assert (task["wait_us"], task["queue_us"], task["run_us"], task["e2e_us"]) == (0, 0, 500_000, 0)
+
+
+def test_the_slowdown_counts_short_runs_as_ten_seconds(spark: SparkSession) -> None:
+    waited = attempt(task_id="short", ready_at=0, grabbed_at=30, finished_at=31)
+    long = attempt(task_id="long", ready_at=0, grabbed_at=30, finished_at=50)
+    found = told(spark, [waited, long])
+    assert found["short"]["slowdown"] == pytest.approx(3.1) and found["long"]["slowdown"] == pytest.approx(2.5)
+
+
+def test_the_attempts_of_tasks_are_moved_and_sorted_once(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks(attempts_frame(spark, [attempt()]), events_frame(spark, [event()])).explain()
+    plan = capsys.readouterr().out
+    assert (plan.count("Exchange"), plan.count("- Sort [")) == (1, 1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_tasks_add_up_to_their_attempts_in_whatever_order_these_come(spark: SparkSession, seed: int) -> None:
+    random = Random(seed)
+    rows = history(random, 300)
+    for row in rows:
+        row["task_id"] = f"t{random.randrange(100)}"
+        row["version"] = row["seq"]
+    by_task: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_task[row["task_id"]].append(row)
+    random.shuffle(rows)
+    found = told(spark, rows, [event(task_id="t1"), event(task_id="new")])
+    assert found.keys() == by_task.keys() | {"new"}
+    for task_id, chain in by_task.items():
+        task = found[task_id]
+        assert task["attempts"] == sum(row["started_at"] is not None or row["outcome"] == "lost" for row in chain)
+        assert task["run_us"] == sum(us(row["started_at"], row["finished_at"]) for row in chain)
+        assert task["queue_us"] == sum(us(row["ready_at"], row["grabbed_at"]) for row in chain if is_taken(row))
+        assert task["state"] == chain[-1]["next_state"]
+        assert task["last_finished_at"] == max(row["finished_at"] for row in chain)
+
+
+def us(since: Any, until: Any) -> int:
+    """From one instant to another, at least 0; 0 when either is not known."""
+    return 0 if since is None or until is None else max(0, (until - since) // timedelta(microseconds=1))
+
+
+def is_taken(row: Row) -> bool:
+    return row["started_at"] is not None or row["outcome"] in ("lost", "cancelled")
+
+
+# waiting --------------------------------------------------------------------------------------------------------------
+
+
+def still(spark: SparkSession, attempts: Iterable[Row], events: Iterable[Row]) -> list[tuple[Any, ...]]:
+    """(queue, fairness_key, weight, ready_at) of those who wait, ascending by instant."""
+    found = waiting(tasks(attempts_frame(spark, attempts), events_frame(spark, events)))
+    assert found.columns == ["queue", "fairness_key", "weight", "ready_at"]
+    return sorted((tuple(row.values()) for row in records(found)), key=lambda row: row[3])
+
+
+def test_who_was_submitted_waits_from_its_time_on_until_an_attempt_is_seen(spark: SparkSession) -> None:
+    submitted = [
+        event(task_id="seen", fairness_key="seen"),
+        event(task_id="timed", at=5, run_at=65, weight=2.0),
+        event(task_id="late", at=7, run_at=-10, fairness_key="b"),
+        event(task_id="twice", at=8),
+        event(task_id="twice", at=8),
+        event(task_id="else", kind="resumed"),
+    ]
+    seen = [attempt(task_id="seen", outcome="retried")]
+    expected = [("q", "b", 1.0, at(7)), ("q", "a", 1.0, at(8)), ("q", "a", 2.0, at(65))]
+    assert still(spark, seen, submitted) == expected
+
+
+def test_an_attempt_that_comes_late_still_ends_the_waiting(spark: SparkSession) -> None:
+    late = attempt(task_id="a", finished_at=10, exported_at=90_000)
+    assert len(still(spark, [], [event(task_id="a")])) == 1
+    assert still(spark, [late], [event(task_id="a")]) == []
+
+
+def test_a_task_of_another_store_keeps_waiting(spark: SparkSession) -> None:
+    assert len(still(spark, [attempt(task_id="a", store_id="other")], [event(task_id="a")])) == 1

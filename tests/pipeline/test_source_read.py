@@ -1,0 +1,493 @@
+"""The data source `fairlead`, read as a batch: every row once, only what was asked for, and never a filter that sticks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
+from pyspark.testing import assertSchemaEqual
+
+from fairlead import App
+from fairlead.core.ids import id_text
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.model import LaneKey
+from fairlead.pipeline import FairleadSource
+from fairlead.pipeline.source.options import ONLY_BATCH, ONLY_STREAM, ReadOptions
+from fairlead.pipeline.source.scan import FairleadReader, Piece, ranges, scan_of, spread
+from fairlead.pipeline.source.stream import FairleadStreamReader
+from fairlead.pipeline.source.tables import ATTEMPTS_READ, BACKLOG_READ, ONLY_WHEN_ASKED, TASKS_READ
+from tests.pipeline.filling import START, add_attempts, add_backlog, attempt, connected, migrated
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=["sqlite", "postgres", "cassandra"])
+def backlog_url(request: pytest.FixtureRequest) -> str:
+    """A fresh place of each kind in turn."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Any]:
+    """Its tables are made."""
+    store = migrated(store_url)
+    yield store
+    store.database.close()
+
+
+def load(spark: SparkSession, url: str, table: str, **options: Any) -> DataFrame:
+    spark.dataSource.register(FairleadSource)
+    return spark.read.format("fairlead").options(url=url, table=table, **options).load()
+
+
+def options(url: str, table: str, **given: str) -> ReadOptions:
+    return ReadOptions.parse({"url": url, "table": table, **given}, ONLY_BATCH)
+
+
+def rows_of(scan: Any, pieces: list[Piece]) -> list[dict[str, Any]]:
+    return [row for piece in pieces for batch in scan.read(piece) for row in batch.to_pylist()]
+
+
+def micros(value: datetime | None) -> int | None:
+    return None if value is None else (value.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
+
+
+# what is read ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_package_is_imported_without_pyspark() -> None:
+    program = "import sys, fairlead.pipeline; assert 'pyspark' not in sys.modules; fairlead.pipeline.FairleadSource"
+    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ)
+
+
+def test_every_column_of_an_attempt_is_read_as_it_was_written(spark: SparkSession, store: Any, store_url: str) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, range(1, 4))
+    frame = load(spark, store_url, "attempts")
+    assertSchemaEqual(frame.schema, ATTEMPTS_READ.spark())
+    for n, row in enumerate(frame.orderBy("task_id").collect(), 1):
+        (task_id, attempts, tries, queue, name, partition, priority, key, weight, order, unique, version, *times, outcome,
+         state, error, text, node, path, size) = attempt(n)  # fmt: skip
+        read = row.asDict()
+        names = [column.name for column in ATTEMPTS_READ.columns if column.type == "timestamp"]
+        assert [micros(read.pop(name)) for name in names] == times
+        assert (read.pop("seq"), read.pop("xid") > 0) == (n, not store_url.startswith("sqlite"))
+        assert read == {
+            "task_id": task_id, "attempt": attempts, "tries": tries, "queue": queue, "name": name, "partition": partition,
+            "priority": priority, "fairness_key": key, "weight": weight, "ordering_key": order, "unique_key": unique,
+            "version": version, "outcome": outcome, "next_state": state, "error_type": error, "error_text": text,
+            "node": node, "trigger_path": path, "payload_bytes": size,
+        }  # fmt: skip
+
+
+def test_tasks_are_read_with_their_payload_only_when_it_is_asked_for(spark: SparkSession, store_url: str) -> None:
+    app = App(store_url)
+    app.queue("shop", partitions=3)
+    app.migrate()
+
+    @app.task(queue="shop")
+    async def work(text: str) -> None: ...
+
+    texts = ["short", "long " * 1000]  # the second is stored compressed
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    ids = [work.options(fairness_key="acme", run_at=at).submit(text=text).id for text in texts]
+    app.close()
+    frame = load(spark, store_url, "tasks")
+    assert set(frame.columns) == set(TASKS_READ.column_names) - ONLY_WHEN_ASKED
+    found = {row.task_id: row for row in frame.collect()}
+    assert {(row.state, row.queue, row.fairness_key, row.attempt) for row in found.values()} == {
+        ("WAITING", "shop", "acme", 0)
+    }
+    assert {micros(row.run_at) for row in found.values()} == {micros(at)}
+    payloads = load(spark, store_url, "tasks", columns="payload,task_id").collect()
+    decoded = spark.createDataFrame(payloads).select("task_id", F.get_json_object("payload", "$.text").alias("text"))
+    assert {row.task_id: row.text for row in decoded.collect()} == dict(zip(ids, texts, strict=True))
+
+
+def test_a_backlog_is_read_above_the_ack_level_of_each_lane(spark: SparkSession, backlog_url: str) -> None:
+    lanes = [LaneKey("shop", 0, 5), LaneKey("shop", 0, 6), LaneKey("shop", 1, 5), LaneKey("other", 2, 9)]
+    expected = [
+        trigger for n, lane in enumerate(lanes) for trigger in add_backlog(backlog_url, lane, 50 + n * 20, 17 * n)
+    ]
+    frame = load(spark, backlog_url, "backlog", batch_rows=7)
+    assertSchemaEqual(frame.schema, BACKLOG_READ.spark())
+    found = Counter(tuple(micros(v) if isinstance(v, datetime) else v for v in row) for row in frame.collect())
+    assert found == Counter(
+        (t.queue, t.partition, t.priority, *t.level, t.id, t.version, t.name, t.fairness_key, t.weight, t.ordering_key,
+         t.seq, t.order_at or None)
+        for t in expected
+    )  # fmt: skip
+    few = load(spark, backlog_url, "backlog", partitions=2, queue="shop", columns="task_id,turn")
+    assert few.rdd.getNumPartitions() <= 2
+    assert sorted(few.collect()) == sorted((t.id, t.level.turn) for t in expected if t.queue == "shop")
+
+
+def test_columns_are_read_in_the_order_in_which_they_are_named(spark: SparkSession, store: Any, store_url: str) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, [7])
+    assert load(spark, store_url, "attempts", columns="queue, attempt").collect() == [("queue-1", 1)]
+    spark.dataSource.register(FairleadSource)
+    reader = spark.read.format("fairlead").options(url=store_url, table="attempts")
+    assert reader.schema("name string, priority tinyint").load().collect() == [("work", 4)]
+    with pytest.raises(Exception, match="column priority of attempts is tinyint, not string"):
+        reader.schema("priority string").load().collect()
+
+
+def test_only_the_queue_and_the_time_that_were_asked_for_are_read(store: Any, store_url: str) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, range(100))
+    at = [
+        datetime.fromtimestamp((START + n * 1000 + 6) / 1e6, UTC) for n in (10, 20)
+    ]  # finished_at of the tenth, twentieth
+    given = {"since": at[0].isoformat(), "until": at[1].isoformat(), "queue": "queue-1"}
+    scan = scan_of(options(store_url, "attempts", **given))
+    assert sorted(row["task_id"] for row in rows_of(scan, scan.plan())) == [id_text(n) for n in range(11, 20, 2)]
+
+
+def test_a_queue_may_have_any_name(store: Any, store_url: str) -> None:
+    awkward = """O'Neil"; DROP TABLE fairlead_attempts; -- \\ {queue} %s $1 ?1"""
+    with connected(store_url) as connection:
+        add_attempts(connection, [1, 2])
+        marker = "?" if store_url.startswith("sqlite") else "%s"
+        connection.execute(f"UPDATE fairlead_attempts SET queue = {marker} WHERE seq = 1", (awkward,))
+    scan = scan_of(options(store_url, "attempts", queue=awkward, columns="queue"))
+    assert rows_of(scan, scan.plan()) == [{"queue": awkward}]
+
+
+# every row once -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [None, 1, 30])
+def test_each_attempt_is_in_one_piece_while_more_are_added(
+    store: Any, store_url: str, partitions: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.pipeline.source.sqlite.ROWS_PER_PIECE", 700)
+    monkeypatch.setattr("fairlead.pipeline.source.postgres.BLOCKS_PER_PIECE", 9)
+    chosen = {} if partitions is None else {"partitions": str(partitions)}
+    scan = scan_of(options(store_url, "attempts", columns="task_id", **chosen))
+    with connected(store_url) as connection:
+        add_attempts(connection, range(3000))
+        connection.execute("DELETE FROM fairlead_attempts WHERE seq <= 500")  # room that new rows may take
+        if not store_url.startswith("sqlite"):
+            connection.execute("VACUUM fairlead_attempts")
+        pieces = scan.plan()
+        assert len(pieces) > 1 or partitions == 1
+        read = []
+        for n, piece in enumerate(pieces):
+            read += [row["task_id"] for row in rows_of(scan, [piece])]
+            if n < 20:
+                add_attempts(connection, range(3000 + 100 * n, 3100 + 100 * n))
+    assert sorted(read) == [id_text(n) for n in range(500, 3000)]
+
+
+def test_what_commits_late_is_not_read_by_some_pieces_only(postgres_url: str) -> None:
+    migrated(postgres_url).database.close()
+    with connected(postgres_url) as late, connected(postgres_url) as connection:
+        late.execute("BEGIN")
+        add_attempts(late, range(500))
+        add_attempts(connection, range(500, 1000))
+        scan = scan_of(options(postgres_url, "attempts", columns="task_id", partitions="5"))
+        pieces = scan.plan()
+        before = rows_of(scan, pieces)
+        late.execute("COMMIT")
+        assert rows_of(scan, pieces) == before
+        assert len(rows_of(scan, scan.plan())) == 1000
+
+
+@pytest.mark.parametrize("partitions", [None, 3])
+def test_each_task_at_rest_is_in_one_piece(store: Any, store_url: str, partitions: int | None) -> None:
+    app = App(store_url)
+    app.queue("shop")
+
+    @app.task(queue="shop")
+    async def work(n: int) -> None: ...
+
+    ids = [submitted.id for n in range(5) for submitted in work.submit_many([{"n": n}] * 100)]
+    app.close()
+    chosen = {} if partitions is None else {"partitions": str(partitions)}
+    scan = scan_of(options(store_url, "tasks", columns="task_id", **chosen))
+    assert sorted(row["task_id"] for row in rows_of(scan, scan.plan())) == sorted(ids)
+
+
+@pytest.mark.parametrize("table", ["tasks", "attempts", "backlog"])
+def test_an_empty_table_is_no_rows(spark: SparkSession, store: Any, store_url: str, table: str) -> None:
+    assert load(spark, store_url, table).count() == 0
+
+
+def test_an_empty_backlog_in_cassandra_is_no_rows(spark: SparkSession, cassandra_url: str) -> None:
+    lane = LaneKey("shop", 0, 5)
+    add_backlog(cassandra_url, lane, 2, 1)
+    assert load(spark, cassandra_url, "backlog").count() == 0
+
+
+def test_cassandras_ranges_cover_every_token_whatever_there_was_at_planning(cassandra_url: str) -> None:
+    for partition in range(12):
+        add_backlog(cassandra_url, LaneKey("shop", partition, 5), 10, 0)
+    for parts in (None, "1", "5"):
+        chosen = {} if parts is None else {"partitions": parts}
+        pieces = scan_of(options(cassandra_url, "backlog", **chosen)).plan()
+        assert len(pieces) == int(parts or 12)
+        bounds = [(piece.values["above"], piece.values["through"]) for piece in pieces]
+        assert (bounds[0][0], bounds[-1][1]) == (-(2**63), 2**63 - 1)
+        assert all(a[1] == b[0] and a[0] < a[1] for a, b in zip(bounds, bounds[1:]))
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 300))
+def test_ranges_hold_every_number_once(first: int, length: int, step: int) -> None:
+    found = ranges(first, first + length, step)
+    assert [n for start, end in found for n in range(start, end)] == list(range(first, first + length))
+    assert found and all(end - start <= step for start, end in found)
+
+
+@given(st.integers(0, 50), st.none() | st.integers(1, 60))
+def test_every_piece_is_in_one_part(count: int, parts: int | None) -> None:
+    pieces = [Piece("attempts", {"first": n}) for n in range(count)]
+    spreaded = spread(pieces, parts)
+    assert len(spreaded) == max(1, min(count, parts or count))
+    assert sorted(piece.values["first"] for part in spreaded for piece in part.pieces) == list(range(count))
+
+
+def test_numbers_that_lie_far_apart_do_not_make_countless_pieces(sqlite_url: str) -> None:
+    migrated(sqlite_url).database.close()
+    with connected(sqlite_url) as connection:
+        add_attempts(connection, range(10))
+        connection.execute("UPDATE fairlead_attempts SET seq = seq * 1000000000 WHERE seq > 5")
+    scan = scan_of(options(sqlite_url, "attempts", columns="task_id"))
+    pieces = scan.plan()
+    assert len(pieces) <= 200
+    assert sorted(row["task_id"] for row in rows_of(scan, pieces)) == [id_text(n) for n in range(10)]
+
+
+def test_batches_have_at_most_as_many_rows_as_was_said(store: Any, store_url: str) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, range(1000))
+    scan = scan_of(options(store_url, "attempts", batch_rows="300", partitions="1"))
+    sizes = [batch.num_rows for piece in scan.plan() for batch in scan.read(piece)]
+    assert sum(sizes) == 1000
+    assert max(sizes) <= 300
+
+
+# filters ---------------------------------------------------------------------------------------------------------------
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+class Keyed(DataSource):
+    """Ten rows of each of ten keys."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "keyed"
+
+    def schema(self) -> str:
+        return "k int"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return PushedReader()
+
+
+class PushedReader(DataSourceReader):
+    """What we must never become."""
+
+    def __init__(self) -> None:
+        self.keys = set(range(10))
+
+    def pushFilters(self, filters: Any) -> Any:
+        for each in filters:
+            if isinstance(each, EqualTo):
+                self.keys &= {each.value}
+            yield each
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        for key in self.keys:
+            yield from [(key,)] * 10
+
+
+def leaks(frame: DataFrame) -> bool:
+    """True when a filter of one use shows in another: `frame` has ten rows for each k from 0 to 9."""
+    both = frame.filter("k = 3").union(frame.filter("k = 4"))
+    keys = Counter(row.k for row in both.collect())
+    joined = frame.join(frame.filter("k = 3").select(F.col("k").alias("three")), F.col("k") == F.col("three"), "left")
+    return (
+        keys != {3: 10, 4: 10}
+        or (frame.filter("k = 5").count(), frame.count()) != (10, 100)
+        or joined.select("k").distinct().count() != 10
+    )
+
+
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session that hands filters to readers which take them."""
+    spark.conf.set(PUSHDOWN, "true")
+    yield spark
+    spark.conf.unset(PUSHDOWN)
+
+
+def test_a_filter_on_one_use_of_a_dataframe_does_not_show_in_another(
+    pushing: SparkSession, store: Any, store_url: str
+) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, range(100))
+        connection.execute("UPDATE fairlead_attempts SET attempt = seq % 10")
+    frame = load(pushing, store_url, "attempts", columns="attempt").withColumnRenamed("attempt", "k")
+    assert not leaks(frame)
+
+
+def test_a_reader_that_takes_filters_would_be_found_out(pushing: SparkSession) -> None:
+    pushing.dataSource.register(Keyed)
+    assert leaks(pushing.read.format("keyed").load())
+
+
+def test_no_reader_of_ours_takes_filters() -> None:
+    assert FairleadReader.pushFilters is DataSourceReader.pushFilters
+    assert not hasattr(FairleadStreamReader, "pushFilters")
+
+
+# what cannot be read --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tabel": "tasks"}, "unknown option tabel; known:\n  url: .*\n  table: tasks, attempts or backlog\n"),
+        ({}, "option table: missing; known: tasks, attempts, backlog"),
+        ({"table": "task"}, "option table: 'task' is unknown; known: tasks, attempts, backlog"),
+        ({"table": "tasks", "columns": "id, queue"}, "tasks has no column 'id'; known: task_id, queue"),
+        ({"table": "tasks", "columns": ""}, "tasks has no column ''"),
+        ({"table": "tasks", "columns": "queue,queue"}, "names one twice"),
+        ({"table": "tasks", "partitions": "0"}, "option partitions: '0' is no number from 1 on"),
+        ({"table": "tasks", "batch_rows": "many"}, "option batch_rows: 'many' is no number"),
+        ({"table": "tasks", "since": "yesterday"}, "option since: 'yesterday' is no instant"),
+        ({"table": "tasks", "until": "2026-01-31T12:00:00"}, "option until: .* has no time zone"),
+        ({"table": "tasks", "since": "2026-02-01T00:00Z", "until": "2026-01-01T00:00Z"}, "since must be before until"),
+        ({"table": "backlog", "since": "2026-02-01T00:00Z"}, "backlog has no instant"),
+        ({"table": "attempts", "reader": "me"}, "unknown option reader"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_with_what_is_known(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"(?s){said}"):
+        ReadOptions.parse({"url": "sqlite:///tasks.db", **given}, ONLY_BATCH)
+
+
+def test_names_of_options_have_no_case_and_streams_have_their_own() -> None:
+    parsed = ReadOptions.parse(
+        {"URL": "sqlite:///tasks.db", "Table": "attempts", "STARTINGOFFSETS": "latest"}, ONLY_STREAM
+    )
+    assert parsed.is_latest
+    with pytest.raises(ConfigurationError, match="startingOffsets: 'now' is unknown; known: earliest, latest"):
+        ReadOptions.parse({"url": "sqlite:///t", "table": "attempts", "startingOffsets": "now"}, ONLY_STREAM)
+    with pytest.raises(ConfigurationError, match="unknown option partitions, since"):
+        ReadOptions.parse({"url": "sqlite:///t", "table": "attempts", "partitions": "3", "since": "x"}, ONLY_STREAM)
+
+
+def test_the_url_is_that_of_the_environment_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRLEAD_URL", "sqlite:///here.db")
+    assert ReadOptions.parse({"table": "tasks"}).url == "sqlite:///here.db"
+    monkeypatch.delenv("FAIRLEAD_URL")
+    with pytest.raises(ConfigurationError, match="give the option url, or set FAIRLEAD_URL"):
+        ReadOptions.parse({"table": "tasks"})
+
+
+def test_what_cassandra_does_not_keep_names_the_stores_that_do() -> None:
+    with pytest.raises(ConfigurationError, match=r"Cassandra keeps no tasks.*sqlite:///\.\.\. or postgresql://"):
+        scan_of(options("cassandra://host/keyspace", "tasks"))
+
+
+def test_reading_makes_no_file_and_says_what_is_missing(sqlite_url: str, tmp_path: Path) -> None:
+    scan = scan_of(options(sqlite_url, "attempts"))
+    with pytest.raises(StoreUnavailable, match=r"cannot read .*tasks\.db"):
+        scan.plan()
+    path = tmp_path / "tasks.db"
+    assert not path.exists()
+    path.touch()
+    with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
+        scan.plan()
+
+
+def test_missing_tables_in_postgresql_say_what_to_run(postgres_url: str) -> None:
+    scan = scan_of(options(postgres_url, "attempts"))
+    with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
+        scan.plan()
+    with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
+        list(scan.read(Piece("attempts", {"first": "(0,0)", "past": "(1,0)", "horizon": "1"})))
+
+
+def test_no_error_shows_a_password(spark: SparkSession, postgres_url: str) -> None:
+    secret = "s3cret-word"
+    parts = urlsplit(postgres_url)
+    url = postgres_url.replace(parts.password or "", secret)
+    with pytest.raises(Exception, match="PostgreSQL at") as planning:
+        load(spark, url, "attempts").count()
+    with pytest.raises(StoreUnavailable, match="PostgreSQL at") as reading:
+        list(scan_of(options(url, "attempts")).read(Piece("attempts", {"first": "", "past": "", "horizon": "1"})))
+    with pytest.raises(ConfigurationError) as parsing:
+        scan_of(options(f"mysql://me:{secret}@host/db", "attempts"))
+    for raised in (planning, reading, parsing):
+        assert secret not in "".join(traceback.format_exception(raised.value))
+    assert secret not in repr(options(url, "attempts"))
+
+
+# connections -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_is_lost_half_way_is_said_to_be(postgres_url: str) -> None:
+    migrated(postgres_url).database.close()
+    with connected(postgres_url) as connection:
+        connection.execute("SET synchronous_commit = off")
+        connection.execute(
+            "INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, "
+            "version, submitted_at, run_at, finished_at, outcome, next_state, trigger_path, payload_bytes, error_text) "
+            "SELECT gen_random_uuid(), 1, 1, 'q', 'n', 1, 5, 'k', 1, 2, 1, 1, 1, 'done', 'DONE', 'hook', 1, repeat('x', 1000) "
+            "FROM generate_series(1, 50000)"
+        )
+        scan = scan_of(options(postgres_url, "attempts"))
+        batches = scan.read(scan.plan()[0])
+        next(batches)
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY%'")
+        with pytest.raises(StoreUnavailable, match="PostgreSQL at"):
+            list(batches)
+
+
+def test_a_read_that_is_given_up_half_way_leaves_no_connection(store: Any, store_url: str) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, range(5000))
+    store.database.close()
+    before = _connections(store_url)
+    scan = scan_of(options(store_url, "attempts", batch_rows="100"))
+    batches = scan.read(scan.plan()[0])
+    assert next(batches).num_rows == 100
+    assert _connections(store_url) == before + 1
+    batches.close()
+    assert _connections(store_url) == before
+
+
+def _connections(url: str) -> int:
+    if url.startswith("sqlite"):
+        path = url.removeprefix("sqlite:///")
+        return sum(os.path.realpath(f"/proc/self/fd/{fd}") == path for fd in os.listdir("/proc/self/fd"))
+    with connected(url) as connection:
+        statement = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        for _ in range(100):  # a backend goes a moment after its client
+            if (count := connection.execute(statement).fetchone()[0]) == 0:
+                break
+            connection.execute("SELECT pg_sleep(0.01)")
+        return int(count)

@@ -1,0 +1,429 @@
+"""Attempts as a stream: no gap and no double, whatever commits late and whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from fairlead.core.ids import id_text
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline import FairleadSource
+from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions
+from fairlead.pipeline.source.stream import FairleadStreamReader
+from fairlead.ports.history import Place
+from fairlead.stores.sql_history import SqlHistory
+from tests.end_to_end.test_kill import app_of, submit
+from tests.end_to_end.workers import ROOT, Crew
+from tests.pipeline.filling import add_attempts, adding, connected, migrated
+
+PATIENCE = 1200.0  # seconds; a guard against a hang, not a measure
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Any]:
+    """Its tables are made."""
+    store = migrated(store_url)
+    yield store
+    store.database.close()
+
+
+def reader(url: str, **given: str) -> FairleadStreamReader:
+    return FairleadStreamReader(ReadOptions.parse({"url": url, "table": "attempts", **given}, ONLY_STREAM))
+
+
+def rows(stream: FairleadStreamReader, start: dict[str, int], end: dict[str, int]) -> list[str]:
+    """Ids of the tasks of a batch, as an executor reads it."""
+    parts = stream.partitions(start, end)
+    return [row["task_id"] for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
+
+
+class Query:
+    """What Spark does with a reader, and its checkpoint, which outlives the reader."""
+
+    def __init__(self, url: str, **given: str) -> None:
+        self.url = url
+        self.given = given
+        self.ends: list[dict[str, int]] = []
+        """The log of offsets: ends of the batches planned."""
+        self.batches: list[list[str]] = []
+        """Those that are committed: what each has read."""
+        self.stream = reader(url, **given)
+
+    @property
+    def read(self) -> list[str]:
+        return [task_id for batch in self.batches for task_id in batch]
+
+    def restart(self) -> None:
+        """As after a crash: a new reader, and Spark has it plan the empty batch at the end of its log."""
+        self.stream = reader(self.url, **self.given)
+        if self.ends:
+            assert self.stream.partitions(self.ends[-1], self.ends[-1]) == []
+
+    def plan(self) -> bool:
+        """Choose the end of the next batch, unless one is under way; False without news."""
+        if len(self.ends) == len(self.batches):
+            end = self.stream.latestOffset()
+            if end == (self.ends[-1] if self.ends else self.stream.initialOffset()):
+                return False
+            if len(self.ends) > 1:
+                self.stream.commit(self.ends[-2])
+            self.ends.append(end)
+        return True
+
+    def run(self) -> list[str]:
+        """Read the batch that is planned."""
+        start = self.ends[-2] if len(self.ends) > 1 else self.stream.initialOffset()
+        return rows(self.stream, start, self.ends[-1])
+
+    def batch(self) -> list[str]:
+        """The next batch, from end to end."""
+        if not self.plan():
+            return []
+        self.batches.append(self.run())
+        return self.batches[-1]
+
+
+# no gap, no double ----------------------------------------------------------------------------------------------------
+
+
+def test_each_attempt_is_in_one_batch_while_more_are_added_and_readers_die(store: Any, store_url: str) -> None:
+    query = Query(store_url, max_rows_per_batch="40")
+    with adding(store_url, 0.0005, 1500) as added:
+        while len(added) < 1500:
+            assert len(query.batch()) <= 40
+            if random.random() < 0.2:
+                query.restart()
+            if random.random() < 0.2 and query.plan():
+                query.run()  # and dies before it is committed
+                query.restart()
+    while query.batch():
+        pass
+    assert query.read == [id_text(n) for n in added]
+
+
+def test_a_batch_that_is_planned_again_has_the_same_rows(store: Any, store_url: str) -> None:
+    query = Query(store_url, max_rows_per_batch="300", columns="task_id,seq")
+    with connected(store_url) as connection:
+        add_attempts(connection, range(1000))
+        first = [query.batch(), query.batch()]
+        add_attempts(connection, range(1000, 1100))
+    again = reader(store_url, columns="task_id")
+    assert [rows(again, again.initialOffset(), query.ends[0]), rows(again, *query.ends)] == first
+    assert [len(batch) for batch in first] == [300, 300]
+
+
+def test_a_batch_is_split_without_a_gap_or_a_double(
+    store: Any, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.pipeline.source.sqlite.ROWS_PER_PIECE", 64)
+    monkeypatch.setattr("fairlead.pipeline.source.postgres.ROWS_PER_PIECE", 64)
+    stream = reader(store_url)
+    with connected(store_url) as connection:
+        for n in range(0, 640, 80):
+            add_attempts(connection, range(n, n + 80))
+    start, end = stream.initialOffset(), stream.latestOffset()
+    assert len(stream.partitions(start, end)) == 10
+    assert rows(stream, start, end) == [id_text(n) for n in range(640)]
+
+
+def test_where_a_history_was_cleaned_there_is_nothing_to_plan(sqlite_url: str) -> None:
+    migrated(sqlite_url).database.close()
+    query = Query(sqlite_url)
+    with connected(sqlite_url) as connection:
+        add_attempts(connection, range(5))
+        connection.execute("UPDATE fairlead_attempts SET seq = seq + 5000000000")
+    assert query.plan()
+    assert len(query.stream.partitions(query.stream.initialOffset(), query.ends[-1])) == 1
+    assert len(query.batch()) == 5
+
+
+def test_what_commits_late_with_a_lower_number_is_read_later_and_once(postgres_url: str) -> None:
+    migrated(postgres_url).database.close()
+    query = Query(postgres_url)
+    with connected(postgres_url) as late, connected(postgres_url) as early:
+        add_attempts(early, [0])
+        late.execute("BEGIN")
+        add_attempts(late, [1, 2])
+        add_attempts(early, [3])
+        assert query.batch() == [id_text(0)]  # 3 has a greater number and is committed: it waits for its elders
+        assert query.batch() == []
+        add_attempts(late, [4])
+        late.execute("COMMIT")
+        query.restart()
+        assert query.batch() == [id_text(n) for n in (1, 2, 4, 3)]
+        late.execute("BEGIN")
+        add_attempts(late, [5])
+        add_attempts(early, [6])
+        late.execute("ROLLBACK")
+        assert query.batch() == [id_text(6)]
+
+
+def test_a_stream_that_begins_behind_what_is_there_misses_nothing_that_commits_later(postgres_url: str) -> None:
+    migrated(postgres_url).database.close()
+    with connected(postgres_url) as late, connected(postgres_url) as early:
+        add_attempts(early, [0])
+        late.execute("BEGIN")
+        add_attempts(late, [1])
+        add_attempts(early, [2])
+        query = Query(postgres_url, startingOffsets="latest", reader="news")
+        assert query.batch() == []
+        late.execute("COMMIT")
+    assert query.batch() == [id_text(1), id_text(2)]
+
+
+def test_transactions_that_commit_in_any_order_lose_nothing(postgres_url: str) -> None:
+    migrated(postgres_url).database.close()
+    chance = random.Random()
+    seed = chance.randrange(1 << 30)
+    chance.seed(seed)
+    query = Query(postgres_url, max_rows_per_batch="7")
+    committed: list[int] = []
+    number = 0
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(connected(postgres_url)) for _ in range(4)]
+        under_way: dict[int, list[int]] = {}
+        for _ in range(300):
+            which = chance.randrange(4)
+            if which in under_way and chance.random() < 0.4:
+                end = "COMMIT" if chance.random() < 0.8 else "ROLLBACK"
+                connections[which].execute(end)
+                numbers = under_way.pop(which)
+                committed += numbers if end == "COMMIT" else []
+            else:
+                if which not in under_way:
+                    connections[which].execute("BEGIN")
+                add_attempts(connections[which], [number])
+                under_way.setdefault(which, []).append(number)
+                number += 1
+            if chance.random() < 0.3:
+                query.batch()
+            if chance.random() < 0.05:
+                query.restart()
+    while query.batch():
+        pass
+    assert Counter(query.read) == Counter(id_text(n) for n in committed), f"seed {seed}"
+
+
+def test_a_stream_goes_on_from_its_checkpoint_while_attempts_are_added(
+    spark: SparkSession, store: Any, store_url: str, tmp_path: Path
+) -> None:
+    spark.dataSource.register(FairleadSource)
+    read: dict[int, list[str]] = {}
+    frame = spark.readStream.format("fairlead").options(url=store_url, table="attempts", max_rows_per_batch=250)
+
+    def start() -> StreamingQuery:
+        return (
+            frame.load()
+            .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .foreachBatch(lambda batch, n: read.__setitem__(n, [row.task_id for row in batch.collect()]))
+            .start()
+        )
+
+    with adding(store_url, 0.02, 1200) as added:
+        query = start()
+        deadline = time.monotonic() + PATIENCE
+        while len(read) < 2 and query.isActive and time.monotonic() < deadline:
+            time.sleep(0.05)
+        query.stop()
+        query = start()
+        while len(added) < 1200 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    query.processAllAvailable()
+    query.stop()
+    assert len(read) > 3
+    assert max(map(len, read.values())) <= 250
+    assert [task_id for n in sorted(read) for task_id in read[n]] == [id_text(n) for n in added]
+
+
+@pytest.mark.slow
+def test_a_driver_killed_three_times_while_workers_run_leaves_no_gap_and_no_double(
+    store_url: str, tmp_path: Path
+) -> None:
+    app = app_of(store_url)
+    folder = tmp_path / "follow"
+    ends = threading.Event()
+    submitted: list[int] = []
+    allowed = 500
+
+    def keep_submitting() -> None:
+        while not ends.wait(0.1):
+            if len(submitted) < allowed:
+                numbers = range(len(submitted), len(submitted) + 20)
+                submit(app, "work", numbers)
+                submitted.extend(numbers)
+
+    deadline = time.monotonic() + PATIENCE
+    with Crew(store_url, tmp_path, 1) as crew:
+        thread = threading.Thread(target=keep_submitting)
+        thread.start()
+        try:
+            for _ in range(3):
+                _kill_after_two_batches(store_url, folder, deadline)
+                allowed += 500
+        finally:
+            ends.set()
+            thread.join()
+        while app.store.database.look(app.store.unfinished(["crash"]))[0]:
+            assert time.monotonic() < deadline, crew.log.read_text()[-2000:]
+            time.sleep(0.1)
+    while subprocess.run(_command(store_url, folder, "drain"), env=_environment()).returncode:
+        assert time.monotonic() < deadline, "the rest was not read"  # once more, as in _kill_after_two_batches
+    with app.store.database.connection() as connection:
+        there = Counter(map(tuple, connection.execute("SELECT task_id, version FROM fairlead_attempts").fetchall()))
+    app.close()
+    table = ds.dataset([str(path) for path in sorted((folder / "batches").glob("*/*.parquet"))]).to_table()
+    found = Counter(zip(table["task_id"].to_pylist(), table["version"].to_pylist(), strict=True))
+    assert len(submitted) == len(there) > 0, crew.log.read_text()[-2000:]
+    assert found == Counter({(str(task_id), version): n for (task_id, version), n in there.items()})
+
+
+def _kill_after_two_batches(url: str, folder: Path, deadline: float) -> None:
+    """Follow until two more batches were begun, and a moment longer; then kill -9 the driver and all it has started."""
+    begun = _batches(folder)
+    driver = subprocess.Popen(_command(url, folder, "forever"), env=_environment())
+    try:
+        while _batches(folder) < begun + 2:
+            assert time.monotonic() < deadline, "no batch was written"
+            if driver.poll() is not None:
+                # Spark gives a process of its own ten seconds to start, which a busy machine may need: one more crash.
+                driver = subprocess.Popen(_command(url, folder, "forever"), env=_environment())
+            time.sleep(0.05)
+        time.sleep(random.random())
+    finally:
+        family = _descendants(driver.pid)
+        driver.kill()
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        driver.wait()
+
+
+def _batches(folder: Path) -> int:
+    return len(list((folder / "batches").glob("*")))
+
+
+def _command(url: str, folder: Path, how: str) -> list[str]:
+    return [sys.executable, str(Path(__file__).with_name("stream_until.py")), url, str(folder), how]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+
+def _descendants(pid: int) -> list[int]:
+    """Pids of its children, and of theirs."""
+    found = []
+    for path in Path("/proc").glob(f"{pid}/task/*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
+
+
+# where a stream begins, and what the store knows of it ----------------------------------------------------------------
+
+
+def test_a_stream_begins_at_the_beginning_or_behind_what_is_there(store: Any, store_url: str) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, range(10))
+        everything, news = Query(store_url), Query(store_url, startingOffsets="latest", reader="news")
+        assert (len(everything.batch()), len(news.batch())) == (10, 0)
+        add_attempts(connection, [10])
+        news.plan()
+        add_attempts(connection, [11])
+        news.restart()  # its first batch was not committed
+        assert everything.batch() == [id_text(10), id_text(11)]
+    assert [news.batch(), news.batch()] == [[id_text(10)], [id_text(11)]]
+
+
+def test_the_latest_offset_needs_a_reader_that_the_store_knows(sqlite_url: str) -> None:
+    with pytest.raises(ConfigurationError, match="give the option reader too"):
+        reader(sqlite_url, startingOffsets="latest")
+
+
+def test_without_news_an_offset_stays_where_it_is(postgres_url: str) -> None:
+    migrated(postgres_url).database.close()
+    query = Query(postgres_url)
+    with connected(postgres_url) as connection:
+        add_attempts(connection, range(10))
+        query.batch()
+        end = query.ends[-1]
+        connection.execute("CREATE TABLE other (n integer)")  # another transaction: the horizon moves on
+    assert query.stream.latestOffset() == end
+
+
+def test_what_a_named_stream_has_not_read_is_kept_from_its_first_offset_on(store: Any, store_url: str) -> None:
+    query = Query(store_url, reader="follower", max_rows_per_batch="60")
+    assert query.batch() == []
+
+    def left() -> int:
+        with connected(store_url) as connection:
+            count: int = connection.execute("SELECT count(*) FROM fairlead_attempts").fetchone()[0]
+            return count
+
+    async def clean() -> None:
+        await store.clean(1 << 62, 10_000)
+
+    with connected(store_url) as connection:
+        add_attempts(connection, range(150))
+    asyncio.run(clean())
+    assert left() == 150
+    query.batch()
+    query.batch()
+    asyncio.run(clean())
+    assert left() == 150  # read, but Spark has not said so
+    query.plan()
+    asyncio.run(clean())
+    assert left() == 90
+    query.restart()  # what is under way comes again, and its rows are there
+    asyncio.run(clean())
+    assert query.batch() == [id_text(n) for n in range(120, 150)]
+    (registered,) = store.database.look(SqlHistory(store.database).readers())
+    assert (registered.name, registered.kind) == ("follower", "stream")
+    place = registered.place
+    query.stream.commit(query.ends[0])
+    (registered,) = store.database.look(SqlHistory(store.database).readers())
+    assert registered.place == place
+
+
+def test_a_stream_does_not_take_the_name_of_a_lake(store: Any, store_url: str) -> None:
+    store.database.run(SqlHistory(store.database).advance("lake", "lake", Place(0, 7), 1))
+    with pytest.raises(ConfigurationError, match="reader 'lake' is the name of a lake"):
+        reader(store_url, reader="lake").initialOffset()
+
+
+def test_a_checkpoint_of_another_kind_of_store_is_refused(store: Any, store_url: str) -> None:
+    other = {"xid": 7, "seq": 3} if store_url.startswith("sqlite") else {"rowid": 3}
+    with pytest.raises(ConfigurationError, match="the checkpoint's offset .* is not of this store"):
+        reader(store_url).partitions(other, other)
+
+
+@pytest.mark.parametrize("table", ["tasks", "backlog"])
+def test_only_attempts_can_be_streamed(sqlite_url: str, table: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"table {table} cannot be streamed"):
+        FairleadStreamReader(ReadOptions.parse({"url": sqlite_url, "table": table}, ONLY_STREAM))
+
+
+def test_a_stream_reads_the_columns_and_the_queue_that_were_asked_for(store: Any, store_url: str) -> None:
+    with connected(store_url) as connection:
+        add_attempts(connection, range(10))
+    stream = reader(store_url, columns="queue,task_id", queue="queue-1")
+    parts = stream.partitions(stream.initialOffset(), stream.latestOffset())
+    found = [row for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
+    assert found == [{"queue": "queue-1", "task_id": id_text(n)} for n in range(1, 10, 2)]

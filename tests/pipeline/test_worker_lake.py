@@ -1,0 +1,290 @@
+"""Workers of an application with a lake keep it: one of them at a time, each attempt once, and the store is cleaned."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import App
+from fairlead.clock import MICROS
+from fairlead.doctor import Finding, examine
+from fairlead.engine.pollers import Intervals
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.export import Exporter
+from fairlead.pipeline.keeper import Keeper
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.reconcile import reconcile
+from fairlead.ports.history import START, Reader
+from fairlead.stores.sql_history import SqlHistory
+from fairlead.testing import drain, running, settled
+
+SOON = 30.0
+OFTEN = Intervals(export=0.05, reconcile=0.2)
+
+
+@pytest.fixture
+def app(store_url: str, tmp_path: Path) -> Iterator[App]:
+    application = App(store_url, lake=str(tmp_path / "lake"))
+    application.migrate()
+    yield application
+    application.close()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+def exported(lake: Lake) -> list[str]:
+    table = lake.table(ATTEMPTS)
+    return sorted(table.load(table.manifests.newest())["task_id"].to_pylist())
+
+
+def reader(app: App, lake: Lake) -> Reader | None:
+    history = SqlHistory(app.store.database)
+    return next((each for each in history.database.look(history.readers()) if each.name == lake.reader), None)
+
+
+async def finish(url: str, count: int) -> None:
+    """So many tasks, by a worker that has no lake."""
+    app = App(url)
+
+    @app.task
+    async def work() -> None: ...
+
+    for _ in range(count):
+        work.submit()
+    await drain(app)
+    app.close()
+
+
+async def until(what: Any) -> None:
+    async with asyncio.timeout(SOON):
+        while not what():
+            await asyncio.sleep(0.02)
+
+
+# who keeps it ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_moves_what_it_finished_into_the_lake_and_has_it_compared(app: App, lake: Lake) -> None:
+    @app.task
+    async def work(n: int) -> None: ...
+
+    handles = [work.submit(n=n) for n in range(30)]
+    async with running(app, intervals=OFTEN) as node:
+        await settled(app, node)
+        await until(lambda: len(exported(lake)) == 30)
+        await until(lambda: (found := reader(app, lake)) is not None and found.checked == found.place > START)
+    assert exported(lake) == sorted(handle.id for handle in handles)
+
+
+async def test_more_than_a_batch_is_moved_without_waiting_for_the_interval(
+    app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await finish(app.url, 40)
+    monkeypatch.setattr("fairlead.pipeline.keeper.ROWS", 7)
+    async with running(app, intervals=Intervals(export=3600.0)):
+        await until(lambda: len(exported(lake)) == 40)
+
+
+async def test_a_long_comparison_goes_on_piece_by_piece_to_its_end(
+    app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await finish(app.url, 20)
+    monkeypatch.setattr("fairlead.pipeline.keeper.reconcile", partial(reconcile, piece=6))
+    keeper = Keeper(SqlHistory(app.store.database), str(lake.root), app.clock)
+    assert [keeper.keep(3600.0) for _ in range(5)] == [True, True, True, False, False]
+    found = reader(app, lake)
+    assert found is not None
+    assert found.checked == found.place > START
+
+
+async def test_of_two_nodes_one_exports_at_a_time_and_the_other_takes_over(
+    app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    keep, lock = Keeper.keep, threading.Lock()
+    at_work: set[int] = set()
+    who: set[int] = set()
+    together: list[set[int]] = []
+
+    def watched(self: Keeper, check_every: float) -> bool:
+        with lock:
+            at_work.add(id(self))
+            who.add(id(self))
+            together.append(set(at_work))
+        try:
+            time.sleep(0.02)
+            return keep(self, check_every)
+        finally:
+            with lock:
+                at_work.discard(id(self))
+
+    monkeypatch.setattr(Keeper, "keep", watched)
+    other = App(app.url, lake=str(lake.root))
+    other.task(name="work")(work.function)
+    async with AsyncExitStack() as then:
+        async with running(app, intervals=OFTEN) as first:
+            await until(lambda: first.ownership.is_elected("export"))
+            second = await then.enter_async_context(running(other, intervals=OFTEN))
+            for _ in range(20):
+                work.submit()
+            await until(lambda: len(exported(lake)) == 20)
+            await asyncio.sleep(0.5)
+            assert len(who) == 1
+            assert not second.ownership.is_elected("export")
+        await until(lambda: len(who) == 2)
+        for _ in range(5):
+            work.submit()
+        await until(lambda: len(exported(lake)) == 25)
+    assert all(len(those) == 1 for those in together)
+    other.close()
+
+
+async def test_a_comparison_that_fails_does_not_stop_the_export_and_is_not_tried_each_round(
+    app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    tries: list[int] = []
+
+    def fails(*of: Any, **more: Any) -> Any:
+        tries.append(1)
+        raise CheckFailed("the lake differs")
+
+    monkeypatch.setattr("fairlead.pipeline.keeper.reconcile", fails)
+    async with running(app, intervals=Intervals(export=0.02, reconcile=3600.0)) as node:
+        for count in (3, 6):
+            for _ in range(3):
+                work.submit()
+            await settled(app, node)
+            await until(lambda count=count: len(exported(lake)) == count)
+        await until(lambda: tries)
+        await asyncio.sleep(0.3)
+    assert len(tries) == 1
+    assert "the lake differs" in caplog.text
+
+
+# how it is set --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lake_without_the_extra_is_refused_when_the_application_is_made(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
+    App(sqlite_url).close()
+    with pytest.raises(ConfigurationError, match=r"pyarrow missing: pip install 'fairlead\[pipeline\]'"):
+        App(sqlite_url, lake=str(tmp_path / "lake"))
+    monkeypatch.setenv("FAIRLEAD_LAKE", str(tmp_path / "lake"))
+    with pytest.raises(ConfigurationError, match="pyarrow missing"):
+        App(sqlite_url)
+
+
+@pytest.mark.parametrize("where", ["environment", "fairlead.toml", "code"])
+async def test_the_lake_is_set_in_code_in_the_environment_or_in_a_file(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    place = str(tmp_path / "lakes" / where)
+    monkeypatch.chdir(tmp_path)
+    if where == "environment":
+        monkeypatch.setenv("FAIRLEAD_LAKE", place)
+    elif where == "fairlead.toml":
+        Path("fairlead.toml").write_text(f'lake = "{place}"')
+    app = App(sqlite_url, lake=place) if where == "code" else App(sqlite_url)
+
+    @app.task
+    async def work() -> None: ...
+
+    work.submit()
+    async with running(app, intervals=OFTEN) as node:
+        await settled(app, node)
+        await until(lambda: len(exported(Lake(place))) == 1)
+    app.close()
+
+
+def test_a_lake_that_cannot_be_one_is_said_when_the_worker_starts(sqlite_url: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    app = App(sqlite_url, lake=str(tmp_path / "file" / "lake"))
+
+    async def start() -> None:
+        app.node()
+
+    with pytest.raises(ConfigurationError, match="give a folder"):
+        asyncio.run(start())
+    app.close()
+
+
+def test_without_a_lake_nothing_of_the_pipeline_is_loaded_and_with_one_pyarrow_only_by_a_worker(tmp_path: Path) -> None:
+    script = f"""
+import asyncio, sys
+from fairlead import App
+
+def loaded(name):
+    return any(module == name or module.startswith(name + ".") for module in sys.modules)
+
+async def start(app):
+    node = app.node()
+    return [poller.name for poller in node._pollers]
+
+plain = App("sqlite:///{tmp_path}/a.db")
+assert "export" not in asyncio.run(start(plain))
+assert not loaded("fairlead.pipeline") and not loaded("pyarrow")
+kept = App("sqlite:///{tmp_path}/a.db", lake="{tmp_path}/lake")
+assert not loaded("pyarrow")
+assert "export" in asyncio.run(start(kept))
+assert not loaded("pyspark") and not loaded("pandas")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=tmp_path)  # noqa: S603 - our own interpreter
+
+
+# doctor ---------------------------------------------------------------------------------------------------------------
+
+
+async def findings(app: App, name: str) -> list[Finding]:
+    return [found for found in await examine(app) if name in found.what]
+
+
+async def test_doctor_tells_how_far_behind_a_reader_is_and_who_keeps_history_from_being_cleaned(
+    app: App, lake: Lake
+) -> None:
+    await finish(app.url, 5)
+    history = SqlHistory(app.store.database)
+    exporter = Exporter(history, lake, app.clock)
+    exporter._register(history.database.look(history.store_id()))
+    (behind,) = await findings(app, lake.reader)
+    assert (behind.severity, behind.what) == ("ok", f"{lake.reader}: 5 finished attempts are not read yet")
+
+    exporter.round()
+    read, unchecked = await findings(app, lake.reader)
+    assert read.what.endswith("0 finished attempts are not read yet")
+    assert unchecked.severity == "problem"
+    assert "never compared" in unchecked.what
+    assert unchecked.cure == f"`fairlead pipeline reconcile`, or `fairlead pipeline status --forget '{lake.reader}'`"
+
+    reconcile(history, lake, app.clock)
+    assert len(await findings(app, lake.reader)) == 1, "all is well"
+
+    history.database.run(history.advance("my stream", "stream", START, app.clock.now() - 90_000 * MICROS))
+    late, quiet = await findings(app, "my stream")
+    assert late.what == "my stream: 5 finished attempts are not read yet"
+    assert quiet.severity == "problem"
+    assert quiet.what.startswith("my stream was not heard of for 1.0 days")
+    assert "`fairlead pipeline status --forget 'my stream'`" in (quiet.cure or "")
