@@ -201,7 +201,7 @@ def failures(attempts: pd.DataFrame) -> pd.DataFrame:
                     "error_text": alike.sort_values(["finished_at", "task_id"]).error_text.iloc[0],
                     "first_seen": alike.finished_at.min(),
                     "last_seen": last,
-                    "recovered_at": good.min() if len(good) else pd.NA,
+                    "recovered_at": good.min() if len(good) else float("nan"),
                     "storm": len(alike) >= 100 and 2 * len(alike) > len(all_runs),
                 }
             )
