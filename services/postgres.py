@@ -29,7 +29,8 @@ _SETTINGS = {
 """What differs from PostgreSQL's own defaults; fsync stays on, for durability is what is tested and measured."""
 
 _OLDEST = 15
-_START_SECONDS = 60
+_START_SECONDS = 300
+"""After a crash it looks at each file of each database first, and there may be hundreds of databases."""
 _STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 
