@@ -45,7 +45,7 @@ def spark(iceberg_jar: Path | Exception, tmp_path_factory: pytest.TempPathFactor
     """See `fairlead.pipeline.session`. A jar cannot be added later: the catalog is there for all tests, or for none."""
     settings = {"spark.sql.shuffle.partitions": "2"}
     if isinstance(iceberg_jar, Path):
-        settings |= iceberg.settings(iceberg_jar, "lake", tmp_path_factory.mktemp("warehouse"))
+        settings |= iceberg.settings(iceberg_jar, "lake", tmp_path_factory.mktemp("iceberg") / "warehouse")
     spark = session("local[2]", "fairlead tests", settings)
     yield spark
     spark.stop()

@@ -160,7 +160,7 @@ def _require(spark: SparkSession, catalog: str) -> None:
     if _EXTENSIONS not in (spark.conf.get("spark.sql.extensions", None) or ""):
         raise ConfigurationError(f"catalog {name!r} needs spark.sql.extensions={_EXTENSIONS}; {help}")
     try:
-        spark.sql(f"SHOW NAMESPACES IN {name}")
+        spark.catalog.databaseExists(catalog)
     except Exception as error:
         raise ConfigurationError(f"catalog {name!r} cannot be opened: {_first_line(error)}; {help}") from error
 
