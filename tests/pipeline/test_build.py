@@ -25,6 +25,7 @@ from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.gold.slo import SLO
 from fairlead.pipeline.jobs.build import Job, build
 from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.jobs.compact import compact
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.schema import Table
@@ -71,8 +72,9 @@ def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]
         if rng.random() < 0.05:
             turn = rng.randrange(turn, 4)  # exported late
         common = {"task_id": f"task-{n}", "submitted_at": when, "fairness_key": key, "queue": rng.choice("qqr")}
-        outcome = rng.choice(["done", "done", "done", "retried", "failed"])
-        made[turn][0].append(attempt(**common, started_at=when + wait, finished_at=when + wait + run, outcome=outcome))
+        outcome = rng.choice(["done", "done", "done", "retried", "failed", "cancelled"])
+        start = when + wait if outcome != "cancelled" else None  # before any node took it
+        made[turn][0].append(attempt(**common, started_at=start, finished_at=when + wait + run, outcome=outcome))
         if outcome == "retried":
             again = when + wait + run + 30
             made[3][0].append(attempt(**common, attempt=2, ready_at=again, started_at=again + 5, finished_at=again + 9))
@@ -144,6 +146,8 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
     build(anew, SETTINGS, full=True)
     assert_same_tables(job.lake, anew.lake)
     assert all(found.holds for found in check(job).checks)
+    compacted = compact(job.lake, At(200), everything=True)
+    assert compacted.rows_out > 240
     assert build(job, SETTINGS).state == "nothing to do"
 
 

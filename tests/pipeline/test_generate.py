@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from fairlead.clock import to_micros
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.export import fingerprint
 from fairlead.pipeline.generate import Truth, arrivals, attempts, write_lake
+from fairlead.pipeline.history_rows import fingerprint
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable

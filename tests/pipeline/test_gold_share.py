@@ -23,10 +23,23 @@ from tests.pipeline.silver_rows import IDLE, SECOND, served, waited
 Row = dict[str, Any]
 
 
-def shares(spark: SparkSession, service: Sequence[Row], backlog: Sequence[Row], window_s: int = 60) -> list[Row]:
-    """By window, queue and key."""
-    made = tenant_share(frame(spark, SERVICE, service), frame(spark, BACKLOG, backlog), window_s)
-    return sorted(records(made), key=lambda row: (row["window_start"], row["queue"], row["fairness_key"]))
+def shares(
+    spark: SparkSession,
+    service: Sequence[Row],
+    backlog: Sequence[Row],
+    window_s: int = 60,
+    pickups: Mapping[str, int] | None = None,
+) -> list[Row]:
+    """Those of one window size, by window, queue and key; `pickups`: median of T0's day by queue, in microseconds."""
+    midnight = int(T0.replace(hour=0).timestamp())
+    medians = [(midnight, queue, pickup_us) for queue, pickup_us in (pickups or {}).items()]
+    made = tenant_share(
+        frame(spark, SERVICE, service),
+        frame(spark, BACKLOG, backlog),
+        spark.createDataFrame(medians, "day bigint, queue string, pickup_p50_us bigint"),
+    )
+    rows = [row for row in records(made) if row["window_s"] == window_s]
+    return sorted(rows, key=lambda row: (row["window_start"], row["queue"], row["fairness_key"]))
 
 
 def column(rows: Sequence[Row], name: str) -> list[Any]:
@@ -34,9 +47,10 @@ def column(rows: Sequence[Row], name: str) -> list[Any]:
 
 
 def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
-    made = tenant_share(frame(spark, SERVICE, [served(0, "a", 1)]), frame(spark, BACKLOG, [waited(0, "a")]), 3600)
+    medians = spark.createDataFrame([], "day bigint, queue string, pickup_p50_us bigint")
+    made = tenant_share(frame(spark, SERVICE, [served(0, "a", 1)]), frame(spark, BACKLOG, [waited(0, "a")]), medians)
     assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in TENANT_SHARE.spark()]
-    assert column(records(made), "window_s") == [3600]
+    assert sorted(column(records(made), "window_s")) == [60, 3600, 86_400]
 
 
 def test_what_a_key_does_not_use_is_split_by_weight_among_those_that_want_more(spark: SparkSession) -> None:
@@ -106,6 +120,83 @@ def test_lag_starts_anew_at_midnight(spark: SparkSession) -> None:
 def test_the_part_of_a_window_with_backlog_is_of_the_whole_window(spark: SparkSession) -> None:
     rows = shares(spark, [], [waited(0, "a"), waited(1, "a", backlogged_us=30 * SECOND)], 3600)
     assert column(rows, "backlogged_fraction") == pytest.approx([90 / 3600])
+
+
+def test_a_key_waited_all_through_an_hour_only_if_it_did_so_in_each_of_its_minutes(spark: SparkSession) -> None:
+    backlog = (
+        [waited(minute, "a") for minute in range(60)]
+        # On the grid of seconds the least depth can be 0 although there was always something.
+        + [waited(minute, "b", depth_min=0) for minute in range(60)]
+        + [waited(minute, "c") for minute in range(59)]
+        + [
+            waited(minute, "d", **({"depth_min": 0, "backlogged_us": 59 * SECOND} if minute == 7 else {}))
+            for minute in range(60)
+        ]
+    )
+    assert column(shares(spark, [], backlog, 3600), "throughout") == [True, True, False, False]
+    assert column(shares(spark, [], backlog, 86_400), "throughout") == [False] * 4
+    minutes = [row["throughout"] for row in shares(spark, [], backlog) if row["fairness_key"] == "d"]
+    assert minutes == [minute != 7 for minute in range(60)]
+
+
+def test_the_longest_run_is_that_of_the_keys_day(spark: SparkSession) -> None:
+    tomorrow = 24 * 60
+    service = [
+        served(5, "a", 60, longest_run_us=600 * SECOND, name="slow"),
+        served(5, "a", 1, name="quick"),
+        served(90, "a", 2),
+        served(90, "b", 3),
+        served(tomorrow, "a", 4),
+    ]
+    rows = shares(spark, service, [], 3600)
+    assert [row["longest_run_us"] // SECOND for row in rows] == [600, 600, 3, 4]
+
+
+def test_what_nodes_took_is_added_up(spark: SparkSession) -> None:
+    backlog = [waited(minute, "a", grabbed=minute) for minute in (1, 2, 61)]
+    assert column(shares(spark, [], backlog, 3600), "grabbed") == [3, 61]
+
+
+def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(spark: SparkSession) -> None:
+    idle = {"depth_min": 0, "backlogged_us": 30 * SECOND}
+    grabs = {
+        "absent between": {0: 0, 1: 0, 3: 0},
+        "idle between": {0: 0, 1: 0, 2: None, 3: 0},
+        "served": {0: 0, 1: 0, 2: 1, 3: 0},
+        "starved": {0: 0, 1: 0, 2: 0, 3: 1},
+    }
+    backlog = [
+        waited(minute, key, queue=queue, **(idle if grabbed is None else {"grabbed": grabbed}))
+        for queue in ("slow", "quick")
+        for key, minutes in grabs.items()
+        for minute, grabbed in minutes.items()
+    ]
+    # Being served does not end a wait that nobody grabbed.
+    service = [served(minute, "starved", 1, queue=queue) for queue in ("slow", "quick") for minute in range(4)]
+
+    def starving(queue: str, window_s: int) -> list[tuple[int, str]]:
+        rows = shares(spark, service, backlog, window_s, {"slow": 18 * SECOND, "other": 1})
+        return [
+            (row["window_start"].minute, row["fairness_key"])
+            for row in rows
+            if row["starved"] and row["queue"] == queue
+        ]
+
+    # 10 x 18 s are three minutes; a queue without a median is held to one.
+    assert starving("slow", 60) == [(2, "starved")]
+    assert starving("quick", 60) == [
+        *((minute, key) for minute in (0, 1) for key in grabs),
+        (2, "starved"),
+        *((3, key) for key in grabs if key != "starved"),
+    ]
+    assert starving("slow", 3600) == [(0, "starved")]
+    assert starving("quick", 3600) == [(0, key) for key in grabs]
+
+
+def test_a_wait_over_midnight_is_counted_from_there(spark: SparkSession) -> None:
+    last = int((T0.replace(hour=0) + timedelta(days=1) - T0).total_seconds()) // 60 - 1
+    rows = shares(spark, [], [waited(minute, "a") for minute in range(last - 1, last + 2)], 60, {"q": 12 * SECOND})
+    assert column(rows, "starved") == [False, True, True]  # tomorrow's median is not known, so a minute is enough
 
 
 def test_weights_a_billion_times_apart_neither_overflow_nor_lose_the_light_key(spark: SparkSession) -> None:

@@ -69,15 +69,18 @@ def ingest(
     Workers of an App with lake= do this by themselves. Example: fairlead pipeline ingest --url sqlite:///tasks.db --lake lake
     """
     with _failures():
+        from fairlead.pipeline.jobs.ingest import ingest as run_ingest
+
         pause = duration(every)
-        exporter = _exporter(url, _lake(lake))
+        place = _lake(lake)
+        exporter = _exporter(url, place)
         if dry_run:
             behind = exporter.behind()
             _say(json, {"unexported": behind}, f"{behind:,} attempts are not exported yet")
             return
         while True:
             with _watching("exporting") as tell:
-                done = exporter.round(lambda rows: tell("attempts", rows))
+                done = run_ingest(exporter, place, SYSTEM_CLOCK, tell)
             _say(json, done, f"{done.attempts:,} attempts and {done.events:,} events in {done.seconds:,.1f} s")
             if pause is None:
                 return
@@ -129,16 +132,22 @@ def report(
     since: _Since = None,
     until: _Until = None,
     hash_keys: Annotated[bool, typer.Option("--hash-keys", help="Show digests instead of fairness keys.")] = False,
+    url: Annotated[
+        str | None, typer.Option(help="Where tasks live: the page then says how many attempts are not exported yet.")
+    ] = None,
     json: _Json = False,
 ) -> None:
     """One HTML page, whole in itself: who got what, who waited, what failed, what it cost, and how fresh all that is.
 
     Example: fairlead pipeline report --lake lake --out report.html --since 2026-11-01
     """
-    with _failures(), _job(_lake(lake), master, conf, catalog) as job, _watching("reporting") as tell:
-        from fairlead.pipeline.jobs.report import report as run_report
+    with _failures():
+        place = _lake(lake)
+        unexported = None if url is None else _exporter(url, place).behind()
+        with _job(place, master, conf, catalog) as job, _watching("reporting") as tell:
+            from fairlead.pipeline.jobs.report import report as run_report
 
-        run = run_report(job, out, _instant(since), _instant(until), hash_keys, tell)
+            run = run_report(job, out, _instant(since), _instant(until), hash_keys, tell, unexported=unexported)
     _tell(run, json, f"{out}: {out.stat().st_size / 1024:,.0f} KiB")
 
 
@@ -400,5 +409,7 @@ def _tell(run: Run, json: bool, text: str | None = None) -> None:
     print(text or f"{run.job}: {run.state}, {run.rows_in:,} rows in, {run.rows_out:,} out, in {run.seconds:,.1f} s")
     for found in run.checks:
         print(f"  {'ok  ' if found.holds else 'FAIL'} {found.name}: {found.found:,.0f}")
+    for note in run.notes:
+        print(f"  {note}")
     if run.quarantined:
         print(f"  {run.quarantined:,} rows do not make sense and are in bronze.quarantine")

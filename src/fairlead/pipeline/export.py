@@ -21,7 +21,6 @@ from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
-from fairlead.pipeline.history_rows import fingerprint as fingerprint
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable

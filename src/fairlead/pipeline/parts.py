@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from fairlead.clock import MICROS
 from fairlead.pipeline.lake.manifest import Part
@@ -56,9 +57,21 @@ def runs_of(hours: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
         yield since, until
 
 
-def changed(now: Mapping[str, Part], before: Mapping[str, list[str]]) -> set[str]:
-    """Partitions whose files are others than `before` (by partition), or that are gone."""
-    return {name for name, part in now.items() if part.files != before.get(name)} | (before.keys() - now.keys())
+class Seen(NamedTuple):
+    """A partition as somebody has seen it. Which files its rows lie in does not matter: `compact` changes only that."""
+
+    rows: int
+    changed_at: int
+
+
+def seen(parts: Mapping[str, Part]) -> dict[str, Seen]:
+    """The partitions as they are."""
+    return {name: Seen(part.rows, part.changed_at) for name, part in parts.items()}
+
+
+def changed(now: Mapping[str, Part], before: Mapping[str, Seen]) -> set[str]:
+    """Partitions whose rows are others than `before`, or that are gone."""
+    return {name for name, part in seen(now).items() if part != before.get(name)} | (before.keys() - now.keys())
 
 
 def holding(parts: Mapping[str, Part], first_instants: Collection[str], hours: Collection[str]) -> set[str]:

@@ -32,7 +32,12 @@ class _Rule(NamedTuple):
 
 def sound(attempts: DataFrame) -> DataFrame:
     """Those rows of bronze.attempts that make sense, unchanged."""
-    return attempts.where(_first_broken("reason").isNull())
+    return attempts.where(is_sound())
+
+
+def is_sound() -> Column:
+    """Whether a row of bronze.attempts makes sense."""
+    return _first_broken("reason").isNull()
 
 
 def quarantined(attempts: DataFrame) -> DataFrame:

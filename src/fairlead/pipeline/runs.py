@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ RUNS = Table(
     by="date",
     columns=(
         Column("run_id", "string", "random"),
-        Column("job", "string", "ingest, build, report, compact, reconcile, check or submit"),
+        Column("job", "string", "ingest, build, report, compact, reconcile or check"),
         Column("started_at", "timestamp", "when it began"),
         Column("seconds", "double", "how long it took"),
         Column("state", "string", "done, failed or nothing to do"),
@@ -39,6 +39,12 @@ RUNS = Table(
         WRITTEN_UNDER,
     ),
 )
+
+
+NOTHING_TO_DO = "nothing to do"
+
+Tell = Callable[[str, int], None]
+"""Hears of each table that is done, or of part of one, with its rows."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -69,11 +75,13 @@ class Run:
     tables: dict[str, int] = field(default_factory=dict)
     """Rows written by table."""
     seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    """What whoever asked for it should know beside the numbers; not kept."""
 
 
 @contextmanager
-def recorded(lake: Lake, clock: Clock, job: str, params: dict[str, Any]) -> Iterator[Run]:
-    """Keep a row of what happens inside, also when it fails."""
+def recorded(lake: Lake, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True) -> Iterator[Run]:
+    """Keep a row of what happens inside, also when it fails; one that had nothing to do, only with `keep_idle`."""
     run = Run(job, params)
     started_at, started, error = clock.now(), time.monotonic(), None
     try:
@@ -86,7 +94,8 @@ def recorded(lake: Lake, clock: Clock, job: str, params: dict[str, Any]) -> Iter
         raise
     finally:
         run.seconds = round(time.monotonic() - started, 3)
-        _keep(lake, clock, run, started_at, error)
+        if keep_idle or run.state != NOTHING_TO_DO:
+            _keep(lake, clock, run, started_at, error)
 
 
 def last_runs(lake: Lake) -> dict[str, dict[str, Any]]:

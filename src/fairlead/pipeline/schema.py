@@ -31,6 +31,8 @@ class Table(NamedTuple):
     columns: tuple[Column, ...]
     by: str = "hour"
     """Partitioned by "hour" or by "date" of `instant`, UTC."""
+    together: bool = False
+    """Whether the function that makes it brings the rows of a partition together: writing need not move them once more."""
 
     @property
     def column_names(self) -> list[str]:

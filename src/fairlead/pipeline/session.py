@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+_JAVA = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
+"""A batch job wants throughput, not short pauses; and Java would interpret methods of more than 8,000 bytes for ever, such
+as a query over all columns makes."""
+
+_ON_ONE_MACHINE = {
+    # A driver with its executors on this machine listens to nobody else.
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # Put together to parts of like size, as Spark does, three of them would keep one of two cores waiting.
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+}
 
 
 def session(
@@ -45,14 +55,18 @@ def session(
         "spark.sql.sources.partitionOverwriteMode": "dynamic",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.parquet.compression.codec": "zstd",
+        # A build has more than the default 100 pieces of generated code: the next one would compile them all again.
+        "spark.sql.codegen.cache.maxEntries": "2000",
+        # Files of a task's partitions are written side by side, without sorting its rows by partition first.
+        "spark.sql.maxConcurrentOutputFileWriters": "64",
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOGGING}",
-        # A driver with its executors on this machine listens to nobody else.
-        **(_LOOPBACK if (master or "local").startswith("local") else {}),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOGGING} {_JAVA}",
+        "spark.executor.extraJavaOptions": _JAVA,
+        **(_ON_ONE_MACHINE if (master or "local").startswith("local") else {}),
         **(settings or {}),
     }.items():
         builder = builder.config(key, value)

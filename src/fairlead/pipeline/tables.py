@@ -85,14 +85,15 @@ class ParquetTables:
         replaced = now_there.keys() if parts is None else set(parts)
         here = self._tables[table.name]
         generation = f"{self.manifest(table).number + 1}-{uuid.uuid4().hex[:8]}"
-        placed = rows.select(*table.column_names).withColumn(_DATE, F.date_format(table.instant, "yyyy-MM-dd"))
+        placed = rows.select(*table.column_names).withColumn(_DATE, F.to_date(table.instant))
         keys = [_DATE]
         if table.by == "hour":
-            placed = placed.withColumn(_HOUR, F.date_format(table.instant, "HH"))
+            placed = placed.withColumn(_HOUR, F.lpad(F.hour(table.instant).cast("string"), 2, "0"))
             keys.append(_HOUR)
+        if not table.together:
+            placed = placed.repartition(*keys)
         (
-            placed.repartition(*keys)
-            .withColumn(_GENERATION, F.lit(generation))
+            placed.withColumn(_GENERATION, F.lit(generation))
             .write.partitionBy(*keys, _GENERATION)
             .mode("append")
             .parquet(str(here.folder))

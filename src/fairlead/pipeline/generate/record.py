@@ -6,10 +6,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.export import fingerprint
 from fairlead.pipeline.generate.chance import Chance
 from fairlead.pipeline.generate.runs import TASK, of_work
 from fairlead.pipeline.generate.truth import Truth
+from fairlead.pipeline.history_rows import fingerprint
 from fairlead.pipeline.schema import SCHEMA_VERSION
 
 NODES = 4

@@ -15,7 +15,12 @@ ALL = "*"
 """All queues, names or keys together."""
 
 
-def window_start(instant: Column, window_s: int) -> Column:
+def window_start(instant: Column, window_s: int | Column) -> Column:
     """The start of the window an instant lies in; windows of `window_s` seconds are counted from 1970."""
     seconds = F.unix_seconds(instant)
     return F.timestamp_seconds(seconds - F.pmod(seconds, F.lit(window_s)))
+
+
+def day_of(seconds: Column) -> Column:
+    """Where the day begins that an instant lies in; both in seconds since 1970."""
+    return seconds - F.pmod(seconds, F.lit(DAY))

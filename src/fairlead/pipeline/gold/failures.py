@@ -54,10 +54,11 @@ _WORK = ["hour", "queue", "name"]
 def failures(attempts: DataFrame) -> DataFrame:
     """FAILURES of sound rows of bronze.attempts, of whole hours."""
     runs = attempts.filter(is_run()).withColumn("hour", window_start(F.col("finished_at"), HOUR))
+    counted = runs.transform(_counted)
+    errors = counted.transform(_errors)
     return (
-        _errors(runs)
-        .transform(_with_recovery, runs)
-        .join(_all_runs(runs), on=_WORK, how="inner")
+        errors.join(F.broadcast(_recoveries(runs, errors)), on=[*_WORK, "error_fp"], how="left")
+        .join(F.broadcast(_all_runs(counted)), on=_WORK, how="inner")
         .withColumn("retry_amplification", F.col("all_n") / F.col("all_tasks"))
         .withColumn("storm", (F.col("n") >= STORM_FROM) & (2 * F.col("n") > F.col("all_n")))
         .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
@@ -65,19 +66,36 @@ def failures(attempts: DataFrame) -> DataFrame:
     )
 
 
-def _errors(runs: DataFrame) -> DataFrame:
-    outcome_fp = F.crc32(F.col("outcome"))
+def _counted(runs: DataFrame) -> DataFrame:
+    """The runs of a kind that belong to one task, added up; error_fp is null where none failed. Runs of tasks that were done
+    at the first go together, without a task: there are as many tasks as runs, and nearly all are of this kind."""
+    single = (F.col("attempt") == 1) & (F.col("next_state") == "DONE") & ~has_failed()
+    error_fp = F.when(has_failed(), F.coalesce("error_fp", F.crc32(F.col("outcome"))))
     run_us = F.coalesce(elapsed_us("started_at", "finished_at"), F.lit(0))
     example = F.struct("finished_at", "task_id", F.coalesce("error_type", "outcome").alias("type"), "error_text")
+    return runs.groupBy(
+        *_WORK,
+        error_fp.alias("error_fp"),
+        F.when(~single, F.col("task_id")).alias("task_id"),
+        F.when(~single, F.col("store_id")).alias("store_id"),
+    ).agg(
+        F.count(F.lit(1)).alias("n"),
+        F.sum(F.when(has_failed(), run_us)).alias("wasted_us"),
+        F.min(F.when(has_failed(), example)).alias("earliest"),
+        F.max(F.when(has_failed(), F.col("finished_at"))).alias("last_seen"),
+    )
+
+
+def _errors(counted: DataFrame) -> DataFrame:
     return (
-        runs.filter(has_failed())
-        .groupBy(*_WORK, F.coalesce("error_fp", outcome_fp).alias("error_fp"))
+        counted.filter(F.col("error_fp").isNotNull())
+        .groupBy(*_WORK, "error_fp")
         .agg(
-            F.count("task_id").alias("n"),
-            F.count_distinct("store_id", "task_id").alias("tasks"),
-            F.sum(run_us).alias("wasted_us"),
-            F.min(example).alias("earliest"),
-            F.max("finished_at").alias("last_seen"),
+            F.sum("n").alias("n"),
+            F.count(F.lit(1)).alias("tasks"),
+            F.sum("wasted_us").alias("wasted_us"),
+            F.min("earliest").alias("earliest"),
+            F.max("last_seen").alias("last_seen"),
         )
         .withColumn("error_type", F.col("earliest.type"))
         .withColumn("error_text", F.col("earliest.error_text"))
@@ -86,20 +104,30 @@ def _errors(runs: DataFrame) -> DataFrame:
     )
 
 
-def _with_recovery(errors: DataFrame, runs: DataFrame) -> DataFrame:
-    good = runs.filter(F.col("outcome") == "done").select(*_WORK, F.col("finished_at").alias("good_at"))
+def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
+    """(hour, queue, name, error_fp, recovered_at) of errors after which a run succeeded."""
+    # Only what succeeded after the first kind of error was over can matter: of work that fails often, very little.
+    over = errors.groupBy(*_WORK).agg(F.min("last_seen").alias("first_over"))
+    good = (
+        runs.filter(F.col("outcome") == "done")
+        .select(*_WORK, F.col("finished_at").alias("good_at"))
+        .join(F.broadcast(over), on=_WORK, how="inner")
+        .filter(F.col("good_at") > F.col("first_over"))
+        .select(*_WORK, "good_at")
+    )
     # One sort of both, instead of a join of every error with every good run after it. Backwards, for a running minimum.
     instant = F.unix_micros(F.coalesce("good_at", "last_seen"))
     later = Window.partitionBy(*_WORK).orderBy(instant.desc()).rangeBetween(Window.unboundedPreceding, -1)
     return (
-        errors.unionByName(good, allowMissingColumns=True)
+        errors.select(*_WORK, "error_fp", "last_seen")
+        .unionByName(good, allowMissingColumns=True)
         .withColumn("recovered_at", F.min("good_at").over(later))
-        .filter(F.col("good_at").isNull())
+        .filter(F.col("good_at").isNull() & F.col("recovered_at").isNotNull())
+        .select(*_WORK, "error_fp", "recovered_at")
     )
 
 
-def _all_runs(runs: DataFrame) -> DataFrame:
-    # A task that was done at its first run has no other row: only the rest needs to be looked through for equals.
-    single = (F.col("attempt") == 1) & (F.col("next_state") == "DONE")
-    tasks = F.count_if(single) + F.count_distinct(F.when(~single, F.col("task_id")), F.col("store_id"))
-    return runs.groupBy(*_WORK).agg(F.count("task_id").alias("all_n"), tasks.alias("all_tasks"))
+def _all_runs(counted: DataFrame) -> DataFrame:
+    tasks = F.count_distinct("store_id", "task_id")  # of those that are named: a null in it is not counted
+    together = F.sum(F.when(F.col("task_id").isNull(), F.col("n")).otherwise(0))
+    return counted.groupBy(*_WORK).agg(F.sum("n").alias("all_n"), (tasks + together).alias("all_tasks"))

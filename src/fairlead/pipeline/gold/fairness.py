@@ -6,8 +6,6 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold import DAY, MINUTE, window_start
-from fairlead.pipeline.gold.starvation import starved
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
 
 FAIRNESS = Table(
@@ -57,11 +55,7 @@ FAIRNESS = Table(
             nullable=True,
         ),
         Column("grab_bound", "double", "the same bound for counts: the two largest 1 / weight, added", nullable=True),
-        Column(
-            "starved_keys",
-            "int",
-            "keys with tasks waiting and none grabbed for the longer of a minute and 10 x the queue's median pickup",
-        ),
+        Column("starved_keys", "int", "keys that starved at some minute of the window: see gold.tenant_share"),
         Column(
             "noisy_key", "string", "the key with noisy_score; null: no key had a tenth of the service", nullable=True
         ),
@@ -73,51 +67,17 @@ FAIRNESS = Table(
 NOISY_FROM = 0.1
 """Least share of the service that makes a key a noisy neighbour."""
 
-_KEY = ["window_start", "queue", "fairness_key"]
 
-
-def fairness(share: DataFrame, service: DataFrame, backlog: DataFrame, pickups: DataFrame, window_s: int) -> DataFrame:
-    """FAIRNESS in windows of `window_s` seconds, from gold.tenant_share (rows of other windows are left out),
-    silver.service and silver.backlog of the same whole days, and `pickups`: (queue, pickup_p50_us), the median pickup."""
-    return (
-        share.filter(F.col("window_s") == window_s)
-        .join(_waited(backlog, window_s), on=_KEY, how="left")
-        .join(starved(backlog, pickups, window_s), on=_KEY, how="left")
-        .withColumn("day", window_start(F.col("window_start"), DAY))
-        .join(_longest(service), on=["day", "queue", "fairness_key"], how="left")
-        .transform(_by_queue)
-        .withColumn("window_s", F.lit(window_s))
-        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
-        .select(*FAIRNESS.column_names)
-    )
-
-
-def _waited(backlog: DataFrame, window_s: int) -> DataFrame:
-    all_minute = (F.col("depth_min") > 0) | (F.col("backlogged_us") >= MINUTE * 1_000_000)
-    return (
-        backlog.groupBy(window_start(F.col("minute"), window_s).alias("window_start"), "queue", "fairness_key")
-        .agg(F.count_if(all_minute).alias("minutes"), F.sum("grabbed").alias("grabbed"))
-        .withColumn("throughout", F.col("minutes") == window_s // MINUTE)
-        .drop("minutes")
-    )
-
-
-def _longest(service: DataFrame) -> DataFrame:
-    # Of the day, not of the window: the bound holds for the longest run a key may have, also while it waits for its turn.
-    return service.groupBy(window_start(F.col("window_start"), DAY).alias("day"), "queue", "fairness_key").agg(
-        F.max("longest_run_us").alias("longest_run_us")
-    )
-
-
-def _by_queue(keys: DataFrame) -> DataFrame:
+def fairness(share: DataFrame) -> DataFrame:
+    """FAIRNESS from gold.tenant_share."""
     per_weight_us = F.col("busy_us") / F.col("weight")
-    longest_us = F.coalesce(F.col("longest_run_us"), F.lit(0)) / F.col("weight")
+    longest_us = F.col("longest_run_us") / F.col("weight")
     loud = (F.col("share") >= NOISY_FROM) & (F.col("entitled_us") > 0)
     per_entitlement = F.struct(F.try_divide(F.col("share"), F.col("entitled_us")).alias("score"), "fairness_key")
     noisiest = F.max(F.when(loud, per_entitlement))
     return (
-        keys.withColumn("got", _backlogged(F.try_divide(F.col("busy_us"), F.col("entitled_us"))))
-        .groupBy("window_start", "queue")
+        share.withColumn("got", _backlogged(F.try_divide(F.col("busy_us"), F.col("entitled_us"))))
+        .groupBy("window_start", "window_s", "queue")
         .agg(
             _jain().alias("jain"),
             F.count_if("throughout").cast("int").alias("n_keys"),
@@ -134,6 +94,8 @@ def _by_queue(keys: DataFrame) -> DataFrame:
         .withColumn("max_lag_us", F.col("most_behind.lag_us"))
         .withColumn("max_lag_key", F.col("most_behind.fairness_key"))
         .withColumn("bound_ok", F.col("sfq_gap") <= F.col("sfq_bound"))
+        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
+        .select(*FAIRNESS.column_names)
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from math import log
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold import ALL, HOUR, window_start
+from fairlead.pipeline.gold import ALL, DAY, HOUR, window_start
 from fairlead.pipeline.gold.measures import measures
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
 
@@ -86,16 +87,26 @@ def latency_hist(attempts: DataFrame) -> DataFrame:
     )
 
 
-def latency(hist: DataFrame, window_s: int) -> DataFrame:
-    """LATENCY in windows of `window_s` seconds (whole hours), from LATENCY_HIST of whole days."""
-    group = ["window_start", "queue", "name", "fairness_key", "measure"]
+def latency(hist: DataFrame, *windows: int) -> DataFrame:
+    """LATENCY in windows of so many seconds (whole hours, at most days), from LATENCY_HIST of whole days."""
+    # Moved once: windows of any size lie within a day.
+    moved = hist.withColumn("day", window_start(F.col("hour"), DAY)).repartition(*_OF_DAY)
+    return reduce(DataFrame.unionByName, [_percentiles(moved, window_s) for window_s in windows])
+
+
+_OF_DAY = ("day", "queue", "name", "fairness_key", "measure")
+
+
+def _percentiles(hist: DataFrame, window_s: int) -> DataFrame:
+    group = (*_OF_DAY, "window_start")
     in_order = Window.partitionBy(*group).orderBy("bucket")
+    to_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    all_of_it = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    counts = hist.withColumn("window_start", window_start(F.col("hour"), window_s))
+    if window_s > HOUR:
+        counts = counts.groupBy(*group, "bucket").agg(F.sum("n").alias("n"), F.max("max_us").alias("max_us"))
     return (
-        hist.withColumn("window_start", window_start(F.col("hour"), window_s))
-        .groupBy(*group, "bucket")
-        .agg(F.sum("n").alias("n"), F.max("max_us").alias("max_us"))
-        .withColumn("n_up_to", F.sum("n").over(in_order))
-        .withColumn("n_all", F.sum("n").over(Window.partitionBy(*group)))
+        counts.withColumns({"n_up_to": F.sum("n").over(to_here), "n_all": F.sum("n").over(all_of_it)})
         .withColumn("value", _value())
         .groupBy(*group)
         .agg(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold import DAY, window_start
+from fairlead.pipeline.gold import MINUTE, WINDOWS, day_of
+from fairlead.pipeline.gold.starvation import starved
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
 
 TENANT_SHARE = Table(
@@ -37,56 +39,105 @@ TENANT_SHARE = Table(
             "sum of deficit_us since the key last had no backlog, or midnight; 0 in a window without backlog",
         ),
         Column("backlogged_fraction", "double", "part of the window in which the key had tasks waiting, 0 to 1"),
+        Column("throughout", "boolean", "whether it had tasks waiting in every minute of the window, all through it"),
+        Column("grabbed", "bigint", "tasks of the key that nodes took in the window"),
+        Column("longest_run_us", "bigint", "the key's longest run of the day"),
+        Column(
+            "starved",
+            "boolean",
+            "whether at some minute tasks had waited and none was grabbed for the longer of a minute and 10 x the median "
+            "pickup that the queue had that day",
+        ),
         WRITTEN_UNDER,
     ),
 )
 
 
-def tenant_share(service: DataFrame, backlog: DataFrame, window_s: int) -> DataFrame:
-    """TENANT_SHARE in windows of `window_s` seconds, from silver.service and silver.backlog of whole days."""
+_KEY = ("day", "queue", "fairness_key")
+"""All that is summed and carried on lies within a key's day."""
+
+
+def tenant_share(service: DataFrame, backlog: DataFrame, pickups: DataFrame) -> DataFrame:
+    """TENANT_SHARE in windows of every size, from silver.service and silver.backlog of whole days and `pickups`:
+    (day, queue, pickup_p50_us), the median pickup."""
     return (
-        _served(service, window_s)
-        .unionByName(_asked(backlog, window_s))
-        .groupBy("window_start", "queue", "fairness_key")
-        .agg(
-            F.max("weight").alias("weight"),
-            *(F.sum(column).alias(column) for column in ("busy_us", "demand_us", "backlogged_us")),
-        )
+        _served(service)
+        .unionByName(_asked(backlog))
+        .repartition(*_KEY)
+        .transform(_minutes)
+        .transform(starved, pickups)
+        .transform(_windows)
         .transform(_with_entitlement)
         .withColumn("deficit_us", F.col("entitled_us") - F.col("busy_us"))
-        .transform(_with_lag, window_s)
-        .withColumn("window_s", F.lit(window_s))
-        .withColumn("backlogged_fraction", F.col("backlogged_us") / F.lit(window_s * 1_000_000))
-        .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
+        .transform(_with_lag)
+        .withColumns(
+            {
+                "window_start": F.timestamp_seconds("start"),
+                "backlogged_fraction": F.col("backlogged_us") / (F.col("window_s") * F.lit(1e6)),
+                "throughout": F.col("full_minutes") * MINUTE == F.col("window_s"),
+                WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
+            }
+        )
         .select(*TENANT_SHARE.column_names)
     )
 
 
-def _served(service: DataFrame, window_s: int) -> DataFrame:
-    none = F.lit(0).cast("bigint")
-    return service.select(
-        window_start(F.col("window_start"), window_s).alias("window_start"),
-        "queue",
-        "fairness_key",
-        "weight",
-        "busy_us",
-        none.alias("demand_us"),
-        none.alias("backlogged_us"),
+def _served(service: DataFrame) -> DataFrame:
+    return _of_minute(service, F.col("window_start"), "busy_us", "longest_run_us")
+
+
+def _asked(backlog: DataFrame) -> DataFrame:
+    # On the grid of seconds the least depth can be 0 although there was always something.
+    is_full = (F.col("depth_min") > 0) | (F.col("backlogged_us") >= MINUTE * 1_000_000)
+    rows = backlog.withColumn("full_minutes", is_full.cast("bigint"))
+    return _of_minute(
+        rows, F.col("minute"), "work_us", "arrived_us", "backlogged_us", "grabbed", "depth_min", "full_minutes"
     )
 
 
-def _asked(backlog: DataFrame, window_s: int) -> DataFrame:
-    start = window_start(F.col("minute"), window_s)
-    # Work left over from the window before counts once, at the start; later minutes only add what arrived in them.
-    carried_us = F.when(F.col("minute") == start, F.col("work_us")).otherwise(0)
-    return backlog.select(
-        start.alias("window_start"),
+_AMOUNTS = (
+    *("busy_us", "longest_run_us", "work_us", "arrived_us", "backlogged_us", "grabbed", "depth_min", "full_minutes"),
+)
+
+
+def _of_minute(rows: DataFrame, minute: Expression, *told: str) -> DataFrame:
+    """(day, queue, fairness_key, minute, weight, amounts): those that the rows tell, else 0; instants in seconds."""
+    seconds = F.unix_seconds(minute)
+    return rows.select(
+        day_of(seconds).alias("day"),
         "queue",
         "fairness_key",
+        seconds.alias("minute"),
         "weight",
-        F.lit(0).cast("bigint").alias("busy_us"),
-        (carried_us + F.col("arrived_us")).alias("demand_us"),
-        "backlogged_us",
+        *((F.col(name) if name in told else F.lit(0).cast("bigint")).alias(name) for name in _AMOUNTS),
+    )
+
+
+def _minutes(rows: DataFrame) -> DataFrame:
+    """One row for each minute of a key; work_us is what was left over when it began, arrived_us what came in it."""
+    return rows.groupBy(*_KEY, "minute").agg(
+        F.max("weight").alias("weight"),
+        *(F.sum(name).alias(name) for name in _AMOUNTS if name != "longest_run_us"),
+        F.max("longest_run_us").alias("longest_run_us"),
+    )
+
+
+def _windows(minutes: DataFrame) -> DataFrame:
+    start = F.col("minute") - F.pmod("minute", "window_s")
+    # Work left over from the window before counts once, at the start; later minutes only add what arrived in them.
+    carried_us = F.when(F.col("minute") == F.col("start"), F.col("work_us")).otherwise(0)
+    # Of the day, not of the window: the SFQ bound holds for the longest run a key may have, also while it waits.
+    longest_us = F.max("longest_run_us").over(Window.partitionBy(*_KEY))
+    return (
+        minutes.withColumn("longest_run_us", longest_us)
+        .withColumn("window_s", F.explode(F.array(*map(F.lit, WINDOWS))))
+        .withColumn("start", start)
+        .groupBy(*_KEY, "window_s", "start")
+        .agg(
+            F.sum(carried_us + F.col("arrived_us")).alias("demand_us"),
+            *(F.sum(name).alias(name) for name in ("busy_us", "backlogged_us", "grabbed", "full_minutes")),
+            *(F.max(name).alias(name) for name in ("weight", "longest_run_us", "starved")),
+        )
     )
 
 
@@ -97,14 +148,15 @@ def _with_entitlement(keys: DataFrame) -> DataFrame:
     key are full and none after it, the level is (capacity - their demand) / (weight of the others). Taken at each key in
     turn, that value rises until the key at which the water stops and falls after it: the level is the greatest of them.
     """
-    together = Window.partitionBy("window_start", "queue")
     # Largest first, so that the weights of a key and all that fill up after it are summed without cancellation.
-    thirstiest_first = together.orderBy((F.col("demand_us") / F.col("weight")).desc(), "fairness_key").rowsBetween(
-        Window.unboundedPreceding, Window.currentRow
+    thirstiest_first = Window.partitionBy("window_s", "start", "queue").orderBy(
+        (F.col("demand_us") / F.col("weight")).desc(), "fairness_key"
     )
+    together = thirstiest_first.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    from_here = thirstiest_first.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     capacity_us = F.sum("busy_us").over(together)
-    filled_us = F.sum("demand_us").over(together) - F.sum("demand_us").over(thirstiest_first)
-    weight_left = F.sum("weight").over(thirstiest_first)
+    filled_us = F.sum("demand_us").over(together) - F.sum("demand_us").over(from_here)
+    weight_left = F.sum("weight").over(from_here)
     by_weight = F.col("level") * F.col("weight")
     return (
         keys.withColumn("share", F.coalesce(F.try_divide(F.col("busy_us"), capacity_us), F.lit(0.0)))
@@ -117,16 +169,20 @@ def _with_entitlement(keys: DataFrame) -> DataFrame:
     )
 
 
-def _with_lag(keys: DataFrame, window_s: int) -> DataFrame:
-    day = window_start(F.col("window_start"), DAY)
-    in_order = Window.partitionBy("queue", "fairness_key", "day").orderBy("window_start")
-    since_idle = Window.partitionBy("queue", "fairness_key", "day", "stretch").orderBy("window_start")
-    is_next = F.unix_seconds("window_start") - F.unix_seconds(F.lag("window_start").over(in_order)) == window_s
+def _with_lag(keys: DataFrame) -> DataFrame:
+    in_order = Window.partitionBy(*_KEY, "window_s").orderBy("start")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    is_next = F.col("start") - F.lag("start").over(in_order) == F.col("window_s")
     backlogged = F.col("backlogged_us") > 0
     goes_on = is_next & backlogged & (F.lag("backlogged_us").over(in_order) > 0)
+    before = F.when(~F.col("goes_on"), F.col("deficits") - F.col("deficit_us"))
     return (
-        keys.withColumn("day", day)
-        .withColumn("begins", F.when(goes_on, 0).otherwise(1))
-        .withColumn("stretch", F.sum("begins").over(in_order))
-        .withColumn("lag_us", F.when(backlogged, F.sum("deficit_us").over(since_idle)).otherwise(0))
+        keys.withColumns(
+            {
+                "goes_on": F.coalesce(goes_on, F.lit(False)),
+                "deficits": F.sum("deficit_us").over(so_far),
+            }
+        )
+        .withColumn("before", F.last(before, ignorenulls=True).over(so_far))
+        .withColumn("lag_us", F.when(backlogged, F.col("deficits") - F.col("before")).otherwise(0))
     )

@@ -15,12 +15,12 @@ from fairlead.clock import Clock
 from fairlead.errors import NotAllowed
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.jobs import checks
-from fairlead.pipeline.jobs.layers import Build, Tell
+from fairlead.pipeline.jobs.layers import Build
 from fairlead.pipeline.jobs.plan import Plan, built, last_build, plan
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.parts import dates_of
 from fairlead.pipeline.quality import sound
-from fairlead.pipeline.runs import Run, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, Run, Tell, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tables import lake_tables
 
@@ -48,7 +48,7 @@ def build(job: Job, settings: PipelineSettings, full: bool = False, tell: Tell =
         run.spark_version = job.spark.version
         todo = what_to_build(job.lake, settings, full)
         if todo.is_empty:
-            run.state = "nothing to do"
+            run.state = NOTHING_TO_DO
             return run
         tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
         changed = todo.attempts.parts.keys() if todo.full else todo.changed_attempts

@@ -6,8 +6,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.build import Job
-from fairlead.pipeline.jobs.layers import Tell
-from fairlead.pipeline.runs import Run, recorded
+from fairlead.pipeline.runs import Run, Tell, recorded
 from fairlead.pipeline.tables import lake_tables
 
 

@@ -7,12 +7,11 @@ from functools import partial
 from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.jobs.layers import Tell
 from fairlead.pipeline.lake.compact import compact as compact_table
 from fairlead.pipeline.lake.compact import to_compact
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import GRACE
-from fairlead.pipeline.runs import Run, recorded
+from fairlead.pipeline.runs import Run, Tell, recorded
 
 
 def what_to_compact(lake: Lake, clock: Clock, everything: bool) -> dict[str, list[str]]:
@@ -32,6 +31,10 @@ def compact(lake: Lake, clock: Clock, everything: bool = False, tell: Tell = lam
             run.rows_in += done.rows
             run.rows_out += done.rows
             run.tables[table.name] = done.rows
+            if done.skipped:
+                run.notes.append(
+                    f"{table.name}: rows came meanwhile, left for the next time: {', '.join(done.skipped)}"
+                )
         for table in TABLES:
             lake.table(table).sweep(clock.now() - GRACE)
     return run

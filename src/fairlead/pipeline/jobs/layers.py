@@ -6,7 +6,7 @@ way (pipeline.md, finding 9). Nothing is shown to readers before the checks have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from fairlead.pipeline import parts as p
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.gold import WINDOWS
+from fairlead.pipeline.gold import ALL, DAY, HOUR
 from fairlead.pipeline.gold.cost import COST, cost
 from fairlead.pipeline.gold.failures import FAILURES, failures
 from fairlead.pipeline.gold.fairness import FAIRNESS, fairness
@@ -25,6 +25,7 @@ from fairlead.pipeline.gold.slo import SLO, SLO_COUNTS, Objective, slo, slo_coun
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE, tenant_share
 from fairlead.pipeline.jobs.plan import Plan
 from fairlead.pipeline.quality import quarantined, sound
+from fairlead.pipeline.runs import Tell
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.silver.backlog import BACKLOG, backlog
@@ -35,9 +36,6 @@ from fairlead.pipeline.tables import Tables
 
 SLO_DAYS_BACK = 3
 """Days of counts that the longest burn rate looks back on."""
-
-Tell = Callable[[str, int], None]
-"""Hears of each table that is done, with its rows."""
 
 
 class Build:
@@ -103,23 +101,18 @@ class Build:
     # gold -------------------------------------------------------------------------------------------------------------
 
     def _gold(self) -> None:
-        dates = self._dates(self.touched.service | self.touched.backlog)
-        served, queued = self._days(SERVICE, dates), self._days(BACKLOG, dates)
-        shares = reduce(DataFrame.unionByName, [tenant_share(served, queued, window_s) for window_s in WINDOWS])
-        self._replace(TENANT_SHARE, shares, dates)
-
         ended = self._dates(self._plan.changed_attempts)
         attempts = self._days(ATTEMPTS, ended).transform(sound)
         self._replace(LATENCY_HIST, latency_hist(attempts), ended)
+        self._replace(LATENCY, latency(self._days(LATENCY_HIST, ended), HOUR, DAY), ended)
         self._replace(FAILURES, failures(attempts), ended)
         self._replace(SLO_COUNTS, slo_counts(attempts, self._objectives()), ended)
-        hist = self._days(LATENCY_HIST, ended)
-        self._replace(LATENCY, reduce(DataFrame.unionByName, [latency(hist, s) for s in WINDOWS if s >= 3600]), ended)
 
-        shares = self._tables.read(TENANT_SHARE, dates)
-        pickups = median_pickups(self._days(LATENCY_HIST, dates))
-        fair = [fairness(shares, served, queued, pickups, window_s) for window_s in WINDOWS]
-        self._replace(FAIRNESS, reduce(DataFrame.unionByName, fair), dates)
+        dates = self._dates(self.touched.service | self.touched.backlog)
+        pickups = median_pickups(self._days(LATENCY, dates))
+        shares = tenant_share(self._days(SERVICE, dates), self._days(BACKLOG, dates), pickups)
+        self._replace(TENANT_SHARE, shares, dates)
+        self._replace(FAIRNESS, fairness(self._days(TENANT_SHARE, dates)), dates)
 
         self._slo(ended)
         self._cost(self._dates(self.touched.service))
@@ -196,12 +189,11 @@ def touched(tables: Tables, plan: Plan) -> Touched:
     return Touched(hours["tasks"], hours["service"], hours["backlog"])
 
 
-def median_pickups(hist: DataFrame) -> DataFrame:
-    """(queue, pickup_p50_us): the median pick-up delay of each queue over these days."""
+def median_pickups(latency: DataFrame) -> DataFrame:
+    """(day, queue, pickup_p50_us): the median pick-up delay of each queue on each day, that of its middle name."""
     return (
-        latency(hist.where(F.col("measure") == "pickup"), 86_400)
-        .where(F.col("fairness_key") == "*")
-        .groupBy("queue")
+        latency.where((F.col("window_s") == DAY) & (F.col("measure") == "pickup") & (F.col("fairness_key") == ALL))
+        .groupBy(F.unix_seconds("window_start").alias("day"), "queue")
         .agg(F.expr("cast(percentile_approx(p50, 0.5) as bigint)").alias("pickup_p50_us"))
     )
 

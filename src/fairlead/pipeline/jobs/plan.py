@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from fairlead.pipeline.lake import durable
-from fairlead.pipeline.lake.manifest import Manifest, Part
-from fairlead.pipeline.parts import changed
+from fairlead.pipeline.lake.manifest import Manifest
+from fairlead.pipeline.parts import Seen, changed, seen
 
-EDITION = 1
+EDITION = 2
 """Raised when the same attempts make other tables than before: everything is then built anew."""
 
 _FILE = "_build.json"
@@ -23,9 +22,9 @@ class Built(msgspec.Struct, frozen=True):
     edition: int = 0
     settings: str = ""
     """A digest: other objectives or prices make other tables."""
-    attempts: dict[str, list[str]] = {}
-    """Files of bronze.attempts by partition."""
-    events: dict[str, list[str]] = {}
+    attempts: dict[str, Seen] = {}
+    """The partitions of bronze.attempts."""
+    events: dict[str, Seen] = {}
     until: int = 0
     """Microseconds: up to there the store's history was exported."""
 
@@ -73,9 +72,5 @@ def last_build(root: Path) -> Built:
 
 def built(root: Path, plan: Plan, settings: str) -> None:
     """Note that the plan was carried out."""
-    record = Built(EDITION, settings, _files(plan.attempts.parts), _files(plan.events.parts), plan.until)
+    record = Built(EDITION, settings, seen(plan.attempts.parts), seen(plan.events.parts), plan.until)
     durable.write(root / _FILE, lambda aside: aside.write_bytes(msgspec.json.encode(record)))
-
-
-def _files(parts: Mapping[str, Part]) -> dict[str, list[str]]:
-    return {name: part.files for name, part in parts.items()}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from fairlead.clock import Clock
-from fairlead.pipeline.jobs.layers import Tell
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile as compare
-from fairlead.pipeline.runs import Check, Run, recorded
+from fairlead.pipeline.runs import Check, Run, Tell, recorded
 from fairlead.ports.history import HistoryStore
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.jobs.build import Job
-from fairlead.pipeline.jobs.layers import Tell
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.report.data import TOP, gather
 from fairlead.pipeline.report.page import render
-from fairlead.pipeline.runs import Run, recorded
+from fairlead.pipeline.runs import Run, Tell, recorded
 from fairlead.pipeline.tables import lake_tables
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fairlead.pipeline.bulk.job import Totals
-    from fairlead.pipeline.jobs.layers import Tell
+    from fairlead.pipeline.runs import Tell
 
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 

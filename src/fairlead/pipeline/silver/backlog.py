@@ -21,6 +21,7 @@ BACKLOG = Table(
     "what a key had waiting in a minute, on a grid of seconds; no row: nothing waited, arrived or was left to do",
     key=("minute", "queue", "fairness_key"),
     instant="minute",
+    together=True,
     columns=(
         Column("minute", "timestamp", "its first instant"),
         Column("queue", "string", "of the tasks"),
@@ -49,8 +50,8 @@ def backlog(attempts: DataFrame, waiting: DataFrame, since: datetime, until: dat
         attempts.transform(stays.of_attempts)
         .unionByName(waiting.transform(stays.of_waiting, end))
         .transform(stays.by_hour, first, end)
-        # Moved once, while there is one row for a stay: all that follows is done within a key's hour.
-        .repartition(*IN_HOUR)
+        # Moved once, while there is one row for a stay: all that follows is done within an hour.
+        .repartition("hour")
         .transform(stays.changes)
         .transform(_minutes)
         .transform(_running_totals)

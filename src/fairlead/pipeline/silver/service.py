@@ -9,12 +9,14 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 
 WINDOW_S = 60
 _WINDOW_US = WINDOW_S * 1_000_000
+_HOUR_US = 60 * _WINDOW_US
 
 SERVICE = Table(
     "silver.service",
     "worker time that a key's tasks of one name took in one minute; the sum of busy_us is that of all runs, exactly",
     key=("window_start", "window_s", "queue", "fairness_key", "name"),
     instant="window_start",
+    together=True,
     columns=(
         Column("window_start", "timestamp", "the minute's first instant"),
         Column("window_s", "int", "length of the window in seconds: 60"),
@@ -41,7 +43,9 @@ def service(attempts: DataFrame) -> DataFrame:
     return (
         attempts.where(F.col("started_at").isNotNull())
         .transform(_pieces)
-        .groupBy("window", "queue", "fairness_key", "name")
+        .withColumn("hour", window - window % _HOUR_US)
+        .repartition("hour")
+        .groupBy("hour", "window", "queue", "fairness_key", "name")
         .agg(
             F.max("weight").alias("weight"),
             F.sum(busy).alias("busy_us"),

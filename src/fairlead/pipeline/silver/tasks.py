@@ -15,6 +15,7 @@ TASKS = Table(
     "one row a task, as far as its history is known",
     key=("store_id", "task_id"),
     instant="submitted_at",
+    together=True,
     columns=(
         Column("store_id", "string", "which store it comes from"),
         Column("task_id", "string", "UUIDv7 of the task"),
@@ -60,8 +61,10 @@ def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
         attempts.transform(_attempted)
         .unionByName(events.transform(_submitted))
         # Most tasks have one attempt: adding up before they are moved would sort all rows once more, for nothing.
-        .repartition(*TASKS.key)
-        .groupBy(*TASKS.key)
+        .withColumn("hour", F.date_trunc("hour", "submitted_at"))
+        .repartition("hour")
+        # The id first: its beginning tells rows apart, so that they are sorted by numbers instead of by texts.
+        .groupBy("task_id", "store_id", "hour")
         .agg(
             F.max_by(F.struct(*_CONSTANT, "ordering_key", "next_state", "due_at"), "version").alias("latest"),
             F.min("ready_at").alias("first_ready_at"),
