@@ -624,7 +624,10 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -
     assert wake is not None and len(wake.ready) == 1
     assert await store.release_stuck(two.id, two.version, State.ERROR, NOW + 12 * SECOND, AWKWARD) is not None
     assert shown(store, one.id).state is State.SUBMITTED
-    assert (shown(store, two.id).state, shown(store, two.id).error_text) == (State.ERROR, AWKWARD)
+    ended = shown(store, two.id)
+    assert (ended.state, ended.error_text) == (State.ERROR, AWKWARD)
+    # Its wait and its run are told by the attempt: whoever cancels it later must not tell them once more.
+    assert (ended.ready_at, ended.grabbed_at) == (None, None)
     assert [attempt.outcome for attempt in history(store, one.id) + history(store, two.id)] == ["lost", "lost"]
     assert await store.stuck(NOW + 99 * SECOND, 10) == []
 

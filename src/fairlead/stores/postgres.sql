@@ -222,7 +222,8 @@ RETURNING queue, partition, priority, ready_seq
 -- name: error_task
 -- $5: [name, ...] of tasks that do not hold the others of their ordering key then
 UPDATE fairlead_tasks
-   SET state = 'ERROR', version = version + 1, ready_seq = NULL, wake_at = NULL, node = NULL, stuck_at = NULL,
+   SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, wake_at = NULL, grabbed_at = NULL,
+       node = NULL, stuck_at = NULL,
        error_type = $3::text, error_text = $4::text, order_at = CASE WHEN name IN (SELECT json_array_elements_text($5::json)) THEN NULL ELSE order_at END
  WHERE id = $1::text::uuid AND version = $2
 RETURNING id::text

@@ -186,7 +186,8 @@ RETURNING queue, partition, priority, ready_seq
 -- name: error_task
 -- ?5: [name, ...] of tasks that do not hold the others of their ordering key then
 UPDATE fairlead_tasks
-   SET state = 'ERROR', version = version + 1, ready_seq = NULL, node = NULL, stuck_at = NULL, error_type = ?3, error_text = ?4,
+   SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, grabbed_at = NULL,
+       node = NULL, stuck_at = NULL, error_type = ?3, error_text = ?4,
        order_at = CASE WHEN name IN (SELECT value FROM json_each(?5)) THEN NULL ELSE order_at END
  WHERE id = ?1 AND version = ?2
 RETURNING id
