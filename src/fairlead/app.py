@@ -54,7 +54,8 @@ class App:
 
     `url`: where tasks live, `sqlite:///tasks.db` or `postgresql://...`; else $FAIRLEAD_URL, [tool.fairlead] or fairlead.toml.
     `channel`, `coordinator`, `backlog`: URLs too; the database itself by default.
-    `lake`: a folder, or $FAIRLEAD_LAKE, or a file as above: workers then move the history of attempts there, as Parquet.
+    `lake`: a folder, or $FAIRLEAD_LAKE, or a file as above: workers then move the history of attempts there, as Parquet;
+    "" for none, whatever is configured.
     """
 
     def __init__(

@@ -38,7 +38,10 @@ class Settings:
 
 
 def lake_of(given: str | None = None, folder: Path | None = None) -> str | None:
-    """Where the lake is, if there is one; `given` counts first. Raises ConfigurationError for a file that cannot be read."""
+    """Where the lake is, if there is one; `given` counts first, and "" says none. Raises ConfigurationError for a file that
+    cannot be read."""
+    if given == "":
+        return None
     return _found(folder, {"lake": given})["lake"]
 
 

@@ -106,7 +106,7 @@ class DemoSettings:
 
 def demo_app(url: str | None = None) -> App:
     """The application of the demo; its workers load it as `fairlead.demo:app`."""
-    app = App(url, name="demo")
+    app = App(url, name="demo", lake="")
     retry = Exponential(max_attempts=_MAX_ATTEMPTS, first=0.2)
 
     @app.task(queue="mail", retry=retry)

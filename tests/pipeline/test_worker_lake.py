@@ -196,6 +196,7 @@ def test_a_lake_without_the_extra_is_refused_when_the_application_is_made(
     monkeypatch.setenv("FAIRLEAD_LAKE", str(tmp_path / "lake"))
     with pytest.raises(ConfigurationError, match="pyarrow missing"):
         App(sqlite_url)
+    App(sqlite_url, lake="").close()  # none, whatever the environment says: demo and replay keep out of it
 
 
 @pytest.mark.parametrize("where", ["environment", "fairlead.toml", "code"])

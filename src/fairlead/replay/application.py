@@ -25,7 +25,7 @@ def application(
     url: str | None = None, folder: Path | None = None, order: str | None = None
 ) -> tuple[App, Task[..., Any]]:
     """The application on this URL ($FAIRLEAD_URL by default), and its task. Runs are noted in `folder`."""
-    app = App(url, name="replay")
+    app = App(url, name="replay", lake="")
     app.queue(QUEUE, order=order or os.environ.get(ORDER, "fair"))
     notes: list[int] = []
 
