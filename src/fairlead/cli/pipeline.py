@@ -300,7 +300,7 @@ def tables(json: _Json = False) -> None:
         from fairlead.pipeline.dictionary import TABLES, as_markdown
 
         if json:
-            as_json([msgspec.to_builtins(table) for table in TABLES])
+            as_json([table._asdict() | {"columns": [c._asdict() for c in table.columns]} for table in TABLES])
         else:
             print(as_markdown())
 

@@ -47,7 +47,7 @@ class Piece(NamedTuple):
     last: int
 
 
-class Totals(NamedTuple):
+class Totals(msgspec.Struct, frozen=True):
     """What became of the rows of a submission. inserted + duplicate = staged."""
 
     submission_id: str

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from fairlead.pipeline.sorting import SORTER
+
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 """Seconds."""
 
 WINDOWS = (MINUTE, HOUR, DAY)
 """Window sizes. A day is a whole number of each, so that a window never reaches over midnight (UTC)."""
+
+KEYS_DAY = (SORTER, "day", "queue", "fairness_key")
+"""A key's day, `day` in seconds since 1970: what is carried from window to window stays in it."""
 
 ALL = "*"
 """All queues, names or keys together."""

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from fairlead.pipeline.gold import ALL, DAY, HOUR, window_start
 from fairlead.pipeline.gold.measures import measures
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.sorting import SORTER, sorter
 
 GROWTH = 1.02
 """Each bucket ends at this multiple of the one before: its middle is within (1.02 - 1) / (1.02 + 1) < 1 % of all in it."""
@@ -99,14 +100,15 @@ _OF_DAY = ("day", "queue", "name", "fairness_key", "measure")
 
 def _percentiles(hist: DataFrame, window_s: int) -> DataFrame:
     group = (*_OF_DAY, "window_start")
-    in_order = Window.partitionBy(*group).orderBy("bucket")
+    in_order = Window.partitionBy(SORTER, *group).orderBy("bucket")
     to_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     all_of_it = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     counts = hist.withColumn("window_start", window_start(F.col("hour"), window_s))
     if window_s > HOUR:
         counts = counts.groupBy(*group, "bucket").agg(F.sum("n").alias("n"), F.max("max_us").alias("max_us"))
     return (
-        counts.withColumns({"n_up_to": F.sum("n").over(to_here), "n_all": F.sum("n").over(all_of_it)})
+        counts.withColumn(SORTER, sorter(*group))
+        .withColumns({"n_up_to": F.sum("n").over(to_here), "n_all": F.sum("n").over(all_of_it)})
         .withColumn("value", _value())
         .groupBy(*group)
         .agg(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold import MINUTE
+from fairlead.pipeline.gold import KEYS_DAY, MINUTE
 
 LONGER_THAN_USUAL = 10
 """Times the median pickup of the queue."""
@@ -15,10 +15,10 @@ def starved(minutes: DataFrame, pickups: DataFrame) -> DataFrame:
     """Adds `starved` to a key's minutes: whether it had tasks waiting all through the last of them (depth_min) and none
     grabbed, for a minute and for ten times the median pickup; counted from midnight on.
 
-    `minutes`: (day, queue, fairness_key, minute, depth_min, grabbed), instants in seconds, a minute without a row had
+    `minutes`: (KEYS_DAY, minute, depth_min, grabbed), instants in seconds, a minute without a row had
     nothing waiting; `pickups`: (day, queue, pickup_p50_us).
     """
-    in_order = Window.partitionBy("day", "queue", "fairness_key").orderBy("minute")
+    in_order = Window.partitionBy(*KEYS_DAY).orderBy("minute")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     minute, unserved = F.col("minute"), (F.col("depth_min") > 0) & (F.col("grabbed") == 0)
     follows = minute - F.lag("minute", 1, 0).over(in_order) == MINUTE

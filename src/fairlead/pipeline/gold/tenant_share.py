@@ -6,9 +6,10 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold import MINUTE, WINDOWS, day_of
+from fairlead.pipeline.gold import KEYS_DAY, MINUTE, WINDOWS, day_of
 from fairlead.pipeline.gold.starvation import starved
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.sorting import SORTER, sorter
 
 TENANT_SHARE = Table(
     "gold.tenant_share",
@@ -53,17 +54,15 @@ TENANT_SHARE = Table(
 )
 
 
-_KEY = ("day", "queue", "fairness_key")
-"""All that is summed and carried on lies within a key's day."""
-
-
 def tenant_share(service: DataFrame, backlog: DataFrame, pickups: DataFrame) -> DataFrame:
     """TENANT_SHARE in windows of every size, from silver.service and silver.backlog of whole days and `pickups`:
     (day, queue, pickup_p50_us), the median pickup."""
     return (
         _served(service)
         .unionByName(_asked(backlog))
-        .repartition(*_KEY)
+        # Moved once: all that is summed and carried on lies within a key's day.
+        .withColumn(SORTER, sorter("day", "queue", "fairness_key"))
+        .repartition(*KEYS_DAY)
         .transform(_minutes)
         .transform(starved, pickups)
         .transform(_windows)
@@ -115,7 +114,7 @@ def _of_minute(rows: DataFrame, minute: Expression, *told: str) -> DataFrame:
 
 def _minutes(rows: DataFrame) -> DataFrame:
     """One row for each minute of a key; work_us is what was left over when it began, arrived_us what came in it."""
-    return rows.groupBy(*_KEY, "minute").agg(
+    return rows.groupBy(*KEYS_DAY, "minute").agg(
         F.max("weight").alias("weight"),
         *(F.sum(name).alias(name) for name in _AMOUNTS if name != "longest_run_us"),
         F.max("longest_run_us").alias("longest_run_us"),
@@ -127,12 +126,12 @@ def _windows(minutes: DataFrame) -> DataFrame:
     # Work left over from the window before counts once, at the start; later minutes only add what arrived in them.
     carried_us = F.when(F.col("minute") == F.col("start"), F.col("work_us")).otherwise(0)
     # Of the day, not of the window: the SFQ bound holds for the longest run a key may have, also while it waits.
-    longest_us = F.max("longest_run_us").over(Window.partitionBy(*_KEY))
+    longest_us = F.max("longest_run_us").over(Window.partitionBy(*KEYS_DAY))
     return (
         minutes.withColumn("longest_run_us", longest_us)
         .withColumn("window_s", F.explode(F.array(*map(F.lit, WINDOWS))))
         .withColumn("start", start)
-        .groupBy(*_KEY, "window_s", "start")
+        .groupBy(*KEYS_DAY, "window_s", "start")
         .agg(
             F.sum(carried_us + F.col("arrived_us")).alias("demand_us"),
             *(F.sum(name).alias(name) for name in ("busy_us", "backlogged_us", "grabbed", "full_minutes")),
@@ -149,7 +148,8 @@ def _with_entitlement(keys: DataFrame) -> DataFrame:
     turn, that value rises until the key at which the water stops and falls after it: the level is the greatest of them.
     """
     # Largest first, so that the weights of a key and all that fill up after it are summed without cancellation.
-    thirstiest_first = Window.partitionBy("window_s", "start", "queue").orderBy(
+    keys = keys.withColumn("window", sorter("window_s", "start", "queue"))
+    thirstiest_first = Window.partitionBy("window", "window_s", "start", "queue").orderBy(
         (F.col("demand_us") / F.col("weight")).desc(), "fairness_key"
     )
     together = thirstiest_first.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
@@ -170,7 +170,7 @@ def _with_entitlement(keys: DataFrame) -> DataFrame:
 
 
 def _with_lag(keys: DataFrame) -> DataFrame:
-    in_order = Window.partitionBy(*_KEY, "window_s").orderBy("start")
+    in_order = Window.partitionBy(*KEYS_DAY, "window_s").orderBy("start")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     is_next = F.col("start") - F.lag("start").over(in_order) == F.col("window_s")
     backlogged = F.col("backlogged_us") > 0

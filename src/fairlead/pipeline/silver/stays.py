@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fairlead.clock import MICROS
+from fairlead.pipeline.sorting import SORTER, sorter
 
 MINUTE = 60 * MICROS
 HOUR = 60 * MINUTE
@@ -17,7 +18,7 @@ HOUR = 60 * MINUTE
 BEFORE = -MINUTE
 """Place of what began before the hour."""
 
-IN_HOUR = ("hour", "queue", "fairness_key")
+IN_HOUR = (SORTER, "hour", "queue", "fairness_key")
 """Whose hour it is; `hour` in microseconds since 1970."""
 
 CHANGES = ("arrived", "arrived_us", "grabbed", "depth", "work", "running", "run_from")
@@ -79,7 +80,11 @@ def by_hour(stays: DataFrame, first: int, end: int) -> DataFrame:
         F.least(floor(gone, HOUR), F.lit(end - HOUR)),
         F.lit(HOUR),
     )
-    return stays.where((F.col("ready") < end) & (gone >= first)).withColumn("hour", F.explode(hours))
+    return (
+        stays.where((F.col("ready") < end) & (gone >= first))
+        .withColumn("hour", F.explode(hours))
+        .withColumn(SORTER, sorter("hour", "queue", "fairness_key"))
+    )
 
 
 def changes(stays: DataFrame) -> DataFrame:

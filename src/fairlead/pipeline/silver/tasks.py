@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
+from fairlead.pipeline.sorting import SORTER, sorter
 
 SHORTEST_RUN_US = 10_000_000
 """Runs shorter than this count as this long in the slowdown, or a task of a millisecond would rule every average."""
@@ -63,8 +64,8 @@ def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
         # Most tasks have one attempt: adding up before they are moved would sort all rows once more, for nothing.
         .withColumn("hour", F.date_trunc("hour", "submitted_at"))
         .repartition("hour")
-        # The id first: its beginning tells rows apart, so that they are sorted by numbers instead of by texts.
-        .groupBy("task_id", "store_id", "hour")
+        .withColumn(SORTER, sorter(*TASKS.key))
+        .groupBy(SORTER, *TASKS.key, "hour")
         .agg(
             F.max_by(F.struct(*_CONSTANT, "ordering_key", "next_state", "due_at"), "version").alias("latest"),
             F.min("ready_at").alias("first_ready_at"),
