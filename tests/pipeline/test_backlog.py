@@ -155,6 +155,14 @@ def test_clocks_that_disagree_make_no_negative_depth_or_work(spark: SparkSession
     assert told == {1: (1, 1, 0, 0, 72 * S, 0), 2: (0, 0, 0, 0, 0, 10 * S)}
 
 
+def test_who_still_waits_does_so_up_to_the_minute_up_to_which_history_is_known(spark: SparkSession) -> None:
+    still = spark.createDataFrame([("q", "a", 1.0, T0)], WAITING)
+    hours = (T0, T0 + timedelta(hours=1))
+    for known, depths in ((at(150), [1, 1, 1]), (at(120), [1, 1]), (at(HOUR / S * 3), [1] * 60)):
+        found = records(backlog(attempts_frame(spark, []), still, *hours, known))
+        assert [row["depth_end"] for row in sorted(found, key=lambda row: row["minute"])] == depths
+
+
 def test_bounds_off_the_hour_are_refused(spark: SparkSession) -> None:
     none = attempts_frame(spark, [])
     with pytest.raises(ValueError, match="whole hours"):

@@ -142,12 +142,12 @@ def report(
     Example: fairlead pipeline report --lake lake --out report.html --since 2026-11-01
     """
     with _failures():
-        place = _lake(lake)
+        place, period = _lake(lake), (_instant(since), _instant(until))
         unexported = None if url is None else _exporter(url, place).behind()
         with _job(place, master, conf, catalog) as job, _watching("reporting") as tell:
             from fairlead.pipeline.jobs.report import report as run_report
 
-            run = run_report(job, out, _instant(since), _instant(until), hash_keys, tell, unexported=unexported)
+            run = run_report(job, out, *period, hash_keys, tell, unexported=unexported)
     _tell(run, json, f"{out}: {out.stat().st_size / 1024:,.0f} KiB")
 
 
@@ -281,8 +281,9 @@ def submit(
         submission = Submission(
             file, _place(url), queue, task, args, submission_id, order_by, on_conflict, on_error, publish
         )
+        described = submission.described()  # refuses a file of an unknown kind before Spark is started
         if dry_run:
-            _say(json, submission.described(), f"would submit {file} as {submission.identity!r}")
+            _say(json, described, f"would submit {file} as {submission.identity!r}")
             return
         with _session(master, conf) as spark, _watching("submitting") as tell:
             totals = run_submit(spark, submission, tell)

@@ -46,6 +46,9 @@ def session(
         builder = builder.master(master)
     elif "SPARK_MASTER" not in os.environ and not os.environ.get("PYSPARK_SUBMIT_ARGS"):
         builder = builder.master("local[*]")
+    on_one_machine = (master or "local").startswith("local")
+    if on_one_machine:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # for the workers of a local-cluster
     cores = os.cpu_count() or 2
     for key, value in {
         "spark.sql.session.timeZone": "UTC",
@@ -66,7 +69,7 @@ def session(
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOGGING} {_JAVA}",
         "spark.executor.extraJavaOptions": _JAVA,
-        **(_ON_ONE_MACHINE if (master or "local").startswith("local") else {}),
+        **(_ON_ONE_MACHINE if on_one_machine else {}),
         **(settings or {}),
     }.items():
         builder = builder.config(key, value)

@@ -71,8 +71,10 @@ class Build:
 
         attempts = self._sound(("ready_at",), self._hours(self.touched.backlog))
         open_tasks = waiting(self._tables.read(TASKS))
+        known = datetime.fromtimestamp(self._plan.until / 1e6, UTC)
         stretches = [
-            backlog(attempts, open_tasks, since, until) for since, until in p.runs_of(self._backlog_hours(open_tasks))
+            backlog(attempts, open_tasks, since, until, known)
+            for since, until in p.runs_of(self._backlog_hours(open_tasks))
         ]
         if stretches:
             self._replace(BACKLOG, reduce(DataFrame.unionByName, stretches), self._hours(self.touched.backlog))

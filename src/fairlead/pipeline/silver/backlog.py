@@ -40,15 +40,18 @@ BACKLOG = Table(
 )
 
 
-def backlog(attempts: DataFrame, waiting: DataFrame, since: datetime, until: datetime) -> DataFrame:
+def backlog(
+    attempts: DataFrame, waiting: DataFrame, since: datetime, until: datetime, known: datetime | None = None
+) -> DataFrame:
     """Rows of silver.backlog for the minutes in [since, until), from sound rows of bronze.attempts and rows of
-    `waiting`; rows that do not overlap may be there too. Raises ValueError for bounds off the hour or naive."""
+    `waiting`; rows that do not overlap may be there too. Who still waits, waits up to the minute of `known`, the instant up
+    to which history is known (default: `until`). Raises ValueError for bounds off the hour or naive."""
     first, end = to_micros(since), to_micros(until)
     if first % HOUR or end % HOUR:
         raise ValueError(f"the backlog is built by whole hours, not from {since} to {until}")
     return (
         attempts.transform(stays.of_attempts)
-        .unionByName(waiting.transform(stays.of_waiting, end))
+        .unionByName(waiting.transform(stays.of_waiting, min(end, -(-to_micros(known or until) // MINUTE) * MINUTE)))
         .transform(stays.by_hour, first, end)
         # Moved once, while there is one row for a stay: all that follows is done within an hour.
         .repartition("hour")

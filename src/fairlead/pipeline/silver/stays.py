@@ -57,7 +57,7 @@ def of_attempts(attempts: DataFrame) -> DataFrame:
 
 
 def of_waiting(waiting: DataFrame, end: int) -> DataFrame:
-    """Each row of `waiting` waits from ready on, to the end of what is asked for; its work is not known."""
+    """Each row of `waiting` waits from ready on until `end`; its work is not known."""
     ready = F.unix_micros("ready_at")
     return waiting.select(
         "queue",

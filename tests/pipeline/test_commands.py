@@ -1,0 +1,114 @@
+"""`fairlead pipeline`, as a person or a cron job runs it: from a file of jobs to a page, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+TASKS = """
+from fairlead import App
+
+app = App()
+
+@app.task(name="pay", queue="payouts")
+def pay(partner: str, amount: float) -> None:
+    if amount > 70:
+        raise ValueError(f"no cover for {partner}")
+"""
+
+
+class Place:
+    """A folder with a task store, a lake and an application in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "tasks.py").write_text(TASKS)
+        self.environment = {
+            **os.environ,
+            "FAIRLEAD_URL": f"sqlite:///{folder / 'tasks.db'}",
+            "FAIRLEAD_LAKE": str(folder / "lake"),
+            "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]),
+        }
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fairlead", *arguments]
+        return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True)
+
+    def done(self, *arguments: str) -> Any:
+        """What it says as JSON."""
+        ran = self.run(*arguments, "--json")
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        return json.loads(ran.stdout)
+
+    def refused(self, *arguments: str) -> str:
+        """The one line that tells the cause and the cure."""
+        ran = self.run(*arguments)
+        assert ran.returncode == 2 and "Traceback" not in ran.stderr, ran.stderr[-2000:]
+        return ran.stderr
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    assert place.run("migrate").returncode == 0
+    return place
+
+
+@pytest.mark.spark
+def test_from_a_file_of_jobs_to_a_page(place: Place) -> None:
+    rows = "".join(f"p{n % 5},{n}.5,{'heavy' if n % 4 else 'light'}\n" for n in range(80))
+    (place.folder / "jobs.csv").write_text("partner,amount,fairness_key\n" + rows)
+    submit = ("pipeline", "submit", "jobs.csv", "--task", "pay", "--queue", "payouts", "--args", "partner,amount")
+    assert place.done(*submit, "--dry-run")["format"] == "csv"
+    first = place.done(*submit)
+    assert (first["inserted"], first["rejected"]) == (80, 0)
+    assert place.done(*submit) == first
+    assert place.run("worker", "tasks:app", "--until-empty").returncode == 0
+    assert place.done("pipeline", "ingest", "--dry-run") == {"unexported": 80}
+    assert place.done("pipeline", "ingest")["attempts"] == 80
+    assert place.done("pipeline", "ingest")["attempts"] == 0
+    assert all(found["found"] == found["expected"] for found in place.done("pipeline", "reconcile")["checks"])
+    assert place.done("pipeline", "build", "--dry-run")["full"]
+    built = place.done("pipeline", "build")
+    assert (built["tables"]["silver.tasks"], built["tables"]["gold.failures"], built["quarantined"]) == (80, 1, 0)
+    assert all(found["found"] == found["expected"] for found in place.done("pipeline", "check")["checks"])
+    place.done("pipeline", "report", "--url", place.environment["FAIRLEAD_URL"])
+    page = (place.folder / "report.html").read_text()
+    assert "no cover for" in page and "heavy" in page
+    shown = place.done("pipeline", "status")
+    assert {run["job"] for run in shown["runs"]} == {"ingest", "reconcile", "build", "check", "report"}
+    assert {table["name"]: table["rows"] for table in shown["tables"]}["bronze.attempts"] == 80
+    assert shown["readers"][0]["behind"] == 0
+
+
+def test_what_is_missing_or_wrong_is_told_in_a_line(place: Place) -> None:
+    assert "--conf 'memory'" in place.refused("pipeline", "build", "--conf", "memory")
+    assert "instant 'yesterday'" in place.refused("pipeline", "report", "--since", "yesterday")
+    (place.folder / "bad.toml").write_text("[[slo]]\nid = 1")
+    assert "bad.toml" in place.refused("pipeline", "build", "--settings", "bad.toml")
+    (place.folder / "jobs.txt").write_text("")
+    assert "jobs.txt" in place.refused("pipeline", "submit", "jobs.txt", "--task", "pay")
+
+
+def test_the_data_dictionary_is_json_too(place: Place) -> None:
+    (attempts,) = [table for table in place.done("pipeline", "tables") if table["name"] == "bronze.attempts"]
+    assert attempts["key"] == ["store_id", "task_id", "version"]
+    assert {"name": "queue", "type": "string"}.items() <= next(
+        column for column in attempts["columns"] if column["name"] == "queue"
+    ).items()
+
+
+def test_a_lake_without_anything_has_nothing_to_tell(place: Place) -> None:
+    assert place.done("pipeline", "status")["runs"] == []
+    assert place.done("pipeline", "compact", "--dry-run") == {"bronze.attempts": [], "bronze.events": []}
+    assert place.done("pipeline", "ingest") | {"seconds": 0} == {
+        "attempts": 0, "events": 0, "files": 0, "seconds": 0, "more": False,
+    }  # fmt: skip
