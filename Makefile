@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
 
-test: $(STAMP) postgresql cassandra  ## all tests but those on Spark, against the real servers
+test: $(STAMP) postgresql cassandra  ## all tests but those of single tables on Spark, against the real servers
 	@$(BIN)/python -m pytest -q --durations=10 -m 'not spark'
 
 test-pipeline: $(STAMP) postgresql cassandra  ## the tests of the pipeline that need a real Spark; half an hour and more

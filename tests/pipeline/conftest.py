@@ -20,13 +20,11 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a Spark session, directly or in a process of its own, takes minutes: `make test-pipeline`."""
+    """What needs the Spark session takes half an hour in all: `make test-pipeline`. Tests that start a Spark of their own
+    say so themselves, but for one that `make test` runs too: from a file of jobs to a page."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) or item.path.name in _WITH_SPARK_ELSEWHERE:
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-
-
-_WITH_SPARK_ELSEWHERE = {"test_bulk_crash.py", "test_source_read.py", "test_source_stream.py"}
 
 
 @pytest.fixture(scope="session")

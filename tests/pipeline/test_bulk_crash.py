@@ -317,6 +317,7 @@ def test_at_most_max_connections_processes_stage_in_one_database(postgres_url: s
 
 
 @pytest.mark.slow
+@pytest.mark.spark
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_on_a_cluster_with_speculation_an_executor_killed_while_it_stages_doubles_nothing(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path

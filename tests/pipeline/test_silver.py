@@ -286,6 +286,7 @@ def test_tasks_add_up_to_their_attempts_in_whatever_order_these_come(spark: Spar
     for row in rows:
         row["task_id"] = f"t{random.randrange(100)}"
         row["version"] = row["seq"]
+        row["submitted_at"] = T0  # a task is submitted once
     by_task: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_task[row["task_id"]].append(row)

@@ -252,6 +252,7 @@ def test_a_stream_goes_on_from_its_checkpoint_while_attempts_are_added(
 
 
 @pytest.mark.slow
+@pytest.mark.spark
 def test_a_driver_killed_three_times_while_workers_run_leaves_no_gap_and_no_double(
     store_url: str, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ RUNS = Table(
     instant="started_at",
     by="date",
     columns=(
-        Column("run_id", "string", "random"),
+        Column("run_id", "string", "random, of each run"),
         Column("job", "string", "ingest, build, report, compact, reconcile or check"),
         Column("started_at", "timestamp", "when it began"),
         Column("seconds", "double", "how long it took"),

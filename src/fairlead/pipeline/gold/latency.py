@@ -52,7 +52,7 @@ LATENCY = Table(
         Column("window_start", "timestamp", "start of the window that finished_at lies in"),
         Column("window_s", "int", "its length in seconds: 3600 or 86400"),
         *_GROUP,
-        Column("n", "bigint", "attempts"),
+        Column("n", "bigint", "attempts in the window"),
         Column("p50", "double", "microseconds"),
         Column("p90", "double", "microseconds"),
         Column("p99", "double", "microseconds"),

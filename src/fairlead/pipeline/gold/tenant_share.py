@@ -21,7 +21,7 @@ TENANT_SHARE = Table(
         Column("window_start", "timestamp", "start of the window"),
         Column("window_s", "int", "its length in seconds: 60, 3600 or 86400"),
         Column("queue", "string", "the queue"),
-        Column("fairness_key", "string", "the key"),
+        Column("fairness_key", "string", "the fairness key"),
         Column("busy_us", "bigint", "worker time the key got"),
         Column("share", "double", "of the queue's worker time in the window, 0 to 1; 0 if nobody got any"),
         Column("weight", "double", "the key's greatest weight in the window"),

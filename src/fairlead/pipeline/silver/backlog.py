@@ -136,7 +136,8 @@ def _dense(minutes: DataFrame) -> DataFrame:
                 WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
             }
         )
-        .where((at >= 0) & ((F.col("arrived") > 0) | (depth_start > 0) | (F.col("work_us") > 0)))
+        # Who leaves with the minute before says nothing of this one.
+        .where((at >= 0) & (F.greatest("arrived", "grabbed", "backlogged_us", "work_us") > 0))
     )
 
 

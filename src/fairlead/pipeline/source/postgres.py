@@ -95,10 +95,10 @@ class PostgresScan:
                 for batch in cursor.fetch_record_batch():
                     for start in range(0, batch.num_rows, options.batch_rows):
                         yield from_arrays(batch.slice(start, options.batch_rows).columns, schema)
-        except Error as error:
+        except (Error, OSError) as error:  # the second: pyarrow's, for a connection that is lost between two batches
             said = f"{database.location}: {str(error).splitlines()[0]}"
             # Not chained: what the driver says of a connection may hold more than may be shown.
-            if error.sqlstate in _MISSING:
+            if isinstance(error, Error) and error.sqlstate in _MISSING:
                 raise SchemaMismatch(f"{said}; run `fairlead migrate`") from None
             raise StoreUnavailable(said) from None
 
