@@ -221,7 +221,7 @@ def test_of_rows_with_one_unique_key_the_first_becomes_a_task_whoever_submitted_
     first = numbers(0, 4, unique_key=pa.array(["a", "b", "a", None]))
     second = numbers(4, 8, unique_key=pa.array(["b", "taken", "c", None]))
     totals = submit(app.url, [[first], [second]], publish=publish, rows_per_chunk="3")
-    assert totals[1:5] == (8, 5, 3, 0)
+    assert (totals.staged, totals.inserted, totals.duplicate, totals.rejected) == (8, 5, 3, 0)
     assert numbers_in(app.url) == [-1, 0, 1, 3, 6, 7]
 
 
@@ -257,7 +257,7 @@ def test_under_quarantine_bad_rows_are_kept_with_their_reasons_and_the_rest_goes
     job.open(bad.schema)
     message, twin = job.stage([numbers(0, 10), bad], 3), job.stage([numbers(0, 10), bad], 3)
     totals = job.publish([message])
-    assert totals[1:5] == (18, 18, 0, 2)
+    assert (totals.staged, totals.inserted, totals.duplicate, totals.rejected) == (18, 18, 0, 2)
     assert numbers_in(app.url) == [*range(17), 19]
     kept = rows(app.url, "SELECT * FROM fairlead_bulk_rejects WHERE published ORDER BY ordinal")
     assert [(row["submission_id"], row["part"], row["ordinal"], row["column_name"], row["value"]) for row in kept] == [

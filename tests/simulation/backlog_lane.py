@@ -46,6 +46,7 @@ class Owner:
     """What an owner has in memory: gone when it crashes."""
 
     range_id: int
+    """Of its levels, it stands above the 40 bits in which it counts."""
     backlog: Backlog
     position: int
     """The source has been read up to here."""
@@ -62,6 +63,12 @@ class Owner:
     """Kinds of calls of which it makes one at a time."""
     ack_level: Level = LOWEST
     """A, as it was after the step before."""
+
+    @property
+    def has_acked_a_successor(self) -> bool:
+        """It has read and dispatched what a later owner placed. Its own levels may then be below A; none of them can land, as
+        it was fenced before the other one could write."""
+        return self.backlog.ack_level.id >> 40 > self.range_id
 
     def in_memory(self) -> Iterator[Trigger]:
         """Whatever it has and has not acked."""

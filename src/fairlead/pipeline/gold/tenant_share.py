@@ -94,30 +94,29 @@ def _asked(backlog: DataFrame) -> DataFrame:
     )
 
 
-_AMOUNTS = (
-    *("busy_us", "longest_run_us", "work_us", "arrived_us", "backlogged_us", "grabbed", "depth_min", "full_minutes"),
-)
+_SUMS = ("busy_us", "work_us", "arrived_us", "backlogged_us", "grabbed", "depth_min", "full_minutes")
+_GREATEST = ("weight", "longest_run_us")
 
 
 def _of_minute(rows: DataFrame, minute: Expression, *told: str) -> DataFrame:
-    """(day, queue, fairness_key, minute, weight, amounts): those that the rows tell, else 0; instants in seconds."""
+    """(day, queue, fairness_key, minute, weight, and what is told of the minute, else 0); instants in seconds."""
     seconds = F.unix_seconds(minute)
     return rows.select(
         day_of(seconds).alias("day"),
         "queue",
         "fairness_key",
         seconds.alias("minute"),
-        "weight",
-        *((F.col(name) if name in told else F.lit(0).cast("bigint")).alias(name) for name in _AMOUNTS),
+        *(
+            (F.col(name) if name in ("weight", *told) else F.lit(0).cast("bigint")).alias(name)
+            for name in (*_SUMS, *_GREATEST)
+        ),
     )
 
 
 def _minutes(rows: DataFrame) -> DataFrame:
     """One row for each minute of a key; work_us is what was left over when it began, arrived_us what came in it."""
     return rows.groupBy(*KEYS_DAY, "minute").agg(
-        F.max("weight").alias("weight"),
-        *(F.sum(name).alias(name) for name in _AMOUNTS if name != "longest_run_us"),
-        F.max("longest_run_us").alias("longest_run_us"),
+        *(F.sum(name).alias(name) for name in _SUMS), *(F.max(name).alias(name) for name in _GREATEST)
     )
 
 
@@ -135,7 +134,7 @@ def _windows(minutes: DataFrame) -> DataFrame:
         .agg(
             F.sum(carried_us + F.col("arrived_us")).alias("demand_us"),
             *(F.sum(name).alias(name) for name in ("busy_us", "backlogged_us", "grabbed", "full_minutes")),
-            *(F.max(name).alias(name) for name in ("weight", "longest_run_us", "starved")),
+            *(F.max(name).alias(name) for name in (*_GREATEST, "starved")),
         )
     )
 
@@ -147,9 +146,9 @@ def _with_entitlement(keys: DataFrame) -> DataFrame:
     key are full and none after it, the level is (capacity - their demand) / (weight of the others). Taken at each key in
     turn, that value rises until the key at which the water stops and falls after it: the level is the greatest of them.
     """
+    keys = keys.withColumn("rivals", sorter("window_s", "start", "queue"))
     # Largest first, so that the weights of a key and all that fill up after it are summed without cancellation.
-    keys = keys.withColumn("window", sorter("window_s", "start", "queue"))
-    thirstiest_first = Window.partitionBy("window", "window_s", "start", "queue").orderBy(
+    thirstiest_first = Window.partitionBy("rivals", "window_s", "start", "queue").orderBy(
         (F.col("demand_us") / F.col("weight")).desc(), "fairness_key"
     )
     together = thirstiest_first.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
