@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import settings
 
+from fairlead import App
 from services import MissingProgram
 from services.cassandra import CassandraServer
 from services.postgres import PostgresServer
@@ -87,6 +88,15 @@ def sqlite_url(tmp_path: Path) -> str:
 def store_url(request: pytest.FixtureRequest) -> str:
     """A fresh store of each kind in turn."""
     return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def app(store_url: str) -> Iterator[App]:
+    """An application on a fresh, migrated store of each kind in turn."""
+    application = App(store_url)
+    application.migrate()
+    yield application
+    application.close()
 
 
 @pytest.fixture(scope="session")

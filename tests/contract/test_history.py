@@ -313,14 +313,6 @@ def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(post
 # events ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def app(store_url: str) -> Iterator[App]:
-    application = App(store_url)
-    application.migrate()
-    yield application
-    application.close()
-
-
 def events(app: App) -> list[dict[str, Any]]:
     history = SqlHistory(app.store.database)
     rows = history.database.look(history.events(START, EVERYTHING, 1000))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,6 @@ from fairlead.ports.wake import Lane, Wake
 from fairlead.testing import running
 from fairlead.testing import settled as until_settled
 from tests.pipeline.bulk import job_of, left_in_stage, numbers, numbers_in, rows, staged, submit
-
-
-@pytest.fixture
-def app(store_url: str) -> Iterator[App]:
-    """An application on a fresh, migrated store of each kind in turn."""
-    application = App(store_url)
-    application.migrate()
-    yield application
-    application.close()
 
 
 def tasks_of(url: str) -> list[dict[str, Any]]:

@@ -96,7 +96,7 @@ class Exporter:
     def _register(self, store_id: str) -> None:
         name, attempts = self._readers["attempts"], self._attempts.manifests
         before = exported_to(attempts.newest(), store_id)
-        reader = next((each for each in self._look(self._history.readers()) if each.name == name), None)
+        reader = self._look(self._history.reader(name))
         cursor = exported_to(attempts.newest(), store_id)
         self._note("attempts", cursor)
         self._note("events", START)

@@ -35,8 +35,7 @@ class Keeper:
     def keep(self, check_every: float) -> bool:
         if self._exporter.round(batches=1).more:
             return True
-        readers = self._history.database.look(self._history.readers())
-        reader = next((each for each in readers if each.name == self._lake.reader), None)
+        reader = self._history.database.look(self._history.reader(self._lake.reader))
         if reader is None or reader.place == START:
             return False
         now = self._clock.now()

@@ -55,7 +55,7 @@ def reconcile(
     store_id = look(history.store_id())
     table = lake.table(ATTEMPTS)
     manifest = table.manifests.newest()
-    reader = next((each for each in look(history.readers()) if each.name == lake.reader), None)
+    reader = look(history.reader(lake.reader))
     place = START if reader is None or reader.checked is None else reader.checked
     end = max(place, exported_to(manifest, store_id))
     if reader is None and place < end:

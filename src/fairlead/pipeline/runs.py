@@ -51,8 +51,8 @@ class Check(msgspec.Struct, frozen=True):
     """Two numbers that must be the same."""
 
     name: str
-    expected: float
-    found: float
+    expected: int
+    found: int
 
     @property
     def holds(self) -> bool:

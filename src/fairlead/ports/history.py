@@ -109,6 +109,9 @@ class HistoryStore(Protocol):
     def readers(self) -> Steps[list[Reader]]:
         """All that are registered."""
 
+    def reader(self, name: str) -> Steps[Reader | None]:
+        """The one of this name; None when it is not registered."""
+
     def advance(self, name: str, kind: str, place: Place, now: int) -> Steps[None]:
         """Register a reader, or note that it has read everything up to `place`; it never goes back. Once this has
         committed, nothing is cleaned that the reader has not read."""

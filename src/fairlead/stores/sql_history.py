@@ -59,6 +59,10 @@ class SqlHistory:
             for name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at in rows
         ]
 
+    def reader(self, name: str) -> Steps[Reader | None]:
+        readers = yield from self.readers()
+        return next((reader for reader in readers if reader.name == name), None)
+
     def advance(self, name: str, kind: str, place: Place, now: int) -> Steps[None]:
         yield Statement(self._sql["advance"], (name, kind, *place, now))
 

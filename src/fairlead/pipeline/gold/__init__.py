@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
+from fairlead.pipeline.schema import Column
 from fairlead.pipeline.sorting import SORTER
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -19,13 +20,20 @@ KEYS_DAY = (SORTER, "day", "queue", "fairness_key")
 ALL = "*"
 """All queues, names or keys together."""
 
+OF_WINDOW = (
+    Column("window_start", "timestamp", "start of the window"),
+    Column("window_s", "int", "its length in seconds: 60, 3600 or 86400"),
+    Column("queue", "string", "the queue"),
+)
+"""First columns of the tables that tell of a queue window by window."""
 
-def window_start(instant: Column, window_s: int | Column) -> Column:
+
+def window_start(instant: Expression, window_s: int | Expression) -> Expression:
     """The start of the window an instant lies in; windows of `window_s` seconds are counted from 1970."""
     seconds = F.unix_seconds(instant)
     return F.timestamp_seconds(seconds - F.pmod(seconds, F.lit(window_s)))
 
 
-def day_of(seconds: Column) -> Column:
+def day_of(seconds: Expression) -> Expression:
     """Where the day begins that an instant lies in; both in seconds since 1970."""
     return seconds - F.pmod(seconds, F.lit(DAY))

@@ -6,6 +6,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from fairlead.pipeline.gold import OF_WINDOW
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
 
 FAIRNESS = Table(
@@ -15,9 +16,7 @@ FAIRNESS = Table(
     instant="window_start",
     by="date",
     columns=(
-        Column("window_start", "timestamp", "start of the window"),
-        Column("window_s", "int", "its length in seconds: 60, 3600 or 86400"),
-        Column("queue", "string", "the queue"),
+        *OF_WINDOW,
         Column(
             "jain",
             "double",

@@ -6,7 +6,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold import KEYS_DAY, MINUTE, WINDOWS, day_of
+from fairlead.pipeline.gold import KEYS_DAY, MINUTE, OF_WINDOW, WINDOWS, day_of
 from fairlead.pipeline.gold.starvation import starved
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
 from fairlead.pipeline.sorting import SORTER, sorter
@@ -18,9 +18,7 @@ TENANT_SHARE = Table(
     instant="window_start",
     by="date",
     columns=(
-        Column("window_start", "timestamp", "start of the window"),
-        Column("window_s", "int", "its length in seconds: 60, 3600 or 86400"),
-        Column("queue", "string", "the queue"),
+        *OF_WINDOW,
         Column("fairness_key", "string", "the fairness key"),
         Column("busy_us", "bigint", "worker time the key got"),
         Column("share", "double", "of the queue's worker time in the window, 0 to 1; 0 if nobody got any"),

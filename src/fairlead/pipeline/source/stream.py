@@ -99,8 +99,9 @@ class FairleadStreamReader(StreamReader):
 
     def _registered(self) -> Place | None:
         """How far the store knows this reader to be."""
-        readers = self._run(lambda history: history.readers())
-        return next((reader.place for reader in readers if reader.name == self._options.reader), None)
+        name = self._options.reader
+        reader = None if name is None else self._run(lambda history: history.reader(name))
+        return reader and reader.place
 
     def _note(self, place: Place) -> None:
         """In the store, that all up to there is read; it never goes back."""
@@ -123,8 +124,7 @@ class FairleadStreamReader(StreamReader):
 
 
 def _advance(history: SqlHistory, name: str, place: Place) -> Steps[None]:
-    if other := [
-        reader.kind for reader in (yield from history.readers()) if reader.name == name and reader.kind != KIND
-    ]:
-        raise ConfigurationError(f"reader {name!r} is the name of a {other[0]}: choose another")
+    reader = yield from history.reader(name)
+    if reader is not None and reader.kind != KIND:
+        raise ConfigurationError(f"reader {name!r} is the name of a {reader.kind}: choose another")
     yield from history.advance(name, KIND, place, SYSTEM_CLOCK.now())
