@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlead.clock import MICROS
 from fairlead.model import Outcome
 from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
 from fairlead.pipeline.schema import SCHEMA_VERSION
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 EARLIEST = "2000-01-01 00:00:00"
 MOST_WEIGHT = 1e6
-LONGEST_RUN = "366 days"
-"""A longer one is a clock set right meanwhile, and would be split over millions of windows."""
+LONGEST_RUN_DAYS = 366
+"""A longer run is a clock set right meanwhile, and would be split over millions of windows."""
 
 
 _NEEDED = (
@@ -62,6 +63,7 @@ def _rules() -> list[_Rule]:
     from pyspark.sql import functions as F
 
     earliest = F.lit(EARLIEST).cast("timestamp")
+    day_us = 86_400 * MICROS
     finished, started = F.col("finished_at"), F.col("started_at")
     missing = [_Rule(name, F.col(name).isNull(), f"{name} is missing") for name in _NEEDED]
     return [
@@ -70,13 +72,13 @@ def _rules() -> list[_Rule]:
         _Rule("finished_at", finished < earliest, "the clock was wrong: finished before 2000"),
         _Rule(
             "finished_at",
-            finished > F.col("exported_at") + F.expr("interval 1 day"),
+            _micros_between("exported_at", "finished_at") > day_us,
             "the clock was wrong: finished more than a day after it was exported",
         ),
         _Rule(
             "started_at",
-            finished > started + F.expr(f"interval {LONGEST_RUN}"),
-            f"the clock jumped: a run of more than {LONGEST_RUN}",
+            _micros_between("started_at", "finished_at") > LONGEST_RUN_DAYS * day_us,
+            f"the clock jumped: a run of more than {LONGEST_RUN_DAYS} days",
         ),
         # Spark holds NaN to be greater than every number, so that it is refused here too.
         _Rule(
@@ -87,6 +89,13 @@ def _rules() -> list[_Rule]:
         _Rule("attempt", F.col("attempt") < 0, "the attempt is negative"),
         _Rule("outcome", ~F.col("outcome").isin([str(outcome) for outcome in Outcome]), "the outcome is unknown"),
     ]
+
+
+def _micros_between(start: str, end: str) -> Column:
+    """In whole numbers: Spark adds days to an instant by the calendar, once for every row of every query."""
+    from pyspark.sql import functions as F
+
+    return F.unix_micros(end) - F.unix_micros(start)
 
 
 def _first_broken(field: str) -> Column:
