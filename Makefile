@@ -4,15 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline soak services clean postgresql cassandra
+.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits soak services clean postgresql java redis
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
 
-test: $(STAMP) postgresql cassandra  ## all tests but those of single tables on Spark, against the real servers
+test: $(STAMP) postgresql java  ## all tests but those of single tables on Spark, against the real servers
 	@$(BIN)/python -m pytest -q --durations=10 -m 'not spark'
 
-test-pipeline: $(STAMP) postgresql cassandra  ## the tests of the pipeline that need a real Spark; half an hour and more
+test-pipeline: $(STAMP) postgresql java  ## the tests of the pipeline that need a real Spark; half an hour and more
 	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --durations=10 -m spark
 
 lint: $(STAMP)
@@ -28,16 +28,19 @@ soak: $(STAMP) postgresql  ## the long runs: the whole trace if it is there, kil
 	@$(BIN)/python bench/soak.py
 	@$(BIN)/python bench/memory.py
 
-bench-fair: $(STAMP) postgresql cassandra  ## what fairness gives and costs: a real trace, drain rates, long backlogs, owners that die
+bench-fair: $(STAMP) postgresql java  ## what fairness gives and costs: a real trace, drain rates, long backlogs, owners that die
 	@$(BIN)/python bench/fairness.py; $(BIN)/python bench/lcg.py --plot docs/fair-lcg.svg
 	@$(BIN)/python bench/ownership.py nodes; $(BIN)/python bench/ownership.py cassandra; $(BIN)/python bench/ownership.py rivals
 	@$(BIN)/python bench/fairness.py --backlog 5000000 --only postgres
 	@$(BIN)/python bench/fairness.py --backlog 5000000 --only postgres --idle-transaction
 
-bench-pipeline: $(STAMP) postgresql cassandra  ## the pipeline: ten million attempts beside DuckDB, bulk submit beside COPY, a real trace
+bench-pipeline: $(STAMP) postgresql java  ## the pipeline: ten million attempts beside DuckDB, bulk submit beside COPY, a real trace
 	@$(BIN)/python bench/pipeline.py; $(BIN)/python bench/pipeline_submit.py; $(BIN)/python bench/pipeline_lcg.py
 
-services: $(STAMP) postgresql cassandra  ## the real servers, on loopback, until Ctrl-C
+bench-limits: $(STAMP) java  ## cluster-wide limits while workers are killed and stopped, counted from outside; two minutes
+	@$(BIN)/python bench/limits.py
+
+services: $(STAMP) postgresql java redis  ## the real servers, on loopback, until Ctrl-C
 	@$(BIN)/python -m services
 
 clean:
@@ -51,5 +54,8 @@ $(STAMP): pyproject.toml constraints.txt
 postgresql:
 	@sh scripts/need_postgresql.sh
 
-cassandra:
-	@sh scripts/need_cassandra.sh
+java:
+	@sh scripts/need_java.sh
+
+redis:
+	@sh scripts/need_redis.sh

@@ -6,11 +6,21 @@ import signal
 import sys
 from collections.abc import Callable
 
-from services import MissingProgram, Service
+from services import MissingProgram
 from services.cassandra import CassandraServer
+from services.kafka import KafkaServer
 from services.postgres import PostgresServer
+from services.redis import RedisServer
+from services.server import Server
+from services.zookeeper import ZooKeeperServer
 
-SERVERS: dict[str, Callable[[], Service]] = {"postgres": PostgresServer, "cassandra": CassandraServer}
+SERVERS: dict[str, Callable[[], Server]] = {
+    "postgres": PostgresServer,
+    "redis": RedisServer,
+    "zookeeper": ZooKeeperServer,
+    "kafka": KafkaServer,
+    "cassandra": CassandraServer,
+}
 
 
 def main(names: list[str]) -> int:
@@ -19,7 +29,7 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(SERVERS)}", file=sys.stderr)
         return 2
-    running: list[Service] = []
+    running: list[Server] = []
     # SIGINT too: a shell that starts us in the background has it ignored.
     for end in (signal.SIGINT, signal.SIGTERM):
         signal.signal(end, signal.default_int_handler)

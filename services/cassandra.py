@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
-import os
-import re
-import shutil
-import signal
 import socket
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from services import MissingProgram
-from services.jars import INSTALL, Jars
-from services.process import ServerProcess, free_port
+from services.jars import Jars
+from services.java import java_program
+from services.process import free_port
+from services.server import Server
 
 VERSION = "5.0.5"
 
-_JAVA = 17
 _JARS = Jars("cassandra", VERSION, "Cassandra")
-_START_SECONDS = 120
-_STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGTERM, "immediate": signal.SIGKILL}
 
 _SETTINGS = {
     "cluster_name": "fairlead",
@@ -82,72 +72,27 @@ _OPTIONS_REQUEST = b"\x04\x00\x00\x00\x05\x00\x00\x00\x00"
 _SUPPORTED = 0x06
 
 
-class CassandraServer:
-    """Started by `start()` or `with CassandraServer() as server:`. `url` names no keyspace.
-
-    On Linux it also ends when the thread that started it does, a kill -9 included; its folder is then left behind.
-    """
+class CassandraServer(Server):
+    """See `Server`. `url` names no keyspace. The first time ever its jars are fetched."""
 
     name = "cassandra"
+    title = "Cassandra"
 
     def __init__(self) -> None:
         """Starts nothing. Raises MissingProgram."""
-        self._java = _java_program()
+        super().__init__()
+        self._java = java_program(self.title)
         _JARS.require()
-        self._folder: Path | None = None
-        self._port = 0
-        self._storage_port = 0
-        self._process = ServerProcess("Cassandra", at_our_end=signal.SIGTERM)
         self._keyspaces = 0
         self._session: Any = None
-        self._command: list[str] = []
 
     @property
     def url(self) -> str:
         return self.url_of("")
 
-    @property
-    def pid(self) -> int | None:
-        """The process id of the server, None while it does not run."""
-        return self._process.pid
-
-    @property
-    def log(self) -> str:
-        """What the server has said since it was first started: warnings and errors."""
-        assert self._folder is not None
-        return (self._folder / "log").read_text(errors="replace")
-
     def url_of(self, keyspace: str) -> str:
         """The URL of one keyspace of this server."""
         return f"cassandra://127.0.0.1:{self._port}/{keyspace}"
-
-    def start(self) -> None:
-        """Return when it answers; after `crash()` with the same port and data. The first time ever its jars are fetched."""
-        if self._process.was_started:
-            raise RuntimeError("this server is running; use restart")
-        is_new = self._folder is None
-        try:
-            if is_new:
-                self._configure(_JARS.fetched())
-            self._launch()
-        except BaseException:
-            self.stop("immediate")
-            raise
-
-    def stop(self, mode: str = "fast") -> None:
-        """`fast` (and `smart`): it ends in order; `immediate`: kill -9. Its folder is removed."""
-        self._end(mode)
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-
-    def crash(self) -> None:
-        """kill -9, with its folder kept for `start()`."""
-        self._end("immediate")
-
-    def restart(self, mode: str = "immediate") -> None:
-        self._end(mode)
-        self._launch()
 
     def create_keyspace(self) -> str:
         """A fresh, empty keyspace; answers its URL."""
@@ -162,20 +107,12 @@ class CassandraServer:
         )
         return self.url_of(name)
 
-    def __enter__(self) -> CassandraServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _configure(self, jars: Path) -> None:
-        folder = self._folder = Path(tempfile.mkdtemp(prefix="fairlead-cassandra-"))
-        self._port, self._storage_port = free_port(), free_port()
-        seeds = {"seeds": f"127.0.0.1:{self._storage_port}"}
+    def _prepare(self) -> None:
+        folder, storage_port = self.folder, free_port()
+        seeds = {"seeds": f"127.0.0.1:{storage_port}"}
         settings = _SETTINGS | {
             "native_transport_port": self._port,
-            "storage_port": self._storage_port,
+            "storage_port": storage_port,
             "seed_provider": [{"class_name": "org.apache.cassandra.locator.SimpleSeedProvider", "parameters": [seeds]}],
             "data_file_directories": [str(folder / "data")],
             "commitlog_directory": str(folder / "commitlog"),
@@ -187,6 +124,9 @@ class CassandraServer:
         (folder / "cassandra.yaml").write_text(json.dumps(settings, indent=1))
         (folder / "logback.xml").write_text(_LOGBACK)
         (folder / "tmp").mkdir()
+
+    def _command(self) -> list[str]:
+        folder = self.folder
         properties = {
             "cassandra.config": (folder / "cassandra.yaml").as_uri(),
             "cassandra.storagedir": folder,
@@ -194,17 +134,13 @@ class CassandraServer:
             "java.io.tmpdir": folder / "tmp",
             "jna.tmpdir": folder / "tmp",
         }
-        self._command = [
+        return [
             self._java, *_JVM_OPTIONS,
             *(f"--add-exports={package}=ALL-UNNAMED" for package in _EXPORTS),
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS),
             *(f"-D{key}={value}" for key, value in properties.items()),
-            "-cp", f"{jars}/*", "org.apache.cassandra.service.CassandraDaemon",
+            "-cp", f"{_JARS.fetched()}/*", "org.apache.cassandra.service.CassandraDaemon",
         ]  # fmt: skip
-
-    def _launch(self) -> None:
-        assert self._folder is not None
-        self._process.start(self._command, self._folder, self._is_ready, _START_SECONDS)
 
     def _is_ready(self) -> bool:
         """It answers in its own protocol."""
@@ -218,19 +154,4 @@ class CassandraServer:
         if self._session is not None:
             self._session.cluster.shutdown()
             self._session = None
-        self._process.end(_STOP_SIGNALS[mode])
-
-
-def _java_program() -> str:
-    """Java 17: the one in JAVA_HOME or PATH, else Debian's. Raises MissingProgram."""
-    home = os.environ.get("JAVA_HOME")
-    found = [f"{home}/bin/java"] if home else []
-    found += [program] if (program := shutil.which("java")) else []
-    found += glob.glob(f"/usr/lib/jvm/java-{_JAVA}-*/bin/java")
-    for program in found:
-        with contextlib.suppress(OSError):
-            said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
-            version = re.search(r'version "(\d+)', said)
-            if version is not None and int(version[1]) == _JAVA:
-                return program
-    raise MissingProgram(f"Java {_JAVA}, which Cassandra runs on, is missing: {INSTALL}")
+        super()._end(mode)

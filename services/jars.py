@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services import MissingProgram
-
-INSTALL = "apt-get install openjdk-17-jre-headless maven"
+from services.java import INSTALL
 
 
 @dataclass(frozen=True)

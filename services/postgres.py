@@ -13,10 +13,10 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from services import MissingProgram
-from services.process import ServerProcess, free_port
+from services.server import Server
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -29,64 +29,33 @@ _SETTINGS = {
 """What differs from PostgreSQL's own defaults; fsync stays on, for durability is what is tested and measured."""
 
 _OLDEST = 15
-_START_SECONDS = 300
-"""After a crash it looks at each file of each database first, and there may be hundreds of databases."""
-_STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 
-class PostgresServer:
-    """Started by `start()` or `with PostgresServer() as server:`. `url` is of the database `postgres`.
-
-    On Linux it also ends when the thread that started it does, a kill -9 included; its folder is then left behind.
-    """
+class PostgresServer(Server):
+    """See `Server`; `mode` is pg_ctl's: `smart`, `fast` or `immediate`. `url` is of the database `postgres`."""
 
     name = "postgres"
+    title = "PostgreSQL"
+    start_seconds = 300
+    """After a crash it looks at each file of each database first, and there may be hundreds of databases."""
+    at_our_end = signal.SIGINT
+    stop_signals: ClassVar = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
     def __init__(self) -> None:
         """Starts nothing. Raises MissingProgram."""
+        super().__init__()
         self._programs = _programs()
         self._user = _user()
-        self._folder: Path | None = None
-        self._port = 0
         self._password = secrets.token_urlsafe(16)
-        self._process = ServerProcess("PostgreSQL", at_our_end=signal.SIGINT)
         self._databases = 0
 
     @property
     def url(self) -> str:
         return self.url_of("postgres")
 
-    @property
-    def pid(self) -> int | None:
-        """The process id of the server, None while it does not run."""
-        return self._process.pid
-
     def url_of(self, database: str) -> str:
         """The URL of one database of this server."""
         return f"postgresql://fairlead:{self._password}@127.0.0.1:{self._port}/{database}"
-
-    def start(self) -> None:
-        if self._folder is not None:
-            raise RuntimeError("this server was started before; stop it first, or use restart")
-        self._port = free_port()
-        self._folder = self._make_folder()
-        try:
-            self._initialise()
-            self._launch()
-        except BaseException:
-            self.stop("immediate")
-            raise
-
-    def stop(self, mode: str = "fast") -> None:
-        """`mode` is pg_ctl's: `smart`, `fast` or `immediate`."""
-        self._process.end(_STOP_SIGNALS[mode])
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-
-    def restart(self, mode: str = "immediate") -> None:
-        self._process.end(_STOP_SIGNALS[mode])
-        self._launch()
 
     def create_database(self) -> str:
         """A fresh, empty database; answers its URL."""
@@ -107,50 +76,40 @@ class PostgresServer:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
 
-    def __enter__(self) -> PostgresServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def _make_folder(self) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="fairlead-postgres-", dir=_parent_folder(self._user)))
         if self._user is not None:
             os.chown(folder, self._user.pw_uid, self._user.pw_gid)
         return folder
 
-    def _initialise(self) -> None:
-        assert self._folder is not None
-        password_file = self._folder / "password"
+    def _prepare(self) -> None:
+        password_file = self.folder / "password"
         password_file.touch(mode=0o600)
         password_file.write_text(self._password)
         if self._user is not None:
             os.chown(password_file, self._user.pw_uid, self._user.pw_gid)
         made = subprocess.run(
             [
-                self._programs / "initdb", "-D", self._folder / "data", "-U", "fairlead", "--auth=scram-sha-256",
+                self._programs / "initdb", "-D", self.folder / "data", "-U", "fairlead", "--auth=scram-sha-256",
                 "--pwfile", password_file, "-E", "UTF8", "--locale=C", "--no-sync",
             ],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self._folder, check=False, **self._as_user(),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, check=False, **self._as_user(),
         )  # fmt: skip
         password_file.unlink()
         if made.returncode:
             raise RuntimeError(f"initdb failed:\n{made.stdout.decode(errors='replace')[-3000:]}")
 
-    def _launch(self) -> None:
-        assert self._folder is not None
-        command = [str(self._programs / "postgres"), "-D", str(self._folder / "data")]
-        settings = _SETTINGS | {"port": str(self._port), "unix_socket_directories": str(self._folder)}
+    def _command(self) -> list[str]:
+        command = [str(self._programs / "postgres"), "-D", str(self.folder / "data")]
+        settings = _SETTINGS | {"port": str(self._port), "unix_socket_directories": str(self.folder)}
         for key, value in settings.items():
             command += ["-c", f"{key}={value}"]
-        self._process.start(command, self._folder, self._is_ready, _START_SECONDS, **self._as_user())
+        return command
 
     def _is_ready(self) -> bool:
         """As pg_ctl sees it: its own pid on the first line of postmaster.pid and `ready` on the eighth."""
-        assert self._folder is not None
         try:
-            lines = (self._folder / "data" / "postmaster.pid").read_text().splitlines()
+            lines = (self.folder / "data" / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
         # After a crash the file of the server before is still there: hence the look at the pid.

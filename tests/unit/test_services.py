@@ -153,4 +153,7 @@ def test_the_command_prints_the_url_and_runs_until_told_to_end(end: signal.Signa
 
 def test_an_unknown_service_is_wrong_use() -> None:
     command = subprocess.run([sys.executable, "-m", "services", "oracle"], cwd=ROOT, capture_output=True, text=True)
-    assert (command.returncode, command.stderr) == (2, "unknown: oracle; there are postgres, cassandra\n")
+    assert (command.returncode, command.stderr) == (
+        2,
+        "unknown: oracle; there are postgres, redis, zookeeper, kafka, cassandra\n",
+    )

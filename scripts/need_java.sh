@@ -1,5 +1,5 @@
 #!/bin/sh
-# What Cassandra needs, Java 17 and Maven, is there, or is installed, or one line says how to get it.
+# What Cassandra, Kafka and ZooKeeper need, Java 17 and Maven, is there, or is installed, or one line says how to get it.
 set -eu
 have() {
     command -v mvn >/dev/null 2>&1 || return 1
@@ -13,5 +13,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openjdk-17-jre-headless maven >/dev/null
     have && exit 0
 fi
-echo "Java 17 or Maven, which Cassandra needs, is missing: apt-get install openjdk-17-jre-headless maven" >&2
+echo "Java 17 or Maven, which Cassandra, Kafka and ZooKeeper need, is missing: apt-get install openjdk-17-jre-headless maven" >&2
 exit 1

@@ -1,0 +1,109 @@
+"""A Kafka broker of our own (KRaft, no ZooKeeper): its jars from Maven, on free ports of the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+
+from services.jars import Jars
+from services.java import java_program
+from services.process import free_port
+from services.server import Server
+
+VERSION = "3.9.1"
+
+_JARS = Jars("kafka", VERSION, "Kafka")
+
+_SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": 1,
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "CLIENT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,CLIENT:PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": 4,
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    # The first consumer of a group need not wait for others that might come.
+    "group.initial.rebalance.delay.ms": 0,
+    # A consumer that was killed is found out in a test's time.
+    "group.min.session.timeout.ms": 1000,
+    "log.cleaner.dedupe.buffer.size": 2_000_000,
+    "controlled.shutdown.enable": "false",
+}
+"""What differs from Kafka's own defaults, beside folder and ports."""
+
+_ALL_TOPICS = b"\x00\x00\x00\x14\x00\x03\x00\x00\x00\x00\x00\x01\x00\x06ready?\x00\x00\x00\x00"
+"""A metadata request, version 0: a broker in its list is one that answers clients."""
+
+_LOG4J = """log4j.rootLogger=WARN, stdout
+log4j.appender.stdout=org.apache.log4j.ConsoleAppender
+log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
+log4j.appender.stdout.layout.ConversionPattern=%d %p [%t] %c{1} - %m%n
+"""
+
+
+class KafkaServer(Server):
+    """See `Server`."""
+
+    name = "kafka"
+    title = "Kafka"
+
+    def __init__(self) -> None:
+        """Starts nothing. Raises MissingProgram."""
+        super().__init__()
+        self._java = java_program(self.title)
+        _JARS.require()
+
+    @property
+    def url(self) -> str:
+        return f"kafka://127.0.0.1:{self._port}"
+
+    @staticmethod
+    def create_prefix() -> str:
+        """A beginning for names of topics and groups that nobody has used."""
+        return f"test-{secrets.token_hex(4)}-"
+
+    def _prepare(self) -> None:
+        controller_port = free_port()
+        settings = _SETTINGS | {
+            "listeners": f"CLIENT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"CLIENT://127.0.0.1:{self._port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "log.dirs": self.folder / "data",
+        }
+        (self.folder / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        (self.folder / "log4j.properties").write_text(_LOG4J)
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        made = subprocess.run(
+            [
+                *self._java_with("64m"), "kafka.tools.StorageTool", "format", "-t", cluster,
+                "-c", str(self.folder / "server.properties"),
+            ],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, check=False,
+        )  # fmt: skip
+        if made.returncode:
+            raise RuntimeError(f"Kafka's folder could not be made:\n{made.stdout.decode(errors='replace')[-3000:]}")
+
+    def _command(self) -> list[str]:
+        return [*self._java_with("512m"), "kafka.Kafka", str(self.folder / "server.properties")]
+
+    def _java_with(self, heap: str) -> list[str]:
+        return [
+            self._java, f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true",
+            f"-Dlog4j.configuration={(self.folder / 'log4j.properties').as_uri()}", "-cp", f"{_JARS.fetched()}/*",
+        ]  # fmt: skip
+
+    def _is_ready(self) -> bool:
+        """It names itself when it is asked for brokers."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 2) as connection:
+            connection.sendall(_ALL_TOPICS)
+            # Length, correlation id, number of brokers.
+            answer = connection.recv(12)
+            return len(answer) == 12 and int.from_bytes(answer[8:], "big") > 0
+        return False

@@ -1,0 +1,68 @@
+"""A ZooKeeper server of our own: its jars from Maven, one node on a free port of the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from services.jars import Jars
+from services.java import java_program
+from services.server import Server
+
+VERSION = "3.9.4"
+
+_JARS = Jars("zookeeper", VERSION, "ZooKeeper")
+
+_SETTINGS = {
+    "tickTime": 500,
+    "minSessionTimeout": 1000,
+    "maxSessionTimeout": 60_000,
+    "maxClientCnxns": 0,
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "ruok,srvr,cons",
+}
+"""What differs from ZooKeeper's own defaults, beside folder and port."""
+
+
+class ZooKeeperServer(Server):
+    """See `Server`. `url` names no folder of znodes."""
+
+    name = "zookeeper"
+    title = "ZooKeeper"
+
+    def __init__(self) -> None:
+        """Starts nothing. Raises MissingProgram."""
+        super().__init__()
+        self._java = java_program(self.title)
+        _JARS.require()
+        self._roots = 0
+
+    @property
+    def url(self) -> str:
+        return f"zookeeper://127.0.0.1:{self._port}"
+
+    def create_root(self) -> str:
+        """A folder of znodes that nobody has used; answers its URL."""
+        self._roots += 1
+        return f"{self.url}/test_{self._roots}"
+
+    def _prepare(self) -> None:
+        settings = _SETTINGS | {
+            "dataDir": self.folder / "data",
+            "clientPort": self._port,
+            "clientPortAddress": "127.0.0.1",
+        }
+        (self.folder / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def _command(self) -> list[str]:
+        return [
+            self._java, "-Xmx256m", "-XX:+UseSerialGC", "-Djava.awt.headless=true", "-Dzookeeper.jmx.log4j.disable=true",
+            "-cp", f"{_JARS.fetched()}/*", "org.apache.zookeeper.server.ZooKeeperServerMain", str(self.folder / "zoo.cfg"),
+        ]  # fmt: skip
+
+    def _is_ready(self) -> bool:
+        """It says that it is, by its own four-letter word."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 2) as connection:
+            connection.sendall(b"ruok")
+            return connection.recv(4) == b"imok"
+        return False
