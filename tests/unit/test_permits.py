@@ -1,0 +1,320 @@
+"""Permits: however nodes pause, die, lose answers and disagree about the time, never more run than the limit."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.permits import (
+    DRIFT,
+    STOP_AT,
+    TURN_SECONDS,
+    Book,
+    Permits,
+    Proposal,
+    decode,
+    encode,
+    fair_shares,
+    held,
+)
+
+TTL = 15.0
+
+
+# sharing --------------------------------------------------------------------------------------------------------------
+
+wants = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 50), max_size=8)
+
+
+@given(st.integers(0, 100), wants, st.integers(0, 1000))
+def test_shares_sum_to_what_there_is_or_is_wanted_and_nobody_gets_more_than_he_wants(
+    total: int, wanted: dict[str, int], turn: int
+) -> None:
+    shares = fair_shares(total, wanted, turn)
+    assert sum(shares.values()) == min(total, sum(wanted.values()))
+    assert all(0 <= shares[node] <= want for node, want in wanted.items())
+
+
+@given(st.integers(0, 100), wants, st.integers(0, 1000))
+def test_who_gets_less_than_he_wants_gets_at_most_one_less_than_anybody(
+    total: int, wanted: dict[str, int], turn: int
+) -> None:
+    shares = fair_shares(total, wanted, turn)
+    for node, want in wanted.items():
+        if shares[node] < want:
+            assert all(shares[node] >= other - 1 for other in shares.values())
+
+
+@given(st.integers(1, 20), st.lists(st.integers(1, 9), min_size=1, max_size=8))
+def test_over_all_turns_everybody_who_wants_something_gets_something(total: int, wanted: list[int]) -> None:
+    names = {f"n{i}": want for i, want in enumerate(wanted)}
+    rounds = [fair_shares(total, names, turn) for turn in range(len(names))]
+    assert all(any(shares[name] for shares in rounds) for name in names)
+
+
+# one node -------------------------------------------------------------------------------------------------------------
+
+
+def do_round(permits: Permits, book: Book, now: float) -> Book:
+    proposal = permits.propose(book, now)
+    permits.written(proposal)
+    return decode(encode(proposal.book))
+
+
+def test_the_first_booking_is_refused_and_the_round_after_it_brings_what_is_needed() -> None:
+    permits = Permits("one", TTL)
+    assert not permits.take("total", 30, 0.0)
+    assert permits.is_pressing
+    book = do_round(permits, Book(), 0.0)
+    assert held(book, "total") == 1
+    assert permits.take("total", 30, 0.0)
+    assert not permits.take("total", 30, 0.0)
+    for n in (2, 4, 8, 16, 30):  # blocks grow as they are used up
+        book = do_round(permits, book, 0.1)
+        assert held(book, "total") == n
+        while permits.take("total", 30, 0.1):
+            pass
+    assert permits.running == 30
+
+
+def test_what_is_not_used_goes_back() -> None:
+    permits = Permits("one", TTL)
+    book = Book()
+    while held(book, "total") < 16:
+        while permits.take("total", 30, 0.0):
+            pass
+        book = do_round(permits, book, 0.0)
+    while permits.running:
+        permits.give("total")
+    book = do_round(permits, book, 1.0)  # the most that ran since the last round
+    book = do_round(permits, book, 2.0)
+    assert book.nodes == {}
+
+
+def test_permits_are_not_booked_after_their_time_and_again_when_they_are_renewed() -> None:
+    permits = Permits("one", TTL)
+    permits.take("total", 3, 0.0)
+    book = do_round(permits, Book(), 0.0)
+    assert permits.take("total", 3, 0.0)
+    permits.give("total")
+    assert not permits.take("total", 3, TTL * STOP_AT)
+    do_round(permits, book, TTL + 1)
+    assert permits.take("total", 3, TTL + 1)
+
+
+def test_a_node_that_is_silent_longer_than_its_time_loses_its_permits_and_no_sooner() -> None:
+    one, two = Permits("one", TTL), Permits("two", TTL)
+    one.take("total", 1, 0.0)
+    book = do_round(one, Book(), 0.0)
+    assert one.take("total", 1, 0.0)
+    two.take("total", 1, 0.0)
+    book = do_round(two, book, 1000.0)  # clocks are not compared
+    for later in (1.0, TTL, TTL * (1 + DRIFT)):
+        assert two.propose(book, 1000.0 + later).book.nodes["two"].shares["total"].held == 0
+    book = do_round(two, book, 1000.0 + TTL * (1 + DRIFT) + 0.1)
+    assert set(book.nodes) == {"two"} and two.take("total", 1, 1000.0 + TTL * (1 + DRIFT) + 0.1)
+    one.propose(book, 5.0)
+    assert one.until < 0, "it sees that its permits were taken back"
+
+
+def test_a_beat_that_goes_on_keeps_permits_for_ever() -> None:
+    one, two = Permits("one", TTL), Permits("two", TTL)
+    one.take("total", 1, 0.0)
+    book = do_round(one, Book(), 0.0)
+    one.take("total", 1, 0.0)
+    for n in range(100):
+        book = do_round(one, book, n * 5.0)
+        two.take("total", 1, n * 5.0)
+        book = do_round(two, book, n * 5.0)
+        assert book.nodes["one"].shares["total"].held == 1
+    assert not two.take("total", 1, 500.0)
+
+
+def test_a_write_of_which_nobody_knows_whether_it_landed_leaves_only_what_is_safe() -> None:
+    one = Permits("one", TTL)
+    book = Book()
+    while held(book, "total") < 8:
+        while one.take("total", 8, 0.0):
+            pass
+        book = do_round(one, book, 0.0)
+    while one.running:
+        one.give("total")
+    do_round(one, book, 0.0)
+    one.propose(book, 1.0)  # gives all back; the answer is lost
+    assert not one.take("total", 8, 1.0)
+
+
+def test_nobody_waits_for_ever_for_a_permit_that_cannot_be_shared() -> None:
+    """Three nodes that always want one of two: over the turns each of them gets one, at the end of a run."""
+    nodes = {name: Permits(name, TTL) for name in ("a", "b", "c")}
+    book, got, running = Book(), dict.fromkeys(nodes, 0), []
+    for step in range(200):
+        now = step * TURN_SECONDS / 4
+        while len(running) == 2:
+            nodes[running.pop(0)].give("partner")
+        for name, permits in nodes.items():
+            if permits.take("partner", 2, now):
+                running.append(name)
+                got[name] += 1
+            book = do_round(permits, book, now)
+            assert held(book, "partner") <= 2
+    assert min(got.values()) > 10
+
+
+def test_pools_that_nobody_uses_leave_the_book() -> None:
+    permits = Permits("one", TTL)
+    book = Book()
+    for n in range(1000):
+        permits.take(f"key {n}", 3, 0.0)
+        book = do_round(permits, book, 0.0)
+        assert permits.take(f"key {n}", 3, 0.0)
+        permits.give(f"key {n}")
+    book = do_round(permits, do_round(permits, book, 1.0), 2.0)
+    assert len(encode(book)) < 100 and len(permits._pools) == 0
+
+
+# the cluster, under faults --------------------------------------------------------------------------------------------
+
+
+class World:
+    """Nodes on clocks of their own, a book behind slow and forgetful lines, and somebody who counts what runs."""
+
+    def __init__(self, seed: int, nodes: int, totals: dict[str, int]) -> None:
+        self.random = random.Random(seed)
+        self.totals = totals
+        self.now = 0.0
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.order = itertools.count()
+        self.data, self.version = b"", 0
+        self.started = dict.fromkeys(totals, 0)
+        self.names = itertools.count()
+        self.nodes: list[Node] = []
+        for _ in range(nodes):
+            self.nodes.append(Node(self))
+
+    def at(self, seconds: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self.events, (self.now + seconds, next(self.order), do))
+
+    def run(self, seconds: float) -> None:
+        while self.events and self.events[0][0] < seconds:
+            self.now, _, do = heapq.heappop(self.events)
+            do()
+
+    def count(self) -> None:
+        for pool, total in self.totals.items():
+            running = sum(node.alive_in(pool) for node in self.nodes)
+            assert running <= total, f"{running} of {total} run in {pool} at {self.now:.3f}"
+
+
+class Node:
+    """Books, runs, gives back; rounds by its own clock; may pause, die or be cut off from the book at any moment, also between
+    read and write."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rate = world.random.uniform(1.0, 1 + DRIFT * 0.99)
+        self.offset = world.random.uniform(-1e6, 1e6)
+        self.pace = world.random.choice([0.3, TTL / 3])
+        self.paused_until = self.cut_off_until = 0.0
+        self.born()
+
+    def born(self) -> None:
+        self.permits = Permits(f"node {next(self.world.names)}", TTL)
+        self.running: dict[str, int] = dict.fromkeys(self.world.totals, 0)
+        self.is_dead = False
+        self.under_way = object()
+        self.world.at(self.world.random.uniform(0, 1), self.alive(self.work))
+        self.world.at(self.world.random.uniform(0, 1), self.alive(self.round))
+
+    def alive(self, do: Callable[[], None]) -> Callable[[], None]:
+        """What happens only if this life of the node goes on; after a pause, at its end."""
+        permits = self.permits
+
+        def then() -> None:
+            if self.permits is not permits or self.is_dead:
+                return
+            if self.world.now < self.paused_until:
+                self.world.at(self.paused_until - self.world.now, then)
+                return
+            do()
+
+        return then
+
+    def clock(self) -> float:
+        return self.offset + self.rate * self.world.now
+
+    def alive_in(self, pool: str) -> int:
+        """Runs that go on: those of a node whose time is over were ended from outside."""
+        return 0 if self.is_dead or self.clock() >= self.permits.until else self.running[pool]
+
+    def work(self) -> None:
+        world = self.world
+        if self.clock() >= self.permits.until:
+            for pool, running in self.running.items():
+                for _ in range(running):
+                    self.permits.give(pool)
+                self.running[pool] = 0
+        for pool, total in world.totals.items():
+            for _ in range(world.random.randrange(4)):
+                if self.permits.take(pool, total, self.clock()):
+                    self.running[pool] += 1
+                    world.started[pool] += 1
+                    world.count()
+            for _ in range(world.random.randrange(4)):
+                if self.running[pool]:
+                    self.running[pool] -= 1
+                    self.permits.give(pool)
+        fate = world.random.random()
+        if fate < 0.01:
+            self.paused_until = world.now + world.random.uniform(0, 3 * TTL)
+        elif fate < 0.015:
+            self.is_dead = True
+            world.at(world.random.uniform(0, TTL), self.born)
+        elif fate < 0.03:
+            self.cut_off_until = world.now + world.random.uniform(0, 2 * TTL)
+        world.at(world.random.expovariate(1.0), self.alive(self.work))
+
+    def round(self) -> None:
+        """One at a time: an answer that comes after we gave up waiting for it is not listened to."""
+        self.under_way = mine = object()
+        if self.world.now < self.cut_off_until:
+            self.world.at(self.cut_off_until - self.world.now, self.alive(self.round))
+            return
+        data, version = self.world.data, self.world.version
+        self.world.at(self.delay(), self.alive(lambda: self.propose(data, version, mine)))
+        self.world.at(self.world.random.uniform(0.05, self.pace), self.alive(self.round))
+
+    def propose(self, data: bytes, version: int, mine: object) -> None:
+        if self.under_way is mine:
+            proposal = self.permits.propose(decode(data), self.clock())
+            # On its way it depends on us no more: it may land long after we gave up waiting, or died.
+            self.world.at(self.delay(), lambda: self.land(proposal, version, mine))
+
+    def land(self, proposal: Proposal, version: int, mine: object) -> None:
+        world = self.world
+        if world.random.random() < 0.05 or version != world.version:
+            return
+        world.data, world.version = encode(proposal.book), version + 1
+        if world.random.random() < 0.9:
+            world.at(self.delay(), self.alive(lambda: self.confirm(proposal, mine)))
+
+    def confirm(self, proposal: Proposal, mine: object) -> None:
+        if self.under_way is mine:
+            self.permits.written(proposal)
+
+    def delay(self) -> float:
+        fate = self.world.random.random()
+        return self.world.random.uniform(0, 0.05) if fate < 0.9 else self.world.random.uniform(0, TTL)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_never_more_run_than_the_limit_whatever_happens(seed: int) -> None:
+    world = World(seed, nodes=4, totals={"total": 10, "partner": 2})
+    world.run(1500.0)
+    assert world.started["total"] > 200 and world.started["partner"] > 50, f"seed {seed}: {world.started}"
