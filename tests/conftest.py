@@ -16,6 +16,8 @@ from fairlead import App
 from services import MissingProgram
 from services.cassandra import CassandraServer
 from services.postgres import PostgresServer
+from services.server import Server
+from services.zookeeper import ZooKeeperServer
 
 settings.register_profile("fairlead", deadline=None, print_blob=True)
 settings.load_profile("fairlead")
@@ -34,7 +36,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line(f"seed: --hypothesis-seed={config.option.hypothesis_seed}")
 
 
-S = TypeVar("S", PostgresServer, CassandraServer)
+S = TypeVar("S", bound=Server)
 
 
 def serving(server_class: type[S]) -> Iterator[S]:
@@ -76,6 +78,18 @@ def cassandra_server() -> Iterator[CassandraServer]:
 def cassandra_url(cassandra_server: CassandraServer) -> str:
     """A fresh, empty keyspace."""
     return cassandra_server.create_keyspace()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeperServer]:
+    """See `serving`."""
+    yield from serving(ZooKeeperServer)
+
+
+@pytest.fixture
+def zookeeper_url(zookeeper_server: ZooKeeperServer) -> str:
+    """A folder of znodes that nobody has used."""
+    return zookeeper_server.create_root()
 
 
 @pytest.fixture

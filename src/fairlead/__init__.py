@@ -1,7 +1,9 @@
 """Fairlead: durable, fair task queues for services with many tenants."""
 
 from fairlead.app import App
-from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, LimitTree, RateLimit
+from fairlead.core.cluster_limits import ClusterLimit, ClusterRateLimit
+from fairlead.core.limit_tree import LimitTree
+from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.processing import Processing, ProcessingPolicy
 from fairlead.core.retry import Delays, Exponential, Fixed, NoRetry, RetryPolicy
 from fairlead.current import ContextFilter, CurrentTask, current_task
@@ -31,6 +33,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "App",
+    "ClusterLimit",
+    "ClusterRateLimit",
     "ConcurrencyPolicy",
     "ConfigurationError",
     "ContextFilter",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.config import Settings, lake_of
 from fairlead.connect import Connections, bulk_sweeper, connect, lake_keeper, require_lake
-from fairlead.core.limits import ConcurrencyPolicy
+from fairlead.core.cluster_limits import AnyLimit
 from fairlead.core.processing import Processing, ProcessingPolicy
 from fairlead.core.retry import Exponential, RetryPolicy
 from fairlead.errors import ConfigurationError, UnknownQueue
@@ -100,7 +100,7 @@ class App:
         *,
         order: str = "fair",
         partitions: int = DEFAULT_PARTITIONS,
-        concurrency: ConcurrencyPolicy | None = None,
+        concurrency: AnyLimit | None = None,
     ) -> Queue:
         """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError for bad values."""
         queue = Queue(name, order, partitions, concurrency)
@@ -121,7 +121,7 @@ class App:
         retry: RetryPolicy = ...,
         processing: ProcessingPolicy | None = ...,
         timeout: float | None = ...,
-        concurrency: ConcurrencyPolicy | None = ...,
+        concurrency: AnyLimit | None = ...,
         transactional: bool = ...,
         keep_result: bool = ...,
         executor: str | None = ...,
@@ -137,7 +137,7 @@ class App:
         retry: RetryPolicy = DEFAULT_RETRY,
         processing: ProcessingPolicy | None = None,
         timeout: float | None = None,
-        concurrency: ConcurrencyPolicy | None = None,
+        concurrency: AnyLimit | None = None,
         transactional: bool = False,
         keep_result: bool = False,
         executor: str | None = None,
@@ -336,6 +336,7 @@ class App:
             if self._connections is not None:
                 if self._settings().backlog is not None:
                     self._wait_for(self._connections.backlog.close())
+                self._connections.coordinator.close()
                 self._connections.store.database.close()
                 self._connections = None
                 self._checked = False

@@ -35,12 +35,30 @@ def connect(url: str, channel: str | None, coordinator: str | None, backlog: str
     store = task_store(url)
     if channel not in (None, "database", "memory://", "database://"):
         raise ConfigurationError(f"channel {channel!r} is unknown; use 'database' (default) or 'memory://'")
-    if coordinator not in (None, "database", "database://"):
-        raise ConfigurationError(f"coordinator {coordinator!r} is unknown; use 'database' (default)")
     bell = _memory_bell() if channel == "memory://" else _bell(store)
     return Connections(
-        store, backlog_store(backlog, store), bell, DatabaseChannel(store, bell, clock), DatabaseCoordinator(store)
+        store,
+        backlog_store(backlog, store),
+        bell,
+        DatabaseChannel(store, bell, clock),
+        _coordinator(coordinator, store, clock),
     )
+
+
+def _coordinator(url: str | None, store: SqlTaskStore, clock: Clock) -> Coordinator:
+    if url in (None, "database", "database://"):
+        return DatabaseCoordinator(store)
+    if urlsplit(url).scheme != "zookeeper":
+        raise ConfigurationError(
+            f"coordinator {_without_secret(url)!r} is unknown; use 'database' (default) or zookeeper://host:2181/folder"
+        )
+    try:
+        import kazoo  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[zookeeper]'") from error
+    from fairlead.coordination.zookeeper import ZooKeeperCoordinator
+
+    return ZooKeeperCoordinator(url, clock)
 
 
 def backlog_store(url: str | None, store: SqlTaskStore) -> BacklogStore:

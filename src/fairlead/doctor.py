@@ -9,9 +9,11 @@ import msgspec
 
 from fairlead.app import App
 from fairlead.clock import MICROS, to_datetime
+from fairlead.core import permits
+from fairlead.engine.cluster_limits import cluster_wide
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import lease_of
-from fairlead.errors import UnknownTask
+from fairlead.errors import StoreUnavailable, UnknownTask
 from fairlead.model import LaneKey, PartitionKey, State, TaskRecord
 from fairlead.ports.coordinator import Lease
 from fairlead.ports.history import START, Place
@@ -20,6 +22,7 @@ from fairlead.stores.sql_history import SqlHistory
 Severity = Literal["ok", "note", "problem"]
 
 _EVERY_KEY = 1_000_000
+_MOST_POOLS = 10
 
 QUIET_SECONDS = 86_400
 """A reader of the history that says nothing for longer than this keeps it from being cleaned."""
@@ -42,13 +45,22 @@ class Finding(msgspec.Struct, frozen=True):
 async def examine(app: App) -> list[Finding]:
     """Check the store, the nodes and the queues. Raises StoreUnavailable, SchemaMismatch when there is nothing to check."""
     store = app.store
-    leases = await app.connections.coordinator.leases()
+    coordinator = app.connections.coordinator
+    try:
+        leases = await coordinator.leases()
+        held = Finding(
+            "ok", f"{coordinator.location}: {len(leases)} leases of {len({o.owner for o in leases})} workers"
+        )
+    except StoreUnavailable as error:
+        leases = None
+        cure = "start it: until then no partition and no poller changes hands, and cluster-wide limits let nothing run"
+        held = Finding("problem", str(error), cure)
     management = app.management
     nodes, queues = management.nodes(), management.queues()
     silent = set(await store.silent_nodes(app.clock.now(), round(SILENT_SECONDS * MICROS)))
     living = [node for node in nodes if node.node not in silent]
     now = app.clock.now()
-    found = [Finding("ok", f"{store.database.location}: reachable, its tables are up to date")]
+    found = [Finding("ok", f"{store.database.location}: reachable, its tables are up to date"), held]
     found += [
         Finding(
             "problem", f"node {name} is silent; what it held is resumed by the others", "start a worker if none is left"
@@ -91,7 +103,7 @@ async def examine(app: App) -> list[Finding]:
                         "add workers, or look at its limits",
                     )
                 )
-        if serving:
+        if serving and leases is not None:
             found += _unowned(queue.queue, queue.partitions, leases)
         declared = app.queues.get(queue.queue)
         if declared is not None and declared.partitions < queue.partitions:
@@ -102,6 +114,8 @@ async def examine(app: App) -> list[Finding]:
                 )
             )
     found += _readers(app, now)
+    if leases is not None:
+        found += await _permits(app)
     if app.handlers:
         for (queue_name, name), count in (await store.database.read(store.names())).items():
             if name not in app.handlers:
@@ -112,6 +126,27 @@ async def examine(app: App) -> list[Finding]:
                         "deploy one that has it",
                     )
                 )
+    return found
+
+
+async def _permits(app: App) -> list[Finding]:
+    """What is given out of the cluster-wide limits that the application declares."""
+    found = []
+    places = {queue.name: queue.concurrency for queue in app.queues.values()}
+    places |= {f"{handler.queue}/{handler.name}": handler.concurrency for handler in app.handlers.values()}
+    for name in cluster_wide(places):
+        data, _ = await app.connections.coordinator.read_book(name)
+        try:
+            book = permits.decode(data)
+        except msgspec.DecodeError as error:
+            cure = "stop the workers, and delete it where the coordinator keeps it: they write it anew"
+            found.append(Finding("problem", f"the book of the cluster-wide limit {name} cannot be read: {error}", cure))
+            continue
+        pools = sorted({pool for holding in book.nodes.values() for pool in holding.shares})
+        held = ", ".join(f"{pool or 'all'} {permits.held(book, pool)}" for pool in pools[:_MOST_POOLS])
+        more = f", and {len(pools) - _MOST_POOLS} more" if len(pools) > _MOST_POOLS else ""
+        what = f"{len(book.nodes)} workers have permits: {held}{more}" if pools else "no worker has permits"
+        found.append(Finding("ok", f"cluster-wide limit {name}: {what}"))
     return found
 
 

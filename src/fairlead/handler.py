@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fairlead.arguments import Arguments
-from fairlead.core.limits import ConcurrencyPolicy
+from fairlead.core.cluster_limits import AnyLimit
 from fairlead.core.processing import ProcessingPolicy
 from fairlead.core.retry import RetryPolicy
 from fairlead.current import CurrentTask
@@ -38,7 +38,7 @@ class Handler:
         queue: str,
         retry: RetryPolicy,
         processing: ProcessingPolicy,
-        concurrency: ConcurrencyPolicy | None = None,
+        concurrency: AnyLimit | None = None,
         transactional: bool = False,
         keep_result: bool = False,
         executor: str | None = None,

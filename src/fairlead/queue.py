@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.core.limits import ConcurrencyPolicy
+from fairlead.core.cluster_limits import AnyLimit
 from fairlead.errors import ConfigurationError
 
 MOST_PARTITIONS = 1000
@@ -19,7 +19,7 @@ class Queue:
     order: str = "fair"
     """"fair": by level, so that no fairness key delays another; "fifo": by arrival."""
     partitions: int = DEFAULT_PARTITIONS
-    concurrency: ConcurrencyPolicy | None = None
+    concurrency: AnyLimit | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > 200 or "\x00" in self.name:

@@ -3,59 +3,157 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from kazoo.client import KazooClient, KazooState
 
 from fairlead.connect import task_store
 from fairlead.coordination.database import DatabaseCoordinator
-from fairlead.ports.coordinator import Lease
+from fairlead.coordination.zookeeper import ZooKeeperCoordinator
+from fairlead.coordination.zookeeper_session import Session
+from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.ports.coordinator import Coordinator, Lease
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.wake import Wake
 from fairlead.stores.migrate import migrate
 from fairlead.stores.sql_store import SqlTaskStore
+from services.zookeeper import ZooKeeperServer
 
-TTL = 60.0
+TTL = 30.0
 NAMES = [f"partition/payouts/{n}" for n in range(8)]
 
 
+class Cluster(ABC):
+    """What coordinators of one kind share, and how to have time pass there."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @abstractmethod
+    def coordinator(self) -> Coordinator:
+        """One more, as another process would have it."""
+
+    @abstractmethod
+    def leave_alone(self, *owners: str) -> None:
+        """What more than TTL seconds without a renewal do to the leases of these owners."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all of them."""
+
+
+class Databases(Cluster):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.store = task_store(url)
+        migrate(self.store.database)
+        self._others: list[SqlTaskStore] = []
+
+    def coordinator(self) -> DatabaseCoordinator:
+        self._others.append(task_store(self.url))
+        return DatabaseCoordinator(self._others[-1])
+
+    def leave_alone(self, *owners: str) -> None:
+        for owner in owners:
+            self.pass_time(TTL + 1, f"owner = '{owner}'")
+
+    def pass_time(self, seconds: float, leases: str = "true") -> None:
+        """So many seconds, by whatever clock the coordinator goes."""
+
+        def steps() -> Steps[None]:
+            yield Statement(
+                f"UPDATE fairlead_leases SET expires_at = expires_at - {round(seconds * 1_000_000)} WHERE {leases}"
+            )
+
+        self.store.database.run(steps())
+
+    def close(self) -> None:
+        for store in (*self._others, self.store):
+            store.database.close()
+
+
+class ZooKeeper(Cluster):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.made: list[ZooKeeperCoordinator] = []
+
+    def coordinator(self) -> ZooKeeperCoordinator:
+        self.made.append(ZooKeeperCoordinator(self.url))
+        return self.made[-1]
+
+    def leave_alone(self, *owners: str) -> None:
+        for coordinator in self.made:
+            for owner in owners:
+                if owner in coordinator._sessions:
+                    end_session(coordinator._sessions[owner])
+
+    def close(self) -> None:
+        for coordinator in self.made:
+            coordinator.close()
+
+
+def end_session(session: Session) -> None:
+    """As ZooKeeper ends it: whoever shows its id and password may end a session, and its owner hears of it afterwards."""
+    lost = threading.Event()
+
+    def listen(state: str) -> bool:
+        if state == KazooState.LOST:
+            lost.set()
+        return state == KazooState.LOST
+
+    session.client.add_listener(listen)
+    twin = KazooClient(
+        session.client.hosts[0][0] + f":{session.client.hosts[0][1]}", client_id=session.client.client_id
+    )
+    twin.start()
+    twin.stop()
+    twin.close()
+    assert lost.wait(30)
+
+
+@pytest.fixture(params=["sqlite", "postgres", "zookeeper"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    url = request.getfixturevalue(f"{request.param}_url")
+    cluster = ZooKeeper(url) if request.param == "zookeeper" else Databases(url)
+    yield cluster
+    cluster.close()
+
+
 @pytest.fixture
-def store(store_url: str) -> Iterator[SqlTaskStore]:
-    store = task_store(store_url)
-    migrate(store.database)  # type: ignore[arg-type]
-    yield store
-    store.database.close()
+def databases(store_url: str) -> Iterator[Databases]:
+    cluster = Databases(store_url)
+    yield cluster
+    cluster.close()
 
 
-def leave_alone(store: SqlTaskStore, seconds: float) -> None:
-    """What `seconds` without a renewal do to all leases, by whatever clock the coordinator goes."""
-
-    def steps() -> Steps[None]:
-        yield Statement(f"UPDATE fairlead_leases SET expires_at = expires_at - {round(seconds * 1_000_000)}")
-
-    store.database.run(steps())
-
-
-def run(store: SqlTaskStore, test: Callable[[DatabaseCoordinator], Awaitable[None]]) -> None:
+def run(cluster: Cluster, test: Callable[[Coordinator], Awaitable[None]]) -> None:
     async def with_coordinator() -> None:
+        coordinator = cluster.coordinator()
         try:
-            await test(DatabaseCoordinator(store))
+            await test(coordinator)
         finally:
-            close = getattr(store.database, "close_async", None)
-            if close is not None:
-                await close()
+            await close(coordinator)
 
     asyncio.run(with_coordinator())
 
 
-def test_a_free_lease_is_won_and_a_held_one_is_not(store: SqlTaskStore) -> None:
-    async def test(coordinator: DatabaseCoordinator) -> None:
+async def close(coordinator: Coordinator) -> None:
+    """Connections of this event loop end with it."""
+    if isinstance(coordinator, DatabaseCoordinator) and hasattr(coordinator._database, "close_async"):
+        await coordinator._database.close_async()
+
+
+def test_a_free_lease_is_won_and_a_held_one_is_not(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
         assert await coordinator.acquire(["b", "a"], "one", TTL) == {"a": 1, "b": 1}
         assert await coordinator.acquire(["a", "b", "c"], "two", TTL) == {"c": 1}
         assert await coordinator.acquire(["a"], "one", TTL) == {}  # nor by its own holder: that is what renew is for
@@ -66,130 +164,146 @@ def test_a_free_lease_is_won_and_a_held_one_is_not(store: SqlTaskStore) -> None:
             ("c", "two"),
         ]
 
-    run(store, test)
+    run(cluster, test)
 
 
-def test_an_owner_without_a_name_is_refused(store: SqlTaskStore) -> None:
-    async def test(coordinator: DatabaseCoordinator) -> None:
+def test_an_owner_without_a_name_is_refused(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
         with pytest.raises(ValueError, match="owner"):
             await coordinator.acquire(["a"], "", TTL)
 
-    run(store, test)
+    run(cluster, test)
 
 
-def test_an_expired_lease_is_held_by_nobody_and_can_be_taken(store: SqlTaskStore) -> None:
-    async def test(coordinator: DatabaseCoordinator) -> None:
+def test_an_expired_lease_is_held_by_nobody_and_can_be_taken(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a"], "one", TTL)
-        leave_alone(store, TTL - 30)
         assert await coordinator.acquire(["a"], "two", TTL) == {}
-        leave_alone(store, 31)
+        cluster.leave_alone("one")
         assert await coordinator.leases() == []
         assert await coordinator.acquire(["a"], "two", TTL) == {"a": 2}
         assert [lease.owner for lease in await coordinator.leases()] == ["two"]
 
-    run(store, test)
+    run(cluster, test)
 
 
-def test_a_renewed_lease_lives_on_by_its_new_time(store: SqlTaskStore) -> None:
-    async def test(coordinator: DatabaseCoordinator) -> None:
+def test_a_renewed_lease_outlives_one_that_is_not(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a", "b"], "one", TTL)
         await coordinator.acquire(["c"], "two", TTL)
-        leave_alone(store, TTL - 1)
+        cluster.leave_alone("two")
         assert await coordinator.renew("one", TTL) == {"a": 1, "b": 1}
-        leave_alone(store, TTL - 1)
         assert [lease.name for lease in await coordinator.leases()] == ["a", "b"]
 
-    run(store, test)
+    run(cluster, test)
 
 
-def test_renewing_does_not_revive_an_expired_lease(store: SqlTaskStore) -> None:
-    async def test(coordinator: DatabaseCoordinator) -> None:
+def test_a_lease_that_nobody_renews_ends_by_itself(cluster: Cluster) -> None:
+    short = 1.5
+
+    async def test(coordinator: Coordinator) -> None:
+        other = cluster.coordinator()
+        assert await coordinator.acquire(["a"], "one", short) == {"a": 1}
+        assert await other.acquire(["a"], "two", short) == {}
+        async with asyncio.timeout(30):
+            while not (won := await other.acquire(["a"], "two", TTL)):
+                await asyncio.sleep(0.1)
+        assert won == {"a": 2}
+        assert await coordinator.renew("one", short) == {}
+        await close(other)
+
+    run(cluster, test)
+
+
+def test_renewing_does_not_revive_an_expired_lease(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a"], "one", TTL)
-        leave_alone(store, TTL + 1)
+        cluster.leave_alone("one")
         await coordinator.acquire(["b"], "one", TTL)
         assert await coordinator.renew("one", TTL) == {"b": 1}
         assert [lease.name for lease in await coordinator.leases()] == ["b"]
 
-    run(store, test)
+    run(cluster, test)
 
 
-def test_renewing_after_another_took_the_lease_takes_nothing_back(store: SqlTaskStore) -> None:
-    async def test(coordinator: DatabaseCoordinator) -> None:
+def test_renewing_after_another_took_the_lease_takes_nothing_back(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a"], "one", TTL)
-        leave_alone(store, TTL + 1)
+        cluster.leave_alone("one")
         await coordinator.acquire(["a"], "two", TTL)
         assert await coordinator.renew("one", TTL) == {}
         assert await coordinator.release(["a"], "one") is not None
         assert [lease.owner for lease in await coordinator.leases()] == ["two"]
 
-    run(store, test)
+    run(cluster, test)
 
 
-def test_a_released_lease_is_free_at_once_and_the_wake_says_so(store: SqlTaskStore) -> None:
-    async def test(coordinator: DatabaseCoordinator) -> None:
+def test_a_released_lease_is_free_at_once_and_the_wake_says_so(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a", "b"], "one", TTL)
         assert await coordinator.release(["a", "unknown"], "one") == Wake(control=True)
         assert await coordinator.release([], "one") is None
         assert await coordinator.renew("one", TTL) == {"b": 1}
         assert await coordinator.acquire(["a"], "two", TTL) == {"a": 2}
 
-    run(store, test)
+    run(cluster, test)
 
 
-def test_range_ids_grow_with_each_change_of_hands_and_never_repeat(store: SqlTaskStore) -> None:
-    async def test(coordinator: DatabaseCoordinator) -> None:
+def test_range_ids_grow_with_each_change_of_hands_and_never_repeat(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
         seen = []
         for n in range(10):
             seen += (await coordinator.acquire(["a"], f"node {n % 3}", TTL)).values()
             if n % 2:
                 await coordinator.release(["a"], f"node {n % 3}")
             else:
-                leave_alone(store, TTL + 1)
+                cluster.leave_alone(f"node {n % 3}")
         assert seen == sorted(set(seen))
         assert len(seen) == 10
 
-    run(store, test)
+    run(cluster, test)
 
 
-def test_a_lease_shows_its_owner_its_range_id_and_when_it_expires(store: SqlTaskStore) -> None:
-    async def test(coordinator: DatabaseCoordinator) -> None:
+def test_a_lease_shows_its_owner_its_range_id_and_when_it_expires(databases: Databases) -> None:
+    async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a"], "one", TTL)
         (before,) = await coordinator.leases()
         assert before == Lease("a", "one", 1, before.expires_at)
+        databases.pass_time(TTL - 1)
         await coordinator.renew("one", TTL + 10)
         (after,) = await coordinator.leases()
         assert 10_000_000 <= after.expires_at - before.expires_at < 20_000_000
+        databases.pass_time(TTL - 1)
+        assert await coordinator.leases() != []
 
-    run(store, test)
+    run(databases, test)
 
 
-def test_names_and_owners_are_data_whatever_they_contain(store: SqlTaskStore) -> None:
+def test_names_and_owners_are_data_whatever_they_contain(cluster: Cluster) -> None:
     name, owner = "partition/'; DROP TABLE fairlead_leases; --\"\\/0", "o'brien \u20ac"
 
-    async def test(coordinator: DatabaseCoordinator) -> None:
+    async def test(coordinator: Coordinator) -> None:
         assert await coordinator.acquire([name], owner, TTL) == {name: 1}
         await coordinator.release([name], owner)
         assert await coordinator.acquire([name], "two", TTL) == {name: 2}
 
-    run(store, test)
+    run(cluster, test)
 
 
-def test_of_many_threads_that_want_the_same_leases_exactly_one_gets_each(store: SqlTaskStore, store_url: str) -> None:
+def test_of_many_threads_that_want_the_same_leases_exactly_one_gets_each(cluster: Cluster) -> None:
     start = threading.Barrier(6)
 
     def take(n: int) -> dict[str, int]:
-        mine = task_store(store_url)
         won: dict[str, int] = {}
 
-        async def test(coordinator: DatabaseCoordinator) -> None:
+        async def test(coordinator: Coordinator) -> None:
             start.wait()
             # Each asks in another order: whoever took them as asked would dead-lock with the rest.
             for _ in range(3):
                 won.update(await coordinator.acquire(NAMES[n:] + NAMES[:n], f"node {n}", TTL))
                 won.update(await coordinator.renew(f"node {n}", TTL))
 
-        run(mine, test)
-        mine.database.close()
+        run(cluster, test)
         return won
 
     with ThreadPoolExecutor(6) as pool:
@@ -200,11 +314,12 @@ def test_of_many_threads_that_want_the_same_leases_exactly_one_gets_each(store: 
 
 CONTEND = """
 import asyncio, json, sys
-from fairlead.connect import task_store
-from fairlead.coordination.database import DatabaseCoordinator
+from fairlead import App
 
 async def main(url, owner):
-    coordinator = DatabaseCoordinator(task_store(url))
+    is_database = not url.startswith("zookeeper")
+    app = App(url) if is_database else App("sqlite:///unused.db", coordinator=url)
+    coordinator = app.connections.coordinator
     won = []
     for _ in range(40):
         ids = await coordinator.acquire(["b", "a"], owner, 60.0)
@@ -212,18 +327,17 @@ async def main(url, owner):
         await coordinator.renew(owner, 60.0)
         await coordinator.release(sorted(ids), owner)
     print(json.dumps(won))
+    coordinator.close()
 
 asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_two_processes_that_pass_leases_to_and_fro_never_get_the_same_range_id(
-    store: SqlTaskStore, store_url: str
-) -> None:
+def test_two_processes_that_pass_leases_to_and_fro_never_get_the_same_range_id(cluster: Cluster) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", CONTEND, store_url, owner], stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, "-c", CONTEND, cluster.url, owner], stdout=subprocess.PIPE, text=True, env=environment
         )
         for owner in ("one", "two")
     ]
@@ -233,6 +347,46 @@ def test_two_processes_that_pass_leases_to_and_fro_never_get_the_same_range_id(
     for name in "ab":
         ids = sorted(range_id for lease, range_id in won if lease == name)
         assert ids == list(range(1, len(ids) + 1))  # each change of hands raised it by one
+
+
+def test_a_book_is_changed_only_by_who_has_read_its_last_version(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
+        other = cluster.coordinator()
+        assert await coordinator.read_book("payouts") == (b"", 0)
+        assert await coordinator.write_book("payouts", b"{}", 0)
+        assert not await other.write_book("payouts", b"[]", 0)
+        assert await other.read_book("payouts") == (b"{}", 1)
+        assert await other.write_book("payouts", b"[2]", 1)
+        assert not await coordinator.write_book("payouts", b"[3]", 1)
+        assert await coordinator.read_book("payouts") == (b"[2]", 2)
+        assert await coordinator.read_book("another/limit") == (b"", 0)
+        assert not await coordinator.write_book("another/limit", b"[]", 7)
+        await close(other)
+
+    run(cluster, test)
+
+
+def test_of_many_who_change_a_book_nobody_overwrites_another(cluster: Cluster) -> None:
+    def add(n: int) -> None:
+        async def test(coordinator: Coordinator) -> None:
+            for _ in range(10):
+                while True:
+                    book, version = await coordinator.read_book("payouts")
+                    if await coordinator.write_book(
+                        "payouts", json.dumps([*json.loads(book or b"[]"), n]).encode(), version
+                    ):
+                        break
+
+        run(cluster, test)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(4)))
+
+    async def test(coordinator: Coordinator) -> None:
+        book, version = await coordinator.read_book("payouts")
+        assert (sorted(json.loads(book)), version) == ([n for n in range(4) for _ in range(10)], 40)
+
+    run(cluster, test)
 
 
 def test_on_sqlite_leases_go_by_the_given_clock(sqlite_url: str) -> None:
@@ -287,3 +441,61 @@ def test_on_postgresql_leases_go_by_the_server_s_clock_not_the_node_s(postgres_u
 
     asyncio.run(test())
     store.database.close()
+
+
+def test_on_zookeeper_a_session_outlives_a_restart_of_the_server() -> None:
+    with ZooKeeperServer() as server:
+        cluster = ZooKeeper(server.url)
+
+        async def test(coordinator: Coordinator) -> None:
+            assert await coordinator.acquire(["a"], "one", TTL) == {"a": 1}
+            server.crash()
+            with pytest.raises(StoreUnavailable, match="ZooKeeper at 127.0.0.1"):
+                await coordinator.renew("one", TTL)
+            server.start()
+            async with asyncio.timeout(60):
+                while True:
+                    with contextlib.suppress(StoreUnavailable):
+                        held = await coordinator.renew("one", TTL)
+                        break
+            assert held == {"a": 1}
+            assert await cluster.coordinator().acquire(["a"], "two", TTL) == {}
+
+        run(cluster, test)
+        cluster.close()
+
+
+def test_on_zookeeper_a_server_that_is_not_there_is_told_by_its_address_and_without_the_password() -> None:
+    async def test(coordinator: Coordinator) -> None:
+        with pytest.raises(StoreUnavailable, match="ZooKeeper at 127.0.0.1:1 does not answer") as caught:
+            await coordinator.acquire(["a"], "one", TTL)
+        assert "secret" not in str(caught.value)
+
+    run(ZooKeeper("zookeeper://me:secret@127.0.0.1:1"), test)
+
+
+def test_on_zookeeper_leases_are_closed_to_those_with_another_password(zookeeper_url: str) -> None:
+    host, _, folder = zookeeper_url.removeprefix("zookeeper://").partition("/")
+    ours, theirs = (
+        ZooKeeper(f"zookeeper://me:right@{host}/{folder}"),
+        ZooKeeper(f"zookeeper://me:wrong@{host}/{folder}"),
+    )
+
+    async def take(coordinator: Coordinator) -> None:
+        assert await coordinator.acquire(["a"], "one", TTL) == {"a": 1}
+
+    async def be_refused(coordinator: Coordinator) -> None:
+        with pytest.raises(ConfigurationError, match="check user and password") as caught:
+            await coordinator.leases()
+        assert "wrong" not in str(caught.value)
+
+    run(ours, take)
+    run(theirs, be_refused)
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("url", ["zookeeper://", "zookeeper:///folder", "zookeeper://me@host", "zookeeper://host/?a=1"])
+def test_on_zookeeper_a_url_that_names_no_server_is_wrong_use(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"use zookeeper://\[user:password@\]host"):
+        ZooKeeperCoordinator(url)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.booking import SHORTEST_WAIT, Booking, OrderingKey, PolicyFailed
-from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, LimitTree, RateLimit
+from fairlead.core.limit_tree import LimitTree
+from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from fairlead.core.booking import Booking, OrderingKey, PolicyFailed
 from fairlead.core.columns import Column
-from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, LimitTree, RateLimit
+from fairlead.core.limit_tree import LimitTree
+from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.model import PartitionKey, Trigger
 

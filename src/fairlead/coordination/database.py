@@ -32,7 +32,7 @@ class LeaseStore(Protocol):
         """Where the leases are kept."""
 
     def statement(self, name: str, *params: Any) -> Statement:
-        """A named statement: acquire_lease, renew_leases, release_leases, leases."""
+        """A named statement: acquire_lease, renew_leases, release_leases, leases, read_book, new_book, change_book."""
 
     def announce(self, wake: Wake) -> Steps[None]:
         """Send the wake with the transaction's commit, where the database can."""
@@ -48,6 +48,10 @@ class DatabaseCoordinator:
         self._store = store
         self._database = store.database
         self._clock = clock
+
+    @property
+    def location(self) -> str:
+        return self._database.location
 
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         if not owner:
@@ -87,6 +91,24 @@ class DatabaseCoordinator:
 
     async def leases(self) -> list[Lease]:
         return await self._database.read(self._leases())
+
+    async def read_book(self, limit: str) -> tuple[bytes, int]:
+        return await self._database.read(self._read_book(limit))
+
+    def _read_book(self, limit: str) -> Steps[tuple[bytes, int]]:
+        rows = yield self._store.statement("read_book", limit)
+        return (rows[0][0].encode(), rows[0][1]) if rows else (b"", 0)
+
+    async def write_book(self, limit: str, book: bytes, version: int) -> bool:
+        return await self._database.run_async(self._write_book(limit, book.decode(), version))
+
+    def _write_book(self, limit: str, book: str, version: int) -> Steps[bool]:
+        if version == 0:
+            return bool((yield self._store.statement("new_book", limit, book)))
+        return bool((yield self._store.statement("change_book", limit, book, version)))
+
+    def close(self) -> None:
+        pass  # the database is the task store's
 
     def _leases(self) -> Steps[list[Lease]]:
         now = yield from self.lease_clock()

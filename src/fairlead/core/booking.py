@@ -77,6 +77,10 @@ class Booking:
         self._chains.of_task[queue, name] = tuple(policy for policy in policies if policy is not None)
         self._chains.clear()
 
+    def uses(self, trigger: Trigger, policy: ConcurrencyPolicy) -> bool:
+        """Whether the trigger books this policy."""
+        return policy in self._chains[trigger.queue, trigger.name]
+
     def column(self, trigger: Trigger) -> Hashable:
         """Triggers with equal columns are stopped by the same limits: they wait behind one another, no others do."""
         key = (trigger.queue, trigger.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from typing import Literal, NamedTuple, Protocol
 
 from fairlead.errors import ConfigurationError
@@ -42,18 +42,18 @@ class Limit:
     """At most `n` at once on each node; with `per`, at most `n` for each fairness key or each task name."""
 
     def __init__(self, n: int, per: Per | None = None) -> None:
-        self.n = _positive("Limit", n)
-        self.per = _per("Limit", per)
+        self.n = positive("Limit", n)
+        self.per = checked_per("Limit", per)
         self._running: dict[str | None, int] = {}
 
     def __repr__(self) -> str:
         return f"Limit({self.n}{'' if self.per is None else f', per={self.per!r}'})"
 
     def column(self, trigger: Trigger) -> Hashable:
-        return _key(self.per, trigger)
+        return key_of(self.per, trigger)
 
     def book(self, trigger: Trigger, now: float) -> Full | None:
-        key = _key(self.per, trigger)
+        key = key_of(self.per, trigger)
         running = self._running.get(key, 0)
         if running >= self.n:
             return Full((self, key))
@@ -61,7 +61,7 @@ class Limit:
         return None
 
     def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        key = _key(self.per, trigger)
+        key = key_of(self.per, trigger)
         left = self._running[key] - 1
         if left:
             self._running[key] = left
@@ -70,70 +70,6 @@ class Limit:
         return ((self, key),)
 
     unbook = free
-
-
-class LimitTree:
-    """Limits inside a limit, on each node; all on a task's way must have room, or none is taken.
-
-    `LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})` lets 30 run in total, of these 15 payouts and 3 of
-    acme's. `per_fairness_key` holds for every key not named.
-    """
-
-    def __init__(
-        self,
-        total: int,
-        *,
-        names: Mapping[str, int] | None = None,
-        fairness_keys: Mapping[str, int] | None = None,
-        per_fairness_key: int | None = None,
-    ) -> None:
-        self.total = _positive("LimitTree", total)
-        self.names = {name: _positive(f"LimitTree name {name!r}", n) for name, n in (names or {}).items()}
-        self.fairness_keys = {key: _positive(f"LimitTree key {key!r}", n) for key, n in (fairness_keys or {}).items()}
-        self.per_fairness_key = None if per_fairness_key is None else _positive("LimitTree", per_fairness_key)
-        self._running: dict[tuple[str, str], int] = {}
-
-    def column(self, trigger: Trigger) -> Hashable:
-        key = trigger.fairness_key
-        return key if self.per_fairness_key is not None or key in self.fairness_keys else None
-
-    def book(self, trigger: Trigger, now: float) -> Full | None:
-        running = self._running
-        levels = self._levels(trigger)
-        for level, n in levels:
-            if running.get(level, 0) >= n:
-                return Full((self, level))
-        for level, _ in levels:
-            running[level] = running.get(level, 0) + 1
-        return None
-
-    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        freed = []
-        for level, _ in self._levels(trigger):
-            left = self._running[level] - 1
-            if left:
-                self._running[level] = left
-            else:
-                del self._running[level]
-            freed.append((self, level))
-        return freed
-
-    unbook = free
-
-    def running(self) -> Mapping[tuple[str, str], int]:
-        """What runs now at each level, as {("total", ""): 3, ("name", "payout"): 2, ...}."""
-        return dict(self._running)
-
-    def _levels(self, trigger: Trigger) -> list[tuple[tuple[str, str], int]]:
-        """The levels on this trigger's path, the narrowest first: a parked column waits for what it really needs."""
-        levels = []
-        n = self.fairness_keys.get(trigger.fairness_key, self.per_fairness_key)
-        if n is not None:
-            levels.append((("fairness_key", trigger.fairness_key), n))
-        if trigger.name in self.names:
-            levels.append((("name", trigger.name), self.names[trigger.name]))
-        levels.append((("total", ""), self.total))
-        return levels
 
 
 class RateLimit:
@@ -145,12 +81,12 @@ class RateLimit:
     """
 
     def __init__(self, n: int, per: float, key: Per | None = None, burst: int | None = None) -> None:
-        self.n = _positive("RateLimit", n)
+        self.n = positive("RateLimit", n)
         if isinstance(per, bool) or not isinstance(per, int | float) or not 0 < per < math.inf:
             raise ConfigurationError(f"RateLimit per={per!r}: use a number of seconds above 0")
         self.per = float(per)
-        self.key = _per("RateLimit", key)
-        self.burst = self.n if burst is None else _positive("RateLimit burst", burst)
+        self.key = checked_per("RateLimit", key)
+        self.burst = self.n if burst is None else positive("RateLimit burst", burst)
         # The generic cell rate algorithm keeps one number for each bucket: when it will be full again. Its unit is 1/n
         # of a nanosecond, so that a token takes a whole number of them and nothing is ever rounded.
         self._token = max(1, round(self.per * 1e9))
@@ -169,10 +105,10 @@ class RateLimit:
         return len(self._full_at)
 
     def column(self, trigger: Trigger) -> Hashable:
-        return _key(self.key, trigger)
+        return key_of(self.key, trigger)
 
     def book(self, trigger: Trigger, now: float) -> Full | None:
-        key = _key(self.key, trigger)
+        key = key_of(self.key, trigger)
         instant = round(now * 1e9) * self.n
         full_at = max(instant, self._full_at.get(key, instant))
         opens_at = full_at - self._burst_before
@@ -196,7 +132,7 @@ class RateLimit:
         if trigger.id not in self._started:
             return ()
         self._started.remove(trigger.id)
-        key = _key(self.key, trigger)
+        key = key_of(self.key, trigger)
         self._full_at[key] -= self._token
         return ((self, key),)
 
@@ -205,19 +141,22 @@ class RateLimit:
         self._forget_above = max(1024, 2 * len(self._full_at))
 
 
-def _key(per: Per | None, trigger: Trigger) -> str | None:
+def key_of(per: Per | None, trigger: Trigger) -> str | None:
+    """Whose slots a trigger books."""
     if per is None:
         return None
     return trigger.fairness_key if per == "fairness_key" else trigger.name
 
 
-def _positive(what: str, n: int) -> int:
+def positive(what: str, n: int) -> int:
+    """`n`, if it is a limit. Raises ConfigurationError."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigurationError(f"{what}: {n!r} is no limit; use a whole number of at least 1")
     return n
 
 
-def _per(what: str, per: Per | None) -> Per | None:
+def checked_per(what: str, per: Per | None) -> Per | None:
+    """`per`, if it is known. Raises ConfigurationError."""
     if per not in (None, "fairness_key", "name"):
         raise ConfigurationError(f"{what}: {per!r} is unknown; use 'fairness_key', 'name' or nothing")
     return per

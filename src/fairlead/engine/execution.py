@@ -24,6 +24,7 @@ class CancelReason(StrEnum):
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"  # a person cancelled it, or it was given to another node: the store knows already
     SHUTDOWN = "shutdown"
+    PERMITS = "permits"  # those of a cluster-wide limit ran out: others may use them soon
 
 
 class Execution:

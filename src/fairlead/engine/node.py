@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.clock import Clock
 from fairlead.core.booking import Booking
+from fairlead.core.limits import ConcurrencyPolicy
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
+from fairlead.engine.cluster_limits import TTL, ClusterLimits
 from fairlead.engine.completion import Completion
 from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.dispatcher import Dispatcher
@@ -65,6 +67,8 @@ class NodeSettings:
     intervals: Intervals = field(default_factory=Intervals)
     lease_seconds: float = LEASE_SECONDS
     look_ahead: int = LOOK_AHEAD
+    permit_seconds: float = TTL
+    """How long permits of cluster-wide limits may be used without a renewal: for so long they are nobody's after a death."""
 
 
 class Node:
@@ -104,10 +108,14 @@ class Node:
 
         slots = Slots(settings.threads, settings.processes)
         self._booking = Booking(settings.concurrency)
+        self.limits = ClusterLimits(
+            name, coordinator, self._freed, self._stop_runs_on, self._children, clock, settings.permit_seconds
+        )
         for queue in queues:
-            self._booking.register_queue(queue.name, queue.concurrency)
+            self._booking.register_queue(queue.name, self.limits.on_node(queue.concurrency, queue.name))
         for handler in handlers.values():
-            self._booking.register_task(handler.queue, handler.name, slots.of(handler.executor), handler.concurrency)
+            own = self.limits.on_node(handler.concurrency, f"{handler.queue}/{handler.name}")
+            self._booking.register_task(handler.queue, handler.name, slots.of(handler.executor), own)
         self.table = TriggerTable(self._booking)
 
         self._fair = frozenset(queue.name for queue in queues if queue.order == "fair")
@@ -192,6 +200,7 @@ class Node:
                         self._loop_executor.run(),
                         *([self._deadlines.run()] if self._has_timeouts else []),
                         self._reconcile(),
+                        self.limits.run(),
                         self._measure(),
                         *(poller.run(self.ownership, self._clock) for poller in self._pollers),
                     )
@@ -210,6 +219,7 @@ class Node:
                 for part in keeping:
                     part.cancel()
                 await asyncio.wait(keeping)
+            await self.limits.leave()
             await self._leave()
 
     def stop(self) -> None:
@@ -401,6 +411,19 @@ class Node:
     def _grab_failed(self) -> None:
         self._ask_reconcile.set()  # it may have happened all the same
         self._channel.look_again()
+
+    def _freed(self, limits: Iterable[Hashable]) -> None:
+        self.table.freed(limits)
+        self.dispatcher.wake()
+
+    def _children(self) -> Collection[int]:
+        return self._process_executor.children
+
+    def _stop_runs_on(self, policy: ConcurrencyPolicy) -> None:
+        """One in a thread goes on, and its permits stay booked, until it returns or the process ends."""
+        for execution in list(self.dispatcher.in_flight.values()):
+            if execution.is_running and self._booking.uses(execution.trigger, policy):
+                execution.cancel(CancelReason.PERMITS)
 
     def _overdue(self, execution: Execution) -> None:
         self._stop_run(execution, CancelReason.TIMEOUT)

@@ -13,6 +13,12 @@ from fairlead.model import Finish, Outcome, State
 MOST_ERROR_TEXT = 4000
 """Characters kept of an error and its traceback."""
 
+_HANDED_BACK = {
+    CancelReason.SHUTDOWN: "the worker shut down",
+    CancelReason.PERMITS: "the worker's permits of a cluster-wide limit ran out",
+}
+"""Reasons that are not the task's, with what is written into its history: it is tried again and has spent no try."""
+
 _HOPELESS = (UnknownTask, InvalidTask)
 """No retry can help before a person changes something."""
 
@@ -71,11 +77,11 @@ def stopped(execution: Execution, now: int) -> Finish | None:
         handler = execution.handler
         timeout = handler.processing.timeout if handler is not None else None
         return failed(execution, TaskTimeout(f"ran longer than its timeout of {timeout} s"), now)
-    if execution.cancel_reason is CancelReason.SHUTDOWN:
+    if execution.cancel_reason in _HANDED_BACK:
         grabbed = execution.grabbed
         return Finish(
             grabbed.id, grabbed.version, Outcome.CANCELLED, State.SUBMITTED, execution.started_at, now,
-            None, "the worker shut down", None, None, grabbed.row, spends_try=False,
+            None, _HANDED_BACK[execution.cancel_reason], None, None, grabbed.row, spends_try=False,
         )  # fmt: skip
     return None
 

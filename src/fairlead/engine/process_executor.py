@@ -79,7 +79,13 @@ class ProcessExecutor:
         self._group = group
         self._queue: deque[Execution] = deque()
         self._idle: list[asyncio.subprocess.Process] = []
+        self._children: dict[int, asyncio.subprocess.Process] = {}
         self._running = 0
+
+    @property
+    def children(self) -> list[int]:
+        """Process ids of those that live."""
+        return [pid for pid, child in self._children.items() if child.returncode is None]
 
     def start(self, executions: Iterable[Execution]) -> None:
         """Run these as soon as there is a child."""
@@ -157,7 +163,8 @@ class ProcessExecutor:
             raise FairleadError(
                 "executor='process' needs to know the application: start the worker as `fairlead worker MODULE:APP`"
             )
-        return await asyncio.create_subprocess_exec(
+        self._children = {pid: child for pid, child in self._children.items() if child.returncode is None}
+        child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "fairlead.engine.child",
@@ -168,6 +175,8 @@ class ProcessExecutor:
             limit=1 << 24,
             start_new_session=True,  # Ctrl-C is for the node: it drains its children
         )
+        self._children[child.pid] = child
+        return child
 
 
 def _job(execution: Execution) -> bytes:

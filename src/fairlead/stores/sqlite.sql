@@ -311,6 +311,15 @@ UPDATE fairlead_leases SET owner = '', expires_at = 0 WHERE owner = ?1 AND name 
 -- name: leases
 SELECT name, owner, range_id, expires_at FROM fairlead_leases WHERE owner <> '' AND expires_at >= ?1 ORDER BY name
 
+-- name: read_book
+SELECT book, version FROM fairlead_permits WHERE limit_name = ?1
+
+-- name: new_book
+INSERT INTO fairlead_permits (limit_name, version, book) VALUES (?1, 1, ?2) ON CONFLICT (limit_name) DO NOTHING RETURNING version
+
+-- name: change_book
+UPDATE fairlead_permits SET version = version + 1, book = ?2 WHERE limit_name = ?1 AND version = ?3 RETURNING version
+
 -- name: changes
 SELECT changes()
 

@@ -1,0 +1,124 @@
+"""Cluster-wide limits: exact under chaos, observed from outside; bookings beside a plain semaphore of ZooKeeper's client.
+
+    python bench/limits.py [--seconds 60] [--seed N] [--json]
+
+Three workers on one tree of limits (30 in total, 15 payouts, 3 of one partner) are killed, and stopped for 20 s with SIGSTOP,
+while ZooKeeper is restarted. Then three processes book and free as fast as they can, from permits and from a semaphore of 30
+on the same ZooKeeper. Exit code 1 when a limit was exceeded, or bookings are less than 50 times as many.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import pathlib
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from services.zookeeper import ZooKeeperServer  # noqa: E402
+from tests.end_to_end.limited import Limited  # noqa: E402
+from tests.end_to_end.limited_app import ACME, PAYOUTS, TOTAL  # noqa: E402
+from tests.end_to_end.test_cluster_limits import fill  # noqa: E402
+
+PROCESSES = 3
+GOAL = 50
+MEASURED_SECONDS = 8.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of chaos")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--json", action="store_true")
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, ZooKeeperServer() as server:
+        url = f"sqlite:///{folder}/tasks.db"
+        fill(url, round(wanted.seconds * 40))
+        crew = Limited(url, server.url, pathlib.Path(folder), PROCESSES, permit_seconds=15.0, seed=wanted.seed)
+        seen = crew.run(wanted.seconds, stop_seconds=20.0, disturb=server.restart)
+        ours = together(book_from_permits, f"{server.url}/bench")
+        theirs = together(book_from_semaphore, server.url)
+    limits = {"total": TOTAL, "payout": PAYOUTS, "acme": ACME}
+    report = {
+        "chaos": seen._asdict() | {"limits": limits, "seconds": wanted.seconds},
+        "bookings_per_second": round(ours),
+        "semaphore_per_second": round(theirs),
+        "ratio": round(ours / theirs, 1),
+    }
+    if wanted.json:
+        print(json.dumps(report, indent=1))
+    else:
+        print(
+            f"{seen.starts} runs, {seen.kills} kills, {seen.stops} stops (of these {seen.ended_by_warden} ended by a warden)"
+        )
+        for level, n in limits.items():
+            print(f"  {level}: at most {seen.most.get(level, 0)} at once, limit {n}")
+        print(f"bookings: {ours:,.0f}/s, semaphore: {theirs:,.0f}/s, ratio {ours / theirs:,.0f} (at least {GOAL})")
+    exceeded = any(seen.most.get(level, 0) > n for level, n in limits.items())
+    return 1 if exceeded or ours < GOAL * theirs else 0
+
+
+def together(book, url: str) -> float:
+    """Bookings a second of all processes, all of them at work."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(PROCESSES) as pool:
+        barrier_at = time.time() + 3.0
+        counts = pool.starmap(book, [(url, barrier_at) for _ in range(PROCESSES)])
+    return sum(counts) / MEASURED_SECONDS
+
+
+def book_from_permits(url: str, starts_at: float) -> int:
+    """Book and free one permit at a time, for as long as is measured."""
+    return asyncio.run(_book_from_permits(url, starts_at))
+
+
+async def _book_from_permits(url: str, starts_at: float) -> int:
+    import os
+
+    from fairlead.clock import SYSTEM_CLOCK
+    from fairlead.coordination.zookeeper import ZooKeeperCoordinator
+    from fairlead.core.cluster_limits import ClusterLimit
+    from fairlead.engine.cluster_limits import ClusterLimits
+    from fairlead.model import Trigger
+
+    coordinator = ZooKeeperCoordinator(url)
+    limits = ClusterLimits(f"node {os.getpid()}", coordinator, lambda _: None, lambda _: None, list, SYSTEM_CLOCK)
+    policy = limits.on_node(ClusterLimit(TOTAL), "bench")
+    keeping = asyncio.create_task(limits.run())
+    trigger = Trigger("1", 1, "q", 0, "n", 5, "", 1.0, None)
+    count, ends = 0, starts_at + MEASURED_SECONDS
+    while (now := time.time()) < ends:
+        for _ in range(200):
+            if policy.book(trigger, time.monotonic()) is not None:
+                break
+            policy.free(trigger, time.monotonic())
+            count += now >= starts_at
+        await asyncio.sleep(0)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    await limits.leave()
+    coordinator.close()
+    return count
+
+
+def book_from_semaphore(url: str, starts_at: float) -> int:
+    """The same from a semaphore of kazoo."""
+    from kazoo.client import KazooClient
+
+    client = KazooClient(url.removeprefix("zookeeper://"))
+    client.start()
+    semaphore = client.Semaphore("/semaphore", max_leases=TOTAL)
+    count, ends = 0, starts_at + MEASURED_SECONDS
+    while (now := time.time()) < ends:
+        with semaphore:
+            count += now >= starts_at
+    client.stop()
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())

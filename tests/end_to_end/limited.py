@@ -1,0 +1,138 @@
+"""Workers of `limited_app` that are killed and stopped while somebody outside counts what runs at once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.end_to_end.workers import ROOT
+
+
+class Seen(NamedTuple):
+    """What an observer saw."""
+
+    most: dict[str, int]
+    """The greatest number that ran at once, by level."""
+    starts: int
+    kills: int
+    stops: int
+    ended_by_warden: int
+    """Workers that were stopped and ended by their wardens."""
+    seed: int
+
+
+class Limited:
+    """So many workers, each started again when it dies. A run ends with its line, or with its process."""
+
+    def __init__(
+        self, url: str, coordinator: str | None, folder: Path, size: int, permit_seconds: float, seed: int | None = None
+    ) -> None:
+        self.trace = folder / "limited-trace"
+        self.log = folder / "limited.log"
+        self.seed = random.randrange(1 << 30) if seed is None else seed
+        self._chance = random.Random(self.seed)
+        self._permit_seconds = permit_seconds
+        self._environment = {
+            **os.environ,
+            "LIMITED_URL": url,
+            "LIMITED_COORDINATOR": coordinator or "",
+            "LIMITED_TRACE": str(self.trace),
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        }
+        self._deaths: list[tuple[float, int]] = []
+        self._stopped: set[int] = set()
+        self._killed: set[int] = set()
+        self._stops = 0
+        self._lock = threading.Lock()
+        self._running: set[int] = set()
+        self._is_over = False
+        self._keepers = [threading.Thread(target=self._keep) for _ in range(size)]
+
+    def run(self, seconds: float, stop_seconds: float, disturb: Callable[[], None] = lambda: None) -> Seen:
+        """Kill and stop workers at random for so long; `disturb` is called every now and then."""
+        for keeper in self._keepers:
+            keeper.start()
+        waking: list[threading.Timer] = []
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            time.sleep(min(left, self._chance.uniform(1.0, 4.0)))
+            with self._lock:
+                victims = sorted(self._running - self._stopped)
+                victim = self._chance.choice(victims) if victims else None
+                if victim is not None and self._chance.random() < 0.4:
+                    self._killed.add(victim)
+                    os.kill(victim, signal.SIGKILL)
+                elif victim is not None:
+                    self._stopped.add(victim)
+                    self._stops += 1
+                    os.kill(victim, signal.SIGSTOP)
+                    waking.append(threading.Timer(stop_seconds, self._wake, (victim,)))
+                    waking[-1].start()
+            if self._chance.random() < 0.3:
+                disturb()
+        self._is_over = True
+        for timer in waking:
+            timer.cancel()
+        with self._lock:
+            for pid in self._running:
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGTERM)
+        for keeper in self._keepers:
+            keeper.join()
+        return self._seen()
+
+    def _keep(self) -> None:
+        while not self._is_over:
+            with self._lock, self.log.open("ab") as log:
+                worker = subprocess.Popen(
+                    [sys.executable, "-m", "tests.end_to_end.limited_app", str(self._permit_seconds)],
+                    cwd=ROOT, env=self._environment, stdout=log, stderr=log,
+                )  # fmt: skip
+                self._running.add(worker.pid)
+            worker.wait()
+            died = time.monotonic()
+            with self._lock:
+                self._running.discard(worker.pid)
+                self._deaths.append((died, worker.pid))
+
+    def _wake(self, pid: int) -> None:
+        with self._lock, suppress(ProcessLookupError):
+            if pid in self._running:
+                self._stopped.discard(pid)
+                os.kill(pid, signal.SIGCONT)
+
+    def _seen(self) -> Seen:
+        events = [(at, pid, "died", "", "") for at, pid in self._deaths]
+        for line in self.trace.read_text().splitlines():
+            at, pid, what, *task = line.split()
+            events.append((float(at), int(pid), what, task[0], task[1]))
+        running: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
+        most: Counter[str] = Counter()
+        starts = 0
+        for _, pid, what, name, key in sorted(events):
+            if what == "died":
+                running.pop(pid, None)
+            elif what == "end":
+                running[pid].remove((name, key))
+            else:
+                starts += 1
+                running[pid].append((name, key))
+                now = [task for those in running.values() for task in those]
+                for level, count in (
+                    ("total", len(now)),
+                    ("payout", sum(name == "payout" for name, _ in now)),
+                    ("acme", sum(key == "acme" for _, key in now)),
+                ):
+                    most[level] = max(most[level], count)
+        by_warden = (self._stopped & {pid for _, pid in self._deaths}) - self._killed
+        return Seen(dict(most), starts, len(self._killed), self._stops, len(by_warden), self.seed)

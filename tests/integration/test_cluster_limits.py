@@ -1,0 +1,153 @@
+"""Cluster-wide limits on real nodes: never exceeded, used in full, and what runs on permits that end is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fairlead import App, ClusterLimit, ClusterRateLimit, LimitTree, State, Task
+from fairlead.model import Outcome
+from fairlead.testing import running, settled
+from services.zookeeper import ZooKeeperServer
+
+Declare = Callable[[App], dict[str, Task]]
+Make = Callable[[Declare], tuple[App, dict[str, Task]]]
+
+
+@pytest.fixture(params=["sqlite", "postgres", "zookeeper"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Makes applications that share a store; permits are kept by each coordinator in turn."""
+    kind = request.param
+    url = request.getfixturevalue("sqlite_url" if kind == "zookeeper" else f"{kind}_url")
+    coordinator = request.getfixturevalue("zookeeper_url") if kind == "zookeeper" else None
+    made: list[App] = []
+
+    def make(declare: Declare) -> tuple[App, dict[str, Task]]:
+        app = App(url, coordinator=coordinator)
+        app.migrate()
+        made.append(app)
+        return app, declare(app)
+
+    yield make
+    for app in made:
+        app.close()
+
+
+async def test_two_nodes_together_run_as_many_as_the_limit_and_never_more(make: Make) -> None:
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    async def work(*levels: str) -> None:
+        for level in levels:
+            now[level] += 1
+            most[level] = max(most[level], now[level])
+        await asyncio.sleep(0.01)
+        now.subtract(levels)
+
+    def declare(app: App) -> dict[str, Task]:
+        app.queue("payouts", concurrency=LimitTree(ClusterLimit(6), names={"pay": ClusterLimit(4)}))
+
+        @app.task(queue="payouts", name="pay")
+        async def pay(n: int) -> None:
+            await work("all", "pay")
+
+        @app.task(queue="payouts", name="mail")
+        async def mail(n: int) -> None:
+            await work("all")
+
+        return {"pay": pay, "mail": mail}
+
+    (one, tasks), (two, _) = make(declare), make(declare)
+    for task in tasks.values():
+        task.submit_many([{"n": n} for n in range(150)])
+    async with running(one) as node, running(two):
+        await settled(one, node)
+    assert most == {"all": 6, "pay": 4}
+
+
+async def test_a_rate_is_kept_over_two_nodes(make: Make) -> None:
+    starts: list[float] = []
+
+    def declare(app: App) -> dict[str, Task]:
+        app.queue("mails", concurrency=ClusterRateLimit(5, per=0.5))
+
+        @app.task(queue="mails", name="mail")
+        async def mail(n: int) -> None:
+            starts.append(asyncio.get_running_loop().time())
+
+        return {"mail": mail}
+
+    (one, tasks), (two, _) = make(declare), make(declare)
+    tasks["mail"].submit_many([{"n": n} for n in range(25)])
+    async with running(one) as node, running(two):
+        await settled(one, node)
+    assert len(starts) == 25
+    # A start is booked a moment before it is seen here.
+    assert starts[-1] - starts[0] >= 0.5 * (25 - 5) / 5 - 0.2
+
+
+async def test_a_node_that_stops_leaves_its_permits_to_the_others_at_once(make: Make) -> None:
+    done: list[int] = []
+
+    def declare(app: App) -> dict[str, Task]:
+        app.queue("payouts", concurrency=ClusterLimit(1))
+
+        @app.task(queue="payouts", name="pay")
+        async def pay(n: int) -> None:
+            done.append(n)
+
+        return {"pay": pay}
+
+    for n in range(2):
+        app, tasks = make(declare)
+        tasks["pay"].submit(n=n)
+        async with running(app, permit_seconds=1000.0) as node:
+            await settled(app, node)
+    assert done == [0, 1]
+
+
+async def test_what_runs_on_permits_that_run_out_is_stopped_and_runs_again(sqlite_url: str) -> None:
+    with ZooKeeperServer() as server:
+        app = App(sqlite_url, coordinator=server.url)
+        app.queue("payouts", concurrency=ClusterLimit(3))
+        app.queue("other")
+        runs: list[str] = []
+        ended = asyncio.Event()
+
+        @app.task(queue="payouts")
+        async def pay() -> None:
+            runs.append("starts")
+            if len(runs) == 1:
+                started.set()
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    runs.append("is stopped")
+                    stopped.set()
+                    raise
+            ended.set()
+
+        @app.task(queue="other")
+        async def free() -> None:
+            runs.append("goes on")
+
+        started, stopped = asyncio.Event(), asyncio.Event()
+        handle = pay.submit()
+        async with asyncio.timeout(90), running(app, permit_seconds=3.0) as node:
+            await started.wait()
+            server.crash()
+            await stopped.wait()
+            other = free.submit()  # what needs no permits needs no coordinator either
+            while other.state() != State.DONE:
+                await asyncio.sleep(0.02)
+            server.start()
+            await ended.wait()
+            await settled(app, node)
+        assert runs == ["starts", "is stopped", "goes on", "starts"]
+        first, second = app.management.attempts(handle.id)
+        assert (first.outcome, second.outcome) == (Outcome.CANCELLED, Outcome.DONE)
+        assert "permits" in (first.error_text or "")
+        app.close()

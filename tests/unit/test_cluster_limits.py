@@ -1,0 +1,210 @@
+"""Cluster-wide limits, as several nodes book them from one book: exact at every level, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.core.cluster_limits import ClusterLimit, ClusterRateLimit, ClusterWide, OnNode
+from fairlead.core.limit_tree import LimitTree
+from fairlead.core.limits import Full
+from fairlead.core.permits import DRIFT, Book, Permits
+from fairlead.engine.cluster_limits import ClusterLimits
+from fairlead.errors import ConfigurationError
+from fairlead.model import Trigger
+
+TTL = 15.0
+
+
+def trigger(n: int, name: str = "pay", key: str = "") -> Trigger:
+    return Trigger(str(n), 1, "q", 0, name, 5, key, 1.0, None, n)
+
+
+class Cluster:
+    """Nodes that share a book, each of which does its rounds when it is told to."""
+
+    def __init__(self, limit: ClusterWide, nodes: int) -> None:
+        self.book = Book()
+        self.permits = [Permits(f"node {n}", TTL, limit.linger) for n in range(nodes)]
+        self.pressed: set[int] = set()
+        self.policies: list[OnNode] = [limit.on_node(permits, self._press(n)) for n, permits in enumerate(self.permits)]
+
+    def _press(self, n: int) -> Callable[[], None]:
+        return lambda: self.pressed.add(n)
+
+    def round(self, n: int, now: float) -> list[object]:
+        self.policies[n].pass_time(now)
+        proposal = self.permits[n].propose(self.book, now)
+        roomy = self.permits[n].written(proposal)
+        self.book = proposal.book
+        return self.policies[n].roomy(roomy)
+
+
+def test_a_refused_booking_asks_for_permits_and_is_told_when_they_are_here() -> None:
+    cluster = Cluster(ClusterLimit(3, per="fairness_key"), 1)
+    full = cluster.policies[0].book(trigger(1, key="acme"), 0.0)
+    assert full is not None and full.retry_at is None and cluster.pressed == {0}
+    assert cluster.round(0, 0.0) == [full.limit]
+    assert cluster.policies[0].book(trigger(1, key="acme"), 0.0) is None
+
+
+def test_what_was_given_back_is_told_where_it_can_be_booked_again() -> None:
+    cluster = Cluster(ClusterLimit(1), 2)
+    one, two = cluster.policies
+    one.book(trigger(1), 0.0)
+    cluster.round(0, 0.0)
+    assert one.book(trigger(1), 0.0) is None
+    assert len(list(one.free(trigger(1), 0.0))) == 1  # nobody else wants it
+    assert one.book(trigger(2), 0.0) is None
+    assert isinstance(two.book(trigger(3), 0.0), Full)
+    cluster.round(1, 0.0)
+    cluster.round(0, 2.0)  # it is the other one's turn
+    cluster.round(0, 4.0)
+    cluster.pressed.clear()
+    now = 4.0
+    while list(one.free(trigger(2), now)):
+        assert one.book(trigger(2), now) is None
+        now += 1.0
+        cluster.round(0, now)
+    assert cluster.pressed == {0}, "what others wait for is given back soon"
+    for _ in range(6):
+        now += 0.5
+        cluster.round(0, now)
+        if room := cluster.round(1, now):
+            break
+    assert room and two.book(trigger(3), now) is None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
+    chance = random.Random(seed)
+    tree = LimitTree(ClusterLimit(8), names={"pay": ClusterLimit(4)}, fairness_keys={"acme": ClusterLimit(2)},
+                     per_fairness_key=3)  # fmt: skip
+    cluster = Cluster(tree, 3)
+    running: list[list[Trigger]] = [[], [], []]
+    most: Counter[str] = Counter()
+    for step in range(3000):
+        n, now = chance.randrange(3), step * 0.05
+        one = trigger(step, chance.choice(["pay", "mail"]), chance.choice(["acme", "x", "y"]))
+        if cluster.policies[n].book(one, now) is None:
+            running[n].append(one)
+        if running[n] and chance.random() < 0.4:
+            cluster.policies[n].free(running[n].pop(chance.randrange(len(running[n]))), now)
+        if chance.random() < 0.3:
+            cluster.round(n, now)
+        everywhere = [each for those in running for each in those]
+        counts = {
+            "all": len(everywhere),
+            "pay": sum(each.name == "pay" for each in everywhere),
+            "acme": sum(each.fairness_key == "acme" for each in everywhere),
+            "x on a node": max(sum(each.fairness_key == "x" for each in those) for those in running),
+        }
+        for level, count in counts.items():
+            most[level] = max(most[level], count)
+    assert most == {"all": 8, "pay": 4, "acme": 2, "x on a node": 3}, f"seed {seed}"
+
+
+def test_a_tree_that_is_refused_at_one_level_keeps_nothing_of_the_others() -> None:
+    tree = LimitTree(ClusterLimit(10), names={"pay": 1})
+    cluster = Cluster(tree, 1)
+    assert isinstance(cluster.policies[0].book(trigger(1, "mail"), 0.0), Full)
+    cluster.round(0, 0.0)
+    assert cluster.policies[0].book(trigger(1), 0.0) is None
+    for n in range(5):
+        assert isinstance(cluster.policies[0].book(trigger(2 + n), 0.0), Full)
+    assert cluster.permits[0].running == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_rate_holds_in_every_window_whichever_nodes_start(seed: int) -> None:
+    chance = random.Random(seed)
+    n, per = 5, 10.0
+    cluster = Cluster(ClusterRateLimit(n, per), 3)
+    starts: list[float] = []
+    now = 0.0
+    for step in range(4000):
+        now += chance.expovariate(4.0)
+        node = chance.randrange(3) if step // 500 % 2 else 0  # who has work changes
+        one = trigger(step)
+        if cluster.policies[node].book(one, now) is None:
+            if chance.random() < 0.2:
+                cluster.policies[node].unbook(one, now)  # another node was quicker: nothing started
+            else:
+                starts.append(now)
+        for each in range(3):
+            if chance.random() < 0.3:
+                cluster.round(each, now)
+    assert len(starts) > 0.6 * n * now / per, "it is also used"
+    for first, start in enumerate(starts):
+        for last in range(first, min(first + 60, len(starts))):
+            assert last - first + 1 <= n + n * (starts[last] - start) / per + 1e-9, f"seed {seed}"
+
+
+def test_what_a_dead_node_has_started_counts_until_its_time_is_over() -> None:
+    per = 100.0
+    cluster = Cluster(ClusterRateLimit(1, per), 2)
+    dead, other = cluster.policies
+    dead.book(trigger(1), 0.0)
+    cluster.round(0, 0.0)
+    assert dead.book(trigger(1), 0.0) is None
+    other.book(trigger(2), 0.0)
+    for now in (0.0, TTL * 2, per, (per + TTL) * (1 + DRIFT)):
+        cluster.round(1, now)
+        assert isinstance(other.book(trigger(2), now), Full)
+    cluster.round(1, (per + TTL) * (1 + DRIFT) + 1)
+    assert other.book(trigger(2), (per + TTL) * (1 + DRIFT) + 1) is None
+
+
+def test_a_node_that_leaves_leaves_what_has_started() -> None:
+    cluster = Cluster(ClusterRateLimit(2, 100.0), 1)
+    policy, permits = cluster.policies[0], cluster.permits[0]
+    for now in (0.0, 0.0, 0.5):
+        policy.book(trigger(int(now * 10)), now)
+        cluster.round(0, now)
+    assert permits.running >= 1
+    left = permits.leave(cluster.book)
+    assert left.nodes["node 0"].shares[""].held == permits.running
+
+
+def limits() -> ClusterLimits:
+    return ClusterLimits("me", None, lambda _: None, lambda _: None, list, SYSTEM_CLOCK)  # type: ignore[arg-type]
+
+
+def test_one_limit_of_two_queues_needs_a_name() -> None:
+    here, limit = limits(), ClusterLimit(3)
+    assert here.on_node(limit, "payouts") is not limit
+    with pytest.raises(ConfigurationError, match=r"ClusterLimit\(3\) belongs to payouts and to mail: give it a name="):
+        here.on_node(limit, "mail")
+    shared = ClusterLimit(3, name="bank")
+    assert here.on_node(shared, "a") is here.on_node(shared, "b")
+
+
+def test_two_limits_of_one_name_are_refused() -> None:
+    here = limits()
+    here.on_node(ClusterLimit(3, name="bank"), "payouts")
+    with pytest.raises(ConfigurationError, match="two cluster-wide limits are named 'bank'"):
+        here.on_node(ClusterLimit(3, name="bank"), "mail")
+
+
+def test_other_policies_stay_as_they_are() -> None:
+    tree = LimitTree(3, names={"pay": 2})
+    assert limits().on_node(tree, "payouts") is tree and limits().on_node(None, "payouts") is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ClusterLimit(0),
+        lambda: ClusterLimit(3, per="queue"),  # type: ignore[arg-type]
+        lambda: ClusterRateLimit(3, per=0),
+        lambda: LimitTree(ClusterLimit(3, per="name")),
+        lambda: LimitTree(3, names={"pay": ClusterLimit(3, name="mine")}),
+    ],
+)
+def test_what_is_no_limit_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigurationError):
+        make()
