@@ -30,6 +30,8 @@ log = logging.getLogger("fairlead.zookeeper")
 KNOWN = "zookeeper://[user:password@]host[:2181][,host...][/folder]"
 DEFAULT_FOLDER = "/fairlead"
 _ANSWER_SECONDS = 5.0
+_TRIES_TO_CONNECT = 2
+"""A server that is starting may take a connection and never answer on it: the next one is answered."""
 _AWAY = (
     ConnectionLoss,
     ConnectionDropped,
@@ -74,21 +76,19 @@ class Session:
         self.has_ended = False
         self._connected = threading.Event()
         secret = place.credential
-        self.client = KazooClient(
-            place.hosts,
-            timeout=seconds,
-            default_acl=CREATOR_ALL_ACL if secret else None,
-            auth_data=[("digest", secret)] if secret else None,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
-            logger=log,
-        )
-        self.client.add_listener(self._changed)
-        with self._telling():
-            try:
+        for left in reversed(range(_TRIES_TO_CONNECT)):
+            self.client = KazooClient(
+                place.hosts,
+                timeout=seconds,
+                default_acl=CREATOR_ALL_ACL if secret else None,
+                auth_data=[("digest", secret)] if secret else None,
+                connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
+                logger=log,
+            )
+            self.client.add_listener(self._changed)
+            with self._telling(), contextlib.suppress(*((KazooTimeoutError,) if left else ())):
                 self.client.start(_ANSWER_SECONDS)
-            except BaseException:
-                self.client.close()
-                raise
+                break
 
     @property
     def id(self) -> int | None:
