@@ -221,6 +221,8 @@ class Node:
         self.rate = world.random.uniform(1.0, 1 + DRIFT * 0.99)
         self.offset = world.random.uniform(-1e6, 1e6)
         self.pace = world.random.choice([0.3, TTL / 3])
+        self.ends = world.random.choice([0.05, 1.0])
+        """Part of the chances to end a run that are used: long runs are still there when permits end."""
         self.paused_until = self.cut_off_until = 0.0
         self.born()
 
@@ -267,7 +269,7 @@ class Node:
                     world.started[pool] += 1
                     world.count()
             for _ in range(world.random.randrange(4)):
-                if self.running[pool]:
+                if self.running[pool] and world.random.random() < self.ends:
                     self.running[pool] -= 1
                     self.permits.give(pool)
         fate = world.random.random()
