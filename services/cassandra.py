@@ -8,13 +8,10 @@ import socket
 from typing import Any
 
 from services.jars import Jars
-from services.java import java_program
+from services.java_server import JavaServer
 from services.process import free_port
-from services.server import Server
 
 VERSION = "5.0.5"
-
-_JARS = Jars("cassandra", VERSION, "Cassandra")
 
 _SETTINGS = {
     "cluster_name": "fairlead",
@@ -38,8 +35,8 @@ _SETTINGS = {
 """What differs from Cassandra's own defaults, beside folders and ports."""
 
 _JVM_OPTIONS = [
-    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError",
-    "-Xshare:auto", "-Djava.awt.headless=true", "-Dfile.encoding=UTF-8", "-Djdk.attach.allowAttachSelf=true",
+    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=256m", "-XX:+ExitOnOutOfMemoryError",
+    "-Xshare:auto", "-Dfile.encoding=UTF-8", "-Djdk.attach.allowAttachSelf=true",
     "-Dio.netty.tryReflectionSetAccessible=true",
     # A lone node need not wait until it has heard of others.
     "-Dcassandra.skip_wait_for_gossip_to_settle=0", "-Dcassandra.ring_delay_ms=0",
@@ -72,17 +69,16 @@ _OPTIONS_REQUEST = b"\x04\x00\x00\x00\x05\x00\x00\x00\x00"
 _SUPPORTED = 0x06
 
 
-class CassandraServer(Server):
-    """See `Server`. `url` names no keyspace. The first time ever its jars are fetched."""
+class CassandraServer(JavaServer):
+    """See `Server`. `url` names no keyspace."""
 
     name = "cassandra"
     title = "Cassandra"
+    jars = Jars("cassandra", VERSION, "Cassandra")
 
     def __init__(self) -> None:
         """Starts nothing. Raises MissingProgram."""
         super().__init__()
-        self._java = java_program(self.title)
-        _JARS.require()
         self._keyspaces = 0
         self._session: Any = None
 
@@ -134,13 +130,13 @@ class CassandraServer(Server):
             "java.io.tmpdir": folder / "tmp",
             "jna.tmpdir": folder / "tmp",
         }
-        return [
-            self._java, *_JVM_OPTIONS,
+        return self._java(
+            *_JVM_OPTIONS,
             *(f"--add-exports={package}=ALL-UNNAMED" for package in _EXPORTS),
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS),
             *(f"-D{key}={value}" for key, value in properties.items()),
-            "-cp", f"{_JARS.fetched()}/*", "org.apache.cassandra.service.CassandraDaemon",
-        ]  # fmt: skip
+            program="org.apache.cassandra.service.CassandraDaemon",
+        )
 
     def _is_ready(self) -> bool:
         """It answers in its own protocol."""

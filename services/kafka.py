@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import socket
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
 
 from services.jars import Jars
-from services.java import java_program
+from services.java_server import JavaServer
 from services.process import free_port
-from services.server import Server
 
 VERSION = "3.9.1"
-
-_JARS = Jars("kafka", VERSION, "Kafka")
 
 _SETTINGS = {
     "process.roles": "broker,controller",
@@ -48,26 +44,16 @@ log4j.appender.stdout.layout.ConversionPattern=%d %p [%t] %c{1} - %m%n
 """
 
 
-class KafkaServer(Server):
+class KafkaServer(JavaServer):
     """See `Server`."""
 
     name = "kafka"
     title = "Kafka"
-
-    def __init__(self) -> None:
-        """Starts nothing. Raises MissingProgram."""
-        super().__init__()
-        self._java = java_program(self.title)
-        _JARS.require()
+    jars = Jars("kafka", VERSION, "Kafka")
 
     @property
     def url(self) -> str:
         return f"kafka://127.0.0.1:{self._port}"
-
-    @staticmethod
-    def create_prefix() -> str:
-        """A beginning for names of topics and groups that nobody has used."""
-        return f"test-{secrets.token_hex(4)}-"
 
     def _prepare(self) -> None:
         controller_port = free_port()
@@ -82,7 +68,7 @@ class KafkaServer(Server):
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         made = subprocess.run(
             [
-                *self._java_with("64m"), "kafka.tools.StorageTool", "format", "-t", cluster,
+                *self._kafka("64m", "kafka.tools.StorageTool"), "format", "-t", cluster,
                 "-c", str(self.folder / "server.properties"),
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, check=False,
@@ -91,13 +77,11 @@ class KafkaServer(Server):
             raise RuntimeError(f"Kafka's folder could not be made:\n{made.stdout.decode(errors='replace')[-3000:]}")
 
     def _command(self) -> list[str]:
-        return [*self._java_with("512m"), "kafka.Kafka", str(self.folder / "server.properties")]
+        return [*self._kafka("512m", "kafka.Kafka"), str(self.folder / "server.properties")]
 
-    def _java_with(self, heap: str) -> list[str]:
-        return [
-            self._java, f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true",
-            f"-Dlog4j.configuration={(self.folder / 'log4j.properties').as_uri()}", "-cp", f"{_JARS.fetched()}/*",
-        ]  # fmt: skip
+    def _kafka(self, heap: str, program: str) -> list[str]:
+        settings = f"-Dlog4j.configuration={(self.folder / 'log4j.properties').as_uri()}"
+        return self._java(f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", settings, program=program)
 
     def _is_ready(self) -> bool:
         """It names itself when it is asked for brokers."""

@@ -6,12 +6,9 @@ import contextlib
 import socket
 
 from services.jars import Jars
-from services.java import java_program
-from services.server import Server
+from services.java_server import JavaServer
 
 VERSION = "3.9.4"
-
-_JARS = Jars("zookeeper", VERSION, "ZooKeeper")
 
 _SETTINGS = {
     "tickTime": 500,
@@ -24,17 +21,16 @@ _SETTINGS = {
 """What differs from ZooKeeper's own defaults, beside folder and port."""
 
 
-class ZooKeeperServer(Server):
+class ZooKeeperServer(JavaServer):
     """See `Server`. `url` names no folder of znodes."""
 
     name = "zookeeper"
     title = "ZooKeeper"
+    jars = Jars("zookeeper", VERSION, "ZooKeeper")
 
     def __init__(self) -> None:
         """Starts nothing. Raises MissingProgram."""
         super().__init__()
-        self._java = java_program(self.title)
-        _JARS.require()
         self._roots = 0
 
     @property
@@ -55,10 +51,8 @@ class ZooKeeperServer(Server):
         (self.folder / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def _command(self) -> list[str]:
-        return [
-            self._java, "-Xmx256m", "-XX:+UseSerialGC", "-Djava.awt.headless=true", "-Dzookeeper.jmx.log4j.disable=true",
-            "-cp", f"{_JARS.fetched()}/*", "org.apache.zookeeper.server.ZooKeeperServerMain", str(self.folder / "zoo.cfg"),
-        ]  # fmt: skip
+        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        return [*self._java("-Xmx256m", program=main), str(self.folder / "zoo.cfg")]
 
     def _is_ready(self) -> bool:
         """It serves: asked `ruok` it says yes before that, and then may leave a client without an answer."""

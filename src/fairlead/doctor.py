@@ -132,9 +132,7 @@ async def examine(app: App) -> list[Finding]:
 async def _permits(app: App) -> list[Finding]:
     """What is given out of the cluster-wide limits that the application declares."""
     found = []
-    places = {queue.name: queue.concurrency for queue in app.queues.values()}
-    places |= {f"{handler.queue}/{handler.name}": handler.concurrency for handler in app.handlers.values()}
-    for name in cluster_wide(places):
+    for name in cluster_wide(app.queues.values(), app.handlers.values()):
         data, _ = await app.connections.coordinator.read_book(name)
         try:
             book = permits.decode(data)
@@ -143,10 +141,9 @@ async def _permits(app: App) -> list[Finding]:
             found.append(Finding("problem", f"the book of the cluster-wide limit {name} cannot be read: {error}", cure))
             continue
         pools = sorted({pool for holding in book.nodes.values() for pool in holding.shares})
-        held = ", ".join(f"{pool or 'all'} {permits.held(book, pool)}" for pool in pools[:_MOST_POOLS])
-        more = f", and {len(pools) - _MOST_POOLS} more" if len(pools) > _MOST_POOLS else ""
-        what = f"{len(book.nodes)} workers have permits: {held}{more}" if pools else "no worker has permits"
-        found.append(Finding("ok", f"cluster-wide limit {name}: {what}"))
+        given = [f"{pool or 'all'} {permits.held(book, pool)}" for pool in pools[:_MOST_POOLS]]
+        given += [f"and {len(pools) - _MOST_POOLS} more"] if len(pools) > _MOST_POOLS else []
+        found.append(Finding("ok", f"cluster-wide limit {name}: given out {', '.join(given) or 'nothing'}"))
     return found
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,7 +53,7 @@ class Limited:
         self._killed: set[int] = set()
         self._stops = 0
         self._lock = threading.Lock()
-        self._running: set[int] = set()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._is_over = False
         self._keepers = [threading.Thread(target=self._keep) for _ in range(size)]
 
@@ -64,52 +63,68 @@ class Limited:
             keeper.start()
         waking: list[threading.Timer] = []
         ends = time.monotonic() + seconds
-        while (left := ends - time.monotonic()) > 0:
-            time.sleep(min(left, self._chance.uniform(1.0, 4.0)))
-            with self._lock:
-                victims = sorted(self._running - self._stopped)
-                victim = self._chance.choice(victims) if victims else None
-                if victim is not None and self._chance.random() < 0.4:
-                    self._killed.add(victim)
-                    os.kill(victim, signal.SIGKILL)
-                elif victim is not None:
-                    self._stopped.add(victim)
-                    self._stops += 1
-                    os.kill(victim, signal.SIGSTOP)
-                    waking.append(threading.Timer(stop_seconds, self._wake, (victim,)))
-                    waking[-1].start()
-            if self._chance.random() < 0.3:
-                disturb()
-        self._is_over = True
+        try:
+            while (left := ends - time.monotonic()) > 0:
+                # The pace of the trouble, which comes from outside: nothing here is waited for.
+                time.sleep(min(left, self._chance.uniform(1.0, 4.0)))
+                self._trouble(stop_seconds, waking)
+                if self._chance.random() < 0.3:
+                    disturb()
+        finally:
+            self._end(waking)
+        return self._seen()
+
+    def _trouble(self, stop_seconds: float, waking: list[threading.Timer]) -> None:
+        # A worker may be ended by its warden at any moment: `send_signal` signals no process that is gone.
+        with self._lock:
+            victims = sorted(self._running.keys() - self._stopped)
+            if not victims:
+                return
+            pid = self._chance.choice(victims)
+            victim = self._running[pid]
+            if self._chance.random() < 0.4:
+                self._killed.add(pid)
+                victim.send_signal(signal.SIGKILL)
+            else:
+                self._stopped.add(pid)
+                self._stops += 1
+                victim.send_signal(signal.SIGSTOP)
+                waking.append(threading.Timer(stop_seconds, self._wake, (victim,)))
+                waking[-1].start()
+
+    def _end(self, waking: list[threading.Timer]) -> None:
+        """Every worker ends, however the run went: nobody waits for one that was left stopped."""
         for timer in waking:
             timer.cancel()
         with self._lock:
-            for pid in self._running:
-                os.kill(pid, signal.SIGCONT)
-                os.kill(pid, signal.SIGTERM)
+            self._is_over = True
+            for worker in self._running.values():
+                worker.send_signal(signal.SIGCONT)
+                worker.send_signal(signal.SIGTERM)
         for keeper in self._keepers:
             keeper.join()
-        return self._seen()
 
     def _keep(self) -> None:
-        while not self._is_over:
+        while True:
             with self._lock, self.log.open("ab") as log:
+                if self._is_over:
+                    return
                 worker = subprocess.Popen(
                     [sys.executable, "-m", "tests.end_to_end.limited_app", str(self._permit_seconds)],
                     cwd=ROOT, env=self._environment, stdout=log, stderr=log,
                 )  # fmt: skip
-                self._running.add(worker.pid)
+                self._running[worker.pid] = worker
             worker.wait()
             died = time.monotonic()
             with self._lock:
-                self._running.discard(worker.pid)
+                del self._running[worker.pid]
                 self._deaths.append((died, worker.pid))
 
-    def _wake(self, pid: int) -> None:
-        with self._lock, suppress(ProcessLookupError):
-            if pid in self._running:
-                self._stopped.discard(pid)
-                os.kill(pid, signal.SIGCONT)
+    def _wake(self, worker: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            if worker.pid in self._running:
+                self._stopped.discard(worker.pid)
+                worker.send_signal(signal.SIGCONT)
 
     def _seen(self) -> Seen:
         events = [(at, pid, "died", "", "") for at, pid in self._deaths]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fairlead import App, ClusterLimit, ClusterRateLimit, LimitTree, State, Task
+from fairlead import App, ClusterLimit, ClusterRateLimit, LimitTree, State, Task, doctor
 from fairlead.model import Outcome
 from fairlead.testing import running, settled
 from services.zookeeper import ZooKeeperServer
@@ -138,8 +138,13 @@ async def test_what_runs_on_permits_that_run_out_is_stopped_and_runs_again(sqlit
         handle = pay.submit()
         async with asyncio.timeout(90), running(app, permit_seconds=3.0) as node:
             await started.wait()
+            assert any(
+                found.what == "cluster-wide limit payouts: given out all 1" for found in await doctor.examine(app)
+            )
             server.crash()
             await stopped.wait()
+            told = [found for found in await doctor.examine(app) if "ZooKeeper" in found.what]
+            assert [found.severity for found in told] == ["problem"]
             other = free.submit()  # what needs no permits needs no coordinator either
             while other.state() != State.DONE:
                 await asyncio.sleep(0.02)

@@ -67,6 +67,18 @@ def do_round(permits: Permits, book: Book, now: float) -> Book:
     return decode(encode(proposal.book))
 
 
+def used_up(permits: Permits, total: int, wanted: int) -> Book:
+    """The book after blocks have grown to so many permits, all of them booked; and given back again."""
+    book = Book()
+    while held(book, "total") < wanted:
+        while permits.take("total", total, 0.0):
+            pass
+        book = do_round(permits, book, 0.0)
+    while permits.running:
+        permits.give("total")
+    return book
+
+
 def test_the_first_booking_is_refused_and_the_round_after_it_brings_what_is_needed() -> None:
     permits = Permits("one", TTL)
     assert not permits.take("total", 30, 0.0)
@@ -85,14 +97,7 @@ def test_the_first_booking_is_refused_and_the_round_after_it_brings_what_is_need
 
 def test_what_is_not_used_goes_back() -> None:
     permits = Permits("one", TTL)
-    book = Book()
-    while held(book, "total") < 16:
-        while permits.take("total", 30, 0.0):
-            pass
-        book = do_round(permits, book, 0.0)
-    while permits.running:
-        permits.give("total")
-    book = do_round(permits, book, 1.0)  # the most that ran since the last round
+    book = do_round(permits, used_up(permits, 30, 16), 1.0)  # the most that ran since the last round
     book = do_round(permits, book, 2.0)
     assert book.nodes == {}
 
@@ -138,13 +143,7 @@ def test_a_beat_that_goes_on_keeps_permits_for_ever() -> None:
 
 def test_a_write_of_which_nobody_knows_whether_it_landed_leaves_only_what_is_safe() -> None:
     one = Permits("one", TTL)
-    book = Book()
-    while held(book, "total") < 8:
-        while one.take("total", 8, 0.0):
-            pass
-        book = do_round(one, book, 0.0)
-    while one.running:
-        one.give("total")
+    book = used_up(one, 8, 8)
     do_round(one, book, 0.0)
     one.propose(book, 1.0)  # gives all back; the answer is lost
     assert not one.take("total", 8, 1.0)

@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -23,8 +23,6 @@ from fairlead.ports.coordinator import Lease
 from fairlead.ports.wake import Wake
 
 _READING_SECONDS = 10.0
-
-T = TypeVar("T")
 
 
 class _Held(NamedTuple):

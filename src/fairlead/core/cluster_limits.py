@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol, TypeGuard
 
-from fairlead.core.limits import ConcurrencyPolicy, Full, Per, checked_per, key_of, positive
+from fairlead.core.limits import ConcurrencyPolicy, Full, Per, checked_per, key_of, positive, seconds
 from fairlead.core.permits import Permits
-from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 
 
@@ -84,9 +82,7 @@ class ClusterRateLimit:
 
     def __init__(self, n: int, per: float, key: Per | None = None, *, name: str | None = None) -> None:
         self.n = positive("ClusterRateLimit", n)
-        if isinstance(per, bool) or not isinstance(per, int | float) or not 0 < per < math.inf:
-            raise ConfigurationError(f"ClusterRateLimit per={per!r}: use a number of seconds above 0")
-        self.per = self.linger = float(per)
+        self.per = self.linger = seconds("ClusterRateLimit per", per)
         self.key = checked_per("ClusterRateLimit", key)
         self.name = name
 
@@ -118,7 +114,7 @@ class _Limit:
         pool = _pool(self._declared.per, trigger)
         if self._permits.give(pool):
             return ((self, pool),)
-        if self._permits.is_pressing:
+        if self._permits.owes(pool):
             self._press()
         return ()
 

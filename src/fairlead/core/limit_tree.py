@@ -109,9 +109,10 @@ class LimitTree:
         freed: list[Hashable] = []
         for place, _, is_cluster_wide in levels:
             if is_cluster_wide:
-                if self._permits.give(_pool(place)):
+                pool = _pool(place)
+                if self._permits.give(pool):
                     freed.append((self, place))
-                elif self._permits.is_pressing:
+                elif self._permits.owes(pool):
                     self._press()
                 continue
             left = running[place] - 1

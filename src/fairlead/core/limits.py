@@ -82,9 +82,7 @@ class RateLimit:
 
     def __init__(self, n: int, per: float, key: Per | None = None, burst: int | None = None) -> None:
         self.n = positive("RateLimit", n)
-        if isinstance(per, bool) or not isinstance(per, int | float) or not 0 < per < math.inf:
-            raise ConfigurationError(f"RateLimit per={per!r}: use a number of seconds above 0")
-        self.per = float(per)
+        self.per = seconds("RateLimit per", per)
         self.key = checked_per("RateLimit", key)
         self.burst = self.n if burst is None else positive("RateLimit burst", burst)
         # The generic cell rate algorithm keeps one number for each bucket: when it will be full again. Its unit is 1/n
@@ -153,6 +151,13 @@ def positive(what: str, n: int) -> int:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigurationError(f"{what}: {n!r} is no limit; use a whole number of at least 1")
     return n
+
+
+def seconds(what: str, given: float) -> float:
+    """`given`, if it is a time. Raises ConfigurationError."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise ConfigurationError(f"{what}={given!r}: use a number of seconds above 0")
+    return float(given)
 
 
 def checked_per(what: str, per: Per | None) -> Per | None:

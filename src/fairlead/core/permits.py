@@ -100,6 +100,11 @@ class _Pool:
         """Something had to wait, and there has been no room since."""
 
     @property
+    def is_owing(self) -> bool:
+        """Some permits are free and no longer booked from: they are to go back."""
+        return self.recorded > max(self.usable, self.running)
+
+    @property
     def want(self) -> int:
         """What it could use: the most that ran lately; twice as many as it has, when that was not enough."""
         want = max(self.running, self.most)
@@ -185,10 +190,14 @@ class Permits:
         """Some permits are this node's by the book, and have to be renewed."""
         return any(pool.recorded for pool in self._pools.values())
 
+    def owes(self, name: str) -> bool:
+        """Others wait for a permit of this pool that is free here: a round should not wait."""
+        return self._pools[name].is_owing
+
     @property
     def is_pressing(self) -> bool:
-        """A round should not wait: something waits for a permit here, or others wait for one that is free here."""
-        return any(pool.refused or pool.recorded > max(pool.usable, pool.running) for pool in self._pools.values())
+        """The same of any pool, or something waits for a permit here."""
+        return any(pool.refused or pool.is_owing for pool in self._pools.values())
 
     # rounds -----------------------------------------------------------------------------------------------------------
 

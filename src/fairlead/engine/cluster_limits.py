@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -19,7 +19,9 @@ from fairlead.core.limits import ConcurrencyPolicy
 from fairlead.core.permits import Permits, decode, encode
 from fairlead.engine.warden import Warden
 from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.handler import Handler
 from fairlead.ports.coordinator import Coordinator
+from fairlead.queue import Queue
 
 log = logging.getLogger("fairlead.cluster_limits")
 
@@ -35,9 +37,16 @@ LOOK = 1.0
 _TRIES_TO_LEAVE = 20
 
 
-def cluster_wide(places: Mapping[str, AnyLimit | None]) -> list[str]:
-    """The names, in the cluster, of the cluster-wide limits that these queues and tasks declare."""
-    return sorted({limit.name or place for place, limit in places.items() if needs_permits(limit)})
+def place_of(handler: Handler) -> str:
+    """What a limit of a task is called in the cluster, unless it has a name; one of a queue is called as the queue."""
+    return f"{handler.queue}/{handler.name}"
+
+
+def cluster_wide(queues: Iterable[Queue], handlers: Iterable[Handler]) -> list[str]:
+    """The names, in the cluster, of the cluster-wide limits that these declare."""
+    places = [*((queue.name, queue.concurrency) for queue in queues)]
+    places += [(place_of(handler), handler.concurrency) for handler in handlers]
+    return sorted({limit.name or place for place, limit in places if needs_permits(limit)})
 
 
 @dataclass
@@ -97,7 +106,7 @@ class ClusterLimits:
             raise ConfigurationError(
                 f"two cluster-wide limits are named {name!r}: choose another name= for one of them"
             )
-        permits = Permits(self._node, self._ttl, declared.linger, lambda is_busy: self._guard())
+        permits = Permits(self._node, self._ttl, declared.linger, lambda is_busy: self.guard())
         kept = self._kept[name] = _Kept(name, declared, place, permits, declared.on_node(permits, lambda: press()))
         press = kept.pressed.set
         return kept.policy
@@ -106,13 +115,15 @@ class ClusterLimits:
         """Keep the permits for as long as the node lives."""
         if not self._kept:
             return
-        if self._exact:
-            self._warden = await Warden.start()
         try:
             async with asyncio.TaskGroup() as group:
+                if self._exact:
+                    # Before anything can be booked.
+                    self._warden = await Warden.start()
+                    group.create_task(self._keep_warden(self._warden))
+                    group.create_task(self._watch())
                 for kept in self._kept.values():
                     group.create_task(self._keep(kept))
-                group.create_task(self._watch())
         finally:
             if self._warden is not None:
                 await self._warden.stop()
@@ -165,7 +176,7 @@ class ClusterLimits:
         if await self._coordinator.write_book(kept.name, encode(proposal.book), version):
             roomy = kept.permits.written(proposal)
             kept.renew_at = proposal.began + self._ttl / 3
-            self._guard()
+            self.guard()
             if roomy:
                 self._freed(kept.policy.roomy(roomy))
         else:
@@ -192,8 +203,16 @@ class ClusterLimits:
                     self._stop_runs(kept.policy)
             await self._clock.sleep(self._ttl / 60)
 
-    def _guard(self) -> None:
-        """Tell the warden by when nothing may run here any more."""
+    async def _keep_warden(self, warden: Warden) -> None:
+        """Somebody may end it: without one a worker that hangs would keep on counting."""
+        while True:
+            await warden.ended()
+            log.error("the warden of this worker was ended; another one is started")
+            warden = self._warden = await Warden.start()
+            self.guard()
+
+    def guard(self) -> None:
+        """Tell the warden by when nothing may run here any more, and in which processes something runs."""
         if self._warden is not None:
             ends = [kept.permits.until for kept in self._exact if kept.permits.running]
             self._warden.tell(min(ends, default=None), self._children())

@@ -16,7 +16,7 @@ from fairlead.core.booking import Booking
 from fairlead.core.limits import ConcurrencyPolicy
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
-from fairlead.engine.cluster_limits import TTL, ClusterLimits
+from fairlead.engine.cluster_limits import TTL, ClusterLimits, place_of
 from fairlead.engine.completion import Completion
 from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.dispatcher import Dispatcher
@@ -114,7 +114,7 @@ class Node:
         for queue in queues:
             self._booking.register_queue(queue.name, self.limits.on_node(queue.concurrency, queue.name))
         for handler in handlers.values():
-            own = self.limits.on_node(handler.concurrency, f"{handler.queue}/{handler.name}")
+            own = self.limits.on_node(handler.concurrency, place_of(handler))
             self._booking.register_task(handler.queue, handler.name, slots.of(handler.executor), own)
         self.table = TriggerTable(self._booking)
 
@@ -184,7 +184,12 @@ class Node:
                 self._clock, self.settings.threads, self._invocation.in_thread, self._finished
             )
             self._process_executor = ProcessExecutor(
-                self._clock, self.settings.processes, self.settings.application, self._finished, executors
+                self._clock,
+                self.settings.processes,
+                self.settings.application,
+                self._finished,
+                self.limits.guard,
+                executors,
             )
             log.info("node started", extra={"node": self.settings.name, "queues": sorted(self.ownership.partitions)})
             async with asyncio.TaskGroup() as parts:

@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -70,12 +70,15 @@ class ProcessExecutor:
         size: int,
         application: str | None,
         finished: Finished,
+        children_changed: Callable[[], None],
         group: asyncio.TaskGroup,
     ) -> None:
+        """`children_changed` is called when there is a new child, before it is given anything to run."""
         self._clock = clock
         self._size = size
         self._application = application
         self._finished = finished
+        self._children_changed = children_changed
         self._group = group
         self._queue: deque[Execution] = deque()
         self._idle: list[asyncio.subprocess.Process] = []
@@ -176,6 +179,7 @@ class ProcessExecutor:
             start_new_session=True,  # Ctrl-C is for the node: it drains its children
         )
         self._children[child.pid] = child
+        self._children_changed()
         return child
 
 

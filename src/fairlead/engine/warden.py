@@ -16,9 +16,6 @@ import sys
 import time
 from collections.abc import Collection
 
-MARGIN = 0.05
-"""Part of what is left of the time that is kept for the end itself."""
-
 
 class Warden:
     """The worker's side."""
@@ -47,6 +44,10 @@ class Warden:
         if line != self._told and self._process.stdin is not None:
             self._told = line
             self._process.stdin.write(line)
+
+    async def ended(self) -> None:
+        """Return when it has ended, which it does by itself only after it has ended this process."""
+        await self._process.wait()
 
     async def stop(self) -> None:
         """It is not needed any more."""
