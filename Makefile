@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits soak services clean postgresql java redis
+.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits bench-kafka soak services clean postgresql java redis
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
@@ -39,6 +39,9 @@ bench-pipeline: $(STAMP) postgresql java  ## the pipeline: ten million attempts 
 
 bench-limits: $(STAMP) java  ## cluster-wide limits while workers are killed and stopped, counted from outside; two minutes
 	@$(BIN)/python bench/limits.py
+
+bench-kafka: $(STAMP) postgresql java  ## triggers through Kafka: latency, drain, priorities, a broker that goes away; half an hour
+	@$(BIN)/python bench/kafka.py
 
 services: $(STAMP) postgresql java redis  ## the real servers, on loopback, until Ctrl-C
 	@$(BIN)/python -m services

@@ -29,6 +29,9 @@ _SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     # A consumer that was killed is found out in a test's time.
     "group.min.session.timeout.ms": 1000,
+    # A broker that was killed and comes back is not taken for a second one of its number for long.
+    "broker.session.timeout.ms": 2000,
+    "broker.heartbeat.interval.ms": 500,
     "log.cleaner.dedupe.buffer.size": 2_000_000,
     "controlled.shutdown.enable": "false",
 }
@@ -51,9 +54,18 @@ class KafkaServer(JavaServer):
     title = "Kafka"
     jars = Jars("kafka", VERSION, "Kafka")
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._prefixes = 0
+
     @property
     def url(self) -> str:
         return f"kafka://127.0.0.1:{self._port}"
+
+    def create_prefix(self) -> str:
+        """Topics and a consumer group that nobody has used; answers their URL."""
+        self._prefixes += 1
+        return f"{self.url}/?prefix=test{self._prefixes}."
 
     def _prepare(self) -> None:
         controller_port = free_port()

@@ -15,6 +15,7 @@ from hypothesis import settings
 from fairlead import App
 from services import MissingProgram
 from services.cassandra import CassandraServer
+from services.kafka import KafkaServer
 from services.postgres import PostgresServer
 from services.server import Server
 from services.zookeeper import ZooKeeperServer
@@ -90,6 +91,18 @@ def zookeeper_server() -> Iterator[ZooKeeperServer]:
 def zookeeper_url(zookeeper_server: ZooKeeperServer) -> str:
     """A folder of znodes that nobody has used."""
     return zookeeper_server.create_root()
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[KafkaServer]:
+    """See `serving`."""
+    yield from serving(KafkaServer)
+
+
+@pytest.fixture
+def kafka_url(kafka_server: KafkaServer) -> str:
+    """Topics and a group that nobody has used."""
+    return kafka_server.create_prefix()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from fairlead.model import NewTask, Submitted, TaskRecord
 from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
-from fairlead.ports.wake import Wake
+from fairlead.ports.wake import Wake, joined, with_triggers
 from fairlead.queue import DEFAULT_PARTITIONS, Queue
 from fairlead.stores.migrate import check, is_new, migrate
 from fairlead.stores.sql_store import SqlTaskStore
@@ -206,12 +206,13 @@ class App:
         if connection is not None:
             tasks = self._encode(drafts)
             submitted, wake = store.database.join(connection, store.submission(tasks))
+            wake = self._carrying(wake, tasks, submitted)
             self._announce_later(connection, wake)
             return self._handles(tasks, submitted, wake)
         if len(drafts) <= BULK:
             tasks = self._encode(drafts)
             submitted, wake = store.database.run(store.submission(tasks))
-            self.channel.announce(wake)
+            self.channel.announce(self._carrying(wake, tasks, submitted))
             return self._handles(tasks, submitted, None)
         tasks = []
 
@@ -222,8 +223,7 @@ class App:
                 yield piece
 
         submitted, wakes = store.database.run(store.bulk(pieces()))
-        for wake in wakes:
-            self.channel.announce(wake)
+        self.channel.announce(self._carrying(joined(wakes), tasks, submitted))
         return self._handles(tasks, submitted, None)
 
     async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
@@ -235,9 +235,10 @@ class App:
         steps = self.store.submission(tasks)
         if connection is None:
             submitted, wake = await self.store.database.run_async(steps)
-            self.channel.announce(wake)
+            self.channel.announce(self._carrying(wake, tasks, submitted))
             return self._handles(tasks, submitted, None)
         submitted, wake = await self.store.database.join_async(connection, steps)
+        wake = self._carrying(wake, tasks, submitted)
         self._announce_later(connection, wake)
         return self._handles(tasks, submitted, wake)
 
@@ -254,11 +255,15 @@ class App:
     def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
         return encode(drafts, self._partitions, self.clock.now(), self.payload_limit)
 
+    def _carrying(self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]) -> Wake:
+        """The wake of a submit, with its triggers where the channel carries them."""
+        return with_triggers(wake, tasks, submitted) if self.channel.carries_triggers else wake
+
     def _handles(self, tasks: Sequence[NewTask], submitted: Sequence[Submitted], wake: Wake | None) -> list[TaskHandle]:
         self.observer.submitted(tasks)
         return [
             TaskHandle(self, id, is_new, task.keep_result, wake)
-            for task, (id, is_new) in zip(tasks, submitted, strict=True)
+            for task, (id, is_new, _) in zip(tasks, submitted, strict=True)
         ]
 
     def _announce_later(self, connection: Any, wake: Wake) -> None:
@@ -290,8 +295,9 @@ class App:
             if self._connections is None:
                 settings = self._settings()
                 self._connections = connect(
-                    settings.url, settings.channel, settings.coordinator, settings.backlog, self.clock
-                )
+                    settings.url, settings.channel, settings.coordinator, settings.backlog, self.clock, self._partitions,
+                    self.observer.counted,
+                )  # fmt: skip
             return self._connections
 
     @property
@@ -336,6 +342,7 @@ class App:
             if self._connections is not None:
                 if self._settings().backlog is not None:
                     self._wait_for(self._connections.backlog.close())
+                self._connections.channel.shut()
                 self._connections.coordinator.close()
                 self._connections.store.database.close()
                 self._connections = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -30,19 +30,49 @@ class Connections(NamedTuple):
     coordinator: Coordinator
 
 
-def connect(url: str, channel: str | None, coordinator: str | None, backlog: str | None, clock: Clock) -> Connections:
-    """The adapters for these URLs; nothing is opened yet. Raises ConfigurationError for a URL of no known kind."""
+def connect(
+    url: str,
+    channel: str | None,
+    coordinator: str | None,
+    backlog: str | None,
+    clock: Clock,
+    partitions: Mapping[str, int],
+    counted: Callable[[str, int], None],
+) -> Connections:
+    """The adapters for these URLs; nothing is opened yet. `partitions`: of the queues, as far as this process knows them;
+    `counted`: is told what went wrong and how often. Raises ConfigurationError for a URL of no known kind."""
     store = task_store(url)
-    if channel not in (None, "database", "memory://", "database://"):
-        raise ConfigurationError(f"channel {channel!r} is unknown; use 'database' (default) or 'memory://'")
     bell = _memory_bell() if channel == "memory://" else _bell(store)
     return Connections(
         store,
         backlog_store(backlog, store),
         bell,
-        DatabaseChannel(store, bell, clock),
+        _channel(channel, store, bell, partitions, counted, clock),
         _coordinator(coordinator, store, clock),
     )
+
+
+def _channel(
+    url: str | None,
+    store: SqlTaskStore,
+    bell: Bell,
+    partitions: Mapping[str, int],
+    counted: Callable[[str, int], None],
+    clock: Clock,
+) -> TriggerChannel:
+    if url in (None, "database", "memory://", "database://"):
+        return DatabaseChannel(store, bell, clock)
+    if urlsplit(url).scheme != "kafka":
+        raise ConfigurationError(
+            f"channel {_without_secret(url)!r} is unknown; use 'database' (default), 'memory://' or kafka://host:9092"
+        )
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[kafka]'") from error
+    from fairlead.channels.kafka import KafkaChannel
+
+    return KafkaChannel(url, store, bell, partitions, counted, clock)
 
 
 def _coordinator(url: str | None, store: SqlTaskStore, clock: Clock) -> Coordinator:

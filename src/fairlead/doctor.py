@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -12,17 +12,18 @@ from fairlead.clock import MICROS, to_datetime
 from fairlead.core import permits
 from fairlead.engine.cluster_limits import cluster_wide
 from fairlead.engine.membership import SILENT_SECONDS
-from fairlead.engine.ownership import lease_of
+from fairlead.engine.ownership import owners_of
 from fairlead.errors import StoreUnavailable, UnknownTask
 from fairlead.model import LaneKey, PartitionKey, State, TaskRecord
-from fairlead.ports.coordinator import Lease
+from fairlead.overview import owners
 from fairlead.ports.history import START, Place
+from fairlead.ports.trigger_channel import PartitionStatus
 from fairlead.stores.sql_history import SqlHistory
 
 Severity = Literal["ok", "note", "problem"]
 
 _EVERY_KEY = 1_000_000
-_MOST_POOLS = 10
+_MOST_SHOWN = 10
 
 QUIET_SECONDS = 86_400
 """A reader of the history that says nothing for longer than this keeps it from being cleaned."""
@@ -57,10 +58,15 @@ async def examine(app: App) -> list[Finding]:
         held = Finding("problem", str(error), cure)
     management = app.management
     nodes, queues = management.nodes(), management.queues()
+    read_by = None if leases is None else owners_of(leases)
+    if app.channel.shares_partitions:
+        told, read_by = await _channel(app, {queue.queue: queue.partitions for queue in queues})
+    else:
+        told = []
     silent = set(await store.silent_nodes(app.clock.now(), round(SILENT_SECONDS * MICROS)))
     living = [node for node in nodes if node.node not in silent]
     now = app.clock.now()
-    found = [Finding("ok", f"{store.database.location}: reachable, its tables are up to date"), held]
+    found = [Finding("ok", f"{store.database.location}: reachable, its tables are up to date"), held, *told]
     found += [
         Finding(
             "problem", f"node {name} is silent; what it held is resumed by the others", "start a worker if none is left"
@@ -103,8 +109,8 @@ async def examine(app: App) -> list[Finding]:
                         "add workers, or look at its limits",
                     )
                 )
-        if serving and leases is not None:
-            found += _unowned(queue.queue, queue.partitions, leases)
+        if serving and read_by is not None:
+            found += _unowned(queue.queue, queue.partitions, read_by)
         declared = app.queues.get(queue.queue)
         if declared is not None and declared.partitions < queue.partitions:
             found.append(
@@ -141,8 +147,8 @@ async def _permits(app: App) -> list[Finding]:
             found.append(Finding("problem", f"the book of the cluster-wide limit {name} cannot be read: {error}", cure))
             continue
         pools = sorted({pool for holding in book.nodes.values() for pool in holding.shares})
-        given = [f"{pool or 'all'} {permits.held(book, pool)}" for pool in pools[:_MOST_POOLS]]
-        given += [f"and {len(pools) - _MOST_POOLS} more"] if len(pools) > _MOST_POOLS else []
+        given = [f"{pool or 'all'} {permits.held(book, pool)}" for pool in pools[:_MOST_SHOWN]]
+        given += [f"and {len(pools) - _MOST_SHOWN} more"] if len(pools) > _MOST_SHOWN else []
         found.append(Finding("ok", f"cluster-wide limit {name}: given out {', '.join(given) or 'nothing'}"))
     return found
 
@@ -172,9 +178,34 @@ def _readers(app: App, now: int) -> Iterator[Finding]:
             yield Finding("problem", what, f"`fairlead pipeline reconcile`, or {forget}")
 
 
-def _unowned(queue: str, partitions: int, leases: list[Lease]) -> Iterator[Finding]:
-    held = {lease.name for lease in leases}
-    free = [p for p in range(partitions) if lease_of(PartitionKey(queue, p)) not in held]
+async def _channel(app: App, queues: Mapping[str, int]) -> tuple[list[Finding], dict[PartitionKey, str] | None]:
+    """A channel with servers of its own: they and their partitions, and who reads these."""
+    try:
+        status = await app.channel.status(queues)
+    except StoreUnavailable as error:
+        cure = "start it: workers go on by the rows for 10 s, then nothing new starts until it is back; nothing is lost"
+        return [Finding("problem", str(error), cure)], None
+    assert status is not None
+    brokers = "1 broker" if status.brokers == 1 else f"{status.brokers} brokers"
+    found = [Finding("ok", f"{app.channel.location}: reachable, {brokers}")]
+    of_queue: dict[str, list[PartitionStatus]] = {queue: [] for queue in queues}
+    for partition in status.partitions:
+        of_queue[partition.queue].append(partition)
+    for queue, partitions in of_queue.items():
+        if len(partitions) < queues[queue]:
+            what = f"topic of {queue}: {len(partitions) or 'no'} partitions, the queue has {queues[queue]}"
+            found.append(Finding("note", what, "a worker makes it, or makes it larger, when it starts"))
+            continue
+        lags = [f"{p.partition}: {p.lag:,}" for p in partitions if p.lag]
+        each = f" ({', '.join(lags[:_MOST_SHOWN])}{', ...' if len(lags) > _MOST_SHOWN else ''})" if lags else ""
+        lag = f"lag {sum(p.lag for p in partitions):,}{each}"
+        found.append(Finding("ok", f"topic of {queue}: {len(partitions)} partitions, {lag}"))
+    read_by = {PartitionKey(p.queue, p.partition): p.owner for p in status.partitions if p.owner is not None}
+    return found, read_by
+
+
+def _unowned(queue: str, partitions: int, read_by: Mapping[PartitionKey, str]) -> Iterator[Finding]:
+    free = [p for p in range(partitions) if PartitionKey(queue, p) not in read_by]
     if free:
         which = ", ".join(map(str, free))
         yield Finding("note", f"queue {queue}: nobody reads partition {which} right now", "it is taken within seconds")
@@ -186,7 +217,6 @@ async def explain(app: App, task_id: str) -> list[Finding]:
     record: TaskRecord | None = store.database.look(store.task(task_id))
     if record is None:
         raise UnknownTask(f"no task {task_id!r}: it never committed, or its history was cleaned")
-    leases = {lease.name: lease for lease in await app.connections.coordinator.leases()}
     if record.state == State.WAITING:
         why = "its next try" if record.attempt else "its time"
         return [
@@ -232,11 +262,11 @@ async def explain(app: App, task_id: str) -> list[Finding]:
             cure = f"`fairlead tasks retry {head.id}`, `fail` or `cancel`" if state == State.ERROR else None
             what = f"SUBMITTED, and its ordering key {record.ordering_key!r} is held by {head.id}, which is {state}"
             return [*found, Finding("problem" if state == State.ERROR else "ok", what, cure)]
-    lease = leases.get(lease_of(PartitionKey(record.queue, record.partition)))
+    owner = (await owners(app, [record.queue])).get(PartitionKey(record.queue, record.partition))
     where = f"SUBMITTED in partition {record.partition} of {record.queue}"
-    who = "read by nobody" if lease is None else f"owner {lease.owner}"
+    who = "read by nobody" if owner is None else f"owner {owner}"
     place, cure = await _place(app, record)
-    if lease is None:
+    if owner is None:
         found.append(Finding("problem", f"{where}, {who}, {place}", "start `fairlead worker` for this queue"))
     else:
         found.append(Finding("ok", f"{where}, {who}, {place}", cure))

@@ -142,6 +142,8 @@ class Submitted(NamedTuple):
     id: str
     is_new: bool
     """False when the unique key was taken: `id` is then the first task's."""
+    seq: int | None = None
+    """Its place in its lane, ready_seq, where the store knows it: not of a task that waits, nor of one that went in by COPY."""
 
 
 class Trigger(msgspec.Struct, frozen=True, gc=False):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from fairlead.app import App
-from fairlead.engine.ownership import lease_of
+from fairlead.engine.ownership import owners_of
 from fairlead.errors import UnknownQueue
 from fairlead.model import LaneKey, Level, PartitionKey
 from fairlead.ports.task_store import KeyLoad, QueueStatus
@@ -29,7 +31,7 @@ class PartitionView(msgspec.Struct, frozen=True):
 
     partition: int
     owner: str | None
-    """The node that holds its lease; None: nobody reads it now."""
+    """The node that it was given to; None: nobody reads it now."""
     range_id: int | None
     """Of the backlog's owner; every write of an earlier one is refused. None: never owned as a fair partition."""
     lanes: list[LaneView]
@@ -46,13 +48,22 @@ class Overview(msgspec.Struct, frozen=True):
     """How many fairness keys have such tasks."""
 
 
+async def owners(app: App, queues: Collection[str]) -> dict[PartitionKey, str]:
+    """Which node reads which partition of these queues. Raises StoreUnavailable."""
+    if not app.channel.shares_partitions:
+        return owners_of(await app.connections.coordinator.leases())
+    status = await app.channel.status(queues)
+    partitions = [] if status is None else status.partitions
+    return {PartitionKey(found.queue, found.partition): found.owner for found in partitions if found.owner is not None}
+
+
 async def overview(app: App, queue: str, most_keys: int = 10) -> Overview:
     """Look at a queue. Raises UnknownQueue."""
     management = app.management
     status = next((found for found in management.queues() if found.queue == queue), None)
     if status is None:
         raise UnknownQueue(f"no queue named {queue!r} is known to any node; `fairlead queues` lists them")
-    owners = {lease.name: lease.owner for lease in await app.connections.coordinator.leases()}
+    read_by = await owners(app, [queue])
     store = app.connections.backlog
     records = await store.records()
     partitions = []
@@ -65,8 +76,6 @@ async def overview(app: App, queue: str, most_keys: int = 10) -> Overview:
             lanes.append(
                 LaneView(priority, record.ack_level, record.read_level, record.max_level, record.buffered, stored)
             )
-        partitions.append(
-            PartitionView(number, owners.get(lease_of(key)), None if found is None else found.range_id, lanes)
-        )
+        partitions.append(PartitionView(number, read_by.get(key), None if found is None else found.range_id, lanes))
     heaviest, keys = management.heaviest_keys(queue, most_keys)
     return Overview(status, partitions, heaviest, keys)

@@ -77,7 +77,12 @@ def make(count: int = 1, **changes: Any) -> list[NewTask]:
 
 
 def submit(store: Store, tasks: Sequence[NewTask]) -> list[Submitted]:
-    return store.database.run(store.submission(tasks))[0]
+    return whose(store.database.run(store.submission(tasks))[0])
+
+
+def whose(answers: Sequence[Submitted]) -> list[Submitted]:
+    """Without the places, which have a test of their own."""
+    return [Submitted(id, is_new) for id, is_new, _ in answers]
 
 
 def wanted(tasks: Sequence[NewTask | TaskRecord], version: int = 1, stuck_at: int = NOW + 60 * SECOND) -> list[Grab]:
@@ -124,7 +129,7 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
         run_at=NOW - 5,
     )  # fmt: skip
     answers, wake = store.database.run(store.submission(tasks))
-    assert answers == [Submitted(task.id, True) for task in tasks]
+    assert whose(answers) == [Submitted(task.id, True) for task in tasks]
     assert [(lane.queue, lane.partition, lane.priority) for lane in wake.ready] == [(AWKWARD, 3, 0)]
     assert wake.due is None
     records = listed(store)
@@ -271,6 +276,19 @@ async def test_of_an_ordering_key_one_runs_at_a_time_in_order_and_a_skipped_one_
         assert await grabbed(store, [other]) == []
     await store.complete("node-1", [done(head)])
     assert [task.id for task in await grabbed(store, [second])] == [second.id]
+
+
+async def test_a_submit_answers_the_places_that_the_tasks_have_in_their_lanes(store: Store) -> None:
+    ready, waiting = make(7, priority=3), make(2, run_at=NOW + SECOND)
+    keyed = make(1, unique_key="k") + make(1, unique_key="k")
+    answers, _ = store.database.run(store.submission([*ready, *waiting, *keyed]))
+    places = {id: seq for id, _, seq in answers if seq is not None}
+    rows = [
+        trigger
+        for lane in {LaneKey(task.queue, task.partition, task.priority) for task in [*ready, *keyed]}
+        for trigger in await store.database.read(store.ready(lane, 0, 100))
+    ]
+    assert places == {trigger.id: trigger.seq for trigger in rows} and len(places) == 8
 
 
 async def test_ready_answers_a_lane_in_order_never_one_twice(store: Store) -> None:

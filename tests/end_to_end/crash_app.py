@@ -7,8 +7,9 @@ import time
 import fairlead
 
 app = fairlead.App(os.environ.get("CRASH_URL", "sqlite:///crash.db"))
-app.queue("crash", partitions=6)
+app.queue("crash", partitions=6, order=os.environ.get("CRASH_ORDER", "fair"))
 _seconds = float(os.environ.get("CRASH_SLEEP", "0.003"))
+_gate = os.environ.get("CRASH_GATE")
 _trace = os.open(os.environ.get("CRASH_TRACE", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
@@ -20,7 +21,11 @@ def trace(n: int) -> None:
 @app.task(queue="crash")
 async def work(n: int) -> None:
     trace(n)
-    await asyncio.sleep(_seconds)
+    if _gate is not None and n >= 0:
+        while not os.path.exists(_gate):
+            await asyncio.sleep(0.1)
+    if _seconds:
+        await asyncio.sleep(_seconds)
 
 
 @app.task(queue="crash")

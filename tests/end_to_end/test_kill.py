@@ -9,11 +9,14 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead import App, State
 from fairlead.model import Outcome
+from fairlead.options import Options
+from fairlead.task import Draft
 from services.postgres import PostgresServer
 from tests.end_to_end.workers import ROOT, Crew
 
@@ -23,7 +26,7 @@ PATIENCE = 90.0  # seconds; a guard against a hang, not a measure
 def app_of(url: str) -> App:
     """The crash application, in this process."""
     app = App(url)
-    app.queue("crash", partitions=6)
+    app.queue("crash", partitions=6, order=os.environ.get("CRASH_ORDER", "fair"))
     app.migrate()
 
     @app.task(queue="crash")
@@ -38,15 +41,9 @@ def app_of(url: str) -> App:
     return app
 
 
-def submit(app: App, name: str, numbers: range) -> None:
-    app.submit_many([_draft(app, name, n) for n in numbers])
-
-
-def _draft(app: App, name: str, n: int):
-    from fairlead.options import Options
-    from fairlead.task import Draft
-
-    return Draft(app.handlers[name], (), {"n": n}, Options())
+def submit(app: App, name: str, numbers: range, **options: Any) -> None:
+    given = Options().changed(options)
+    app.submit_many([Draft(app.handlers[name], (), {"n": n}, given) for n in numbers])
 
 
 def wait_until_finished(app: App, crew: Crew) -> None:

@@ -9,7 +9,7 @@ again, and a sweep begins to walk what lies behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,8 +17,8 @@ import msgspec
 from fairlead.clock import Clock
 from fairlead.model import PRIORITIES, LaneKey, PartitionKey, Trigger, TriggerPath
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import Bell, Room
-from fairlead.ports.wake import Wake
+from fairlead.ports.trigger_channel import Bell, ChannelStatus, Owner, Room
+from fairlead.ports.wake import Lane, Wake
 
 PAGE = 1000
 """Triggers read at once."""
@@ -50,6 +50,10 @@ class _Lane:
 class DatabaseChannel:
     """See `fairlead.ports.trigger_channel.TriggerChannel`."""
 
+    location = "the database"
+    carries_triggers = False
+    shares_partitions = False
+
     def __init__(self, store: TaskStore, bell: Bell, clock: Clock, heal_every: float = 15.0) -> None:
         self._store = store
         self._bell = bell
@@ -68,6 +72,12 @@ class DatabaseChannel:
         self._on_wake = on_wake
         await self._bell.listen(self._heard)
 
+    def join(self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float) -> None:
+        """Leases say whose the partitions are."""
+
+    async def part(self) -> None:
+        """Leases say whose the partitions are."""
+
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
         wanted = {LaneKey(*key, priority): priority for key in partitions for priority in PRIORITIES}
         for gone in self._lanes.keys() - wanted.keys():
@@ -80,6 +90,9 @@ class DatabaseChannel:
     def is_behind(self, lane: LaneKey) -> bool:
         found = self._lanes.get(lane)
         return found is not None and (found.is_behind or found.is_reading)
+
+    def settled(self, triggers: Iterable[Trigger]) -> None:
+        """Rows are gone when they are grabbed."""
 
     def room_freed(self) -> None:
         self._changed.set()
@@ -99,10 +112,10 @@ class DatabaseChannel:
             for lane in sorted(behind, key=lambda lane: lane.key.priority):
                 if (space := room.ahead(lane.key)) > 0:
                     if triggers := await self._read(lane, min(space, PAGE)):
-                        return triggers
+                        return [*self._arrived(room), *triggers]
                     is_news = True
-            if is_news:
-                return ()
+            if (arrived := self._arrived(room)) or is_news:
+                return arrived
             if self._clock.monotonic() >= self._sweep_at:
                 for lane in [lane for lane in self._lanes.values() if lane.sweep_seq is not None]:
                     space = room.behind(lane.key)
@@ -112,6 +125,16 @@ class DatabaseChannel:
 
     async def close(self) -> None:
         await self._bell.close()
+
+    async def status(self, queues: Collection[str]) -> ChannelStatus | None:
+        return None
+
+    def shut(self) -> None:
+        """Nothing is left to be sent."""
+
+    def _arrived(self, room: Room) -> Sequence[Trigger]:
+        """Triggers that have come by another way than their rows, for which there is room."""
+        return ()
 
     async def _read(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
         """What comes next."""
@@ -168,15 +191,19 @@ class DatabaseChannel:
     def _heard(self, wake: Wake) -> None:
         if wake.is_empty:
             self.look_again()
-        for news in wake.ready:
-            found = self._lanes.get(LaneKey(news.queue, news.partition, news.priority))
-            if found is not None:
-                found.is_behind = True
-                found.set_back = min(found.set_back, news.first_seq - 1)
-                found.read_seq = min(found.read_seq, news.first_seq - 1)
-                found.highest_seq = min(found.highest_seq, news.first_seq - 1)
-        self._changed.set()
+        for lane in wake.ready:
+            self._look_at(lane)
         self._on_wake(wake)
+
+    def _look_at(self, news: Lane) -> None:
+        """Read this lane, from there on."""
+        found = self._lanes.get(LaneKey(news.queue, news.partition, news.priority))
+        if found is not None:
+            found.is_behind = True
+            found.set_back = min(found.set_back, news.first_seq - 1)
+            found.read_seq = min(found.read_seq, news.first_seq - 1)
+            found.highest_seq = min(found.highest_seq, news.first_seq - 1)
+            self._changed.set()
 
 
 def _healed(triggers: Sequence[Trigger], known: int) -> list[Trigger]:

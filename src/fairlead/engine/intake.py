@@ -78,6 +78,7 @@ class Intake:
         known, queued, push = self._known, self._queued, self._table.push
         healed = 0
         fair: list[Trigger] = []
+        left: list[Trigger] = []
         for trigger in triggers:
             if known.get(trigger.id, 0) < trigger.version:
                 known[trigger.id] = trigger.version
@@ -87,10 +88,13 @@ class Intake:
                     continue
                 if trigger.ordering_key is not None and not self._admits(trigger):
                     del known[trigger.id]
+                    left.append(trigger)
                     continue
                 lane = (trigger.queue, trigger.priority)
                 queued[lane] = queued.get(lane, 0) + 1
                 push(trigger)
+        if left:
+            self._channel.settled(left)
         if fair:
             self._backlogs.accept(fair)
         if healed:
@@ -115,8 +119,9 @@ class Intake:
         if freed:
             self._channel.room_freed()
 
-    def answered(self, triggers: Iterable[Trigger]) -> None:
+    def answered(self, triggers: Collection[Trigger]) -> None:
         """The grab of these was answered, won or lost."""
+        self._channel.settled(triggers)
         if fair := [trigger for trigger in triggers if trigger.level is not None]:
             self._backlogs.answered(fair)
 
@@ -147,8 +152,9 @@ class Intake:
         self.answered(triggers)
         self.refused(triggers)
 
-    def forget(self, triggers: Iterable[Trigger]) -> None:
+    def forget(self, triggers: Collection[Trigger]) -> None:
         """This node has nothing more to do with these; a later trigger of the same task is news again."""
+        self._channel.settled(triggers)
         known = self._known
         for trigger in triggers:
             if known.get(trigger.id, 0) <= trigger.version:

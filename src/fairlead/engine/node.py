@@ -146,7 +146,7 @@ class Node:
         self._due_poller = next(poller for poller in self._pollers if poller.name == "due")
         self.ownership = Ownership(
             name, coordinator, [poller.name for poller in self._pollers], self._assigned, self.backlogs.release,
-            channel.announce, clock, settings.lease_seconds,
+            channel.announce, clock, settings.lease_seconds, by_lease=not channel.shares_partitions,
         )  # fmt: skip
         self._membership = Membership(
             name, store, {queue.name: queue.partitions for queue in queues}, self._seen,
@@ -171,6 +171,7 @@ class Node:
         await self._channel.open(self._heard)
         try:
             await self.ownership.renew()
+            self._join()
             self.ready.set()
             await self._serve()
         finally:
@@ -235,6 +236,7 @@ class Node:
         """Others go on at once, while here what runs still ends."""
         try:
             await self._membership.retire()
+            await self._channel.part()
             await self.ownership.release_all()
         except StoreUnavailable as error:
             log.warning("partitions are free when their leases run out", extra={"error": str(error)})
@@ -332,8 +334,18 @@ class Node:
     def _forget(self, triggers: Collection[Trigger]) -> None:
         self.intake.forget(triggers)
 
+    def _join(self) -> None:
+        """Where the channel shares out the partitions: take part in that."""
+        if self._channel.shares_partitions:
+            name, seconds = self.settings.name, self.settings.lease_seconds
+            self._channel.join(self.ownership.partitions, name, self.ownership, seconds)
+
     def _seen(self, view: View) -> None:
-        self.ownership.partitions = {queue: settings.partitions for queue, settings in view.queues.items()}
+        partitions = {queue: settings.partitions for queue, settings in view.queues.items()}
+        if partitions != self.ownership.partitions:
+            self.ownership.partitions = partitions
+            if self.ready.is_set():
+                self._join()
         for queue, weights in view.weights.items():
             self.backlogs.set_weights(queue, weights)
         if view.members != self.ownership.members:

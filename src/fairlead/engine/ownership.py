@@ -1,4 +1,7 @@
-"""Which partitions and which pollers are this node's: leases, shared evenly among the nodes that live."""
+"""Which partitions and which pollers are this node's: leases, shared evenly among the nodes that live.
+
+A channel may share out the partitions by itself (`TriggerChannel.shares_partitions`): then leases elect the pollers only.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
-from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.coordinator import Coordinator, Lease
 from fairlead.ports.wake import Wake
 
 log = logging.getLogger("fairlead.ownership")
@@ -23,6 +26,11 @@ _POLLER = "poller/"
 def lease_of(key: PartitionKey) -> str:
     """The name of the lease on a partition."""
     return f"{_PARTITION}{key.queue}/{key.partition}"
+
+
+def owners_of(leases: Iterable[Lease]) -> dict[PartitionKey, str]:
+    """The node that holds each partition, as the leases say."""
+    return {key: lease.owner for lease in leases for key in _partitions([lease.name])}
 
 
 class Ownership:
@@ -41,7 +49,9 @@ class Ownership:
         announce: Callable[[Wake], None],
         clock: Clock,
         lease_seconds: float = LEASE_SECONDS,
+        by_lease: bool = True,
     ) -> None:
+        """`by_lease`: otherwise partitions come and go by `gained`, `hand_over` and `lost`."""
         self._node = node
         self._coordinator = coordinator
         self._pollers = tuple(pollers)
@@ -50,6 +60,7 @@ class Ownership:
         self._announce = announce
         self._clock = clock
         self._lease_seconds = lease_seconds
+        self._by_lease = by_lease
         self._look = asyncio.Event()
         self._expires = 0.0
         self.partitions: Mapping[str, int] = {}
@@ -92,7 +103,8 @@ class Ownership:
         began = self._clock.monotonic()
         held = await self._coordinator.renew(self._node, self._lease_seconds)
         leases = await self._coordinator.leases()
-        wanted = [lease_of(PartitionKey(q, p)) for q, count in self.partitions.items() for p in range(count)]
+        served = self.partitions if self._by_lease else {}
+        wanted = [lease_of(PartitionKey(q, p)) for q, count in served.items() for p in range(count)]
         beyond = self._beyond_share(held, wanted)
         if beyond:
             held = {name: range_id for name, range_id in held.items() if name not in beyond}
@@ -115,11 +127,26 @@ class Ownership:
 
     async def release_all(self) -> None:
         """Give up everything at once, so that others need not wait for the leases to run out."""
-        names = [lease_of(key) for key in self.owned] + [_POLLER + name for name in self._elected]
+        names = [lease_of(key) for key in self.owned] if self._by_lease else []
+        names += [_POLLER + name for name in self._elected]
         await self._releasing(self.owned)
-        self._hold({})
+        self._elect(())
+        self._own(frozenset())
         if names:
             await self._release(names)
+
+    def gained(self, keys: Collection[PartitionKey]) -> None:
+        """The channel has given these to this node."""
+        self._own(self.owned.union(keys))
+
+    async def hand_over(self, keys: Collection[PartitionKey]) -> None:
+        """The channel takes these away as soon as this returns."""
+        await self._releasing(keys)
+        self._own(self.owned.difference(keys))
+
+    def lost(self, keys: Collection[PartitionKey]) -> None:
+        """The channel may have given these to others already."""
+        self._own(self.owned.difference(keys))
 
     async def _release(self, names: Sequence[str]) -> None:
         wake = await self._coordinator.release(names, self._node)
@@ -139,11 +166,17 @@ class Ownership:
         return strangers + (rest[-(too_many - len(strangers)) :] if too_many > len(strangers) else [])
 
     def _hold(self, held: Mapping[str, int]) -> None:
-        owned = _partitions(held)
+        self._elect(held)
+        if self._by_lease:
+            self._own(_partitions(held))
+
+    def _elect(self, held: Iterable[str]) -> None:
         elected = {name.removeprefix(_POLLER) for name in held if name.startswith(_POLLER)}
         if elected != self._elected:
             self._elected = elected
             self.changed.set()
+
+    def _own(self, owned: frozenset[PartitionKey]) -> None:
         if owned != self.owned:
             log.info("partitions changed", extra={"owned": sorted(f"{q}/{p}" for q, p in owned)})
             self.owned = owned

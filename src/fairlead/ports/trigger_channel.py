@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.wake import Wake
@@ -19,14 +19,60 @@ class Room(Protocol):
         """Of those that may have been received before, looked at again in case a wake was lost."""
 
 
+class Owner(Protocol):
+    """Who is told which partitions are this node's, by a channel that shares them out. Called in the event loop."""
+
+    def gained(self, keys: Collection[PartitionKey]) -> None:
+        """These are this node's too from now on."""
+
+    async def hand_over(self, keys: Collection[PartitionKey]) -> None:
+        """Stop with these: another node has them once this returns."""
+
+    def lost(self, keys: Collection[PartitionKey]) -> None:
+        """Another node may have these already."""
+
+
+class PartitionStatus(NamedTuple):
+    """One partition as the channel sees it."""
+
+    queue: str
+    partition: int
+    owner: str | None
+    """The node that it was given to; None: nobody, right now."""
+    lag: int
+    """Messages that are not done with."""
+
+
+class ChannelStatus(NamedTuple):
+    """What a channel with servers of its own says about itself."""
+
+    brokers: int
+    partitions: list[PartitionStatus]
+    """Of the queues asked about, as far as they exist there."""
+
+
 class TriggerChannel(Protocol):
     """One per application. `announce` is the submitter's side, the rest is the node's."""
+
+    location: str
+    """Where it is, without secrets."""
+    carries_triggers: bool
+    """Wakes of submits are to come with their triggers."""
+    shares_partitions: bool
+    """It says which partitions are whose; otherwise the coordinator's leases do."""
 
     def announce(self, wake: Wake) -> None:
         """Tell the nodes, after the commit, from any thread; never blocks for long, never raises: a lost wake is healed."""
 
     async def open(self, on_wake: Callable[[Wake], None]) -> None:
         """Start receiving; `on_wake` is called in the event loop for every wake that arrives."""
+
+    def join(self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float) -> None:
+        """Share these queues' partitions (so many each) with all nodes that have joined; again whenever they change. A node
+        that was not heard of for `session_seconds` is taken for dead. Only where the channel shares partitions."""
+
+    async def part(self) -> None:
+        """Give up all partitions: the others have them once this returns."""
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
         """From now on this node reads exactly these, each from the place given for its priority, or from the beginning.
@@ -39,6 +85,9 @@ class TriggerChannel(Protocol):
         """The next triggers of the owned partitions, for which there is room, a better priority first.
         Waits while there are none; answers nothing when a lane is no longer behind. A trigger may come twice."""
 
+    def settled(self, triggers: Iterable[Trigger]) -> None:
+        """These were grabbed, refused, or are kept elsewhere: the node does not need them from the channel again."""
+
     def room_freed(self) -> None:
         """The look-ahead has room again."""
 
@@ -47,6 +96,12 @@ class TriggerChannel(Protocol):
 
     async def close(self) -> None:
         """Stop receiving and let go of everything."""
+
+    async def status(self, queues: Collection[str]) -> ChannelStatus | None:
+        """How its servers and these queues are; None when it has no servers of its own. Raises StoreUnavailable."""
+
+    def shut(self) -> None:
+        """The application is closed: send what was announced, and let go."""
 
 
 class Bell(Protocol):

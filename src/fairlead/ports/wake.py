@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
+
+from fairlead.model import NewTask, Submitted, Trigger
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -25,6 +29,8 @@ class Wake(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A person changed something: a pause, a cancelled task, a lease given up."""
     finished: list[str] = []
     """Tasks whose kept result can be read now."""
+    triggers: list[Trigger] = []
+    """Of tasks in `ready`, as far as known; for a channel that carries triggers. Bells do not ring them."""
 
     @property
     def is_empty(self) -> bool:
@@ -44,6 +50,29 @@ def decode(message: str | bytes) -> Wake:
 
 
 LOOK_EVERYWHERE = Wake()
+
+
+def joined(wakes: Sequence[Wake]) -> Wake:
+    """One wake for all of new tasks: each lane from the first place that any of them names."""
+    lanes: dict[tuple[str, int, int], int] = {}
+    for lane in (lane for wake in wakes for lane in wake.ready):
+        key = (lane.queue, lane.partition, lane.priority)
+        lanes[key] = min(lane.first_seq, lanes.get(key, lane.first_seq))
+    dues = [wake.due for wake in wakes if wake.due is not None]
+    return Wake(ready=[Lane(*key, seq) for key, seq in sorted(lanes.items())], due=min(dues, default=None))
+
+
+def with_triggers(wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]) -> Wake:
+    """The wake of a submit, and the triggers of its tasks whose places are known."""
+    triggers = [
+        Trigger(
+            task.id, 1, task.queue, task.partition, task.name, task.priority, task.fairness_key, task.weight,
+            task.ordering_key, seq=seq, order_at=0 if task.ordering_key is None else task.run_at,
+        )
+        for task, (_, is_new, seq) in zip(tasks, submitted, strict=True)
+        if is_new and seq is not None
+    ]  # fmt: skip
+    return msgspec.structs.replace(wake, triggers=triggers) if triggers else wake
 
 
 def pieces(wake: Wake, most_bytes: int) -> list[bytes]:

@@ -36,11 +36,15 @@ class PostgresTaskStore(SqlTaskStore):
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
         if 0 < len(tasks) < COPY_FROM and all(task.unique_key is None for task in tasks):
             params, due = _columns(tasks)
-            answers = [Submitted(task.id, True) for task in tasks]
-            return Single(self.statement("insert_tasks", *params), lambda rows: (answers, _inserted(rows, due)))
+
+            def answer(rows: Sequence[Row]) -> tuple[list[Submitted], Wake]:
+                wake, places = _inserted(rows, due)
+                return [Submitted(task.id, True, places.get(task.id)) for task in tasks], wake
+
+            return Single(self.statement("insert_tasks", *params), answer)
         return super().submission(tasks)
 
-    def insert(self, tasks: Sequence[NewTask]) -> Steps[Wake]:
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Wake, dict[str, int]]]:
         if len(tasks) < COPY_FROM:
             params, due = _columns(tasks)
             return _inserted((yield self.statement("insert_tasks", *params)), due)
@@ -58,7 +62,7 @@ class PostgresTaskStore(SqlTaskStore):
             yield Copy("fairlead_tasks", _WAITING_COLUMNS, [HEADER, copy_rows(waiting, waiting=True), TRAILER])
         wake = Wake(ready=lanes, due=due)
         yield from self.announce(wake)
-        return wake
+        return wake, {}
 
     def bulk(self, pieces: Iterable[Sequence[NewTask]]) -> Steps[tuple[list[Submitted], list[Wake]]]:
         """What may run now and has no unique key goes in by one COPY, as it is encoded; the rest after it."""
@@ -178,8 +182,10 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[tuple[Any, ...], int | None]:
     return (*map(list, zip(*map(_insert_fields, tasks), strict=True)), due), due
 
 
-def _inserted(rows: Sequence[Row], due: int | None) -> Wake:
-    return Wake(ready=[Lane(*row[:4]) for row in rows if row[3] is not None], due=due)
+def _inserted(rows: Sequence[Row], due: int | None) -> tuple[Wake, dict[str, int]]:
+    lanes = [row for row in rows if row[3] is not None]
+    places = {id: seq for row in lanes for id, seq in zip(row[4], row[5], strict=True)}
+    return Wake(ready=[Lane(*row[:4]) for row in lanes], due=due), places
 
 
 # bulk submit ----------------------------------------------------------------------------------------------------------

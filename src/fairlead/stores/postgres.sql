@@ -43,9 +43,9 @@ WITH given AS (
            CASE WHEN NOT is_due THEN run_at END, context, payload_format, payload,
            CASE WHEN ordering_key IS NOT NULL THEN run_at END
       FROM given
-    RETURNING queue, partition, priority, ready_seq
+    RETURNING queue, partition, priority, ready_seq, id
 ), lanes AS (
-    SELECT queue, partition, priority, min(ready_seq) AS first_seq
+    SELECT queue, partition, priority, min(ready_seq) AS first_seq, array_agg(id::text) AS ids, array_agg(ready_seq) AS seqs
       FROM inserted WHERE ready_seq IS NOT NULL GROUP BY queue, partition, priority
 ), wake AS (
     SELECT json_strip_nulls(json_build_object(

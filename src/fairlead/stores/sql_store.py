@@ -5,7 +5,7 @@ Both dialects name their statements alike and take the same parameters; a batch 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from sys import intern
 from typing import Any
 
@@ -55,8 +55,8 @@ class SqlTaskStore:
 
     # what a dialect brings --------------------------------------------------------------------------------------------
 
-    def insert(self, tasks: Sequence[NewTask]) -> Steps[Wake]:
-        """Insert tasks whose unique keys, if any, are already claimed."""
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Wake, Mapping[str, int]]]:
+        """Insert tasks whose unique keys, if any, are already claimed. Answers their places too, by id, as far as known."""
         raise NotImplementedError
 
     def next_seqs(self, count: int) -> Steps[Sequence[int]]:
@@ -80,15 +80,15 @@ class SqlTaskStore:
             return [], Wake()
         keyed = [task for task in tasks if task.unique_key is not None]
         if not keyed:
-            wake = yield from self.insert(tasks)
-            return [Submitted(task.id, True) for task in tasks], wake
+            wake, places = yield from self.insert(tasks)
+            return [Submitted(task.id, True, places.get(task.id)) for task in tasks], wake
         owners = yield from self._claim(keyed)
         fresh = [task for task in tasks if task.unique_key is None or owners[task.queue, task.unique_key] == task.id]
-        wake = (yield from self.insert(fresh)) if fresh else Wake()
+        wake, places = (yield from self.insert(fresh)) if fresh else (Wake(), {})
         return [
-            Submitted(task.id, True)
+            Submitted(task.id, True, places.get(task.id))
             if task.unique_key is None
-            else Submitted(owner := owners[task.queue, task.unique_key], owner == task.id)
+            else Submitted(owner := owners[task.queue, task.unique_key], owner == task.id, places.get(task.id))
             for task in tasks
         ], wake
 

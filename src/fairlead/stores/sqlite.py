@@ -29,13 +29,15 @@ class SqliteTaskStore(SqlTaskStore):
         before: int = (yield self.statement("next_seqs", count))[0][0]
         return range(before + 1, before + count + 1)
 
-    def insert(self, tasks: Sequence[NewTask]) -> Steps[Wake]:
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Wake, dict[str, int]]]:
         rows = []
         ready = []
+        places: dict[str, int] = {}
         for seq, t in zip((yield from self.next_seqs(len(tasks))), tasks, strict=True):
             if t.run_at <= t.submitted_at:
                 state, ready_at, ready_seq = State.SUBMITTED.value, t.submitted_at, seq
                 ready.append((t.queue, t.partition, t.priority, seq))
+                places[t.id] = seq
             else:
                 state, ready_at, ready_seq = State.WAITING.value, None, None
             rows.append(
@@ -44,7 +46,7 @@ class SqliteTaskStore(SqlTaskStore):
                  t.payload_format, t.payload)
             )  # fmt: skip
         yield Many(self.sql["insert_task"], rows)
-        return Wake(ready=lanes_of(ready), due=min((t.run_at for t in tasks if not t.is_due), default=None))
+        return Wake(ready=lanes_of(ready), due=min((t.run_at for t in tasks if not t.is_due), default=None)), places
 
     async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
         # Not durable on its own: a power cut that undoes a grab also ends the run it stood for.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.errors import FairleadError
-from fairlead.ports.wake import Lane, Wake
+from fairlead.ports.wake import Wake
 
 
 class Superseded(FairleadError):
@@ -83,16 +83,6 @@ class Published(NamedTuple):
 
     inserted: int
     wake: Wake
-
-
-def joined(wakes: list[Wake]) -> Wake:
-    """One wake for all: each lane from the first place that any of them names."""
-    lanes: dict[tuple[str, int, int], int] = {}
-    for lane in (lane for wake in wakes for lane in wake.ready):
-        key = (lane.queue, lane.partition, lane.priority)
-        lanes[key] = min(lane.first_seq, lanes.get(key, lane.first_seq))
-    dues = [wake.due for wake in wakes if wake.due is not None]
-    return Wake(ready=[Lane(*key, seq) for key, seq in sorted(lanes.items())], due=min(dues, default=None))
 
 
 def pieces(messages: list[Message], first: int, last: int) -> list[Piece]:

@@ -10,11 +10,11 @@ import msgspec
 from fairlead.app import App
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bulk.jobs import JobRow, lock, touch
-from fairlead.pipeline.bulk.message import KeyTaken, Message, joined, pieces
+from fairlead.pipeline.bulk.message import KeyTaken, Message, pieces
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.stage import Stage
 from fairlead.ports.statements import Many, Statement, Steps
-from fairlead.ports.wake import Wake
+from fairlead.ports.wake import Wake, joined
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at a backlog that is too long for the next chunk."""

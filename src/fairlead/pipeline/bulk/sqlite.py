@@ -20,10 +20,11 @@ from fairlead.core.ids import id_text
 from fairlead.model import NewTask
 from fairlead.pipeline.bulk.columns import staged
 from fairlead.pipeline.bulk.jobs import touch
-from fairlead.pipeline.bulk.message import Opened, Piece, Published, StageLost, joined
+from fairlead.pipeline.bulk.message import Opened, Piece, Published, StageLost
 from fairlead.pipeline.bulk.stage import Encoded
 from fairlead.pipeline.lake import durable
 from fairlead.ports.statements import Many, Steps
+from fairlead.ports.wake import joined
 from fairlead.stores.sql_file import load
 from fairlead.stores.sql_store import SqlTaskStore
 from fairlead.stores.sqlite_database import SqliteDatabase
@@ -64,7 +65,7 @@ class SqliteStage:
         wakes = []
         for batch in self._read(submission_id, piece):
             submitted, wake = yield from self._store.submission(_tasks(batch, now))
-            inserted += sum(is_new for _, is_new in submitted)
+            inserted += sum(answer.is_new for answer in submitted)
             wakes.append(wake)
         return Published(inserted, joined(wakes))
 

@@ -1,0 +1,587 @@
+"""Triggers through a real Kafka: the cases of the published systems that concern a channel, by their ids, and what ours promises."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from fairlead import App, Limit, State
+from fairlead.doctor import examine
+from fairlead.engine.node import Node
+from fairlead.engine.pollers import Intervals
+from fairlead.overview import overview
+from fairlead.testing import running, settled
+from services.kafka import KafkaServer
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+from fairlead.channels import kafka  # noqa: E402
+from fairlead.channels.kafka_place import Place  # noqa: E402
+from fairlead.channels.kafka_receiver import since  # noqa: E402
+from fairlead.channels.kafka_sender import Outgoing, Sender  # noqa: E402
+
+SOON = 30.0
+NEVER = 1e9
+NO_POLLERS = Intervals(*[NEVER] * 9)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def app(request: pytest.FixtureRequest, kafka_url: str) -> Iterator[App]:
+    """An application of each store in turn, its triggers through Kafka, what goes wrong counted."""
+    application = counting(request.getfixturevalue(f"{request.param}_url"), kafka_url)
+    yield application
+    application.close()
+
+
+@pytest.fixture
+def sqlite_app(sqlite_url: str, kafka_url: str) -> Iterator[App]:
+    application = counting(sqlite_url, kafka_url)
+    yield application
+    application.close()
+
+
+class Counting:
+    """An observer that counts."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def counted(self, what: str, count: int = 1) -> None:
+        self.counts[what] += count
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def counting(url: str, channel: str) -> App:
+    application = App(url, channel=channel, observer=Counting())
+    application.migrate()
+    return application
+
+
+def counts(app: App) -> Counter[str]:
+    return app.observer.counts
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def owning(app: App, partitions: int = 4, **settings: Any) -> AsyncIterator[Node]:
+    """A node that has been given so many partitions, and has read their rows."""
+    async with running(app, **settings) as node:
+        await until(lambda: len(node.ownership.owned) == partitions and is_up_to_date(app))
+        yield node
+
+
+def is_up_to_date(app: App) -> bool:
+    lanes = app.channel._lanes.values()
+    return bool(lanes) and not any(lane.is_behind or lane.is_reading for lane in lanes)
+
+
+def place(app: App) -> Place:
+    return app.channel._place
+
+
+def produce(app: App, messages: Sequence[tuple[str, int, bytes]]) -> None:
+    producer = confluent_kafka.Producer(place(app).settings({}))
+    for queue, partition, value in messages:
+        producer.produce(place(app).topic(queue), value, partition=partition)
+    assert producer.flush(SOON) == 0
+
+
+def in_topic(app: App, queue: str, partitions: int) -> list[Any]:
+    """All messages that lie there."""
+    consumer = confluent_kafka.Consumer(place(app).settings({"group.id": "looking", "enable.partition.eof": True}))
+    topic = place(app).topic(queue)
+    consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(partitions)])
+    found, ends = [], 0
+    while ends < partitions:
+        message = consumer.poll(SOON)
+        assert message is not None
+        if message.error() is None:
+            found.append(message)
+        else:
+            ends += 1
+    consumer.close()
+    return found
+
+
+def committed(app: App, queue: str = "default") -> dict[int, int]:
+    """Messages that are not done with, by partition."""
+    return {status.partition: status.lag for status in place(app).status([queue]).partitions}
+
+
+async def all_committed(app: App, queue: str = "default") -> None:
+    async with asyncio.timeout(SOON):
+        while any((await asyncio.to_thread(committed, app, queue)).values()):
+            await asyncio.sleep(0.1)
+
+
+def grabs(app: App) -> Counter[str]:
+    """How many attempts each task had."""
+    with app.store.database.transaction() as connection:
+        rows = connection.execute("SELECT task_id, count(*) FROM fairlead_attempts GROUP BY task_id").fetchall()
+    return Counter({str(task_id): count for task_id, count in rows})
+
+
+async def test_tasks_run_by_what_kafka_brings_and_their_offsets_are_committed(app: App) -> None:
+    ran = []
+
+    @app.task
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    async with owning(app) as node:
+        for n in range(20):
+            await note.submit_async(n)
+        await settled(app, node)
+        await all_committed(app)
+    assert sorted(ran) == list(range(20))
+    assert len(in_topic(app, "default", 4)) == 20
+    assert not counts(app).keys() & {"unsent_triggers", "corrupt_triggers"}
+
+
+async def test_what_was_submitted_before_any_worker_runs_and_its_messages_are_dropped(app: App) -> None:
+    ran = []
+
+    @app.task
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    for n in range(30):
+        note.submit(n)
+    async with owning(app) as node:
+        await settled(app, node)
+        await all_committed(app)
+    assert sorted(ran) == list(range(30))
+
+
+async def test_t09_messages_that_cannot_be_read_stop_nothing_before_and_after_a_start(app: App) -> None:
+    ran = []
+    app.queue("mail", partitions=1)
+
+    @app.task(queue="mail")
+    async def send(n: int) -> None:
+        ran.append(n)
+
+    def bad_and_good() -> None:
+        for n in range(10):
+            produce(app, [("mail", 0, b"\x00 no message of ours")])
+            send.submit(n)
+
+    place(app).ensure({"mail": 1})
+    bad_and_good()
+    async with owning(app, 1) as node:
+        await settled(app, node)
+        assert sorted(ran) == list(range(10))
+        await asyncio.to_thread(bad_and_good)
+        await settled(app, node)
+        await until(lambda: counts(app)["corrupt_triggers"] == 20)
+        await all_committed(app, "mail")
+    assert sorted(ran) == sorted([*range(10)] * 2)
+
+
+async def test_t19_a_new_group_goes_back_by_a_time_and_reads_exactly_what_is_newer(sqlite_app: App) -> None:
+    app, days = sqlite_app, 86_400
+    back = Place.of(f"kafka://{place(app).brokers}/?prefix={place(app).prefix}&reset=-4d")
+    back.ensure({"old": 2})
+    topic, now = back.topic("old"), time.time()
+    producer = confluent_kafka.Producer(back.settings({}))
+    for partition in range(2):
+        for age in (6, 5, 4.1, 3.9, 2, 1):
+            producer.produce(topic, str(age).encode(), partition=partition, timestamp=round((now - age * days) * 1000))
+    producer.flush(SOON)
+    consumer = confluent_kafka.Consumer(back.settings({"group.id": back.group}))
+    places = [confluent_kafka.TopicPartition(topic, n) for n in range(2)]
+    found = since(consumer, places, now - back.reset)
+    assert sorted((p.partition, p.offset) for p in found) == [(0, 3), (1, 3)]
+    # Where something was committed, that counts.
+    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 5)], asynchronous=False)
+    found = since(consumer, places, now - back.reset)
+    assert sorted((p.partition, p.offset) for p in found) == [(0, 5), (1, 3)]
+    consumer.close()
+
+
+async def test_t19_a_worker_of_a_new_group_is_given_exactly_what_is_newer(sqlite_url: str, kafka_url: str) -> None:
+    app = counting(sqlite_url, f"{kafka_url}&reset=4d")
+    app.queue("mail", partitions=1)
+
+    @app.task(queue="mail")
+    async def send(n: int) -> None: ...
+
+    place(app).ensure({"mail": 1})
+    producer = confluent_kafka.Producer(place(app).settings({}))
+    for age in (5, 4.5, 3, 1):
+        at = round((time.time() - age * 86_400) * 1000)
+        producer.produce(place(app).topic("mail"), b"bad", partition=0, timestamp=at)
+    producer.flush(SOON)
+    async with owning(app, 1) as node:
+        await send.submit_async(1)
+        await settled(app, node)
+        await all_committed(app, "mail")
+    assert counts(app)["corrupt_triggers"] == 2
+    app.close()
+
+
+async def test_t20_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partition(app: App) -> None:
+    @app.task
+    async def note(n: int) -> None: ...
+
+    for n in range(30):
+        note.options(ordering_key=f"order-{n % 3}").submit(n)
+    note.submit(99)
+    app.channel.shut()
+    places: dict[bytes | None, set[int]] = {}
+    for message in in_topic(app, "default", 4):
+        places.setdefault(message.key(), set()).add(message.partition())
+    assert places.keys() == {b"order-0", b"order-1", b"order-2", None}
+    assert all(len(where) == 1 for key, where in places.items() if key is not None)
+
+
+async def test_t26_partitions_that_move_deliver_each_of_ten_messages_once(app: App) -> None:
+    gate, ran = asyncio.Event(), []
+    app.queue("mail", partitions=4, concurrency=Limit(1))
+
+    async def handler(n: int) -> None:
+        ran.append(n)
+        await gate.wait()
+
+    send = app.task(queue="mail", name="send")(handler)
+    other = App(app.url, channel=app._urls[1])
+    other.queue("mail", partitions=4, concurrency=Limit(1))
+    other.task(queue="mail", name="send")(handler)
+    async with owning(app) as first:
+        for n in range(10):
+            await send.submit_async(n)
+        await until(lambda: len(first.table) == 9)
+        async with owning(other, 2) as second:
+            await until(lambda: len(first.ownership.owned) == 2)
+            gate.set()
+            await settled(app, second)
+    assert sorted(ran) == list(range(10))
+    assert set(grabs(app).values()) == {1}
+    other.close()
+
+
+async def test_t26_an_acceptor_that_fails_half_of_the_time_loses_nothing(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fairlead.errors import StoreUnavailable
+
+    seed = random.randrange(1 << 30)
+    chance, grab, ran = random.Random(seed), app.store.grab, []
+
+    async def failing(*about: Any) -> Any:
+        if chance.random() < 0.5:
+            raise StoreUnavailable("a fault of the test")
+        return await grab(*about)
+
+    monkeypatch.setattr(app.store, "grab", failing)
+
+    @app.task
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    async with owning(app) as node:
+        for n in range(60):
+            await note.submit_async(n)
+        await settled(app, node)
+    assert sorted(ran) == list(range(60)), seed
+
+
+async def test_t26_a_topic_that_is_blocked_does_not_stop_another(app: App) -> None:
+    gate, ran = asyncio.Event(), Counter()
+    app.queue("blocked", partitions=2, concurrency=Limit(1))
+    app.queue("free", partitions=2)
+
+    @app.task(queue="blocked")
+    async def stuck(n: int) -> None:
+        await gate.wait()
+        ran["blocked"] += 1
+
+    @app.task(queue="free")
+    async def flows(n: int) -> None:
+        ran["free"] += 1
+
+    async with owning(app) as node:
+        for n in range(0, 1000, 40):
+            await stuck.submit_many_async([{"n": n + i} for i in range(40)])
+            await flows.submit_many_async([{"n": n + i} for i in range(40)])
+        await until(lambda: ran["free"] == 1000)
+        assert ran["blocked"] == 0
+        gate.set()
+        await settled(app, node)
+    assert ran == {"free": 1000, "blocked": 1000}
+
+
+async def test_t26_a_corrupted_message_is_counted_and_the_next_one_is_processed(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def note(n: int) -> None: ...
+
+    async with owning(app) as node:
+        await asyncio.to_thread(produce, app, [("default", 2, b"[1,2")])
+        handle = await note.submit_async(1)
+        await settled(app, node)
+        await until(lambda: counts(app)["corrupt_triggers"] == 1)
+        await all_committed(app)
+    assert handle.state() == State.DONE
+    (said,) = [record for record in caplog.records if "cannot be read" in record.message]
+    assert (said.partition, said.offset) == (2, 0)
+
+
+async def test_a12f_what_is_beyond_the_look_ahead_waits_for_no_sweep(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "MOST_ARRIVED", 50)
+    monkeypatch.setattr(kafka, "HOLD_SECONDS", 0.5)
+    monkeypatch.setattr(app.channel, "_heal_every", NEVER)
+    ran: list[int] = []
+    gate = asyncio.Event()
+    app.queue("mail", order="fifo", partitions=2)
+
+    @app.task(queue="mail")
+    async def send(n: int) -> None:
+        await gate.wait()
+        ran.append(n)
+
+    async with owning(app, 2, look_ahead=100, concurrency=20, intervals=NO_POLLERS) as node:
+        app.channel._heal_at = app.clock.monotonic() + NEVER
+        for n in range(0, 3000, 30):
+            await send.submit_many_async([{"n": n + i} for i in range(30)])
+        await until(lambda: node.in_flight == 20 and not any(committed(app, "mail").values()))
+        assert len(node.table) <= 100 and app.channel._arrived_count <= 50
+        gate.set()
+        await settled(app, node, 60)
+    assert sorted(ran) == list(range(3000))
+    assert set(grabs(app).values()) == {1}
+
+
+async def test_a12g_a_trigger_of_low_priority_that_waits_holds_back_no_offset(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "HOLD_SECONDS", 0.5)
+    gate = asyncio.Event()
+    app.queue("mail", partitions=1)
+
+    @app.task(queue="mail", concurrency=Limit(1))
+    async def low(n: int) -> None:
+        await gate.wait()
+
+    @app.task(queue="mail")
+    async def high(n: int) -> None: ...
+
+    async with owning(app, 1) as node:
+        for n in range(3):
+            await low.options(priority=9).submit_async(n)
+        for n in range(0, 2000, 40):
+            await high.options(priority=0).submit_many_async([{"n": n + i} for i in range(40)])
+        await all_committed(app, "mail")  # though two of the first three still wait
+        assert len(node.table) == 2 and not app.channel._progress._held
+        gate.set()
+        await settled(app, node)
+
+
+@pytest.mark.parametrize("heard", ["by the bell", "by nobody"])
+async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_once(
+    app: App, heard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`by nobody`: the database's own wakes are lost as well, so that only the sweeps can heal."""
+    seed, sweep = random.randrange(1 << 30), 1.0
+    chance, send = random.Random(seed), Sender.send
+    dropped = doubled = 0
+
+    def lossy(self: Sender, messages: Sequence[Outgoing]) -> None:
+        nonlocal dropped, doubled
+        kept = []
+        for message in messages:
+            if (fate := chance.random()) < 0.1:
+                dropped += 1
+                continue
+            if fate > 0.9:
+                doubled += 1
+                kept.append(message)
+            kept.append(message)
+        send(self, kept)
+
+    monkeypatch.setattr(Sender, "send", lossy)
+    monkeypatch.setattr(app.channel, "_heal_every", sweep)
+    if heard == "by nobody":
+        monkeypatch.setattr(type(app.channel), "_heard", lambda self, wake: None)
+
+    @app.task
+    async def note(n: int) -> None: ...
+
+    async with owning(app, intervals=NO_POLLERS) as node:
+        app.channel._heal_at = app.clock.monotonic() + sweep
+        for n in range(0, 1000, 5):
+            await note.submit_many_async([{"n": n + i} for i in range(5)])
+        await settled(app, node, SOON)
+    assert dropped > 50 and doubled > 50, seed
+    assert len(grabs(app)) == 1000 and set(grabs(app).values()) == {1}, seed
+    with app.store.database.transaction() as connection:
+        longest = connection.execute("SELECT max(grabbed_at - ready_at) FROM fairlead_attempts").fetchall()[0][0]
+    print(f"seed {seed}: {dropped} dropped, {doubled} doubled; the last one was grabbed after {longest / 1e6:.2f} s")
+
+
+async def test_5000_tasks_run_with_the_pollers_off_and_no_row_is_looked_for(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[str] = Counter()
+
+    class Counted(dict[str, str]):
+        def __getitem__(self, name: str) -> str:
+            asked[name] += 1
+            return super().__getitem__(name)
+
+    @app.task
+    async def note(n: int) -> None: ...
+
+    monkeypatch.setattr(app.channel, "_heal_every", NEVER)
+    async with owning(app, intervals=NO_POLLERS) as node:
+        app.channel._heal_at = app.clock.monotonic() + NEVER
+        await note.submit_async(-1)  # whoever sends first connects first
+        await settled(app, node)
+        monkeypatch.setattr(app.store, "sql", Counted(app.store.sql))
+        monkeypatch.setattr(app.connections.backlog, "_sql", Counted(app.connections.backlog._sql))
+        for n in range(0, 5000, 10):
+            await note.submit_many_async([{"n": n + i} for i in range(10)])
+        await settled(app, node, 120)
+    submits = sum(count for name, count in asked.items() if name.startswith(("insert", "next_seqs")))
+    looking = asked["unfinished"]  # this test's own
+    others = sum(asked.values()) - submits - looking
+    assert len(grabs(app)) == 5001
+    print(f"statements a task, submits aside: {others / 5000:.3f}", dict(asked.most_common()))
+    assert asked["ready"] < 50, asked
+    assert others < 5000
+
+
+async def test_a_node_that_leaves_hands_its_partitions_over_at_once(app: App) -> None:
+    ran = []
+
+    async def handler(n: int) -> None:
+        ran.append(n)
+
+    note = app.task(name="note")(handler)
+    other = App(app.url, channel=app._urls[1])
+    other.task(name="note")(handler)
+    async with owning(app) as second:
+        async with owning(other, 2):
+            await until(lambda: len(second.ownership.owned) == 2)
+        await until(lambda: len(second.ownership.owned) == 4)
+        for n in range(20):
+            await note.submit_async(n)
+        await settled(app, second)
+    assert sorted(ran) == list(range(20))
+    other.close()
+
+
+async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counted(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.channels.kafka_sender.SEND_SECONDS", 1.0)
+    ran = []
+    with KafkaServer() as server:
+        app = counting(sqlite_url, server.url)
+
+        @app.task
+        async def note(n: int) -> None:
+            ran.append(n)
+
+        async with owning(app, lease_seconds=3.0) as node:
+            await note.submit_async(0)
+            await settled(app, node)
+            server.crash()
+            for n in range(1, 50):
+                await note.submit_async(n)
+            await settled(app, node)  # by their rows
+            await until(lambda: counts(app)["unsent_triggers"] == 49)
+            told = [finding for finding in await examine(app) if finding.severity == "problem"]
+            assert "Kafka" in told[0].what and "start it" in (told[0].cure or "")
+            server.start()
+            app.channel.shut()  # as a process that starts anew: nothing waits for a connection to be tried again
+            async with asyncio.timeout(SOON):
+                while not ran.count(100):
+                    await note.submit_async(100)
+                    await settled(app, node)
+            await all_committed(app)
+        app.close()
+    assert set(ran) == {*range(50), 100}
+
+
+async def test_a_consumer_that_breaks_breaks_its_node(sqlite_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug of the test")
+
+    @sqlite_app.task
+    async def note(n: int) -> None: ...
+
+    monkeypatch.setattr("fairlead.channels.kafka_receiver.Receiver._pass_on", broken)
+    node = sqlite_app.node()
+    running_node = asyncio.create_task(node.run())
+    await until(lambda: len(node.ownership.owned) == 4)
+    await note.submit_async(1)
+    with pytest.raises(ExceptionGroup) as group:
+        await asyncio.wait_for(running_node, SOON)
+    assert group.group_contains(RuntimeError, match="a bug of the test")
+
+
+async def test_the_doctor_tells_of_brokers_topics_and_lag(sqlite_app: App) -> None:
+    app = sqlite_app
+
+    @app.task
+    async def note(n: int) -> None: ...
+
+    note.submit(1)
+    said = [finding.what for finding in await examine(app)]
+    async with owning(app) as node:
+        await settled(app, node)
+        await all_committed(app)
+        said = [finding.what for finding in await examine(app)]
+        assert any("Kafka at 127.0.0.1" in what and "1 broker" in what for what in said), said
+        assert any("topic of default: 4 partitions, lag 0" in what for what in said), said
+        assert not any("nobody reads" in what for what in said), said
+        view = await overview(app, "default")
+        assert {partition.owner for partition in view.partitions} == {node.settings.name}
+
+
+async def test_a_queue_that_grows_gets_more_partitions_while_it_runs(sqlite_url: str, kafka_url: str) -> None:
+    old, new, ran = App(sqlite_url, channel=kafka_url), App(sqlite_url, channel=kafka_url), []
+
+    async def handler(n: int) -> None:
+        ran.append(n)
+
+    for application, partitions in ((old, 2), (new, 5)):
+        application.queue("mail", partitions=partitions)
+        send = application.task(queue="mail", name="send")(handler)
+    async with owning(old, 2) as first:
+        async with running(new) as second:
+            await until(lambda: len(first.ownership.owned | second.ownership.owned) == 5)
+            for n in range(20):
+                await send.submit_async(n)
+            await settled(new, second)
+    assert sorted(ran) == list(range(20))
+    old.close()
+    new.close()
+
+
+def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(sqlite_app: App, sqlite_url: str) -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys\nfrom fairlead import App\napp = App(sys.argv[1], channel=sys.argv[2])\n"
+        "@app.task\ndef note(n: int) -> None: ...\nnote.submit(1)\n"
+    )
+    url = sqlite_app._urls[1]
+    subprocess.run([sys.executable, "-c", program, sqlite_url, str(url)], check=True, timeout=60)
+    assert len(in_topic(sqlite_app, "default", 4)) == 1

@@ -1,0 +1,153 @@
+"""What lies in a topic, and where it is."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.errors import ConfigurationError
+from fairlead.model import NewTask, PartitionKey, Submitted, Trigger
+from fairlead.ports.wake import Lane, Wake, with_triggers
+
+kafka = pytest.importorskip("fairlead.channels.kafka", reason="needs the extra kafka")
+client = pytest.importorskip("fairlead.channels.kafka_place")
+messages = pytest.importorskip("fairlead.channels.kafka_messages")
+
+TRIGGER = Trigger("0190", 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
+
+
+def new_task(number: int, *, ordering_key: str | None = None, run_at: int = 5) -> NewTask:
+    return NewTask(
+        f"id-{number}", "mail", number % 4, "send", b"{}", "json", 5, "acme", 1.0, ordering_key, None, run_at, 5, False, None
+    )  # fmt: skip
+
+
+def test_a_trigger_comes_back_as_it_was_sent() -> None:
+    assert messages.decode(PartitionKey("mail", 2), messages.encode_trigger(TRIGGER)) == TRIGGER
+    look = Lane("mail", 2, 7, 99)
+    assert messages.decode(PartitionKey("mail", 2), messages.encode_look(look)) == look
+
+
+def test_a_message_is_small() -> None:
+    assert len(messages.encode_trigger(TRIGGER)) < 100
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"\xff\x00", b"{}", b"[]", b'["t9","x"]', b'["t1","id"]', b'["l1","high",3]', b"null"]
+)
+def test_what_is_no_message_of_ours_is_an_error_of_its_own(value: bytes | None) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        messages.decode(PartitionKey("mail", 2), value)
+
+
+def test_fields_that_a_later_version_adds_are_passed_over() -> None:
+    longer = messages.encode_trigger(TRIGGER)[:-1] + b',"new"]'
+    assert messages.decode(PartitionKey("mail", 2), longer) == TRIGGER
+
+
+def test_a_submit_is_a_message_for_each_task_that_may_run_now() -> None:
+    tasks = [new_task(1), new_task(2, ordering_key="k"), new_task(3, run_at=9), new_task(4)]
+    answers = [
+        Submitted("id-1", True, 11),
+        Submitted("id-2", True, 12),
+        Submitted("id-3", True),
+        Submitted("old", False),
+    ]
+    wake = Wake(ready=[Lane("mail", 1, 5, 11), Lane("mail", 2, 5, 12)], due=9)
+    sent = kafka._messages(with_triggers(wake, tasks, answers))
+    assert [(m.queue, m.partition, m.key) for m in sent] == [("mail", 1, None), ("mail", 2, b"k")]
+    found = [messages.decode(PartitionKey(m.queue, m.partition), m.value) for m in sent]
+    assert [(t.id, t.version, t.seq, t.order_at) for t in found] == [("id-1", 1, 11, 0), ("id-2", 1, 12, 5)]
+
+
+def test_lanes_whose_triggers_are_not_known_or_are_too_many_are_to_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lanes = [Lane("mail", 1, 5, 11), Lane("mail", 2, 5, 12)]
+    wake = with_triggers(Wake(ready=lanes), [new_task(1)], [Submitted("id-1", True, 11)])
+    assert [m.value[:4] for m in kafka._messages(wake)] == [b'["t1', b'["l1']
+    monkeypatch.setattr(kafka, "MOST_CARRIED", 0)
+    assert [messages.decode(PartitionKey("mail", n), m.value) for n, m in zip([1, 2], kafka._messages(wake))] == lanes
+
+
+@given(st.text(min_size=1, max_size=60))
+def test_every_queue_has_a_topic_of_its_own(queue: str) -> None:
+    place = client.Place("host")
+    try:
+        queue.encode()
+    except UnicodeEncodeError:
+        return
+    try:
+        topic = place.topic(queue)
+    except ConfigurationError:
+        assert len(queue.encode()) > 70
+        return
+    assert place.queue(topic) == queue
+    assert len(topic) <= 249 and all(c.isascii() and (c.isalnum() or c in "._-") for c in topic)
+
+
+def test_a_url_says_all() -> None:
+    place = client.Place.of(
+        "kafka://me:p%40ss@a:1,b:2/?prefix=pay.&reset=-4d&replication=3&client.rack=r1&security.protocol=SASL_PLAINTEXT"
+    )
+    assert (place.brokers, place.prefix, place.group, place.replication) == ("a:1,b:2", "pay.", "pay", 3)
+    assert place.reset == 4 * 86_400
+    settings = place.settings({})
+    assert settings["sasl.password"] == "p@ss" and settings["security.protocol"] == "SASL_PLAINTEXT"
+    assert (settings["sasl.mechanism"], settings["client.rack"]) == (
+        "SCRAM-SHA-512",
+        "r1",
+    ) and "p@ss" not in place.location
+
+
+@pytest.mark.parametrize(
+    "text, seconds", [("4d", 345_600), ("-4d", 345_600), ("+90s", 90), ("1.5h", 5400), ("2w", 1_209_600)]
+)
+def test_t19_a_time_to_go_back_is_one_whatever_its_sign(text: str, seconds: float) -> None:
+    assert client.Place.of(f"kafka://a/?reset={text.replace('+', '%2B')}").reset == seconds
+
+
+@pytest.mark.parametrize(
+    "url, why",
+    [
+        ("kafka://", "names no broker"),
+        ("kafka://a/topic", "a path"),
+        ("kafka://u:secret@a/?color=red", "unknown option color"),
+        ("kafka://a/?reset=soon", "earliest, latest, or a time"),
+        ("kafka://a/?prefix=white%20space", "prefix 'white space'"),
+        ("kafka://a/?replication=0", "number of copies"),
+        ("kafka://a/?socket.colour=red", 'No such configuration property: "socket.colour"'),
+    ],
+)
+def test_a_url_that_is_wrong_says_what_is_and_no_password(url: str, why: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        client.Place.of(url)
+    assert why in str(error.value) and "secret" not in str(error.value)
+
+
+def test_a_wake_waits_until_kafka_has_been_silent_for_a_moment_but_not_for_ever() -> None:
+    twins, lane, other = kafka._Twins(), Lane("mail", 1, 5, 11), Lane("mail", 1, 5, 12)
+    assert twins.missing(10.0) == ([], None)
+    twins.wait(lane, 10.0)
+    assert twins.missing(10.0) == ([], kafka.GRACE)
+    twins.brought(other, 10.2)  # it is not silent
+    found, again = twins.missing(10.3)
+    assert found == [] and again == pytest.approx(0.15)
+    assert twins.missing(10.2 + kafka.GRACE) == ([lane], None)
+    twins.wait(lane, 20.0)
+    twins.brought(other, 20.0 + kafka.MOST_GRACE)
+    assert twins.missing(20.0 + kafka.MOST_GRACE) == ([lane], None)
+
+
+def test_a_wake_whose_twin_came_waits_for_nothing_whichever_was_first() -> None:
+    twins, lane = kafka._Twins(), Lane("mail", 1, 5, 11)
+    twins.wait(lane, 1.0)
+    twins.brought(lane, 1.1)
+    assert twins.missing(9.0) == ([], None)
+    twins.wait(lane, 1.2)
+    assert twins.missing(9.0) == ([], None)
+    twins.forget(1.1)
+    twins.wait(lane, 9.0)
+    assert twins.missing(9.0 + kafka.GRACE) == ([lane], None)
