@@ -296,7 +296,7 @@ class App:
                 settings = self._settings()
                 self._connections = connect(
                     settings.url, settings.channel, settings.coordinator, settings.backlog, self.clock, self._partitions,
-                    self.observer.counted,
+                    lambda what, count: self.observer.counted(what, count),  # whoever observes by then
                 )  # fmt: skip
             return self._connections
 

@@ -30,7 +30,8 @@ class Observer(Protocol):
         """These tasks are in ERROR or stuck, and a person should look."""
 
     def counted(self, what: str, count: int = 1) -> None:
-        """Something else worth counting: `healed_triggers`, `lost_grabs`, `refused_completions`, `resumed_tasks` ..."""
+        """Something else worth counting: `healed_triggers`, `lost_grabs`, `refused_completions`, `resumed_tasks`,
+        `unsent_triggers`, `corrupt_triggers` ... Of these two, in any thread."""
 
 
 class Silent:
