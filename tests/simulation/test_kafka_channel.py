@@ -1,0 +1,211 @@
+"""The Kafka channel between rows that commit in any order, reads that take their time, and messages that are lost, doubled,
+late and in any order: whatever was committed reaches the node. Each schedule has a seed, which a failure prints."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.ports.wake import Lane, Wake
+
+kafka = pytest.importorskip("fairlead.channels.kafka", reason="needs the extra kafka")
+receiver = pytest.importorskip("fairlead.channels.kafka_receiver")
+
+PARTITION = PartitionKey("mail", 0)
+PATIENCE = 3.0
+"""Seconds; a guard against a hang. Whatever is not found by then is lost."""
+
+
+class Rows:
+    """The rows of the lanes: a read sees what was committed at some moment while it runs."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.committed: dict[LaneKey, dict[int, Trigger]] = {}
+        self.database = SimpleNamespace(read=self._read)
+
+    def ready(self, lane: LaneKey, above: int, limit: int) -> tuple[LaneKey, int, int]:
+        return lane, above, limit
+
+    async def _read(self, wanted: tuple[LaneKey, int, int]) -> list[Trigger]:
+        lane, above, limit = wanted
+        await self.a_while()
+        rows = sorted(self.committed.get(lane, {}).items())
+        await self.a_while(30)
+        return [trigger for seq, trigger in rows if seq > above][:limit]
+
+    async def a_while(self, most: int = 6) -> None:
+        for _ in range(self._chance.randrange(most)):
+            await asyncio.sleep(0)
+
+
+class Node:
+    """Takes what the channel gives while there is room, grabs it some time, and forgets it."""
+
+    def __init__(self, channel: Any, rows: Rows, chance: random.Random) -> None:
+        self._channel, self._rows, self._chance = channel, rows, chance
+        self._waiting: dict[str, Trigger] = {}
+        self.received: set[str] = set()
+        self.news = asyncio.Event()
+
+    def ahead(self, lane: LaneKey) -> int:
+        return self._chance.choice([0, 1, 3, 10]) if len(self._waiting) < 8 else 0
+
+    def behind(self, lane: LaneKey) -> int:
+        return 5
+
+    async def receive(self) -> None:
+        while True:
+            for trigger in await self._channel.receive(self):
+                if trigger.id not in self._waiting:
+                    self._waiting[trigger.id] = trigger
+                    self.received.add(trigger.id)
+            self.news.set()
+            await asyncio.sleep(0)
+
+    async def grab(self) -> None:
+        while True:
+            await self._rows.a_while(20)
+            await asyncio.sleep(0)
+            if self._waiting:
+                trigger = self._waiting.pop(self._chance.choice(list(self._waiting)))
+                for lane in self._rows.committed.values():
+                    if lane.get(trigger.seq, trigger).id == trigger.id:
+                        lane.pop(trigger.seq, None)
+                self._channel.settled([trigger])
+            self._channel.room_freed()
+
+
+def begin(channel: Any) -> None:
+    """Own the partition, without the sweep that comes with that."""
+    channel.assign({PARTITION: {}})
+    for lane in channel._lanes.values():
+        lane.sweep_seq = None
+
+
+async def run(seed: int, loses: str, heal_every: float) -> None:
+    """One schedule. `loses`: "messages" of whole submits or their wakes, never both; or "anything"."""
+    chance = random.Random(seed)
+    rows = Rows(chance)
+    bell = SimpleNamespace(ring=lambda wake: None)
+    channel = kafka.KafkaChannel(
+        "kafka://nowhere:1/", rows, bell, {}, lambda what, count: None, SYSTEM_CLOCK, heal_every
+    )
+    channel._gained([PARTITION])
+    node = Node(channel, rows, chance)
+    expected: set[str] = set()
+    seqs = iter(range(1, 1 << 30))
+    offsets = iter(range(1 << 30))
+
+    async def submit(number: int) -> None:
+        """Takes its places, commits later, is told of later still."""
+        await rows.a_while(60)
+        priority = chance.choice([3, 5])
+        lane = LaneKey(*PARTITION, priority)
+        triggers = [
+            Trigger(f"{number}-{n}", 1, *PARTITION, "send", priority, "", 1.0, None, seq=next(seqs))
+            for n in range(chance.choice([1, 1, 2, 7]))
+        ]
+        expected.update(trigger.id for trigger in triggers)
+        await rows.a_while(30)
+        rows.committed.setdefault(lane, {}).update({trigger.seq: trigger for trigger in triggers})
+        news = Lane(*lane, triggers[0].seq)
+        fate = chance.random()
+        if fate > 0.15 or (loses == "messages" and fate < 0.05):
+            await rows.a_while(20)
+            if fate > 0.2:
+                channel._heard(Wake(ready=[news]))
+        if loses == "messages" and fate > 0.2 and chance.random() < 0.2:
+            return  # all messages are lost: the wake finds no twin
+        # One sent long ago, from a place that was passed, is left to the sweeps.
+        at = time.time() - (chance.choice([0, 100]) if loses == "anything" else 0)
+        for content in triggers if chance.random() < 0.9 else [news]:
+            for _ in range(chance.choice([1, 1, 1, 2])):
+                if loses == "anything" and chance.random() < 0.2:
+                    continue
+                await rows.a_while(8)
+                channel._received([receiver.Received(PARTITION, next(offsets), at, content)])
+
+    async with asyncio.TaskGroup() as group:
+        parts = [group.create_task(node.receive()), group.create_task(node.grab())]
+        begin(channel)
+        while chance.random() < 0.5 or any(lane.is_behind for lane in channel._lanes.values()):
+            await asyncio.sleep(0)
+        for submitting in [group.create_task(submit(number)) for number in range(chance.choice([1, 2, 3, 5, 12]))]:
+            await submitting
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while expected - node.received:
+                    node.news.clear()
+                    await node.news.wait()
+                while channel._progress._held:  # until the last one is grabbed
+                    await asyncio.sleep(0)
+        except TimeoutError:
+            lost = sorted(expected - node.received)
+            held = list(channel._progress._held)
+            raise AssertionError(f"seed {seed}: never received {lost}, never done with {held}") from None
+        finally:
+            for part in parts:
+                part.cancel()
+    last = next(offsets) - 1
+    offsets_held = channel._progress._offsets[PARTITION]
+    assert last < 0 or offsets_held.position == last + 1, f"seed {seed}: offsets are held at {offsets_held.position}"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "GRACE", 0.01)
+    monkeypatch.setattr(kafka, "MOST_GRACE", 0.05)
+    monkeypatch.setattr(kafka, "MOST_ARRIVED", 12)
+    monkeypatch.setattr("fairlead.channels.database.PAGE", 4)
+
+
+@pytest.mark.parametrize("loses, heal_every", [("messages", 1e9), ("anything", 0.05)])
+async def test_whatever_is_committed_reaches_the_node(loses: str, heal_every: float) -> None:
+    """Without any sweep as long as of a submit either the messages or the wake come; with sweeps in any case."""
+    first = random.randrange(1 << 30)
+    for seed in range(first, first + 300):
+        await run(seed, loses, heal_every)
+
+
+async def test_a_message_that_comes_while_an_older_read_is_under_way_is_not_passed_by_it() -> None:
+    """The read has seen 10 and not yet 5, of which Kafka tells; a wake of 20 has the lane read again, but from where?"""
+    chance, lane = random.Random(1), LaneKey(*PARTITION, 5)
+    rows = Rows(chance)
+    bell = SimpleNamespace(ring=lambda wake: None)
+    channel = kafka.KafkaChannel("kafka://nowhere:1/", rows, bell, {}, lambda what, count: None, SYSTEM_CLOCK, 1e9)
+    channel._gained([PARTITION])
+    node = Node(channel, rows, chance)
+    node.ahead = lambda lane: 10  # type: ignore[method-assign]
+    triggers = {seq: Trigger(f"task-{seq}", 1, *PARTITION, "send", 5, "", 1.0, None, seq=seq) for seq in (5, 10, 20)}
+    has_seen, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(wanted: tuple[LaneKey, int, int]) -> list[Trigger]:
+        found = sorted(rows.committed.get(wanted[0], {}).items())
+        if wanted[0] == lane and found:
+            has_seen.set()
+            await may_answer.wait()
+        return [trigger for seq, trigger in found if seq > wanted[1]][: wanted[2]]
+
+    rows.database.read = slow
+    async with asyncio.TaskGroup() as group:
+        receiving = group.create_task(node.receive())
+        rows.committed[lane] = {10: triggers[10]}
+        begin(channel)
+        await has_seen.wait()
+        rows.committed[lane] = dict(triggers)
+        channel._look_at(Lane(*lane, 20))
+        channel._received([receiver.Received(PARTITION, 0, time.time(), triggers[5])])
+        may_answer.set()
+        async with asyncio.timeout(PATIENCE):
+            while len(node.received) < 3:
+                node.news.clear()
+                await node.news.wait()
+        receiving.cancel()
