@@ -21,7 +21,7 @@ from fairlead.testing import running, settled
 from services.kafka import KafkaServer
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
-from fairlead.channels import kafka  # noqa: E402
+from fairlead.channels import kafka, kafka_receiver  # noqa: E402
 from fairlead.channels.kafka_place import Place  # noqa: E402
 from fairlead.channels.kafka_receiver import since  # noqa: E402
 from fairlead.channels.kafka_sender import Outgoing, Sender  # noqa: E402
@@ -463,6 +463,42 @@ async def test_5000_tasks_run_with_the_pollers_off_and_no_row_is_looked_for(
     print(f"statements a task, submits aside: {others / 5000:.3f}", dict(asked.most_common()))
     assert asked["ready"] < 50, asked
     assert others < 5000
+
+
+async def test_a_node_that_falls_behind_pauses_its_partitions_and_goes_on_when_it_has_caught_up(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, page, most = sqlite_app, 20, 50
+    monkeypatch.setattr(kafka_receiver, "PAGE", page)
+    monkeypatch.setattr(kafka_receiver, "MOST_UNPROCESSED", most)
+    # Only what Kafka brings counts here.
+    monkeypatch.setattr(kafka.KafkaChannel, "_heard", lambda self, wake: None)
+    monkeypatch.setattr(app.channel, "_heal_every", NEVER)
+    ran, lying, is_stalled, received = [], [], True, kafka.KafkaChannel.received
+
+    def stalling(self: Any, messages: Sequence[Any]) -> None:
+        if is_stalled:
+            lying.extend(messages)
+        else:
+            received(self, messages)
+
+    monkeypatch.setattr(kafka.KafkaChannel, "received", stalling)
+
+    @app.task
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    async with owning(app, intervals=NO_POLLERS) as node:
+        app.channel._heal_at = app.clock.monotonic() + NEVER
+        await note.submit_many_async([{"n": n} for n in range(500)])
+        consumer = app.channel._receiver
+        await until(lambda: consumer._is_paused)
+        assert most < len(lying) <= most + page and not ran
+        is_stalled = False
+        received(app.channel, lying)
+        await settled(app, node)
+        await all_committed(app)
+    assert sorted(ran) == list(range(500))
 
 
 async def test_a_node_that_leaves_hands_its_partitions_over_at_once(app: App) -> None:

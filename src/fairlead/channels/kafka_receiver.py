@@ -180,7 +180,10 @@ class Receiver:
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         if isinstance(self._place.reset, float):
-            places = since(consumer, places, time.time() - self._place.reset)
+            try:
+                places = since(consumer, places, time.time() - self._place.reset)
+            except KafkaException as error:
+                self._said(error.args[0].str())  # then from the earliest: what ran long ago is passed over
         consumer.incremental_assign(places)
         self._is_paused = False  # not the new ones
         self._listener.gained(self._keys(places))
