@@ -197,8 +197,9 @@ class Engine:
             lambda triggers: self.intake.forget(triggers), self._told.set, look_ahead, SYSTEM_CLOCK,
         )  # fmt: skip
         self.backlogs = Backlogs({"q"}, around)
+        channel = DatabaseChannel(None, MemoryBell(), SYSTEM_CLOCK)  # nothing is received from it here
         self.intake = Intake(
-            None, self.table, self.backlogs, lambda one: self.admits, self._told.set, None, SYSTEM_CLOCK, look_ahead
+            channel, self.table, self.backlogs, lambda one: self.admits, self._told.set, None, SYSTEM_CLOCK, look_ahead
         )  # fmt: skip
 
     def receive(self, *triggers: Trigger) -> None:
