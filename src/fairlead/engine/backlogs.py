@@ -39,7 +39,10 @@ class Backlogs:
             self._group = group
             for partition in list(self._partitions.values()):
                 self._serve(partition)
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._group = None  # what is given to a node that ends is not served any more
 
     def assign(self, owned: Collection[PartitionKey]) -> None:
         """From now on these are owned. What was lost stops at once: its lease has run out, or `release` was awaited."""
