@@ -17,6 +17,7 @@ from services import MissingProgram
 from services.cassandra import CassandraServer
 from services.kafka import KafkaServer
 from services.postgres import PostgresServer
+from services.redis import RedisServer
 from services.server import Server
 from services.zookeeper import ZooKeeperServer
 
@@ -103,6 +104,21 @@ def kafka_server() -> Iterator[KafkaServer]:
 def kafka_url(kafka_server: KafkaServer) -> str:
     """Topics and a group that nobody has used."""
     return kafka_server.create_prefix()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """See `serving`."""
+    yield from serving(RedisServer)
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """An empty database."""
+    redis = pytest.importorskip("redis", reason="needs the extra redis")
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    return redis_server.url
 
 
 @pytest.fixture

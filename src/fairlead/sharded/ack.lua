@@ -1,0 +1,4 @@
+-- A group is through with messages. ARGV: group, then stream and entry of each. Answers how many it still held.
+local held = 0
+for i = 2, #ARGV, 2 do held = held + settle(ARGV[i], ARGV[1], ARGV[i + 1]) end
+return held

@@ -1,0 +1,31 @@
+-- Cordon messages whose deadline has passed and that nobody has claimed, and forget deadlines of messages that are gone.
+-- ARGV: how far back a deadline may lie or '' for any, how many at most, ttl. Answers the copies.
+local since, wanted = '-inf', tonumber(ARGV[2])
+if ARGV[1] ~= '' then since = '(' .. integer(now - tonumber(ARGV[1])) end
+local ttl = tonumber(redis.call('HGET', meta, 'ttl') or ARGV[3])
+local cordoned, skipped = {}, 0
+
+local function is_claimed(key, id)
+    for _, each in ipairs(groups_of(key)) do
+        if at_most(id, each.last) then return true end
+    end
+    return false
+end
+
+while #cordoned < wanted do
+    local due = redis.call('ZRANGEBYSCORE', deadlines, since, integer(now), 'LIMIT', skipped, wanted - #cordoned)
+    if #due == 0 then break end
+    for _, member in ipairs(due) do
+        local stream, id = string.match(member, '^(.+)/(.+)$')
+        local key = key_of(stream)
+        local entry = redis.call('XRANGE', key, id, id)[1]
+        if not entry then
+            redis.call('ZREM', deadlines, member)
+        elseif is_claimed(key, id) then
+            skipped = skipped + 1
+        else
+            cordoned[#cordoned + 1] = cordon(stream, id, entry[2], 0, ttl)
+        end
+    end
+end
+return cordoned

@@ -1,0 +1,21 @@
+-- A group will not read any more: what it held and what waited for it alone is gone. ARGV: group.
+-- Costs a look at every message. Answers how many messages left the queue.
+local group = ARGV[1]
+local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
+redis.call('SREM', prefix .. 'groups', group)
+redis.call('HDEL', meta, 'offset:' .. group, 'empty:' .. group, 'virtual:' .. group)
+redis.call('DEL', prefix .. 'passes:' .. group, prefix .. 'heads:' .. group)
+local others = redis.call('SCARD', prefix .. 'groups')
+local dropped = 0
+for stream = 0, count - 1 do
+    local key = key_of(stream)
+    local before = length(key)
+    if before > 0 then
+        redis.call('XGROUP', 'DESTROY', key, group)
+        if others > 0 then
+            for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do drop_if_settled(tostring(stream), entry[1]) end
+        end
+        dropped = dropped + before - length(key)
+    end
+end
+return dropped

@@ -1,0 +1,145 @@
+"""A message as it is written, read, and listed when it was set aside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import chain
+
+import msgspec
+
+from fairlead.clock import to_datetime, to_micros
+from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
+from fairlead.sharded.errors import InvalidMessage
+
+Value = bytes | str | int | float
+"""What a field may hold; it is read as bytes, as Redis keeps it."""
+
+RESERVED = "fairlead:"
+"""Fields of an entry that begin so are the queue's own."""
+
+_ID = re.compile(r"(default|0|[1-9][0-9]{0,5})/([0-9]{1,20}-[0-9]{1,20})")
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message, claimed by the consumer that has read or reclaimed it."""
+
+    id: str
+    """Stream and entry, such as `12/1767225600000-0`; the stream of what old producers wrote is `default`."""
+    values: Mapping[str, bytes]
+    shard_key: str
+    deliveries: int
+    """How often it was handed out, this time included."""
+    waited: float
+    """Seconds from its write to this delivery, by the server's clock."""
+    deadline: datetime | None
+
+    @property
+    def stream(self) -> str:
+        """Where it lies, for `prefer_stream`."""
+        return self.id.partition("/")[0]
+
+
+class SetAside(msgspec.Struct, frozen=True):
+    """A message that nobody gets any more: in the dead-letter stream, or cordoned because its deadline had passed."""
+
+    id: str
+    """As it was in the queue."""
+    values: Mapping[str, bytes]
+    shard_key: str
+    deliveries: int
+    """How often it was handed out; 0 if never."""
+    at: datetime
+    """When it was set aside."""
+    deadline: datetime | None
+
+
+def entry(
+    values: Mapping[str, Value], shard_key: str, weight: float, deadline: datetime | None
+) -> list[bytes | str | int | float]:
+    """Fields and values in turn, as XADD takes them. Raises InvalidMessage."""
+    if not values:
+        raise InvalidMessage("a message needs at least one field")
+    for name in values:
+        if name.startswith(RESERVED):
+            raise InvalidMessage(f"field {name!r}: names that begin with {RESERVED!r} are the queue's own")
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise InvalidMessage(f"weight {weight!r}: {MIN_WEIGHT} to {MAX_WEIGHT}")
+    fields: list[bytes | str | int | float] = [f"{RESERVED}key", shard_key]
+    if weight != 1.0:
+        fields += [f"{RESERVED}weight", float(weight)]
+    if deadline is not None:
+        fields += [f"{RESERVED}deadline", millis(deadline)]
+    return [*fields, *chain.from_iterable(values.items())]
+
+
+def millis(deadline: datetime) -> int:
+    """Milliseconds since 1970. Raises InvalidMessage for a naive datetime, or one before 1970."""
+    try:
+        found = to_micros(deadline) // 1000
+    except ValueError as error:
+        raise InvalidMessage(f"deadline: {error}") from error
+    if found < 0:
+        raise InvalidMessage(f"deadline {deadline.isoformat()}: it lies before 1970")
+    return found
+
+
+def place(id: str) -> tuple[str, str]:
+    """The stream and the entry of a message's id. Raises InvalidMessage."""
+    found = _ID.fullmatch(id)
+    if found is None:
+        raise InvalidMessage(f"{id!r} is no id of a message: give one as write() and read() answer it")
+    return found[1], found[2]
+
+
+def message(found: Sequence[object]) -> Message:
+    """From what the scripts answer: stream, entry, deliveries, now in milliseconds, fields and values in turn."""
+    stream, entry_id, deliveries, now, flat = found
+    values, own = _apart(flat)
+    at = _text(entry_id)
+    return Message(
+        f"{_text(stream)}/{at}",
+        values,
+        own.get("key", b"").decode(errors="replace"),
+        int(_text(deliveries)),
+        max(0, int(_text(now)) - int(at.partition("-")[0])) / 1000,
+        _instant(own.get("deadline")),
+    )
+
+
+def set_aside(found: Sequence[object]) -> SetAside:
+    """From an entry of the dead-letter stream, or of the stream of what was cordoned."""
+    entry_id, flat = found
+    values, own = _apart(flat)
+    return SetAside(
+        own["id"].decode(),
+        values,
+        own.get("key", b"").decode(errors="replace"),
+        int(own["deliveries"]),
+        to_datetime(int(_text(entry_id).partition("-")[0]) * 1000),
+        _instant(own.get("deadline")),
+    )
+
+
+def _apart(flat: object) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """The user's fields, and the queue's own without their beginning."""
+    assert isinstance(flat, list)
+    values: dict[str, bytes] = {}
+    own: dict[str, bytes] = {}
+    for name, value in zip(flat[::2], flat[1::2], strict=True):
+        text = name.decode(errors="surrogateescape")
+        if text.startswith(RESERVED):
+            own[text.removeprefix(RESERVED)] = value
+        else:
+            values[text] = value
+    return values, own
+
+
+def _instant(deadline: bytes | None) -> datetime | None:
+    # Others may have written it, in a way that the scripts do not take for an instant either.
+    return to_datetime(int(deadline) * 1000) if deadline and re.fullmatch(rb"[0-9]{1,14}", deadline) else None
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

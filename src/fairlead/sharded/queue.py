@@ -1,0 +1,180 @@
+"""The shuffle-sharded queue on Redis streams: each tenant writes to a few of many streams, readers go round all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import NoScriptError
+
+from fairlead.sharded.connecting import MOST_CONNECTIONS, check_url, refuse_text
+from fairlead.sharded.message import Message, SetAside, Value
+from fairlead.sharded.redis_errors import telling
+from fairlead.sharded.settings import Reads, Settings
+from fairlead.sharded.stats import Stats
+from fairlead.sharded.steps import QueueSteps, Run, Steps, Wait
+
+T = TypeVar("T")
+
+
+class ShardedQueue:
+    """A queue that stands on its own, for any number of processes. Needs Redis 7, or Valkey; also Redis Cluster.
+
+    `SyncShardedQueue` is the same for synchronous code. Every method raises StoreUnavailable while Redis is away,
+    ConfigurationError if it lets us not in, and QueueDamaged if a key of the queue holds something else.
+
+    At least once: a message whose consumer dies is delivered again by `reclaim`; a write whose answer was lost may have been
+    done, and redis-py tries it again by itself, so a message may be there twice. What is not acknowledged lasts as long as
+    anybody writes or reads, and `ttl` seconds longer. Source: the queue that Replicate has published, with the faults that
+    docs/explanation/sharded.md lists cured.
+    """
+
+    def __init__(
+        self,
+        redis: str | Redis | RedisCluster,
+        name: str,
+        *,
+        reads: Reads = "streams",
+        streams: int = 64,
+        streams_per_shard: int = 6,
+        ttl: float = 86_400.0,
+        shrink_after: float = 10.0,
+        max_deliveries: int = 5,
+    ) -> None:
+        """`redis`: a URL such as redis://host:6379/0, or a client that stays yours to close. Connects to nothing yet.
+
+        `reads`: who is next, "streams" by turns or "tenants" (shard keys) by their shares; all readers say the same.
+        `streams`, `streams_per_shard`: what a write uses unless it says otherwise. `ttl`: seconds; of several, the
+        greatest holds. `shrink_after`: seconds for which nobody may have asked for more streams before there are fewer.
+        `max_deliveries`: a message that was handed out so often goes to the dead letters. Raises ConfigurationError.
+        """
+        self._settings = Settings(name, reads, streams, streams_per_shard, ttl, shrink_after, max_deliveries)
+        self._steps = QueueSteps(self._settings, time.monotonic)
+        self._is_ours = isinstance(redis, str)
+        if isinstance(redis, str):
+            check_url(redis)
+            redis = Redis.from_url(redis, max_connections=MOST_CONNECTIONS)
+        else:
+            refuse_text(redis.get_connection_kwargs())
+        self._redis: Any = redis
+
+    async def write(
+        self,
+        values: Mapping[str, Value],
+        *,
+        shard_key: str = "",
+        streams: int | None = None,
+        streams_per_shard: int | None = None,
+        deadline: datetime | None = None,
+        weight: float = 1.0,
+    ) -> str:
+        """Put a message into the shortest stream of its shard and wake who waits; its id.
+
+        `shard_key`: the tenant, whose streams `fairlead.core.shards` chooses. `deadline`: an aware datetime after which
+        nobody gets the message any more. `weight`: the key's share (0.001 to 1000) where readers read by tenants. More
+        streams than there were are there at once, fewer when those beyond are empty. Raises InvalidMessage.
+        """
+        return await self._do(self._steps.write(values, shard_key, streams, streams_per_shard, deadline, weight))
+
+    async def read(
+        self, group: str, consumer: str, *, block: float = 0.0, prefer_stream: int | str | None = None
+    ) -> Message:
+        """Claim one message for the consumer, waiting up to `block` seconds for it. Raises Empty, InvalidMessage.
+
+        `prefer_stream`: looked into first, such as that of the message before (`Message.stream`). The message is the
+        consumer's until it is acknowledged, or reclaimed by another one. If the call is cancelled, a message may have been
+        claimed; `reclaim` finds it.
+        """
+        return await self._do(self._steps.read(group, consumer, block, prefer_stream))
+
+    async def ack(self, group: str, *ids: str) -> int:
+        """The group is through with these messages; how many of them it still held. A message that every group of its stream
+        is through with is gone. Raises InvalidMessage."""
+        return await self._do(self._steps.ack(group, ids))
+
+    async def delete(self, id: str) -> None:
+        """Take a message out of the queue, also one that is claimed. Raises UnknownMessage, InvalidMessage."""
+        await self._do(self._steps.delete(id))
+
+    async def len(self) -> int:
+        """How many messages are in the queue, claimed ones included."""
+        return await self._do(self._steps.len())
+
+    async def pending(self, group: str) -> int:
+        """How many messages consumers of the group have claimed and not acknowledged."""
+        return await self._do(self._steps.pending(group))
+
+    async def stats(self, group: str) -> Stats:
+        """Everything that can be counted, at one moment."""
+        return await self._do(self._steps.stats(group))
+
+    async def reclaim(self, group: str, consumer: str, *, min_idle: float, count: int = 10) -> list[Message]:
+        """Claim up to `count` messages that other consumers have held for `min_idle` seconds or longer, as they will have died.
+
+        What was handed out `max_deliveries` times goes to the dead letters instead; what is past its deadline is cordoned.
+        """
+        return await self._do(self._steps.reclaim(group, consumer, min_idle, count))
+
+    async def cordon(self, *, window: float | None = None, count: int = 1000) -> list[SetAside]:
+        """Set messages aside that nobody has claimed and whose deadline has passed, by less than `window` seconds if it is
+        given; those that were. Reading does the same with each that it meets: nobody has to call this."""
+        return await self._do(self._steps.cordon(window, count))
+
+    async def cordoned(self, *, count: int = 1000) -> list[SetAside]:
+        """What was cordoned, oldest first; kept for `ttl` seconds."""
+        return await self._do(self._steps.cordoned(count))
+
+    async def dead_letters(self, *, count: int = 1000) -> list[SetAside]:
+        """What was handed out too often, oldest first; kept for `ttl` seconds."""
+        return await self._do(self._steps.dead_letters(count))
+
+    async def set_weight(self, shard_key: str, weight: float | None) -> None:
+        """The key's share from now on, whatever its messages say; None: as they say. Raises InvalidMessage."""
+        await self._do(self._steps.set_weight(shard_key, weight))
+
+    async def forget_group(self, group: str) -> int:
+        """The group will not read any more, so nothing is kept for it; how many messages left the queue with it.
+
+        A group takes part from its first read on: what it has not acknowledged stays, however long it is away. If no other
+        group is there, what waits goes on waiting. Looks at every message."""
+        return await self._do(self._steps.forget_group(group))
+
+    async def close(self) -> None:
+        """Close the connections, if they are ours."""
+        if self._is_ours:
+            await self._redis.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _do(self, steps: Steps[T]) -> T:
+        answer: Any = None
+        task = asyncio.current_task()
+        requests = task.cancelling() if task else 0
+        while True:
+            try:
+                command = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            with telling(self._settings.name):
+                answer = await (self._run(command) if isinstance(command, Run) else self._wait(command))
+            if task and task.cancelling() > requests:
+                # redis-py sends inside asyncio.wait_for, which on Python 3.11 forgets a cancellation that comes as it ends:
+                # then we end when the command does, within WAIT_SECONDS.
+                raise asyncio.CancelledError
+
+    async def _run(self, run: Run) -> Any:
+        try:
+            return await self._redis.evalsha(run.script.sha, 1, run.key, *run.arguments)
+        except NoScriptError:
+            return await self._redis.eval(run.script.text, 1, run.key, *run.arguments)
+
+    async def _wait(self, wait: Wait) -> bool:
+        return bool(await self._redis.xread(wait.after, count=1, block=wait.millis))

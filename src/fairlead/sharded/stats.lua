@@ -1,0 +1,24 @@
+-- Count what is there at one moment. ARGV: group, or '' to count messages only.
+-- Answers streams, messages, claimed by the group, waiting for it, dead, cordoned.
+local group = ARGV[1]
+local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
+local messages, pending, waiting = 0, 0, 0
+for _, stream in ipairs(all_streams(count)) do
+    local key = key_of(stream)
+    local entries = length(key)
+    messages = messages + entries
+    if group ~= '' and entries > 0 then
+        local groups, ours = groups_of(key), nil
+        for _, each in ipairs(groups) do
+            if each.name == group_of(stream, group) then ours = each end
+        end
+        if not ours then
+            waiting = waiting + entries
+        else
+            pending = pending + ours.pending
+            -- Of one group, what is acknowledged is gone. Others may keep it: then Redis' own count, where it has one.
+            waiting = waiting + (#groups > 1 and ours.lag or (entries - ours.pending))
+        end
+    end
+end
+return {count, messages, pending, waiting, length(prefix .. 'dead'), length(prefix .. 'cordoned')}

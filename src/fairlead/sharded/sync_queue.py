@@ -1,0 +1,138 @@
+"""The sharded queue for synchronous code: the same steps, run by a synchronous client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+from redis import Redis, RedisCluster
+from redis.exceptions import NoScriptError
+
+from fairlead.sharded.connecting import MOST_CONNECTIONS, check_url, refuse_text
+from fairlead.sharded.message import Message, SetAside, Value
+from fairlead.sharded.redis_errors import telling
+from fairlead.sharded.settings import Reads, Settings
+from fairlead.sharded.stats import Stats
+from fairlead.sharded.steps import QueueSteps, Run, Steps, Wait
+
+T = TypeVar("T")
+
+
+class SyncShardedQueue:
+    """See `ShardedQueue`, method by method. For any number of threads."""
+
+    def __init__(
+        self,
+        redis: str | Redis | RedisCluster,
+        name: str,
+        *,
+        reads: Reads = "streams",
+        streams: int = 64,
+        streams_per_shard: int = 6,
+        ttl: float = 86_400.0,
+        shrink_after: float = 10.0,
+        max_deliveries: int = 5,
+    ) -> None:
+        """See `ShardedQueue`."""
+        self._settings = Settings(name, reads, streams, streams_per_shard, ttl, shrink_after, max_deliveries)
+        self._steps = QueueSteps(self._settings, time.monotonic)
+        self._is_ours = isinstance(redis, str)
+        if isinstance(redis, str):
+            check_url(redis)
+            redis = Redis.from_url(redis, max_connections=MOST_CONNECTIONS)
+        else:
+            refuse_text(redis.get_connection_kwargs())
+        self._redis: Any = redis
+
+    def write(
+        self,
+        values: Mapping[str, Value],
+        *,
+        shard_key: str = "",
+        streams: int | None = None,
+        streams_per_shard: int | None = None,
+        deadline: datetime | None = None,
+        weight: float = 1.0,
+    ) -> str:
+        """See `ShardedQueue.write`."""
+        return self._do(self._steps.write(values, shard_key, streams, streams_per_shard, deadline, weight))
+
+    def read(self, group: str, consumer: str, *, block: float = 0.0, prefer_stream: int | str | None = None) -> Message:
+        """See `ShardedQueue.read`."""
+        return self._do(self._steps.read(group, consumer, block, prefer_stream))
+
+    def ack(self, group: str, *ids: str) -> int:
+        """See `ShardedQueue.ack`."""
+        return self._do(self._steps.ack(group, ids))
+
+    def delete(self, id: str) -> None:
+        """See `ShardedQueue.delete`."""
+        self._do(self._steps.delete(id))
+
+    def len(self) -> int:
+        """See `ShardedQueue.len`."""
+        return self._do(self._steps.len())
+
+    def pending(self, group: str) -> int:
+        """See `ShardedQueue.pending`."""
+        return self._do(self._steps.pending(group))
+
+    def stats(self, group: str) -> Stats:
+        """See `ShardedQueue.stats`."""
+        return self._do(self._steps.stats(group))
+
+    def reclaim(self, group: str, consumer: str, *, min_idle: float, count: int = 10) -> list[Message]:
+        """See `ShardedQueue.reclaim`."""
+        return self._do(self._steps.reclaim(group, consumer, min_idle, count))
+
+    def cordon(self, *, window: float | None = None, count: int = 1000) -> list[SetAside]:
+        """See `ShardedQueue.cordon`."""
+        return self._do(self._steps.cordon(window, count))
+
+    def cordoned(self, *, count: int = 1000) -> list[SetAside]:
+        """See `ShardedQueue.cordoned`."""
+        return self._do(self._steps.cordoned(count))
+
+    def dead_letters(self, *, count: int = 1000) -> list[SetAside]:
+        """See `ShardedQueue.dead_letters`."""
+        return self._do(self._steps.dead_letters(count))
+
+    def set_weight(self, shard_key: str, weight: float | None) -> None:
+        """See `ShardedQueue.set_weight`."""
+        self._do(self._steps.set_weight(shard_key, weight))
+
+    def forget_group(self, group: str) -> int:
+        """See `ShardedQueue.forget_group`."""
+        return self._do(self._steps.forget_group(group))
+
+    def close(self) -> None:
+        """See `ShardedQueue.close`."""
+        if self._is_ours:
+            self._redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _do(self, steps: Steps[T]) -> T:
+        answer: Any = None
+        while True:
+            try:
+                command = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            with telling(self._settings.name):
+                answer = self._run(command) if isinstance(command, Run) else self._wait(command)
+
+    def _run(self, run: Run) -> Any:
+        try:
+            return self._redis.evalsha(run.script.sha, 1, run.key, *run.arguments)
+        except NoScriptError:
+            return self._redis.eval(run.script.text, 1, run.key, *run.arguments)
+
+    def _wait(self, wait: Wait) -> bool:
+        return bool(self._redis.xread(wait.after, count=1, block=wait.millis))

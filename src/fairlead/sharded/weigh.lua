@@ -1,0 +1,6 @@
+-- Set the weight of a shard key, whatever its messages say. ARGV: shard key, weight or '' to forget it, ttl.
+local weights = prefix .. 'weights'
+if ARGV[2] == '' then return redis.call('HDEL', weights, ARGV[1]) end
+redis.call('HSET', weights, ARGV[1], ARGV[2])
+touch(weights, tonumber(redis.call('HGET', meta, 'ttl') or ARGV[3]))
+return 1

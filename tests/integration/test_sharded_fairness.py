@@ -1,0 +1,234 @@
+"""Who is next: turns of the streams, shares of the tenants, and what shuffle sharding keeps away from a flood."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from math import comb
+from typing import Any
+
+import pytest
+
+redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.core.shards import shard  # noqa: E402
+from fairlead.sharded import Empty, SyncShardedQueue  # noqa: E402
+from tests.sharded_queues import drain  # noqa: E402
+
+Open = Callable[..., SyncShardedQueue]
+
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def opened(redis_url: str) -> Iterator[Open]:
+    """Opens the queue, of 64 streams with 6 a shard."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(SyncShardedQueue(redis_url, "q", **settings))
+
+
+def apart(streams: int, per_shard: int, tenants: int) -> list[str]:
+    """So many tenants that share no stream."""
+    found: list[str] = []
+    taken: set[int] = set()
+    n = 0
+    while len(found) < tenants:
+        own = set(shard(f"tenant {n}", streams, per_shard))
+        if not own & taken:
+            found.append(f"tenant {n}")
+            taken |= own
+        n += 1
+    return found
+
+
+def test_two_tenants_that_fill_six_streams_each_are_read_equally_often_in_every_cycle(opened) -> None:
+    queue = opened()
+    a, b = apart(64, 6, 2)
+    for key in (a, b):
+        for n in range(1000):
+            queue.write({"n": n}, shard_key=key)
+    read = [message.shard_key for message in drain(queue)]
+    assert Counter(read) == {a: 1000, b: 1000}
+    for end in range(12, 2001, 12):
+        counts = Counter(read[:end])
+        assert counts[a] == counts[b], f"after {end}"
+    assert abs(Counter(read[:1996])[a] - 998) <= 6
+
+
+class Bulk:
+    """A tenant with six full streams beside one that has one message waiting at a time."""
+
+    def __init__(self, queue: SyncShardedQueue, weight: float = 1.0) -> None:
+        self.queue = queue
+        self.bulk, self.small = apart(64, 6, 2)
+        self._weight = weight
+        for n in range(600):
+            queue.write({"n": n}, shard_key=self.bulk)
+        self._write_small()
+
+    def read(self, count: int) -> str:
+        """Who was served, `b` or `s` each."""
+        served = ""
+        for _ in range(count):
+            message = self.queue.read("g", "c")
+            self.queue.ack("g", message.id)
+            served += "b" if message.shard_key == self.bulk else "s"
+            if message.shard_key == self.small:
+                self._write_small()
+        return served
+
+    def _write_small(self) -> None:
+        self.queue.write({"n": 0}, shard_key=self.small, weight=self._weight)
+
+
+def test_by_streams_six_full_streams_take_six_turns_to_one(opened) -> None:
+    """The small tenant writes its next message once a cycle has passed the streams of its shard: one turn in seven."""
+    queue = opened(reads="streams")
+    bulk, small = apart(64, 6, 2)
+    for n in range(600):
+        queue.write({"n": n}, shard_key=bulk)
+    served: list[str] = []
+    for _ in range(80):
+        queue.write({"n": 0}, shard_key=small, streams_per_shard=1)
+        for _ in range(7):
+            served.append((message := queue.read("g", "c")).shard_key)
+            queue.ack("g", message.id)
+        assert Counter(served) == {bulk: 6 * len(served) // 7, small: len(served) // 7}
+
+
+def test_by_streams_a_small_tenant_waits_for_six_others_at_most(opened) -> None:
+    served = Bulk(opened(reads="streams")).read(350)
+    assert "b" * 7 not in served
+    assert served.count("b") > 2 * served.count("s"), "nearer to six turns to one the less its next stream lies ahead"
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_by_tenants_shares_follow_weights_whatever_the_footprint(opened, weight) -> None:
+    served = Bulk(opened(reads="tenants"), weight).read(400)
+    for end in range(1, 401):
+        counts = Counter(served[:end])
+        assert abs(counts["s"] - weight * counts["b"]) <= 1 + weight, f"after {end}: {served[:end]}"
+    assert abs(Counter(served)["s"] / Counter(served)["b"] - weight) < 0.1 * weight
+
+
+def test_by_tenants_a_weight_set_at_run_time_counts_for_what_waits(opened) -> None:
+    queue = opened(reads="tenants")
+    tenants = Bulk(queue)
+    assert Counter(tenants.read(100))["s"] == 50
+    queue.set_weight(tenants.small, 3.0)
+    assert 73 <= Counter(tenants.read(100))["s"] <= 76
+    queue.set_weight(tenants.small, None)
+    assert 49 <= Counter(tenants.read(100))["s"] <= 51
+
+
+def test_by_tenants_who_was_away_gets_no_arrears(opened) -> None:
+    queue = opened(reads="tenants")
+    a, b = apart(64, 6, 2)
+    for n in range(100):
+        queue.write({"n": n}, shard_key=a)
+    for _ in range(60):
+        assert queue.read("g", "c").shard_key == a
+    for n in range(40):
+        queue.write({"n": n}, shard_key=b)
+    counts = Counter(queue.read("g", "c").shard_key for _ in range(40))
+    assert abs(counts[a] - counts[b]) <= 2
+
+
+def test_by_tenants_virtual_time_is_counted_down_long_before_it_is_too_great(opened, redis_url) -> None:
+    queue = opened(reads="tenants")
+    with redis.Redis.from_url(redis_url) as client:
+        a, b = apart(64, 6, 2)
+        for n in range(40):
+            queue.write({"n": n}, shard_key=a)
+            queue.write({"n": n}, shard_key=b, weight=3.0)
+        client.hset("{q}:meta", "virtual:g", 2**52)
+        served = Counter(queue.read("g", "c").shard_key for _ in range(40))
+        assert abs(served[b] - 30) <= 1
+        assert float(client.hget("{q}:meta", "virtual:g")) < 2**50
+
+
+def test_by_tenants_every_message_comes_and_those_of_a_tenant_in_the_order_of_each_stream(opened) -> None:
+    queue = opened(reads="tenants")
+    written = [queue.write({"n": n}, shard_key=f"k{n % 37}", weight=1 + n % 3) for n in range(300)]
+    read = [message.id for message in drain(queue)]
+    assert sorted(read) == sorted(written)
+    for stream in {id.partition("/")[0] for id in written}:
+        assert [id for id in read if id.startswith(f"{stream}/")] == [
+            id for id in written if id.startswith(f"{stream}/")
+        ]
+
+
+def test_by_tenants_what_is_remembered_wrongly_of_the_streams_is_found_out(opened, redis_url) -> None:
+    queue = opened(reads="tenants", streams=8, streams_per_shard=2)
+    written = [queue.write({"n": n}, shard_key=f"k{n % 5}") for n in range(60)]
+    with redis.Redis.from_url(redis_url) as client:
+        read = []
+        for n in range(20):
+            read.append(queue.read("g", "c"))
+            for stream in range(9):
+                client.hset("{q}:heads:g", str(stream), f"k{(n + stream) % 7}")
+            doomed = next(id for id in written if id not in {message.id for message in read})
+            queue.delete(doomed)
+            written.remove(doomed)
+    read += drain(queue)
+    assert sorted(message.id for message in read) == sorted(written)
+
+
+def test_a_flood_touches_as_many_tenants_as_the_combinations_say(opened) -> None:
+    """100 tenants, one with 90 % of the messages, 16 streams, 2 a shard. A tenant is untouched when its waits, counted in reads,
+    are what they are without the flood's messages before it in its own streams: it shares no stream with the flood, or finds
+    the other one of its shard shorter. Both shares are known beforehand."""
+    queue = opened(streams=16, streams_per_shard=2)
+    flood, others = "tenant 0", [f"tenant {n}" for n in range(1, 100)]
+    for n in range(900):
+        queue.write({"n": n}, shard_key=flood)
+    placed = {key: queue.write({"n": 0}, shard_key=key) for key in others}
+    read = [message.id for message in drain(queue)]
+    position = {id: at for at, id in enumerate(read)}
+    waits = {key: position[id] for key, id in placed.items()}
+
+    quiet_cycles = 20  # 99 messages over 14 streams and more: about 7 of them in each
+    untouched = sum(wait < quiet_cycles * 16 for wait in waits.values()) / len(others)
+    full_overlap = 1 / comb(16, 2)
+    print(f"untouched: {untouched:.3f}, expected {1 - full_overlap:.3f}")
+    assert abs(untouched - (1 - full_overlap)) <= 0.05
+
+    def share_apart(tenants: int) -> float:
+        own = set(shard(flood, 16, 2))
+        return sum(not own & set(shard(f"tenant {n}", 16, 2)) for n in range(1, tenants)) / (tenants - 1)
+
+    assert abs(share_apart(5000) - comb(14, 2) / comb(16, 2)) <= 0.05 * comb(14, 2) / comb(16, 2)
+
+
+def test_what_a_read_costs_with_64_streams_is_known(opened, redis_url) -> None:
+    """In commands to the server's store, not in seconds: a full queue by streams needs two a stream that it passes; by tenants
+    every stream once, and then those that it has taken from."""
+    with redis.Redis.from_url(redis_url) as client:
+
+        def cost(queue: Any, group: str) -> tuple[int, float]:
+            client.config_resetstat()
+            began = time.perf_counter()
+            for _ in range(50):
+                queue.read(group, "c")
+            spent = (time.perf_counter() - began) / 50
+            found = client.info("commandstats")
+            return sum(
+                int(found.get(f"cmdstat_{each}", {"calls": 0})["calls"]) for each in ("xlen", "xrange", "xinfo|groups")
+            ), spent
+
+        queue = opened()
+        tenants = opened(reads="tenants")
+        for n in range(640):
+            queue.write({"n": n}, shard_key=f"k{n}")
+        by_streams, by_tenants = cost(queue, "a"), cost(tenants, "b")
+        print(f"50 reads of 64 full streams: by streams {by_streams}, by tenants {by_tenants}")
+        assert by_streams[0] <= 50 * 2
+        assert by_tenants[0] <= 64 * 4 + 50 * (4 + 3 + 1)
+        drain(queue, "a")
+        drain(tenants, "b")
+        client.config_resetstat()
+        with pytest.raises(Empty):
+            tenants.read("b", "c")
+        assert int(client.info("commandstats")["cmdstat_xlen"]["calls"]) <= 2 * 64

@@ -1,0 +1,205 @@
+"""The sharded queue when things die: consumers, scripts, the server; and on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.errors import StoreUnavailable
+from services.redis import RedisServer
+
+redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
+from tests.sharded_queues import SOON, drain, until  # noqa: E402
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def client(redis_url: str) -> Any:
+    with redis.Redis.from_url(redis_url) as found:
+        yield found
+
+
+@pytest.fixture
+def queue(redis_url: str) -> Any:
+    with SyncShardedQueue(redis_url, "q", streams=8, streams_per_shard=2, max_deliveries=3) as found:
+        yield found
+
+
+def test_what_a_dead_consumer_held_is_reclaimed_with_its_deliveries_counted(queue, client) -> None:
+    written = {queue.write({"n": n}, shard_key=f"k{n}") for n in range(20)}
+    client.xadd("q", {"n": 20})
+    claimed = drain(queue, consumer="dead", ack=False)
+    assert [message.deliveries for message in claimed] == [1] * 21
+    assert queue.reclaim("g", "live", min_idle=3600) == [], "it may still be at work"
+    reclaimed: list[Any] = []
+    while part := queue.reclaim("g", "live", min_idle=0, count=4):
+        reclaimed += part
+        queue.ack("g", *(message.id for message in part))
+    assert len(reclaimed) == 21
+    assert {message.id for message in reclaimed} >= written
+    assert {(message.id, message.values["n"], message.shard_key) for message in reclaimed} == {
+        (message.id, message.values["n"], message.shard_key) for message in claimed
+    }
+    assert {message.deliveries for message in reclaimed} == {2}
+    found = queue.stats("g")
+    assert (found.messages, found.pending) == (0, 0)
+
+
+def test_a_message_that_is_never_acknowledged_ends_among_the_dead_letters(queue) -> None:
+    poison = queue.write({"n": b"\xff"}, shard_key="acme", deadline=datetime.now(UTC) + timedelta(hours=1))
+    assert queue.read("g", "c1").deliveries == 1
+    for consumer, expected in (("c2", 2), ("c3", 3)):
+        (message,) = queue.reclaim("g", consumer, min_idle=0)
+        assert (message.id, message.deliveries) == (poison, expected)
+    assert queue.reclaim("g", "c4", min_idle=0) == []
+    (dead,) = queue.dead_letters()
+    assert (dead.id, dead.values, dead.shard_key, dead.deliveries) == (poison, {"n": b"\xff"}, "acme", 3)
+    found = queue.stats("g")
+    assert (found.messages, found.pending, found.dead, found.cordoned) == (0, 0, 1, 0)
+
+
+def test_one_groups_dead_letter_is_still_the_other_groups_message(queue) -> None:
+    id = queue.write({"n": 1})
+    queue.read("sick", "c")
+    queue.read("well", "c")
+    for _ in range(3):
+        queue.reclaim("sick", "c", min_idle=0)
+    assert [dead.id for dead in queue.dead_letters()] == [id]
+    assert queue.ack("well", id) == 1
+    assert queue.len() == 0
+
+
+def test_what_is_past_its_deadline_is_cordoned_instead_of_reclaimed(queue) -> None:
+    id = queue.write({"n": 1}, deadline=datetime.now(UTC) + timedelta(seconds=0.4))
+    claimed = queue.read("g", "c")
+    while datetime.now(UTC) <= claimed.deadline:  # it has to pass, there is nothing to wait for
+        assert queue.cordon() == [], "it is at work"
+    assert queue.cordon() == []
+    assert queue.reclaim("g", "d", min_idle=0) == []
+    assert [(each.id, each.deliveries) for each in queue.cordoned()] == [(id, 1)]
+    assert queue.len() == 0
+
+
+def test_a_message_that_was_deleted_under_its_consumer_is_not_reclaimed(queue, client) -> None:
+    id = queue.write({"n": 1})
+    queue.read("g", "c")
+    stream, _, entry = id.partition("/")
+    client.xdel(f"{{q}}:s{stream}", entry)
+    assert queue.reclaim("g", "d", min_idle=0) == []
+    assert queue.pending("g") == 0
+
+
+async def test_scripts_that_the_server_forgets_under_load_are_no_error(redis_url, client) -> None:
+    read: Counter[str] = Counter()
+    async with ShardedQueue(redis_url, "q", streams=8, streams_per_shard=2) as queue:
+
+        async def write(key: str) -> list[str]:
+            return [await queue.write({"n": n}, shard_key=key) for n in range(100)]
+
+        async def consume(consumer: str) -> None:
+            while True:
+                message = await queue.read("g", consumer, block=SOON)
+                read[message.id] += 1
+                await queue.ack("g", message.id)
+
+        consumers = [asyncio.create_task(consume(f"c{n}")) for n in range(3)]
+        writing = asyncio.gather(*(write(f"k{n}") for n in range(3)))
+        flushed = 0
+        while not writing.done():
+            await asyncio.to_thread(client.script_flush)
+            flushed += 1
+        written = [id for ids in await writing for id in ids]
+        await until(lambda: read.total() == 300)
+        for consumer in consumers:
+            assert not consumer.done()
+            consumer.cancel()
+        await asyncio.gather(*consumers, return_exceptions=True)
+    assert flushed > 5
+    assert read == Counter(written)
+
+
+async def test_a_restart_of_the_server_under_load_loses_nothing() -> None:
+    """It keeps what it has answered (appendonly); a write whose answer is lost is tried again, and may be there twice."""
+    with RedisServer(appendonly=True) as server:
+        written: set[int] = set()
+        read: set[int] = set()
+        stop = asyncio.Event()
+        async with ShardedQueue(server.url, "q", streams=8, streams_per_shard=2, max_deliveries=100) as queue:
+
+            async def again(what: Any) -> Any:
+                while True:
+                    try:
+                        return await what()
+                    except StoreUnavailable:
+                        await asyncio.sleep(0.01)
+
+            async def write(first: int) -> None:
+                n = first
+                while not stop.is_set():
+                    await again(lambda: queue.write({"n": n}, shard_key=f"k{n % 7}"))
+                    written.add(n)
+                    n += 1
+
+            async def consume(consumer: str) -> None:
+                while not (stop.is_set() and read >= written):
+                    try:
+                        message = await again(lambda: queue.read("g", consumer, block=0.2))
+                    except Empty:
+                        for message in await again(lambda: queue.reclaim("g", consumer, min_idle=0.5)):
+                            read.add(int(message.values["n"]))
+                            await again(lambda: queue.ack("g", message.id))
+                        continue
+                    read.add(int(message.values["n"]))
+                    await again(lambda: queue.ack("g", message.id))
+
+            async with asyncio.timeout(4 * SOON), asyncio.TaskGroup() as group:
+                for n in range(3):
+                    group.create_task(write(1_000_000 * n))
+                    group.create_task(consume(f"c{n}"))
+                for _ in range(2):
+                    before = len(written)
+                    await until(lambda: len(written) > before + 100)
+                    await asyncio.to_thread(server.restart)
+                before = len(written)
+                await until(lambda: len(written) > before + 50)
+                stop.set()
+            assert len(written) > 250
+            assert read == written
+
+
+class ClusterServer(RedisServer):
+    """A cluster of one node, which refuses what a cluster refuses."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        with Path(self.folder / "redis.conf").open("a") as settings:
+            settings.write("cluster-enabled yes\n")
+
+
+async def test_it_works_on_a_cluster() -> None:
+    with ClusterServer() as server:
+        with redis.Redis.from_url(server.url) as node:
+            node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            await until(lambda: node.cluster("INFO").get("cluster_state") == "ok")
+        cluster = redis.asyncio.RedisCluster.from_url(server.url)
+        queue = ShardedQueue(cluster, "jobs", streams=8, streams_per_shard=2, reads="tenants", max_deliveries=1)
+        written = [await queue.write({"n": n}, shard_key=f"k{n}", weight=2.0) for n in range(5)]
+        await cluster.xadd("jobs", {"n": 5})
+        read = [await queue.read("g", "c", block=1.0) for _ in range(6)]
+        assert {message.id for message in read} >= set(written)
+        await queue.ack("g", *(message.id for message in read[:5]))
+        with pytest.raises(Empty):
+            await queue.read("g", "c", block=0.05)
+        assert await queue.reclaim("g", "d", min_idle=0) == []
+        assert [dead.id for dead in await queue.dead_letters()] == [read[5].id]
+        await queue.write({"n": 6}, shard_key="late", deadline=datetime.now(UTC) - timedelta(hours=1))
+        assert len(await queue.cordon()) == 1
+        assert (await queue.stats("g")).messages == 0
+        await cluster.aclose()

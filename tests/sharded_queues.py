@@ -1,0 +1,65 @@
+"""What the tests of the sharded queue share: keys for a stream, the synchronous twin for asynchronous tests, time that passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache, partial
+from itertools import count
+from typing import Any
+
+from redis import Redis
+
+from fairlead.core.shards import shard
+from fairlead.sharded import Empty, Message, SyncShardedQueue
+
+SOON = 30.0
+"""Seconds after which a test gives up; nothing is measured by it."""
+
+
+@cache
+def key_of(streams: int, *wanted: int) -> str:
+    """A shard key whose shard is exactly these streams, in any order."""
+    for n in count():
+        if sorted(shard(f"key {n}", streams, len(wanted))) == sorted(wanted):
+            return f"key {n}"
+    raise AssertionError
+
+
+class Awaited:
+    """The synchronous twin, each call in a thread, so that one test serves both."""
+
+    def __init__(self, queue: SyncShardedQueue) -> None:
+        self._queue = queue
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(asyncio.to_thread, getattr(self._queue, name))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+def drain(queue: SyncShardedQueue, group: str = "g", consumer: str = "c", ack: bool = True) -> list[Message]:
+    """Every message that can be read, in the order in which it was."""
+    found = []
+    while True:
+        try:
+            found.append(queue.read(group, consumer))
+        except Empty:
+            return found
+        if ack:
+            queue.ack(group, found[-1].id)
+
+
+def pass_time(redis: Redis, name: str, millis: int) -> None:
+    """Every key of the queue is so much nearer to its end, and so is what the queue remembers of it."""
+    for key in redis.scan_iter(match=f"{{{name}}}:*"):
+        if (left := redis.pttl(key)) >= 0:
+            redis.pexpire(key, max(0, left - millis))
+    meta = f"{{{name}}}:meta"
+    for field in ("refreshed", "asked"):
+        if redis.hexists(meta, field):
+            redis.hincrby(meta, field, -millis)

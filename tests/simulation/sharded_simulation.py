@@ -1,0 +1,294 @@
+"""Readers and writers of a sharded queue, one command of one of them at a time, in an order that a seed draws.
+
+The real steps and scripts on a real Redis. A reader that waits is asked about instead of left waiting: would its XREAD return
+now? Any reader may die between two commands, before or after the server has done one. Time passes for the dead only: what they
+hold becomes old, what the living hold does not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import NoScriptError
+
+from fairlead.sharded import Empty, Message
+from fairlead.sharded.settings import Settings
+from fairlead.sharded.steps import QueueSteps, Run, Steps, Wait
+
+GROUP = "g"
+MIN_IDLE = 3600.0
+LINES_SHOWN = 30
+PAST = timedelta(hours=-1)
+
+
+class Broken(Exception):
+    """A promise was broken; says which, in which schedule, and what led to it."""
+
+
+class Reader:
+    """One consumer, at some point of its steps."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.steps: Steps[Any] | None = None
+        self.next: Run | Wait | None = None
+        self.holds: set[str] = set()
+
+    @property
+    def waits(self) -> bool:
+        return isinstance(self.next, Wait)
+
+
+class Simulation:
+    """One schedule. Raises Broken as soon as a promise is."""
+
+    def __init__(self, seed: int, redis: Redis, steps: type[QueueSteps] = QueueSteps) -> None:
+        self.seed = seed
+        self.chance = Random(seed)
+        self._redis = redis
+        self._name = f"sim{seed}"
+        self._settings = Settings(
+            self._name,
+            reads=self.chance.choice(("streams", "tenants")),
+            streams=4,
+            streams_per_shard=1,
+            ttl=1000.0,
+            shrink_after=0.0,
+            max_deliveries=self.chance.choice((2, 50)),
+        )
+        self._queue = steps(self._settings, time.monotonic)
+        self._streams = 4
+        self._named = 0
+        self.readers: list[Reader] = [self._reader() for _ in range(self.chance.randint(1, 4))]
+        self.waiting: set[str] = set()
+        """Written and not yet delivered to anybody."""
+        self.late: set[str] = set()
+        """Past their deadline when they were written."""
+        self.claimed: set[str] = set()
+        """Delivered, as far as the server knows, and not acknowledged."""
+        self.done: Counter[str] = Counter()
+        self.dead: set[str] = set()
+        self.written: set[str] = set()
+        self.lines: deque[str] = deque(maxlen=LINES_SHOWN)
+
+    def run(self, count: int = 40) -> None:
+        kinds = [
+            (self._write, 4.0), (self._write_twice, 1.0), (self._write_plain, 1.0), (self._write_late, 0.5),
+            (self._step, 10.0), (self._ack, 3.0), (self._die, 1.0), (self._reclaim, 1.0), (self._delete, 0.3),
+            (self._resize, 1.0), (self._flush_scripts, 0.1), (self._cordon, 0.3),
+        ]  # fmt: skip
+        weights = [weight * self.chance.choice((0.2, 1.0, 3.0)) for _, weight in kinds]
+        for _ in range(count):
+            self.chance.choices(kinds, weights)[0][0]()
+            self._check_waits()
+        self._finish()
+
+    # steps ------------------------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        self._written(self._do(self._queue.write({"n": 1}, self._key(), self._streams, 1, None, 1.0)))
+
+    def _write_twice(self) -> None:
+        self._write()
+        self._write()
+
+    def _write_plain(self) -> None:
+        """A producer that knows nothing of streams."""
+        self._written(f"default/{self._redis.xadd(self._name, {'n': 1}).decode()}")
+
+    def _write_late(self) -> None:
+        due = datetime.now(UTC) + PAST
+        id = self._do(self._queue.write({"n": 1}, self._key(), self._streams, 1, due, 1.0))
+        self.late.add(id)
+        self.lines.append(f"wrote {id}, past its deadline")
+
+    def _step(self) -> None:
+        """One command of one reader, or the beginning of its read."""
+        reader = self.chance.choice(self.readers)
+        if reader.next is None:
+            if len(reader.holds) < 3:
+                preferred = self.chance.choice((None, None, self.chance.randrange(8)))
+                reader.steps = self._queue.read(GROUP, reader.name, 1e6, preferred)
+                reader.next = next(reader.steps)
+                self.lines.append(f"{reader.name} begins to read")
+            return
+        if isinstance(reader.next, Wait):
+            if self._would_wake(reader.next):
+                self._tell(reader, True)
+            elif self.chance.random() < 0.1:
+                self._tell(reader, False)  # its time is up, and it looks by itself
+            return
+        self._tell(reader, self._execute(reader.next))
+
+    def _ack(self) -> None:
+        reader = self.chance.choice(self.readers)
+        if reader.holds:
+            id = self.chance.choice(sorted(reader.holds))
+            reader.holds.discard(id)
+            self.done[id] += self._do(self._queue.ack(GROUP, [id]))
+            self.claimed.discard(id)
+            self.lines.append(f"{reader.name} acknowledged {id}")
+
+    def _die(self) -> None:
+        """Between two commands; or after the server has done one, before the answer has come."""
+        reader = self.chance.choice(self.readers)
+        lost = ""
+        if isinstance(reader.next, Run) and self.chance.random() < 0.7:
+            answer = self._execute(reader.next)
+            if answer[0] == b"message":
+                lost = f"{answer[1].decode()}/{answer[2].decode()}"
+                self._delivered(reader, lost)
+        self._bury(reader)
+        self.lines.append(f"{reader.name} died {lost}")
+        self.readers[self.readers.index(reader)] = self._reader()
+
+    def _reclaim(self) -> None:
+        reader = self.chance.choice(self.readers)
+        found: list[Message] = self._do(self._queue.reclaim(GROUP, reader.name, MIN_IDLE, self.chance.randint(1, 5)))
+        for message in found:
+            self._check_owner(message.id)
+            if message.id not in self.claimed or message.deliveries < 2:
+                raise self._broken(f"{message.id} was reclaimed and nobody had it")
+            reader.holds.add(message.id)
+            self.lines.append(f"{reader.name} reclaimed {message.id}")
+        self._see_dead()
+
+    def _delete(self) -> None:
+        if self.waiting:
+            id = self.chance.choice(sorted(self.waiting))
+            self._do(self._queue.delete(id))
+            self.waiting.discard(id)
+            self.written.discard(id)
+            self.lines.append(f"deleted {id}")
+
+    def _resize(self) -> None:
+        self._streams = self.chance.choice((2, 4, 8))
+        self.lines.append(f"{self._streams} streams from now on")
+
+    def _flush_scripts(self) -> None:
+        self._redis.script_flush()
+
+    def _cordon(self) -> None:
+        for copy in self._do(self._queue.cordon(None, 10)):
+            if copy.id not in self.late:
+                raise self._broken(f"{copy.id} was cordoned and had no deadline")
+
+    # promises ---------------------------------------------------------------------------------------------------------
+
+    def _check_waits(self) -> None:
+        """No reader waits while a message lies there."""
+        if self.waiting:
+            for reader in self.readers:
+                if isinstance(reader.next, Wait) and not self._would_wake(reader.next):
+                    raise self._broken(f"{reader.name} waits while {sorted(self.waiting)} lie there")
+
+    def _check_owner(self, id: str) -> None:
+        for other in self.readers:
+            if id in other.holds:
+                raise self._broken(f"{id} was delivered while {other.name}, who lives, has it")
+
+    def _finish(self) -> None:
+        """Everybody dies, and one reader takes what is left: nothing may be missing."""
+        for reader in self.readers:
+            self._bury(reader)
+        last = self._reader()
+        self.readers = [last]
+        while True:
+            try:
+                message = self._do(self._queue.read(GROUP, last.name, 0.0, None))
+                self._delivered(last, message.id)
+            except Empty:
+                found = self._do(self._queue.reclaim(GROUP, last.name, MIN_IDLE, 100))
+                self._see_dead()
+                if not found:
+                    break
+                last.holds |= {message.id for message in found}
+            for id in last.holds:
+                self.done[id] += self._do(self._queue.ack(GROUP, [id]))
+            last.holds.clear()
+        lost = self.written - self.done.keys() - self.dead
+        if lost:
+            raise self._broken(f"lost: {sorted(lost)}")
+        twice = [id for id, count in self.done.items() if count > 1]
+        if twice:
+            raise self._broken(f"acknowledged twice: {twice}")
+        cordoned = {copy.id for copy in self._do(self._queue.cordoned(1000))}
+        if cordoned != self.late:
+            raise self._broken(f"cordoned {sorted(cordoned)}, but past their deadlines were {sorted(self.late)}")
+        if left := self._do(self._queue.len()):
+            raise self._broken(f"{left} messages are left")
+
+    # helpers ----------------------------------------------------------------------------------------------------------
+
+    def _reader(self) -> Reader:
+        self._named += 1
+        return Reader(f"r{self._named}")
+
+    def _key(self) -> str:
+        return f"k{self.chance.randrange(12)}"
+
+    def _written(self, id: str) -> None:
+        self.written.add(id)
+        self.waiting.add(id)
+        self.lines.append(f"wrote {id}")
+
+    def _delivered(self, reader: Reader, id: str) -> None:
+        self._check_owner(id)
+        if id not in self.waiting:
+            raise self._broken(f"{id} was read by {reader.name} and was not waiting")
+        self.waiting.discard(id)
+        self.claimed.add(id)
+        reader.holds.add(id)
+
+    def _tell(self, reader: Reader, answer: Any) -> None:
+        assert reader.steps is not None
+        try:
+            reader.next = reader.steps.send(answer)
+            self.lines.append(f"{reader.name} {'waits' if reader.waits else 'looks'}")
+        except StopIteration as end:
+            reader.next = None
+            self._delivered(reader, end.value.id)
+            self.lines.append(f"{reader.name} read {end.value.id}")
+
+    def _bury(self, reader: Reader) -> None:
+        """What it holds has been idle for long."""
+        for id in reader.holds:
+            stream, _, entry = id.partition("/")
+            key, group = (self._name, self._name) if stream == "default" else (f"{{{self._name}}}:s{stream}", GROUP)
+            self._redis.execute_command(
+                "XCLAIM", key, group, reader.name, 0, entry, "IDLE", round(MIN_IDLE * 2000), "JUSTID", parse_justid=True
+            )
+        reader.holds = set()
+        reader.next = reader.steps = None
+
+    def _see_dead(self) -> None:
+        self.dead = {copy.id for copy in self._do(self._queue.dead_letters(1000))}
+        self.claimed -= self.dead
+
+    def _would_wake(self, wait: Wait) -> bool:
+        return bool(self._redis.xread(dict(wait.after), count=1))
+
+    def _execute(self, run: Run) -> Any:
+        try:
+            return self._redis.evalsha(run.script.sha, 1, run.key, *run.arguments)
+        except NoScriptError:
+            return self._redis.eval(run.script.text, 1, run.key, *run.arguments)
+
+    def _do(self, steps: Steps[Any]) -> Any:
+        """All steps of an operation that no other comes between."""
+        answer: Any = None
+        while True:
+            try:
+                command = steps.send(answer)
+            except StopIteration as end:
+                return end.value
+            assert isinstance(command, Run)
+            answer = self._execute(command)
+
+    def _broken(self, why: str) -> Broken:
+        return Broken("\n  ".join([f"schedule {self.seed}: {why}", *self.lines]))

@@ -1,0 +1,141 @@
+"""The sharded queue under every order of commands: the published race, forced, and schedules drawn from a seed.
+
+A failure prints the schedule and its last steps. FAIRLEAD_SEED repeats a whole run; FAIRLEAD_SCHEDULES asks for more of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.sharded import SyncShardedQueue, script  # noqa: E402
+from fairlead.sharded.script import Script  # noqa: E402
+from fairlead.sharded.settings import Settings  # noqa: E402
+from fairlead.sharded.steps import QueueSteps, Run, Steps, Wait  # noqa: E402
+from tests.simulation.sharded_simulation import Broken, Simulation  # noqa: E402
+
+pytestmark = pytest.mark.redis
+
+SEED = int(os.environ.get("FAIRLEAD_SEED") or random.randrange(2**32))
+SCHEDULES = int(os.environ.get("FAIRLEAD_SCHEDULES") or 250)
+TRIES = 2000
+"""Schedules after which a queue that is broken on purpose must have been found out."""
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as found:
+        yield found
+
+
+# the race of the published queue --------------------------------------------------------------------------------------
+
+
+def advance(client: Any, steps: Steps[Any], run: Run) -> Any:
+    """The command's answer reaches the reader: what it does next, or the message."""
+    found = client.eval(run.script.text, 1, run.key, *run.arguments)
+    try:
+        return steps.send(found)
+    except StopIteration as end:
+        return end.value
+
+
+@pytest.mark.parametrize("reads", ["streams", "tenants"])
+def test_b7e_writes_between_a_readers_look_and_its_waiting_are_not_slept_over(redis_url, client, reads) -> None:
+    settings = Settings("q", reads, 16, 2, 1000.0, 10.0, 5)
+    queue = QueueSteps(settings, lambda: 0.0)
+    readers = [queue.read("g", f"c{n}", 3600.0, None) for n in range(4)]
+    waits = []
+    for reader in readers:
+        wait = advance(client, reader, next(reader))
+        assert isinstance(wait, Wait), "there is nothing to read"
+        waits.append(wait)
+    with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2) as writer:
+        written = {writer.write({"n": n}) for n in range(2)}
+    got, waiting = set(), []
+    for reader, wait in zip(readers, waits, strict=True):
+        # Only now does the blocking call reach Redis.
+        assert client.xread(wait.after, count=1, block=60_000), "it would have slept"
+        after = advance(client, reader, reader.send(True))
+        if isinstance(after, Wait):
+            waiting.append(after)
+        else:
+            got.add(after.id)
+    assert got == written
+    assert len(waiting) == 2
+    assert not any(client.xread(wait.after, count=1) for wait in waiting), "and the others sleep, as nothing lies there"
+
+
+# schedules ------------------------------------------------------------------------------------------------------------
+
+
+def test_whatever_comes_between_no_message_is_lost_or_given_to_two_and_nobody_sleeps_over_one(client) -> None:
+    print(f"FAIRLEAD_SEED={SEED}")
+    for seed in range(SEED, SEED + SCHEDULES):
+        try:
+            Simulation(seed, client).run()
+        except Broken as broken:
+            pytest.fail(f"FAIRLEAD_SEED={SEED}: {broken}", pytrace=False)
+        client.flushdb()
+
+
+class WaitsForWhatIsNew(QueueSteps):
+    """It waits from when it begins to wait, not from when it looked."""
+
+    def _wait(self, found: list[bytes], seconds: float) -> Wait:
+        after = super()._wait(found, seconds).after
+        return Wait(dict.fromkeys(after, "999999999999999-0"), 1000)
+
+
+class NeverReclaims(QueueSteps):
+    """What the dead hold is nobody's."""
+
+    def reclaim(self, group: str, consumer: str, min_idle: float, count: int) -> Any:
+        return super().reclaim(group, consumer, 1e9, count)
+
+
+class ReclaimsFromTheLiving(QueueSteps):
+    """Nobody is given time."""
+
+    def reclaim(self, group: str, consumer: str, min_idle: float, count: int) -> Any:
+        return super().reclaim(group, consumer, 0.0, count)
+
+
+@pytest.mark.parametrize("kind", [WaitsForWhatIsNew, NeverReclaims, ReclaimsFromTheLiving])
+def test_a_queue_that_is_broken_on_purpose_is_found_out(client, kind) -> None:
+    assert_found_out(client, kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("WRITE", "for stream = wanted, count - 1 do left", "for stream = wanted + 1, count - 1 do left"),
+        (
+            "WRITE",
+            "'MINID', '~', integer(now - 60000), '*', 's', chosen",
+            "'MINID', integer(now + 60000), '*', 's', chosen",
+        ),
+        ("READ", "known[3] == seen then", "known[3] then"),
+        ("READ", "slots = count + 1", "slots = count"),
+        ("READ", "if not is_past_deadline(entry[2])", "if true"),
+    ],
+)
+def test_a_script_that_is_broken_on_purpose_is_found_out(client, monkeypatch, name, right, wrong) -> None:
+    broken = Script(name.lower())
+    assert right in broken.text
+    broken.text = broken.text.replace(right, wrong)
+    broken.sha = "0" * 40
+    monkeypatch.setattr(script, name, broken)
+    assert_found_out(client, QueueSteps)
+
+
+def assert_found_out(client: Any, kind: type[QueueSteps]) -> None:
+    with pytest.raises(Broken):
+        for seed in range(SEED, SEED + TRIES):
+            client.flushdb()
+            Simulation(seed, client, kind).run()

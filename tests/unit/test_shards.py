@@ -1,0 +1,91 @@
+"""Shuffle sharding: the vectors that other languages check themselves against, and what the documentation promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from itertools import combinations
+from math import comb
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.shards import shard
+
+VECTORS = {
+    ("", 1, 1): (0,),
+    ("giraffe", 2, 1): (0,),
+    ("panda", 2, 1): (1,),
+    ("acme", 16, 4): (12, 2, 4, 3),
+    ("acme", 64, 6): (17, 33, 29, 12, 55, 32),
+    ("übergrößenträger", 64, 6): (51, 24, 37, 27, 46, 11),
+}
+
+keys = st.text(max_size=12)
+sizes = st.tuples(st.integers(1, 80), st.integers(1, 80)).map(lambda pair: (max(pair), min(pair)))
+
+
+@pytest.mark.parametrize(("arguments", "expected"), VECTORS.items(), ids=str)
+def test_the_vectors(arguments: tuple[str, int, int], expected: tuple[int, ...]) -> None:
+    assert shard(*arguments) == expected
+
+
+def test_another_process_with_another_hash_seed_finds_the_same() -> None:
+    program = "from fairlead.core.shards import shard; print([shard(f'k{n}', 64, 6) for n in range(20)])"
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert answers == {str([shard(f"k{n}", 64, 6) for n in range(20)])}
+
+
+def test_s09_a_thousand_keys_get_the_same_shard_twice_in_range_and_without_repeats() -> None:
+    for n in range(1000):
+        found = shard(f"key {n}", 16, 4)
+        shard.cache_clear()
+        assert shard(f"key {n}", 16, 4) == found
+        assert len(set(found)) == 4 and set(found) <= set(range(16))
+
+
+@given(keys, sizes)
+def test_a_greater_shard_only_appends(key: str, size: tuple[int, int]) -> None:
+    streams, per_shard = size
+    assert shard(key, streams, streams)[:per_shard] == shard(key, streams, per_shard)
+
+
+@settings(max_examples=300)
+@given(keys, sizes)
+def test_one_stream_more_takes_the_place_of_one_at_most_and_leaves_the_order_of_the_others(
+    key: str, size: tuple[int, int]
+) -> None:
+    streams, per_shard = size
+    before, after = shard(key, streams, per_shard), shard(key, streams + 1, per_shard)
+    kept = [stream for stream in after if stream != streams]
+    assert kept == list(before[: len(kept)])
+    assert len(kept) >= per_shard - 1
+
+
+def test_a_new_stream_joins_a_shard_as_often_as_it_should() -> None:
+    joined = sum(15 in shard(f"tenant {n}", 16, 4) for n in range(20_000))
+    assert abs(joined / 20_000 - 4 / 16) < 0.015  # five standard deviations
+
+
+def test_every_set_is_as_likely_so_two_keys_share_all_with_one_chance_in_the_number_of_sets() -> None:
+    many = 56 * 400
+    found = Counter(frozenset(shard(f"tenant {n}", 8, 3)) for n in range(many))
+    expected = many / comb(8, 3)
+    assert found.keys() == {frozenset(each) for each in combinations(range(8), 3)}
+    chi_squared = sum((count - expected) ** 2 / expected for count in found.values())
+    assert chi_squared < 110  # 55 degrees of freedom: greater once in 100,000 times
+    pairs = sum(frozenset(shard(f"a {n}", 8, 3)) == frozenset(shard(f"b {n}", 8, 3)) for n in range(many))
+    assert abs(pairs - expected) < 5 * expected**0.5
+
+
+@pytest.mark.parametrize(("streams", "per_shard"), [(0, 0), (4, 0), (4, 5), (0, 1), (4, -1)])
+def test_a_shard_that_cannot_be_had_is_refused(streams: int, per_shard: int) -> None:
+    with pytest.raises(ValueError, match="can be had"):
+        shard("acme", streams, per_shard)
