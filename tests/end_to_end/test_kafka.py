@@ -27,7 +27,7 @@ def submit_in_pieces(app: App, numbers: range) -> None:
 def wait_for_runs(crew: Crew, count: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while len(crew.runs()) < count and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.05)  # the workers write the trace: no event of ours tells
     assert len(crew.runs()) >= count, crew.log.read_text()[-4000:]
 
 

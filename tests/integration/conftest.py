@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 
@@ -13,3 +16,11 @@ def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
         monkeypatch.setenv("FAIRLEAD_CHANNEL", request.getfixturevalue("kafka_url"))
     return str(request.getfixturevalue(f"{store}_url"))
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    """Redis' own client of an empty database."""
+    redis = pytest.importorskip("redis", reason="needs the extra redis")
+    with redis.Redis.from_url(redis_url) as found:
+        yield found

@@ -69,6 +69,17 @@ def counts(app: App) -> Counter[str]:
     return app.observer.counts
 
 
+def noting(app: App) -> tuple[Any, list[int]]:
+    """A task that notes its number, and these numbers."""
+    ran: list[int] = []
+
+    @app.task
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    return note, ran
+
+
 async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(SOON):
         while not is_so():
@@ -135,11 +146,7 @@ def grabs(app: App) -> Counter[str]:
 
 
 async def test_tasks_run_by_what_kafka_brings_and_their_offsets_are_committed(app: App) -> None:
-    ran = []
-
-    @app.task
-    async def note(n: int) -> None:
-        ran.append(n)
+    note, ran = noting(app)
 
     async with owning(app) as node:
         for n in range(20):
@@ -152,11 +159,7 @@ async def test_tasks_run_by_what_kafka_brings_and_their_offsets_are_committed(ap
 
 
 async def test_what_was_submitted_before_any_worker_runs_and_its_messages_are_dropped(app: App) -> None:
-    ran = []
-
-    @app.task
-    async def note(n: int) -> None:
-        ran.append(n)
+    note, ran = noting(app)
 
     for n in range(30):
         note.submit(n)
@@ -578,7 +581,6 @@ async def test_the_doctor_tells_of_brokers_topics_and_lag(sqlite_app: App) -> No
     async def note(n: int) -> None: ...
 
     note.submit(1)
-    said = [finding.what for finding in await examine(app)]
     async with owning(app) as node:
         await settled(app, node)
         await all_committed(app)

@@ -36,12 +36,6 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def client(redis_url: str) -> Any:
-    with redis.Redis.from_url(redis_url) as found:
-        yield found
-
-
-@pytest.fixture
 def sync_queue(redis_url: str) -> Any:
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2) as found:
         yield found

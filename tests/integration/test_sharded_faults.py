@@ -21,12 +21,6 @@ pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
-def client(redis_url: str) -> Any:
-    with redis.Redis.from_url(redis_url) as found:
-        yield found
-
-
-@pytest.fixture
 def queue(redis_url: str) -> Any:
     with SyncShardedQueue(redis_url, "q", streams=8, streams_per_shard=2, max_deliveries=3) as found:
         yield found

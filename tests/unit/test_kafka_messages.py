@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -151,3 +154,27 @@ def test_a_wake_whose_twin_came_waits_for_nothing_whichever_was_first() -> None:
     twins.forget(1.1)
     twins.wait(lane, 9.0)
     assert twins.missing(9.0 + kafka.GRACE) == ([lane], None)
+
+
+def test_partitions_that_come_while_others_are_paused_are_paused_too_and_all_go_on_together() -> None:
+    """A consumer remembers for each partition whether it is paused."""
+    receiving = pytest.importorskip("fairlead.channels.kafka_receiver")
+    confluent = pytest.importorskip("confluent_kafka")
+    told: list[tuple[str, list[int]]] = []
+
+    class Consuming:
+        def incremental_assign(self, places: list[Any]) -> None:
+            told.append(("assign", [place.partition for place in places]))
+
+        def pause(self, places: list[Any]) -> None:
+            told.append(("pause", [place.partition for place in places]))
+
+    listener = SimpleNamespace(gained=lambda keys: None)
+    receiver = receiving.Receiver(client.Place("127.0.0.1:1"), "node", 10.0, listener)
+    place = confluent.TopicPartition(client.Place("a").topic("mail"), 3)
+    receiver._assigned(Consuming(), [place])
+    assert told == [("assign", [3])]
+    receiver._is_paused = True
+    receiver._assigned(Consuming(), [place])
+    assert told[1:] == [("assign", [3]), ("pause", [3])] and receiver._is_paused
+    receiver.end()

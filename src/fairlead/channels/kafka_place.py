@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -21,6 +22,9 @@ KNOWN = "kafka://[user:password@]host:9092[,host...]/[?prefix=fairlead.&reset=ea
 
 ADMIN_SECONDS = 5.0
 """Kafka answers a question within so long, or is away."""
+
+_LONGEST = 249
+"""Characters of a topic's name."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -67,8 +71,7 @@ class Place:
             try:
                 place.admin()
             except (KafkaException, ValueError) as error:
-                why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-                raise ConfigurationError(f"{where}: {why}") from None
+                raise ConfigurationError(f"{where}: {reason(error)}") from None
         return place
 
     @property
@@ -78,19 +81,11 @@ class Place:
 
     def topic(self, queue: str) -> str:
         """Of a queue. Raises ConfigurationError for a name that no topic can have."""
-        name = self.prefix + re.sub(
-            r"[^A-Za-z0-9_-]", lambda other: "".join(f".{byte:02x}" for byte in other[0].encode()), queue
-        )
-        if len(name) > 249:
-            raise ConfigurationError(f"queue {queue!r}: its name is too long for a topic of Kafka")
-        return name
+        return _topic(self.prefix, queue)
 
     def queue(self, topic: str) -> str:
         """Of a topic."""
-        name = re.sub(
-            rb"\.([0-9a-f]{2})", lambda byte: bytes.fromhex(byte[1].decode()), topic[len(self.prefix) :].encode()
-        )
-        return name.decode()
+        return _queue(topic[len(self.prefix) :])
 
     @property
     def group(self) -> str:
@@ -139,7 +134,7 @@ class Place:
                     if error.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_PARTITIONS):
                         raise
         except KafkaException as error:
-            raise StoreUnavailable(f"{self.location}: {error.args[0].str()}") from error
+            raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
     def status(self, queues: Collection[str]) -> ChannelStatus:
         """Brokers, partitions with their owners, and what lags. Raises StoreUnavailable."""
@@ -180,7 +175,30 @@ class Place:
                 ],
             )
         except KafkaException as error:
-            raise StoreUnavailable(f"{self.location}: {error.args[0].str()}") from error
+            raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
+
+
+# Asked for with every message.
+
+
+@lru_cache(10_000)
+def _topic(prefix: str, queue: str) -> str:
+    name = prefix + re.sub(
+        r"[^A-Za-z0-9_-]", lambda other: "".join(f".{byte:02x}" for byte in other[0].encode()), queue
+    )
+    if len(name) > _LONGEST:
+        raise ConfigurationError(f"queue {queue!r}: its name is too long for a topic of Kafka")
+    return name
+
+
+@lru_cache(10_000)
+def _queue(name: str) -> str:
+    return re.sub(rb"\.([0-9a-f]{2})", lambda byte: bytes.fromhex(byte[1].decode()), name.encode()).decode()
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, for people."""
+    return str(error.args[0].str()) if isinstance(error, KafkaException) else str(error)
 
 
 def _reset(where: str, text: str) -> str | float:

@@ -12,7 +12,7 @@ import msgspec
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from fairlead.channels.kafka_messages import decode
-from fairlead.channels.kafka_place import ADMIN_SECONDS, Place
+from fairlead.channels.kafka_place import ADMIN_SECONDS, Place, reason
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, Trigger
 from fairlead.ports.wake import Lane
@@ -124,7 +124,7 @@ class Receiver:
                 try:
                     self._turn(consumer)
                 except (KafkaException, StoreUnavailable) as error:
-                    self._said(error.args[0].str() if isinstance(error, KafkaException) else str(error))
+                    self._said(reason(error))
                     self._is_ending.wait(_AGAIN_SECONDS)
         except BaseException as error:
             self._listener.failed(error)
@@ -183,9 +183,10 @@ class Receiver:
             try:
                 places = since(consumer, places, time.time() - self._place.reset)
             except KafkaException as error:
-                self._said(error.args[0].str())  # then from the earliest: what ran long ago is passed over
+                self._said(reason(error))  # then from the earliest: what ran long ago is passed over
         consumer.incremental_assign(places)
-        self._is_paused = False  # not the new ones
+        if self._is_paused:
+            consumer.pause(places)
         self._listener.gained(self._keys(places))
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
@@ -194,7 +195,7 @@ class Receiver:
             try:
                 consumer.commit(offsets=self._offsets(offsets), asynchronous=False)
             except KafkaException as error:
-                self._said(error.args[0].str())  # the next owner gets some of them again
+                self._said(reason(error))  # the next owner gets some of them again
         consumer.incremental_unassign(places)
 
     def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:

@@ -65,17 +65,14 @@ class Sender:
     def send(self, messages: Iterable[Outgoing]) -> None:
         """After the commit."""
         producer = self._producer or self._start()
-        waits = False
         for message in messages:
             if message.partition < self._topics.get(message.queue, 0):
                 self._produce(producer, message)
             elif len(self._waiting) < MOST_WAITING:
                 self._waiting.append(message)
-                waits = True
             else:
                 self._unsent("its topic could not be looked at")
-        if waits or not self._news.is_set():
-            self._news.set()
+        self._news.set()
 
     def shut(self) -> None:
         """Send what is left, for some seconds at most; it may be used again."""
