@@ -4,7 +4,7 @@ No I/O and no clock: it says what to read and is told what came, what was writte
 hold at every moment, whatever is told in whatever order:
 
 - Every unfinished task of the store with a key at or below `read_through` is in memory, or behind the `skipped_after` of
-  its ordering key; above it, only what runs is in memory. So the first one in memory of an ordering key is the first there
+  its ordering key; beyond either, only what runs is in memory. So the first one in memory of an ordering key is the first there
   is.
 - Every unfinished task of the store has a key above `floor`. So whoever begins there misses nothing, however old it is.
 
@@ -262,7 +262,7 @@ class Schedule:
             return
         if line.running == key:
             line.running = None
-        if again is not None and key > self.read_through:
+        if again is not None and self._is_beyond(line, key):
             self._unload(key)
         elif again is None:
             if self._keys[0] == key:
@@ -277,9 +277,13 @@ class Schedule:
         line = self._lines.get(key.ordering_key)
         if line is not None and line.running == key:
             line.running = None
-            if key > self.read_through:
+            if self._is_beyond(line, key):
                 self._unload(key)
             self._changed(key.ordering_key)
+
+    def _is_beyond(self, line: Line, key: TaskKey) -> bool:
+        """There may be others before it in the store that are not in memory."""
+        return key > self.read_through or (line.skipped_after is not None and key > line.skipped_after)
 
     # its lines --------------------------------------------------------------------------------------------------------
 
