@@ -8,24 +8,34 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.config import Settings, lake_of
-from fairlead.connect import Connections, bulk_sweeper, connect, lake_keeper, require_lake
+from fairlead.connect import (
+    Connections,
+    bulk_sweeper,
+    connect,
+    lake_keeper,
+    require_lake,
+    schedule_store,
+    task_log,
+)
 from fairlead.core.cluster_limits import AnyLimit
 from fairlead.core.processing import Processing, ProcessingPolicy
-from fairlead.core.retry import Exponential, RetryPolicy
-from fairlead.errors import ConfigurationError, UnknownQueue
-from fairlead.handle import TaskHandle
+from fairlead.core.retry import UNTIL_DONE, Exponential, RetryPolicy
+from fairlead.errors import ConfigurationError, InvalidTask, UnknownQueue
+from fairlead.handle import OrderedHandle, TaskHandle
 from fairlead.handler import Handler, RunInterceptor
-from fairlead.model import NewTask, Submitted, TaskRecord
+from fairlead.model import NewTask, ScheduledTask, Submitted, TaskRecord
+from fairlead.ordered.accept import Acceptance
 from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
+from fairlead.ports.task_log import Submit
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
 from fairlead.ports.wake import Wake, joined, with_triggers
-from fairlead.queue import DEFAULT_PARTITIONS, Queue
+from fairlead.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.stores.migrate import check, is_new, migrate
 from fairlead.stores.sql_store import SqlTaskStore
 from fairlead.task import Draft, Task, encode, joined_connection
@@ -80,6 +90,7 @@ class App:
         self.on_incident = on_incident
         self.clock = clock
         self.queues: dict[str, Queue] = {}
+        self._acceptance = Acceptance(self.queues)
         self.handlers: dict[str, Handler] = {}
         self.periodics: list[Periodic] = []
         self._partitions: dict[str, int] = {}
@@ -99,16 +110,40 @@ class App:
         name: str,
         *,
         order: str = "fair",
-        partitions: int = DEFAULT_PARTITIONS,
+        partitions: int | None = None,
         concurrency: AnyLimit | None = None,
+        kind: str = "tasks",
+        grace: float = 10.0,
+        look_ahead: float = 300.0,
     ) -> Queue:
-        """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError for bad values."""
-        queue = Queue(name, order, partitions, concurrency)
+        """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError for bad values.
+
+        `partitions`: 4 by default, 120 of an ordered queue. `kind="ordered"`: a queue by ordering keys and times, from a
+        log of its own; `grace`: how many seconds late its tasks may be submitted; `look_ahead`: how many seconds before
+        their time they are in memory.
+        """
+        if partitions is None:
+            partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
+        queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead)
         if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
             raise ConfigurationError(f"queue {name!r} is declared twice with different settings")
         self.queues[name] = queue
         self._partitions[name] = partitions
+        for handler in self.handlers.values():
+            self._fit(handler)
         return queue
+
+    def _fit(self, handler: Handler) -> None:
+        """What is different for a handler of an ordered queue."""
+        if handler.queue not in self.queues or not self.queues[handler.queue].is_ordered:
+            return
+        for is_set, what in ((handler.transactional, "transactional=True"), (handler.keep_result, "keep_result=True")):
+            if is_set:
+                raise ConfigurationError(
+                    f"task {handler.name!r}: {what} does not go with the ordered queue {handler.queue!r}; use another queue"
+                )
+        if handler.retry is DEFAULT_RETRY:
+            handler.retry = UNTIL_DONE
 
     @overload
     def task(self, function: Callable[P, R]) -> Task[P, R]: ...
@@ -173,6 +208,7 @@ class App:
                 executor=executor,
                 on_failure=on_failure,
             )
+            self._fit(handler)
             self.handlers[task_name] = handler
             if queue not in self.queues:
                 self.queues[queue] = Queue(queue)
@@ -203,6 +239,8 @@ class App:
             return []
         drafts, connection = self._prepare(drafts)
         store = self.store
+        if self._are_ordered(drafts):
+            return self._append(drafts, connection)
         if connection is not None:
             tasks = self._encode(drafts)
             submitted, wake = store.database.join(connection, store.submission(tasks))
@@ -231,6 +269,8 @@ class App:
         if not drafts:
             return []
         drafts, connection = self._prepare(drafts)
+        if self._are_ordered(drafts):
+            return await self._append_async(drafts, connection)
         tasks = self._encode(drafts)
         steps = self.store.submission(tasks)
         if connection is None:
@@ -241,6 +281,64 @@ class App:
         wake = self._carrying(wake, tasks, submitted)
         self._announce_later(connection, wake)
         return self._handles(tasks, submitted, wake)
+
+    def _are_ordered(self, drafts: Sequence[Draft]) -> bool:
+        """Raises InvalidTask when some are and others are not: they would not be submitted together."""
+        kinds = {self.queues[draft.handler.queue].is_ordered for draft in drafts}
+        if len(kinds) > 1:
+            raise InvalidTask("one bulk submit goes to ordered queues or to others: submit them apart")
+        return kinds.pop()
+
+    def _append(self, drafts: Sequence[Draft], connection: Any) -> list[TaskHandle]:
+        """To the log of the ordered queues."""
+        entries = self._acceptance.entries(self._encode(drafts), self.clock.now())
+        log, database = self.connections.log, self.store.database
+        wake = Wake(log=sorted({entry.task.queue for entry in entries}))
+        appended: Future[None] = Future()
+        if connection is not None:
+            self._check_joins()
+            database.join(connection, log.appending(entries))
+            self._announce_later(connection, wake)
+            appended.set_result(None)
+        elif log.joins_transactions:
+            database.run(log.appending(entries))
+            self.channel.announce(wake)
+            appended.set_result(None)
+        else:
+            appended = log.append(entries)
+        return self._ordered_handles(entries, appended, wake if connection is not None else None)
+
+    async def _append_async(self, drafts: Sequence[Draft], connection: Any) -> list[TaskHandle]:
+        entries = self._acceptance.entries(self._encode(drafts), self.clock.now())
+        log, database = self.connections.log, self.store.database
+        wake = Wake(log=sorted({entry.task.queue for entry in entries}))
+        appended: Future[None] = Future()
+        if connection is not None:
+            self._check_joins()
+            await database.join_async(connection, log.appending(entries))
+            self._announce_later(connection, wake)
+            appended.set_result(None)
+        elif log.joins_transactions:
+            await database.run_async(log.appending(entries))
+            self.channel.announce(wake)
+            appended.set_result(None)
+        else:
+            appended = log.append(entries)
+        return self._ordered_handles(entries, appended, wake if connection is not None else None)
+
+    def _check_joins(self) -> None:
+        log = self.connections.log
+        if not log.joins_transactions:
+            raise InvalidTask(f"the log of ordered queues is {log.location}: it cannot be part of your transaction")
+
+    def _ordered_handles(
+        self, entries: Sequence[Submit], appended: Future[None], wake: Wake | None
+    ) -> list[TaskHandle]:
+        self.observer.submitted([entry.task for entry in entries])
+        return [
+            OrderedHandle(self, entry.task.id, True, False, wake, appended, ScheduledTask.of(entry.task).key)
+            for entry in entries
+        ]
 
     def transaction(self, connection: Any) -> Transaction:
         """`with app.transaction(connection):` (or `async with`) begins and commits on a plain connection, and tells the
@@ -384,6 +482,8 @@ class App:
             self.handlers,
             store,
             self.connections.backlog,
+            task_log(store, self.clock),
+            schedule_store(store),
             self.channel,
             self.connections.coordinator,
             self.clock,

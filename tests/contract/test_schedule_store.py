@@ -12,7 +12,17 @@ import pytest
 
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
-from fairlead.model import BEFORE_ALL, NewTask, Outcome, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, State, TaskKey
+from fairlead.model import (
+    BEFORE_ALL,
+    NewTask,
+    Outcome,
+    PartitionKey,
+    RunEnd,
+    ScheduledTask,
+    ScheduleRecord,
+    State,
+    TaskKey,
+)
 from fairlead.ports.schedule_store import HOUR, Fenced, ScheduleStore
 from fairlead.stores.migrate import migrate
 from fairlead.stores.sql_schedule import SqlScheduleStore
@@ -76,11 +86,18 @@ def ended(scheduled: ScheduledTask, **changes: Any) -> RunEnd:
 
 def again(scheduled: ScheduledTask, retry_at: int) -> RunEnd:
     return ended(
-        scheduled, outcome=Outcome.RETRIED, next_state=State.WAITING, retry_at=retry_at, error_type="E", error_text=AWKWARD
+        scheduled,
+        outcome=Outcome.RETRIED,
+        next_state=State.WAITING,
+        retry_at=retry_at,
+        error_type="E",
+        error_text=AWKWARD,
     )
 
 
-RECORD = ScheduleRecord(floor=TaskKey(5, AWKWARD, "u"), read_through=END, loaded=3, in_flight=2, node="n", reloads=1, trouble="x")
+RECORD = ScheduleRecord(
+    floor=TaskKey(5, AWKWARD, "u"), read_through=END, loaded=3, in_flight=2, node="n", reloads=1, trouble="x"
+)
 
 
 async def everything(store: Adapter, partition: PartitionKey = PARTITION) -> list[ScheduledTask]:
@@ -118,10 +135,18 @@ async def test_of_two_owners_only_the_later_one_writes(store: Adapter) -> None:
         await store.persist(BESIDE, 1, [task(2)], RECORD)
 
 
-async def test_tasks_come_in_the_order_of_their_keys_from_any_place_over_hour_boundaries(store: Adapter) -> None:  # O-12
+async def test_tasks_come_in_the_order_of_their_keys_from_any_place_over_hour_boundaries(
+    store: Adapter,
+) -> None:  # O-12
     range_id = (await store.take_over(PARTITION)).range_id
     times = [NOW - 1, NOW, NOW + 1, NOW + HOUR - 1, NOW + HOUR, NOW + 5 * HOUR, NOW + 500 * HOUR]
-    tasks = [task(at, o, u) for at in times for o in ("", "a", "aa", "B", AWKWARD, "é", "\uffff", "🧭") for u in ("u", "U", "ü") if o]
+    tasks = [
+        task(at, o, u)
+        for at in times
+        for o in ("", "a", "aa", "B", AWKWARD, "é", "\uffff", "🧭")
+        for u in ("u", "U", "ü")
+        if o
+    ]
     shuffled = random.Random(7).sample(tasks, len(tasks))
     assert await store.persist(PARTITION, range_id, shuffled, RECORD) == set()
     expected = sorted(map(ScheduledTask.of, tasks), key=lambda scheduled: scheduled.key)
@@ -163,10 +188,16 @@ async def test_a_completed_key_is_left_out_for_ever(store: Adapter) -> None:  # 
     assert await store.persist(PARTITION, range_id, [task(1), task(3)], RECORD) == {done.key}
     range_id = (await store.take_over(PARTITION)).range_id
     assert await store.persist(PARTITION, range_id, [task(1)], RECORD) == {done.key}
-    assert [s.key for s in await everything(store)] == [TaskKey(1, "b", "u"), TaskKey(2, "a", "u"), TaskKey(3, "a", "u")]
+    assert [s.key for s in await everything(store)] == [
+        TaskKey(1, "b", "u"),
+        TaskKey(2, "a", "u"),
+        TaskKey(3, "a", "u"),
+    ]
 
 
-async def test_runs_are_in_the_history_once_however_often_their_end_is_told(store: Adapter, tasks: SqlTaskStore) -> None:
+async def test_runs_are_in_the_history_once_however_often_their_end_is_told(
+    store: Adapter, tasks: SqlTaskStore
+) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, range_id, [task(NOW)], RECORD)
     (stored,) = await everything(store)
@@ -178,9 +209,21 @@ async def test_runs_are_in_the_history_once_however_often_their_end_is_told(stor
     for _ in range(3):
         await store.finish(PARTITION, range_id, [ended(stored, finished_at=NOW + 60)])
     first, second = tasks.database.look(tasks.attempts(stored.task.id))
-    assert (first.attempt, first.tries, first.outcome, first.next_state, first.run_at) == (1, 1, "retried", "WAITING", NOW)
+    assert (first.attempt, first.tries, first.outcome, first.next_state, first.run_at) == (
+        1,
+        1,
+        "retried",
+        "WAITING",
+        NOW,
+    )
     assert (first.error_text, first.started_at, first.finished_at, first.node) == (AWKWARD, NOW + 2, NOW + 3, "node")
-    assert (second.attempt, second.tries, second.outcome, second.next_state, second.run_at) == (2, 2, "done", "DONE", NOW + 50)
+    assert (second.attempt, second.tries, second.outcome, second.next_state, second.run_at) == (
+        2,
+        2,
+        "done",
+        "DONE",
+        NOW + 50,
+    )
     assert (second.queue, second.partition, second.ordering_key, second.fairness_key) == (*PARTITION, "a", "tenant")
     assert await everything(store) == []
 

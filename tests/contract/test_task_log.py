@@ -65,7 +65,22 @@ async def other(kind: str, url: str, log: Log) -> AsyncIterator[Log]:
 def entries(count: int, partition: PartitionKey = P0, payload: bytes = b"{}") -> list[Entry]:
     return [
         Submit(
-            NewTask(id_text(new), *partition, "work", payload, "json", 5, AWKWARD, 1.5, AWKWARD, f"u{new}", 1_000 + n, 7, False, None)
+            NewTask(
+                id_text(new),
+                *partition,
+                "work",
+                payload,
+                "json",
+                5,
+                AWKWARD,
+                1.5,
+                AWKWARD,
+                f"u{new}",
+                1_000 + n,
+                7,
+                False,
+                None,
+            )
         )
         for n, new in enumerate(source.block(count, 1_700_000_000_000_000))
     ]
@@ -75,7 +90,9 @@ async def append(log: Log, new: list[Entry]) -> None:
     await asyncio.wrap_future(log.append(new))
 
 
-async def received(log: Log, wanted: Iterable[PartitionKey], count: int, commit: bool = True) -> dict[PartitionKey, list[Entry]]:
+async def received(
+    log: Log, wanted: Iterable[PartitionKey], count: int, commit: bool = True
+) -> dict[PartitionKey, list[Entry]]:
     """The next `count` entries of the partitions."""
     found: dict[PartitionKey, list[Entry]] = {}
     wanted = list(wanted)
@@ -91,7 +108,9 @@ async def received(log: Log, wanted: Iterable[PartitionKey], count: int, commit:
 async def test_entries_come_by_partition_in_the_order_in_which_they_were_appended(log: Log, other: Log) -> None:
     mine, theirs, strange = entries(130), entries(70, P1), entries(5, OTHER)
     for start in range(0, 130, 13):
-        await append(other, [*mine[start : start + 13], *theirs[start : start + 7]] if start < 70 else mine[start : start + 13])
+        await append(
+            other, [*mine[start : start + 13], *theirs[start : start + 7]] if start < 70 else mine[start : start + 13]
+        )
     theirs = [e for start in range(0, 70, 13) for e in theirs[start : start + 7]]
     await append(other, strange)
     assert await received(log, [P0, P1], 130 + len(theirs)) == {P0: mine, P1: theirs}
@@ -104,7 +123,9 @@ async def test_a_drop_comes_as_it_was_made(log: Log) -> None:
     assert (await received(log, [P0], 2))[P0][1] == drop
 
 
-async def test_what_is_not_committed_is_given_again_to_the_next_owner_and_what_is_committed_is_not(log: Log, other: Log) -> None:
+async def test_what_is_not_committed_is_given_again_to_the_next_owner_and_what_is_committed_is_not(
+    log: Log, other: Log
+) -> None:
     first, second = entries(3), entries(4)
     await append(log, first)
     assert await received(log, [P0], 3) == {P0: first}

@@ -275,7 +275,17 @@ class Run:
         self.ends: Counter[TaskKey] = Counter()
 
     def go(self) -> None:
-        steps = [self.write, self.read, self.answer, self.start, self.finish, self.retry, self.drop, self.tick, self.crash]
+        steps = [
+            self.write,
+            self.read,
+            self.answer,
+            self.start,
+            self.finish,
+            self.retry,
+            self.drop,
+            self.tick,
+            self.crash,
+        ]
         weights = [self.chance.choice([1, 3, 10]) for _ in steps[:-1]] + [self.chance.choice([0, 0.3, 1])]
         for _ in range(120):
             self.chance.choices(steps, weights)[0]()
@@ -303,7 +313,9 @@ class Run:
         tasks = []
         for n in range(self.chance.choice([1, 3, 20])):
             run_at = max(0, self.now + self.chance.randint(-10, 60))
-            tasks.append(task(run_at, self.chance.choice("abcde"), self.chance.choice("uvw"), id=str(self.chance.random())))
+            tasks.append(
+                task(run_at, self.chance.choice("abcde"), self.chance.choice("uvw"), id=str(self.chance.random()))
+            )
         self.submitted |= {ScheduledTask.of(t).key for t in tasks}
         self.stored.write(self.schedule, tasks)
 
@@ -319,9 +331,7 @@ class Run:
     def start(self) -> None:
         for found in self.schedule.due(self.now):
             assert found.ready_at <= self.now
-            before = [
-                k for k in self.stored.rows if k.ordering_key == found.key.ordering_key and k < found.key
-            ]
+            before = [k for k in self.stored.rows if k.ordering_key == found.key.ordering_key and k < found.key]
             assert not before, f"{found.key} overtakes {before}"
             assert found == self.stored.rows[found.key]
             self.running.append(found)

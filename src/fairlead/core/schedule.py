@@ -64,6 +64,12 @@ class Schedule:
             self._lines[task.key.ordering_key].running = task.key
             self._changed(task.key.ordering_key)
 
+    def resize(self, window: Window) -> None:
+        """So much may be in memory from now on."""
+        self._window = window
+        if self._reading is None:
+            self._evict()
+
     # looking at it ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -108,8 +114,8 @@ class Schedule:
         self._reading = (short or page) if self._is_turn_of_short else (page or short)
         if self._reading is not None:
             self._is_turn_of_short = self._reading.ordering_key is None
-            if self._reading is short:
-                del self._short[short.ordering_key]
+            if self._reading.ordering_key is not None:
+                del self._short[self._reading.ordering_key]
         return self._reading
 
     def next_read_at(self) -> int | None:
@@ -312,5 +318,7 @@ class Schedule:
         if (first := line.next) is not None:
             heappush(self._ready, (first.ready_at, first.key))
             if len(self._ready) > 4 * len(self._keys) + 64:
-                self._ready = [(n.ready_at, n.key) for n in (line.next for line in self._lines.values()) if n is not None]
+                self._ready = [
+                    (n.ready_at, n.key) for n in (line.next for line in self._lines.values()) if n is not None
+                ]
                 heapify(self._ready)

@@ -48,8 +48,10 @@ class ScheduleStatus(NamedTuple):
 class ScheduleStore(Protocol):
     """Unfinished tasks in the order of their keys, and completed keys. Tasks have an ordering key and a unique key."""
 
-    location: str
-    """Where it is, without secrets."""
+    @property
+    def location(self) -> str:
+        """Where it is, without secrets."""
+
 
     async def migrate(self) -> None:
         """Make its tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""

@@ -67,10 +67,12 @@ class TaskLog(Protocol):
     """One per application. `append` is the submitter's side, the rest is a node's. What needs an answer raises
     StoreUnavailable when there is none."""
 
-    location: str
-    """Where it is, without secrets."""
     joins_transactions: bool
     """It is the task store's own database: entries may be appended in a transaction of the caller's."""
+
+    @property
+    def location(self) -> str:
+        """Where it is, without secrets."""
 
     def append(self, entries: Sequence[Entry]) -> Future[None]:
         """Add these, from any thread. The future ends when the log has all of them for good, or raises why it may not have

@@ -104,7 +104,9 @@ class SqlScheduleStore:
     def _fenced(self, partition: PartitionKey, range_id: int) -> Steps[ScheduleRecord]:
         found = yield self._statement("fence", *partition)
         if not found or found[0][0] != range_id:
-            raise Fenced(f"partition {partition.partition} of {partition.queue} was taken over: range id {range_id} is void")
+            raise Fenced(
+                f"partition {partition.partition} of {partition.queue} was taken over: range id {range_id} is void"
+            )
         return _record.decode(found[0][1])
 
     # reading ----------------------------------------------------------------------------------------------------------

@@ -83,7 +83,9 @@ class SqlTaskLog:
             into.mark.append(seq)
             entry = decode(message)
             if entry is None:
-                log.error("an entry of the task log cannot be read; it is passed over", extra={"queue": queue, "seq": seq})
+                log.error(
+                    "an entry of the task log cannot be read; it is passed over", extra={"queue": queue, "seq": seq}
+                )
                 found[key] = into._replace(unreadable=into.unreadable + 1)
             else:
                 into.entries.append(entry)
