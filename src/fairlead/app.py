@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
@@ -91,6 +91,8 @@ class App:
         self.clock = clock
         self.queues: dict[str, Queue] = {}
         self._acceptance = Acceptance(self.queues)
+        self._settled: dict[str, int] = {}
+        """Ordered queues whose number of partitions is known to be what the store says."""
         self.handlers: dict[str, Handler] = {}
         self.periodics: list[Periodic] = []
         self._partitions: dict[str, int] = {}
@@ -282,6 +284,29 @@ class App:
         self._announce_later(connection, wake)
         return self._handles(tasks, submitted, wake)
 
+    def _settle_partitions(self, queues: Collection[str], connection: Any = None) -> None:
+        """The first to use an ordered queue says how many partitions it has, for good: an ordering key must not move from
+        one to another while it has tasks in both. Raises ConfigurationError for another number."""
+        store = self.store
+        wanted = {name: self.queues[name].partitions for name in queues if self.queues[name].is_ordered}
+        if wanted.items() <= self._settled.items():
+            return
+        known = store.database.look(store.queue_settings())
+        if missing := {name: count for name, count in wanted.items() if name not in known}:
+            steps = store.registration(missing)
+            # In the caller's transaction: on SQLite, a second one would wait for that one for ever.
+            known = known | (
+                store.database.run(steps) if connection is None else store.database.join(connection, steps)
+            )
+        for name, count in wanted.items():
+            if known[name].partitions != count:
+                raise ConfigurationError(
+                    f"queue {name!r} has {known[name].partitions} partitions, and ordered queues keep theirs: declare it "
+                    f"with partitions={known[name].partitions}, or under another name"
+                )
+        if connection is None:
+            self._settled |= wanted
+
     def _are_ordered(self, drafts: Sequence[Draft]) -> bool:
         """Raises InvalidTask when some are and others are not: they would not be submitted together."""
         kinds = {self.queues[draft.handler.queue].is_ordered for draft in drafts}
@@ -291,6 +316,7 @@ class App:
 
     def _append(self, drafts: Sequence[Draft], connection: Any) -> list[TaskHandle]:
         """To the log of the ordered queues."""
+        self._settle_partitions({draft.handler.queue for draft in drafts}, connection)
         entries = self._acceptance.entries(self._encode(drafts), self.clock.now())
         log, database = self.connections.log, self.store.database
         wake = Wake(log=sorted({entry.task.queue for entry in entries}))
@@ -309,6 +335,7 @@ class App:
         return self._ordered_handles(entries, appended, wake if connection is not None else None)
 
     async def _append_async(self, drafts: Sequence[Draft], connection: Any) -> list[TaskHandle]:
+        self._settle_partitions({draft.handler.queue for draft in drafts})
         entries = self._acceptance.entries(self._encode(drafts), self.clock.now())
         log, database = self.connections.log, self.store.database
         wake = Wake(log=sorted({entry.task.queue for entry in entries}))
@@ -470,6 +497,7 @@ class App:
                 raise UnknownQueue(f"no queue named {queue!r}; this application has {', '.join(sorted(self.queues))}")
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         store = self.store
+        self._settle_partitions(wanted)
         node_settings = NodeSettings(**settings)
         extra = [bulk_poller(bulk_sweeper(store, self.clock), node_settings.intervals)]
         if self.periodics:

@@ -135,9 +135,9 @@ async def test_of_two_owners_only_the_later_one_writes(store: Adapter) -> None:
         await store.persist(BESIDE, 1, [task(2)], RECORD)
 
 
-async def test_tasks_come_in_the_order_of_their_keys_from_any_place_over_hour_boundaries(
+async def test_o12_tasks_come_in_the_order_of_their_keys_from_any_place_over_hour_boundaries(
     store: Adapter,
-) -> None:  # O-12
+) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     times = [NOW - 1, NOW, NOW + 1, NOW + HOUR - 1, NOW + HOUR, NOW + 5 * HOUR, NOW + 500 * HOUR]
     tasks = [
@@ -164,7 +164,7 @@ async def test_tasks_come_in_the_order_of_their_keys_from_any_place_over_hour_bo
     assert await everything(store, BESIDE) == await everything(store, ELSEWHERE) == []
 
 
-async def test_the_same_key_overwrites_and_the_same_task_again_changes_nothing(store: Adapter) -> None:
+async def test_o12_the_same_key_overwrites_and_the_same_task_again_changes_nothing(store: Adapter) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     first, second = task(1), task(1, payload=b'{"n": 2}')
     await store.persist(PARTITION, range_id, [first], RECORD)
@@ -178,7 +178,7 @@ async def test_the_same_key_overwrites_and_the_same_task_again_changes_nothing(s
     assert await everything(store) == [ScheduledTask.of(second)]
 
 
-async def test_a_completed_key_is_left_out_for_ever(store: Adapter) -> None:  # O-17
+async def test_o17_a_completed_key_is_left_out_for_ever(store: Adapter) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, range_id, [task(1), task(2), task(1, "b")], RECORD)
     done = (await everything(store))[0]

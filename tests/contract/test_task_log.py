@@ -166,6 +166,18 @@ async def test_an_append_is_found_without_a_wake(log: Log, other: Log) -> None:
     assert await waiting == {P0: new}
 
 
+async def test_it_says_whether_anything_is_left_in_a_partition(log: Log, other: Log) -> None:
+    await append(log, entries(1, P1))
+    assert not await log.is_behind(P0)
+    await append(other, entries(30))
+    assert await log.is_behind(P0)
+    await received(log, [P0], 30, commit=False)
+    assert await log.is_behind(P0)
+    log.rewind(P0)
+    await received(log, [P0], 30)
+    assert not await log.is_behind(P0)
+
+
 async def test_large_payloads_travel_whole(log: Log) -> None:
     new = entries(2, payload=bytes(range(256)) * 4096)
     await append(log, new)

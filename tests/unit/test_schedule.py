@@ -92,7 +92,7 @@ def test_tasks_of_one_ordering_key_run_one_by_one_in_order_of_time_and_others_be
     assert [t.key for t in schedule.due(5)] == [key(2, "a")]
 
 
-def test_nothing_runs_before_its_time_and_the_next_time_is_known() -> None:
+def test_o15_nothing_runs_before_its_time_and_the_next_time_is_known() -> None:
     stored = Stored()
     schedule = started(stored, 0)
     stored.write(schedule, [task(10), task(7, "b")])
@@ -102,7 +102,7 @@ def test_nothing_runs_before_its_time_and_the_next_time_is_known() -> None:
     assert schedule.next_due() == 10
 
 
-def test_the_same_key_overwrites_in_memory_and_in_the_next_try_of_one_that_runs() -> None:
+def test_o15_the_same_key_overwrites_in_memory_and_in_the_next_try_of_one_that_runs() -> None:
     stored = Stored()
     schedule = started(stored, 0)
     stored.write(schedule, [task(1, id="first")])
@@ -137,7 +137,7 @@ def test_a_task_that_waits_for_its_retry_holds_its_own_key_only() -> None:
     assert (again.key, again.attempt, again.tries) == (key(1), 1, 1)
 
 
-def test_a_task_before_the_one_that_ran_last_still_runs() -> None:  # O-7
+def test_o7_a_task_before_the_one_that_ran_last_still_runs() -> None:
     stored = Stored()
     schedule = started(stored, 20)
     stored.write(schedule, [task(10)])
@@ -147,7 +147,7 @@ def test_a_task_before_the_one_that_ran_last_still_runs() -> None:  # O-7
     assert stored.floor < key(5)
 
 
-def test_due_beyond_the_look_ahead_is_read_in_time() -> None:  # O-3
+def test_o3_due_beyond_the_look_ahead_is_read_in_time() -> None:
     stored = Stored()
     window = Window(look_ahead=15 * SECOND, prefetch=5 * SECOND)
     schedule = started(stored, 0, window)
@@ -158,7 +158,7 @@ def test_due_beyond_the_look_ahead_is_read_in_time() -> None:  # O-3
     assert schedule.next_due() == 20 * SECOND
 
 
-def test_a_full_page_is_read_on_from_its_last_key_and_a_partial_one_ends_the_look_ahead() -> None:  # O-13
+def test_o13_a_full_page_is_read_on_from_its_last_key_and_a_partial_one_ends_the_look_ahead() -> None:
     stored = Stored()
     window = Window(in_flight=10, page=5, look_ahead=100)
     stored.write(None, [task(n, f"k{n}") for n in range(7)])
@@ -174,11 +174,49 @@ def test_a_full_page_is_read_on_from_its_last_key_and_a_partial_one_ends_the_loo
     assert schedule.read_through == just_before(151)
 
 
-def test_a_failed_read_keeps_its_place() -> None:  # O-13
+def test_o13_a_failed_read_keeps_its_place() -> None:
     schedule = Schedule(BEFORE_ALL, Window())
     read = schedule.next_read(50)
     schedule.read_failed()
     assert schedule.next_read(50) == read
+
+
+def test_o13_what_lies_before_the_place_read_to_goes_straight_to_memory_and_the_rest_waits_in_the_store() -> None:
+    stored = Stored()
+    schedule = started(stored, 0, Window(look_ahead=100))
+    stored.write(schedule, [task(100), task(101)])
+    assert (schedule.get(key(100)) is not None, schedule.get(key(101)) is None) == (True, True)
+
+
+def test_o14_nothing_is_read_at_the_limit_and_again_when_there_is_room_for_a_read_worth_it() -> None:
+    stored = Stored()
+    stored.write(None, [task(n, f"k{n:03}") for n in range(300)])
+    schedule = started(stored, 1000, Window(in_flight=100, page=1000))
+    assert (len(schedule), schedule.next_read(1000), schedule.next_read_at()) == (100, None, None)
+    due = schedule.due(1000)
+    for ran in due[:9]:
+        stored.end(schedule, ran)
+    assert schedule.next_read(1000) is None
+    stored.end(schedule, due[9])
+    read = schedule.next_read(1000)
+    assert read is not None and (read.after, read.limit) == (key(99, "k099"), 10)
+
+
+def test_o14_when_nothing_is_behind_the_next_read_comes_just_before_what_was_read_ends() -> None:
+    stored = Stored()
+    schedule = started(stored, 0, Window(look_ahead=300 * SECOND, prefetch=5 * SECOND))
+    assert schedule.next_read_at() == 295 * SECOND + 1
+    assert schedule.next_read(295 * SECOND) is None
+    assert schedule.next_read(295 * SECOND + 1) is not None
+
+
+def test_o15_overdue_at_once_and_merged_out_of_order_they_go_out_by_time() -> None:
+    stored = Stored()
+    schedule = started(stored, 100)
+    for at in (50, 10, 90, 30, 70):
+        stored.write(schedule, [task(at, f"k{at}")])
+    assert [t.key.run_at for t in schedule.due(100)] == [10, 30, 50, 70, 90]
+    assert (len(schedule), schedule.live, schedule.next_due()) == (5, 5, None)
 
 
 def test_what_ends_while_a_read_is_on_its_way_is_not_brought_back_by_it() -> None:

@@ -43,7 +43,7 @@ class Life:
         self.scheduler = Scheduler(self.schedule, hand_out, around.clock)
         self.persistence = Persistence(
             partition, owned.range_id, self.schedule, around.log, around.store, self._drop, self._record, self.scheduler.look,
-            around.clock,
+            self.scheduler.begin, around.clock,
         )  # fmt: skip
 
     async def run(self) -> None:

@@ -20,6 +20,9 @@ from fairlead.ports.task_log import Batch, Drop, Entry, TaskLog
 
 log = logging.getLogger("fairlead.ordered")
 
+CATCH_UP_SECONDS = 10.0
+"""How long a partition that was just loaded waits for what lies in the log already: some of it may come first."""
+
 KEEP_SECONDS = 5.0
 """How often the record is kept while it changes: after a crash, so much is read again."""
 
@@ -42,10 +45,11 @@ class Persistence:
         end: Callable[[ScheduledTask, Drop], Awaitable[None]],
         describe: Callable[[], ScheduleRecord],
         changed: Callable[[], None],
+        caught_up: Callable[[], None],
         clock: Clock,
     ) -> None:
         """`end`: ends a task that a person has dropped. `describe`: the record, as it is now. `changed`: is told that
-        there is something new to run."""
+        there is something new to run. `caught_up`: that what was in the log at the start is in the schedule."""
         self._partition = partition
         self._range_id = range_id
         self._schedule = schedule
@@ -54,11 +58,14 @@ class Persistence:
         self._end = end
         self._describe = describe
         self._changed = changed
+        self._caught_up = caught_up
+        self._is_caught_up = False
         self._clock = clock
         self._alarm = Alarm(clock)
         self._batch: Batch | None = None
         self._kept: ScheduleRecord | None = None
         self._keep_at = clock.monotonic()
+        self._wait_until = clock.monotonic() + CATCH_UP_SECONDS
         self._clean_at = clock.monotonic() + CLEAN_SECONDS
 
     @property
@@ -83,10 +90,18 @@ class Persistence:
                 self._batch = None
                 self._log.look()
             is_reading = await self._read()
+            if not self._is_caught_up and not is_reading:
+                await self._look_at_log()
             if self._clock.monotonic() >= self._keep_at:
                 await self.keep()
             if self._batch is None and not is_reading:
                 await self._alarm.wait(self._schedule.next_read_at())
+
+    async def _look_at_log(self) -> None:
+        is_late = self._clock.monotonic() >= self._wait_until
+        if is_late or not await self._log.is_behind(self._partition):
+            self._is_caught_up = True
+            self._caught_up()
 
     async def keep(self) -> None:
         """Keep the record, if it says something new; and clean, now and then."""

@@ -18,24 +18,31 @@ class Scheduler:
         self._hand_out = hand_out
         self._clock = clock
         self._alarm = Alarm(clock)
-        self.is_stopped = False
+        self._is_stopped = False
+        self._is_begun = False
 
     def look(self) -> None:
         """The schedule has changed."""
         self._alarm.ring()
 
+    def begin(self) -> None:
+        """Hand out from now on: all that may come first is known."""
+        self._is_begun = True
+        self._alarm.ring()
+
     def stop(self) -> None:
         """Hand out nothing more."""
-        self.is_stopped = True
+        self._is_stopped = True
 
     def go_on(self) -> None:
         """Hand out again."""
-        self.is_stopped = False
+        self._is_stopped = False
         self._alarm.ring()
 
     async def run(self) -> None:
         """For as long as the partition lives."""
         while True:
-            if not self.is_stopped and (due := self._schedule.due(self._clock.now())):
+            is_waiting = self._is_stopped or not self._is_begun
+            if not is_waiting and (due := self._schedule.due(self._clock.now())):
                 self._hand_out(due)
-            await self._alarm.wait(None if self.is_stopped else self._schedule.next_due())
+            await self._alarm.wait(None if is_waiting else self._schedule.next_due())

@@ -52,7 +52,6 @@ class ScheduleStore(Protocol):
     def location(self) -> str:
         """Where it is, without secrets."""
 
-
     async def migrate(self) -> None:
         """Make its tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""
 

@@ -90,6 +90,9 @@ class TaskLog(Protocol):
         """It is persisted: nobody needs it again. Whatever is not committed is received again, by the next owner at the
         latest: this may be undone by a crash."""
 
+    async def is_behind(self, partition: PartitionKey) -> bool:
+        """Entries of the partition are there that are not committed."""
+
     def rewind(self, partition: PartitionKey) -> None:
         """What was received of it and not committed is to be received again."""
 

@@ -101,6 +101,9 @@ class SqlTaskLog:
     def _commit(self, done: Batch) -> Steps[None]:
         yield Statement(self._sql["commit"], (batch(done.mark), *done.partition))
 
+    async def is_behind(self, partition: PartitionKey) -> bool:
+        return bool(await self._database.read(self._receive([partition], 1)))
+
     def rewind(self, partition: PartitionKey) -> None:
         self._out.discard(partition)
         self._look.set()
