@@ -14,6 +14,7 @@ from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import (
     BEFORE_ALL,
+    AttemptRecord,
     NewTask,
     Outcome,
     PartitionKey,
@@ -25,8 +26,9 @@ from fairlead.model import (
 )
 from fairlead.ports.schedule_store import HOUR, Fenced, ScheduleStore
 from fairlead.stores.migrate import migrate
-from fairlead.stores.sql_schedule import SqlScheduleStore
+from fairlead.stores.sql_schedule import SqlScheduleStore, attempt_row
 from fairlead.stores.sql_store import SqlTaskStore
+from fairlead.testing.memory_schedule import MemoryScheduleStore
 
 PARTITION, BESIDE, ELSEWHERE = PartitionKey("reminders", 3), PartitionKey("reminders", 4), PartitionKey("letters", 3)
 AWKWARD = """'); DROP TABLE fairlead_schedule;-- "quoted" \\ %s $1 ?1 ü 🧭\nline\ttab"""
@@ -41,10 +43,18 @@ Adapter = Any
 
 async def opened(kind: str, tasks: SqlTaskStore) -> Adapter:
     """The adapter, and in `tasks` the history it writes to."""
-    return SqlScheduleStore(tasks)
+    return MemoryScheduleStore() if kind == "memory" else SqlScheduleStore(tasks)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+def attempts(store: Adapter, tasks: SqlTaskStore, task_id: str) -> list[Any]:
+    """The history of a task."""
+    if isinstance(store, MemoryScheduleStore):
+        rows = [attempt_row(end) for end in store.history.values() if end.scheduled.task.id == task_id]
+        return [AttemptRecord(n, *row[:10], *row[11:]) for n, row in enumerate(rows)]
+    return tasks.database.look(tasks.attempts(task_id))
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -52,7 +62,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def tasks(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[SqlTaskStore]:
     """The task store with the history."""
-    tasks = task_store(str(request.getfixturevalue(f"{kind}_url")))
+    tasks = task_store(str(request.getfixturevalue("sqlite_url" if kind == "memory" else f"{kind}_url")))
     migrate(tasks.database)
     yield tasks
     await tasks.database.close_async()
@@ -208,7 +218,7 @@ async def test_runs_are_in_the_history_once_however_often_their_end_is_told(
     assert (stored.attempt, stored.tries, stored.retry_at) == (1, 1, NOW + 50)
     for _ in range(3):
         await store.finish(PARTITION, range_id, [ended(stored, finished_at=NOW + 60)])
-    first, second = tasks.database.look(tasks.attempts(stored.task.id))
+    first, second = attempts(store, tasks, stored.task.id)
     assert (first.attempt, first.tries, first.outcome, first.next_state, first.run_at) == (
         1,
         1,

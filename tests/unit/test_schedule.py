@@ -45,7 +45,7 @@ class Stored:
     def write(self, schedule: Schedule | None, tasks: list[NewTask]) -> None:
         done = {ScheduledTask.of(t).key for t in tasks} & self.completed
         if schedule is not None:
-            self.floor = min(self.floor, schedule.floor_with(tasks))
+            self.floor = schedule.floor_with(tasks)
         for new in tasks:
             row = ScheduledTask.of(new)
             if row.key in done:

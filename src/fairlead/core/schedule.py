@@ -171,7 +171,7 @@ class Schedule:
 
     def floor_with(self, tasks: Iterable[NewTask]) -> TaskKey:
         """The floor to keep with the write of these: some may be older than all that was there."""
-        return min((just_before(task.run_at) for task in tasks), default=self.floor)
+        return min([self.floor, *(just_before(task.run_at) for task in tasks)])
 
     def written(self, tasks: Iterable[NewTask], completed: Collection[TaskKey]) -> None:
         """These are in the store now, but for those whose keys were completed before. What lies in the part that was read

@@ -37,6 +37,9 @@ log = logging.getLogger("fairlead.ordered")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds between two lives: doubled each time, until a life has lasted as long as the longest."""
 
+FENCED_PAUSE = 10.0
+"""Seconds after another owner was met: by then this node has been told that its lease is gone, if it is."""
+
 _MANY = 5
 """Failures in a row from which they are an error, no longer a warning."""
 
@@ -72,8 +75,8 @@ class Partition:
             try:
                 await self._live()
             except Exception as error:
-                self._torn_down(error, self._around.clock.monotonic() - self._began)
-            await self._around.clock.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.reloads - 1)))
+                pause = self._torn_down(error, self._around.clock.monotonic() - self._began)
+                await self._around.clock.sleep(pause)
 
     async def _live(self) -> None:
         self._around.log.rewind(self.key)
@@ -101,7 +104,8 @@ class Partition:
             if not self._is_leaving:
                 self._life = None
 
-    def _torn_down(self, error: Exception, lasted: float) -> None:
+    def _torn_down(self, error: Exception, lasted: float) -> float:
+        """Say so; answers the seconds to wait before the next life."""
         causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         cause = causes[0]
         self.reloads = 1 if lasted >= LONGEST_PAUSE else self.reloads + 1
@@ -114,6 +118,8 @@ class Partition:
             exc_info=None if isinstance(cause, StoreUnavailable | Fenced) else cause,
         )
         self._around.observer.counted("ordered_reloads")
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.reloads - 1))
+        return max(pause, FENCED_PAUSE) if isinstance(cause, Fenced) else pause
 
     def resize(self, window: Window) -> None:
         """So much may be in memory from now on."""
