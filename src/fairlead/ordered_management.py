@@ -11,7 +11,7 @@ from fairlead.clock import MICROS
 from fairlead.connect import schedule_store
 from fairlead.core.partitions import partition_of
 from fairlead.engine.ownership import owners_of
-from fairlead.errors import UnknownQueue
+from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleRecord, TaskKey
 from fairlead.ports.schedule_store import ScheduleStatus, hour_of
 from fairlead.ports.task_log import Drop, Entry
@@ -63,6 +63,8 @@ class OrderedManagement:
         if ordering_key is not None:
             partitions = [partition_of(ordering_key, 0, len(partitions))]
         elif partition is not None:
+            if partition not in partitions:
+                raise InvalidTask(f"queue {queue!r} has partitions 0 to {len(partitions) - 1}, not {partition}")
             partitions = [partition]
         found = []
         for number in partitions:

@@ -118,7 +118,7 @@ class Partition:
             exc_info=None if isinstance(cause, StoreUnavailable | Fenced) else cause,
         )
         self._around.observer.counted("ordered_reloads")
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.reloads - 1))
+        pause: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.reloads - 1))
         return max(pause, FENCED_PAUSE) if isinstance(cause, Fenced) else pause
 
     def resize(self, window: Window) -> None:
