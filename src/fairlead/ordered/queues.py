@@ -116,21 +116,27 @@ class OrderedQueues:
         return free
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
-        """Stop these before their leases are given up. What still runs is cancelled."""
+        """Stop these before others can have them: what runs may end, until the deadline; then it is cancelled. If nobody
+        waits for that any more, it goes on all the same."""
         mine = [self._partitions[key] for key in keys if key in self._partitions]
-        for partition in mine:
-            partition.leave()
+        if not mine:
+            return
+        releasing = asyncio.gather(*(self._release(partition) for partition in mine))
+        await asyncio.shield(releasing)
+
+    async def _release(self, partition: Partition) -> None:
+        now = self._around.clock.monotonic()
+        partition.leave()
+        if not await partition.drained(self._leaving_at.get(partition.key, now + self._drain) - now):
             for task_id in partition.running:
                 self._around.stop_run(task_id, True)
-        await asyncio.gather(*(partition.drained(_PATIENCE) for partition in mine))
-        tasks = [task for partition in mine if (task := self._tasks.pop(partition.key, None)) is not None]
-        for task in tasks:
+            await partition.drained(_PATIENCE)
+        if (task := self._tasks.pop(partition.key, None)) is not None:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        for partition in mine:
-            await partition.close()
-            self._partitions.pop(partition.key, None)
+            await asyncio.wait([task])
+        await partition.close()
+        if self._partitions.get(partition.key) is partition:
+            del self._partitions[partition.key]
             self._leaving_at.pop(partition.key, None)
 
     def leave(self) -> None:
