@@ -19,6 +19,8 @@ class Script:
 WRITE = Script("write")
 READ = Script("read")
 ACK = Script("ack")
+EXTEND = Script("extend")
+FINISH = Script("finish")
 DELETE = Script("delete")
 STATS = Script("stats")
 RECLAIM = Script("reclaim")

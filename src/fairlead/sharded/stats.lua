@@ -1,5 +1,5 @@
 -- Count what is there at one moment. ARGV: group, or '' to count messages only.
--- Answers streams, messages, claimed by the group, waiting for it, dead, cordoned.
+-- Answers streams, messages, claimed by the group, waiting for it, dead, cordoned, for later.
 local group = ARGV[1]
 local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
 local messages, pending, waiting = 0, 0, 0
@@ -21,4 +21,4 @@ for _, stream in ipairs(all_streams(count)) do
         end
     end
 end
-return {count, messages, pending, waiting, length(prefix .. 'dead'), length(prefix .. 'cordoned')}
+return {count, messages, pending, waiting, length(prefix .. 'dead'), length(prefix .. 'cordoned'), redis.call('ZCARD', later)}

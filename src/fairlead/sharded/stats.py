@@ -19,3 +19,5 @@ class Stats(msgspec.Struct, frozen=True):
     great after deletions."""
     dead: int
     cordoned: int
+    later: int = 0
+    """Written for a time that has not come; not among the messages."""
