@@ -167,7 +167,7 @@ local function give(stream, entry)
 end
 
 local function by_streams()
-    local slot, without, is_through = offset, 0, {}
+    local slot, without, is_through = offset % slots, 0, {}  -- there may have been more of them
     while #taken < wanted and without < slots and cordons_left > 0 do
         local stream = stream_at(slot)
         local entry = not is_through[slot] and take(stream)
