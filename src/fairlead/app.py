@@ -17,7 +17,7 @@ from fairlead.connect import Connections, bulk_sweeper, connect, lake_keeper, re
 from fairlead.core.cluster_limits import AnyLimit
 from fairlead.core.processing import Processing, ProcessingPolicy
 from fairlead.core.retry import Exponential, RetryPolicy
-from fairlead.errors import ConfigurationError, UnknownQueue
+from fairlead.errors import ConfigurationError, InvalidTask, UnknownQueue
 from fairlead.handle import TaskHandle
 from fairlead.handler import Handler, RunInterceptor
 from fairlead.model import NewTask, Submitted, TaskRecord
@@ -98,12 +98,14 @@ class App:
         self,
         name: str,
         *,
-        order: str = "fair",
+        order: str | None = None,
         partitions: int = DEFAULT_PARTITIONS,
         concurrency: AnyLimit | None = None,
     ) -> Queue:
         """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError for bad values."""
         queue = Queue(name, order, partitions, concurrency)
+        if self._connections is not None:
+            self._check_order(self._connections.channel, queue)
         if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
             raise ConfigurationError(f"queue {name!r} is declared twice with different settings")
         self.queues[name] = queue
@@ -253,6 +255,11 @@ class App:
         return drafts, joined_connection(drafts)
 
     def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
+        if self.channel.orders and any(draft.options.ordering_key is not None for draft in drafts):
+            raise InvalidTask(
+                f"ordering_key: {self.channel.location} gives each task to whichever node is free, in no order; "
+                "use the channel of the database, or Kafka"
+            )
         return encode(drafts, self._partitions, self.clock.now(), self.payload_limit)
 
     def _carrying(self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]) -> Wake:
@@ -298,7 +305,17 @@ class App:
                     settings.url, settings.channel, settings.coordinator, settings.backlog, self.clock, self._partitions,
                     lambda what, count: self.observer.counted(what, count),  # whoever observes by then
                 )  # fmt: skip
+                for queue in self.queues.values():
+                    self._check_order(self._connections.channel, queue)
             return self._connections
+
+    @staticmethod
+    def _check_order(channel: TriggerChannel, queue: Queue) -> None:
+        if channel.orders and queue.order is not None:
+            raise ConfigurationError(
+                f"queue {queue.name!r}: order={queue.order!r} does not go with {channel.location}, which brings tasks by "
+                "turns of their fairness keys: leave order= out, or use another channel"
+            )
 
     @property
     def store(self) -> SqlTaskStore:

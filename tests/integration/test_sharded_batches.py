@@ -132,14 +132,17 @@ def test_claims_end_in_their_own_ways_in_one_act(queue) -> None:
     done, again, later, dead = queue.read_many("g", "c", count=4)
     anew = entry(NewMessage({"n": 10}, "tenant 0"))
     due = round((datetime.now(UTC) + timedelta(hours=1)).timestamp() * 1000)
-    assert finish(
-        queue,
-        "c",
-        Finish(done.id, "done"),
-        Finish(again.id, "again", anew),
-        Finish(later.id, "later", anew._replace(at=due, ticket="t")),
-        Finish(dead.id, "dead", Entry(["why", "it raised"], "")),
-    ) == [True] * 4
+    assert (
+        finish(
+            queue,
+            "c",
+            Finish(done.id, "done"),
+            Finish(again.id, "again", anew),
+            Finish(later.id, "later", anew._replace(at=due, ticket="t")),
+            Finish(dead.id, "dead", Entry(["why", "it raised"], "")),
+        )
+        == [True] * 4
+    )
     stats = queue.stats("g")
     assert (stats.messages, stats.pending, stats.waiting, stats.later, stats.dead) == (1, 0, 1, 1, 1)
     assert number(queue.read("g", "c")) == 10

@@ -53,6 +53,7 @@ class DatabaseChannel:
     location = "the database"
     carries_triggers = False
     shares_partitions = False
+    orders = False
 
     def __init__(self, store: TaskStore, bell: Bell, clock: Clock, heal_every: float = 15.0) -> None:
         self._store = store

@@ -22,7 +22,7 @@ from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.fair_partition import Surroundings
-from fairlead.engine.intake import LOOK_AHEAD, Intake
+from fairlead.engine.intake import FEW_AHEAD, LOOK_AHEAD, Intake
 from fairlead.engine.invocation import Committed, Invocation, Superseded
 from fairlead.engine.loop_executor import LoopExecutor
 from fairlead.engine.membership import Membership, View
@@ -118,7 +118,7 @@ class Node:
             self._booking.register_task(handler.queue, handler.name, slots.of(handler.executor), own)
         self.table = TriggerTable(self._booking)
 
-        self._fair = frozenset(queue.name for queue in queues if queue.order == "fair")
+        self._fair = frozenset(queue.name for queue in queues if queue.order != "fifo" and not channel.orders)
         self.ordering = Ordering(
             store, self.table, self._booking, self._found, self._gone, self._runs_here, self._wake_dispatcher, clock
         )
@@ -129,7 +129,7 @@ class Node:
         self.backlogs = Backlogs(self._fair, around)
         self.intake = Intake(
             channel, self.table, self.backlogs, self.ordering.admits, self._wake_dispatcher, observer, clock,
-            settings.look_ahead,
+            settings.look_ahead, max(FEW_AHEAD, 2 * settings.concurrency) if channel.orders else settings.look_ahead,
         )  # fmt: skip
         self.completion = Completion(name, store, channel.announce, self._settled, observer, clock)
         self.dispatcher = Dispatcher(
@@ -306,7 +306,8 @@ class Node:
         self.dispatcher.wake()
 
     def _assigned(self, owned: frozenset[PartitionKey]) -> None:
-        if lost := self._known_partitions - owned:
+        lost = self._known_partitions - owned
+        if lost and not self._channel.orders:
             dropped = [trigger for trigger in self.table.drop(lost) if trigger.level is None]
             self.intake.taken(dropped)
             self.intake.forget(dropped)
@@ -335,10 +336,8 @@ class Node:
         self.intake.forget(triggers)
 
     def _join(self) -> None:
-        """Where the channel shares out the partitions: take part in that."""
-        if self._channel.shares_partitions:
-            name, seconds = self.settings.name, self.settings.lease_seconds
-            self._channel.join(self.ownership.partitions, name, self.ownership, seconds)
+        name, seconds = self.settings.name, self.settings.lease_seconds
+        self._channel.join(self.ownership.partitions, name, self.ownership, seconds)
 
     def _seen(self, view: View) -> None:
         partitions = {queue: settings.partitions for queue, settings in view.queues.items()}

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError
 
 from fairlead.sharded.connecting import Connected
 from fairlead.sharded.message import Message, NewMessage, SetAside, Value
-from fairlead.sharded.redis_errors import telling
+from fairlead.sharded.running import run_async
 from fairlead.sharded.stats import Stats
-from fairlead.sharded.steps import Run, Steps, Wait
+from fairlead.sharded.steps import Steps
 
 T = TypeVar("T")
 
@@ -148,26 +146,4 @@ class ShardedQueue(Connected):
         await self.close()
 
     async def _do(self, steps: Steps[T]) -> T:
-        answer: Any = None
-        task = asyncio.current_task()
-        requests = task.cancelling() if task else 0
-        while True:
-            try:
-                command = steps.send(answer)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            with telling(self._settings.name):
-                answer = await (self._run(command) if isinstance(command, Run) else self._wait(command))
-            if task and task.cancelling() > requests:
-                # redis-py sends inside asyncio.wait_for, which on Python 3.11 forgets a cancellation that comes as it ends:
-                # then we end when the command does, within WAIT_SECONDS.
-                raise asyncio.CancelledError
-
-    async def _run(self, run: Run) -> Any:
-        try:
-            return await self._redis.evalsha(run.script.sha, 1, run.key, *run.arguments)
-        except NoScriptError:
-            return await self._redis.eval(run.script.text, 1, run.key, *run.arguments)
-
-    async def _wait(self, wait: Wait) -> bool:
-        return bool(await self._redis.xread(wait.after, count=1, block=wait.millis))
+        return await run_async(self._redis, self._settings.name, steps)

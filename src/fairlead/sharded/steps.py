@@ -236,6 +236,11 @@ class QueueSteps:
         return Run(wanted, self._meta, arguments)
 
 
+def waiting(wait: Wait) -> Steps[bool]:
+    """Whether what is waited for came."""
+    return bool((yield wait))
+
+
 def _named(group: str, consumer: str) -> None:
     if not group or not consumer:
         raise ConfigurationError("a reader needs the name of its group, and one of its own as consumer")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from redis import Redis
-from redis.exceptions import NoScriptError
 
 from fairlead.sharded.connecting import Connected
 from fairlead.sharded.message import Message, NewMessage, SetAside, Value
-from fairlead.sharded.redis_errors import telling
+from fairlead.sharded.running import run
 from fairlead.sharded.stats import Stats
-from fairlead.sharded.steps import Run, Steps, Wait
+from fairlead.sharded.steps import Steps
 
 T = TypeVar("T")
 
@@ -112,20 +111,4 @@ class SyncShardedQueue(Connected):
         self.close()
 
     def _do(self, steps: Steps[T]) -> T:
-        answer: Any = None
-        while True:
-            try:
-                command = steps.send(answer)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            with telling(self._settings.name):
-                answer = self._run(command) if isinstance(command, Run) else self._wait(command)
-
-    def _run(self, run: Run) -> Any:
-        try:
-            return self._redis.evalsha(run.script.sha, 1, run.key, *run.arguments)
-        except NoScriptError:
-            return self._redis.eval(run.script.text, 1, run.key, *run.arguments)
-
-    def _wait(self, wait: Wait) -> bool:
-        return bool(self._redis.xread(wait.after, count=1, block=wait.millis))
+        return run(self._redis, self._settings.name, steps)

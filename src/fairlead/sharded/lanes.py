@@ -1,0 +1,86 @@
+"""The priorities of a queue: each is a section of one sharded queue, and a better one is read first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from fairlead.sharded import script
+from fairlead.sharded.message import Message, message
+from fairlead.sharded.settings import Settings
+from fairlead.sharded.steps import WAIT_SECONDS, QueueSteps, Run, Steps, Wait
+
+
+class Delivery(NamedTuple):
+    """A message, and the priority at which it waited."""
+
+    priority: int
+    message: Message
+
+
+class Lanes:
+    """The steps of one queue, by priority. Strict: nothing of a lower priority is read while a better one has a message and
+    the reader has room for it."""
+
+    def __init__(self, settings: Settings, monotonic: Callable[[], float]) -> None:
+        """`settings`: without a section; `monotonic`: seconds on a clock that never steps back."""
+        self.name = settings.name
+        self._settings = settings
+        self._monotonic = monotonic
+        self._steps: dict[int, QueueSteps] = {}
+        self._known: tuple[int, ...] = ()
+        self._notifications = f"{{{settings.name}}}:notifications"
+
+    def at(self, priority: int) -> QueueSteps:
+        """The steps of one priority."""
+        found = self._steps.get(priority)
+        if found is None:
+            found = QueueSteps(replace(self._settings, section=str(priority)), self._monotonic)
+            self._steps[priority] = found
+        return found
+
+    def known(self) -> Steps[Sequence[int]]:
+        """The priorities that were ever written to, the best first."""
+        yield from self._ask()
+        return self._known
+
+    def look(
+        self, group: str, consumer: str, room: Callable[[int], int], is_woken: bool = False
+    ) -> Steps[tuple[list[Delivery], Wait]]:
+        """One pass over each priority: claims up to `room` messages of each. Answers them, and if there are none what to wait
+        for. `is_woken`: the wait of the pass before has brought something."""
+        found: list[Delivery] = []
+        waits: list[Wait] = []
+        done: set[int] = set()
+        while left := [priority for priority in self._known if priority not in done]:
+            priority = left[0]
+            done.add(priority)
+            if (space := room(priority)) <= 0:
+                continue
+            steps = self.at(priority)
+            answer: Any = (b"again",)
+            while answer[0] == b"again":
+                answer = yield steps.look(group, consumer, space, is_woken=is_woken)
+            if answer[0] == b"messages":
+                now = answer[1]
+                found += [Delivery(priority, message((s, at, 1, now, fields))) for s, at, fields in answer[2:]]
+                if len(answer) - 2 == space:
+                    break  # there may be more of it, and a lower one has to wait for that
+            else:
+                self._learn(answer[5:])
+                waits.append(steps.waiting(answer, WAIT_SECONDS))
+        if waits:
+            # What one of the passes may have missed comes after the newest notification that the first of them saw.
+            return found, Wait(waits[0].after, min(wait.millis for wait in waits))
+        latest = "" if found else (yield from self._ask())
+        return found, Wait({self._notifications: latest}, round(WAIT_SECONDS * 1000))
+
+    def _ask(self) -> Steps[str]:
+        """Learns which priorities there are; the newest notification of that moment."""
+        latest, *sections = yield Run(script.SECTIONS, self._settings.meta, ())
+        self._learn(sections)
+        return str(latest.decode())
+
+    def _learn(self, sections: Iterable[bytes]) -> None:
+        self._known = tuple(sorted(int(section) for section in sections))
