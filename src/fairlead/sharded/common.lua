@@ -13,7 +13,8 @@
 --   {queue}:heads:<group>   hash: stream -> shard key of the next message, as far as known (reads = tenants)
 --   {queue}:groups          set: the groups that have read, in whichever stream
 --   queue                   the default stream, of producers that know nothing of streams (the same slot)
--- A queue may have sections, each with all of these keys but notifications and the default stream: {queue}:<section>:meta.
+-- A queue may have sections, each with all of these keys but notifications, unique keys and the default stream:
+-- {queue}:<section>:meta.
 --   {queue}:sections        set: those that were written to
 -- meta is a hash: streams, asked (when so many were last asked for), ttl, refreshed, and for each group
 -- offset:<group>, empty:<group> (the newest entries when a pass found nothing), virtual:<group>. Times are milliseconds.

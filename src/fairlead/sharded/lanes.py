@@ -53,6 +53,7 @@ class Lanes:
         found: list[Delivery] = []
         waits: list[Wait] = []
         done: set[int] = set()
+        latest = "" if self._known else (yield from self._ask())
         while left := [priority for priority in self._known if priority not in done]:
             priority = left[0]
             done.add(priority)
@@ -62,18 +63,19 @@ class Lanes:
             answer: Any = (b"again",)
             while answer[0] == b"again":
                 answer = yield steps.look(group, consumer, space, is_woken=is_woken)
+            self._learn(answer[2])
             if answer[0] == b"messages":
                 now = answer[1]
-                found += [Delivery(priority, message((s, at, 1, now, fields))) for s, at, fields in answer[2:]]
-                if len(answer) - 2 == space:
+                found += [Delivery(priority, message((s, at, 1, now, fields))) for s, at, fields in answer[3:]]
+                if len(answer) - 3 == space:
                     break  # there may be more of it, and a lower one has to wait for that
             else:
-                self._learn(answer[5:])
                 waits.append(steps.waiting(answer, WAIT_SECONDS))
         if waits:
             # What one of the passes may have missed comes after the newest notification that the first of them saw.
             return found, Wait(waits[0].after, min(wait.millis for wait in waits))
-        latest = "" if found else (yield from self._ask())
+        if not found and not latest:
+            latest = yield from self._ask()
         return found, Wait({self._notifications: latest}, round(WAIT_SECONDS * 1000))
 
     def _ask(self) -> Steps[str]:

@@ -1,8 +1,8 @@
 -- One pass over the streams, which claims some messages at most.
 -- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl for a queue that nobody has written to,
--- 1 if only woken, how many at most. Answers {'messages', now, {stream, id, fields}...}; {'again'} when the pass has to be gone
--- on with; or {'empty', newest notification, newest entry of the default stream ('' if it is none), when the next message for
--- later is due (ms, or ''), now, sections...}: wait for what comes after.
+-- 1 if only woken, how many at most. Answers {'messages', now, sections, {stream, id, fields}...}; {'again'} when the pass has
+-- to be gone on with; or {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is none),
+-- when the next message for later is due (ms, or '')}: wait for what comes after.
 local group, consumer, reads, preferred, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local is_only_woken, wanted = ARGV[6] == '1', tonumber(ARGV[7])
 local heads = prefix .. 'heads:' .. group
@@ -24,11 +24,14 @@ local function seen_now()
 end
 local latest, latest_default = seen_now()
 
+local function all_sections()
+    if section == '' then return {} end
+    return redis.call('SMEMBERS', sections)
+end
+
 local function empty()
     local next_due = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
-    return {
-        'empty', latest, latest_default, next_due or '', integer(now), unpack(redis.call('SMEMBERS', sections))
-    }
+    return {'empty', integer(now), all_sections(), latest, latest_default, next_due or ''}
 end
 
 -- One message wakes all that wait. The first of them takes it, the second finds nothing and says so; for the others nothing
@@ -266,7 +269,7 @@ if #taken > 0 then
     if reads == 'tenants' then keep_charges() end
     touch(meta, ttl)
     keep_alive(ttl, count, tonumber(known[5] or 0))
-    return {'messages', integer(now), unpack(taken)}
+    return {'messages', integer(now), all_sections(), unpack(taken)}
 end
 if cordons_left == 0 then return {'again'} end
 if known[3] ~= seen then redis.call('HSET', meta, 'empty:' .. group, seen) end

@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from fairlead.errors import ConfigurationError
 from fairlead.sharded import script
 from fairlead.sharded.errors import Empty, InvalidMessage, UnknownMessage
@@ -57,7 +59,13 @@ class Wait(NamedTuple):
     millis: int
 
 
-Steps = Generator[Run | Wait, Any, T]
+class Call(NamedTuple):
+    """Run one command of Redis."""
+
+    arguments: tuple[bytes | str | int | float, ...]
+
+
+Steps = Generator[Run | Wait | Call, Any, T]
 
 
 class QueueSteps:
@@ -128,7 +136,7 @@ class QueueSteps:
         while True:
             found = yield self.look(group, consumer, count, preferred, is_woken)
             if found[0] == b"messages":
-                return [message((stream, at, 1, found[1], fields)) for stream, at, fields in found[2:]]
+                return [message((stream, at, 1, found[1], fields)) for stream, at, fields in found[3:]]
             if found[0] == b"empty":
                 left = until - self._monotonic()
                 if left <= 0:
@@ -142,9 +150,9 @@ class QueueSteps:
             script.READ, group, consumer, reads, preferred, self._ttl, int(is_woken), min(count, MOST_AT_ONCE)
         )
 
-    def waiting(self, found: Sequence[bytes | int], seconds: float) -> Wait:
+    def waiting(self, found: Sequence[Any], seconds: float) -> Wait:
         """For what comes after an empty pass, for so many seconds at most."""
-        _, latest, latest_default, next_due, now = found[:5]
+        _, now, _, latest, latest_default, next_due = found
         if next_due:
             seconds = min(seconds, max(0.0, (int(next_due) - int(now)) / 1000))
         after = {self._notifications: _text(latest)}
@@ -193,7 +201,9 @@ class QueueSteps:
             )
 
     def stats(self, group: str) -> Steps[Stats]:
-        return Stats(*(yield self._run(script.STATS, group)))
+        found = yield self._run(script.STATS, group)
+        *counts, oldest = found
+        return msgspec.convert([*counts, None if oldest == b"" else int(oldest) / 1000], Stats)
 
     def len(self) -> Steps[int]:
         return (yield from self.stats("")).messages
@@ -221,6 +231,23 @@ class QueueSteps:
     def cordoned(self, count: int) -> Steps[list[SetAside]]:
         return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "cordoned", count))]
 
+    def retries(self, beginning: str) -> Steps[int]:
+        """How many messages are for later whose tickets begin so."""
+        return int((yield self._run(script.RETRIES, beginning)))
+
+    def dead(self, count: int) -> Steps[list[tuple[str, SetAside]]]:
+        """Dead letters, each with its place among them."""
+        found = yield self._run(script.ASIDE, "dead", count)
+        return [(_text(copy[0]), set_aside(copy)) for copy in found]
+
+    def revive(self, place: str, entry: Entry | None) -> Steps[bool]:
+        """Take a letter out of the dead ones, and write this instead, or nothing. False if it is not there."""
+        arguments: list[Field] = [place, self._settings.streams, self._ttl]
+        if entry is not None:
+            _, candidates = self._settings.shard(entry.shard_key, None, None)
+            arguments += (len(candidates), *candidates, len(entry.fields), *entry.fields)
+        return bool((yield self._run(script.REVIVE, *arguments)))
+
     def dead_letters(self, count: int) -> Steps[list[SetAside]]:
         return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "dead", count))]
 
@@ -231,6 +258,11 @@ class QueueSteps:
         if weight is not None:
             check_weight(weight)
         yield self._run(script.WEIGH, shard_key, "" if weight is None else float(weight), self._ttl)
+
+    def weights(self) -> Steps[dict[str, float]]:
+        """Those that were set, by shard key."""
+        found = yield Call(("HGETALL", f"{self._meta.removesuffix('meta')}weights"))
+        return {key.decode(): float(weight) for key, weight in found.items()}
 
     def _run(self, wanted: Script, *arguments: bytes | str | int | float) -> Run:
         return Run(wanted, self._meta, arguments)
