@@ -132,22 +132,23 @@ class QueueSteps:
         if preferred:
             place(f"{preferred}/0-0")
         until = self._monotonic() + block
-        is_woken = False
+        woken_after = ""
         while True:
-            found = yield self.look(group, consumer, count, preferred, is_woken)
+            found = yield self.look(group, consumer, count, preferred, woken_after)
             if found[0] == b"messages":
                 return [message((stream, at, 1, found[1], fields)) for stream, at, fields in found[3:]]
             if found[0] == b"empty":
                 left = until - self._monotonic()
                 if left <= 0:
                     raise Empty(f"nothing to read in {self._settings.name}")
-                is_woken = yield self.waiting(found, left)
+                woken_after = _text(found[3]) if (yield self.waiting(found, left)) else ""
 
-    def look(self, group: str, consumer: str, count: int, preferred: str = "", is_woken: bool = False) -> Run:
-        """One pass over the streams; see read.lua for its answers."""
+    def look(self, group: str, consumer: str, count: int, preferred: str = "", woken_after: str = "") -> Run:
+        """One pass over the streams; see read.lua for its answers. `woken_after`: nothing waited when this was the newest
+        notification, and one has come after it."""
         reads = self._settings.reads
         return self._run(
-            script.READ, group, consumer, reads, preferred, self._ttl, int(is_woken), min(count, MOST_AT_ONCE)
+            script.READ, group, consumer, reads, preferred, self._ttl, woken_after, min(count, MOST_AT_ONCE)
         )
 
     def waiting(self, found: Sequence[Any], seconds: float) -> Wait:
