@@ -25,6 +25,9 @@ log = logging.getLogger("fairlead.redis")
 MOST_READ = 200
 """Messages of one read."""
 
+_TURNS = 3
+"""Of the event loop, before the next read: what has come is taken in, dispatched and begun first."""
+
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
 PRIORITIES = range(10)
@@ -163,7 +166,10 @@ class Consumer:
         finally:
             self._looking.discard(queue)
             self._looked.set()
-        if not found and await self.do(queue, waiting(empty.wait)):
+        if found:
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+        elif await self.do(queue, waiting(empty.wait)):
             self._woken_after[queue] = empty.woken_after
 
     def _space(self, queue: str, priority: int) -> int:
