@@ -58,7 +58,9 @@ end
 notify(ttl)
 touch(meta, ttl)
 if section ~= '' then
-    redis.call('SADD', sections, section)
+    if redis.call('SADD', sections, section) == 1 then
+        for _, other in ipairs(redis.call('SMEMBERS', sections)) do ring('{' .. queue .. '}:' .. other .. ':bell') end
+    end
     touch(sections, ttl)
 end
 keep_alive(ttl, count, tonumber(known[4] or 0))
