@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.config import Settings, lake_of
 from fairlead.connect import Connections, bulk_sweeper, connect, lake_keeper, require_lake
+from fairlead.coordination.alone import NEEDS_COORDINATOR, Alone
 from fairlead.core.cluster_limits import AnyLimit
 from fairlead.core.processing import Processing, ProcessingPolicy
 from fairlead.core.retry import Exponential, RetryPolicy
@@ -404,9 +405,14 @@ class App:
 
     def _check_handlers(self, queues: Collection[str]) -> None:
         """Raises NotSupported for what the store cannot do, before a task finds out."""
+        from fairlead.engine.cluster_limits import cluster_wide
+
         if isinstance(self.store, SqlTaskStore):
             return
         served = [handler for handler in self.handlers.values() if handler.queue in queues]
+        limits = cluster_wide([self.queues[queue] for queue in queues], served)
+        if limits and isinstance(self.connections.coordinator, Alone):
+            raise NotSupported(f"cluster-wide limit {limits[0]}: {NEEDS_COORDINATOR}")
         for handler in served:
             if handler.transactional or handler.keep_result:
                 what = "transactional=True" if handler.transactional else "keep_result=True"

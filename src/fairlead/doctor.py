@@ -67,7 +67,8 @@ async def examine(app: App) -> list[Finding]:
     silent = set(await store.silent_nodes(app.clock.now(), round(SILENT_SECONDS * MICROS)))
     living = [node for node in nodes if node.node not in silent]
     now = app.clock.now()
-    found = [Finding("ok", f"{store.database.location}: reachable, its tables are up to date"), held, *told]
+    tables = ", its tables are up to date" if isinstance(store, SqlTaskStore) else ""
+    found = [Finding("ok", f"{store.database.location}: reachable{tables}"), held, *told]
     found += [
         Finding(
             "problem", f"node {name} is silent; what it held is resumed by the others", "start a worker if none is left"

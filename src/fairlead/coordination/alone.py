@@ -9,6 +9,11 @@ from fairlead.errors import NotSupported
 from fairlead.ports.coordinator import Lease
 from fairlead.ports.wake import Wake
 
+NEEDS_COORDINATOR = (
+    "nodes on Redis alone do not know of each other; give the App coordinator='zookeeper://host:2181', "
+    "or use Limit for each node"
+)
+
 
 class Alone:
     """See `fairlead.ports.coordinator.Coordinator`. For a store whose own operations are safe from any number of nodes."""
@@ -43,7 +48,4 @@ class Alone:
 
     @staticmethod
     def _refuse(limit: str) -> NoReturn:
-        raise NotSupported(
-            f"cluster-wide limit {limit}: nodes on Redis alone do not know of each other; "
-            "give the App coordinator='zookeeper://host:2181', or use Limit for each node"
-        )
+        raise NotSupported(f"cluster-wide limit {limit}: {NEEDS_COORDINATOR}")

@@ -69,7 +69,7 @@ MOST_LOST = 5
 MOST_LISTED = 10_000
 """Tasks in ERROR that are looked through."""
 
-_NO_RECORD = f"Redis keeps no record of single tasks, but for those in ERROR; {CAN}"
+_NO_RECORD = "Redis keeps no record of single tasks, but for those in ERROR"
 
 _node_encoder = msgspec.json.Encoder()
 _node_decoder = msgspec.json.Decoder(NodeRecord)
@@ -85,6 +85,8 @@ class RedisTaskStore:
         """What this node has read and not ended, by task id."""
         self.consumer: Consumer | None = None
         """This node's, while it runs."""
+        self._registered: set[str] = set()
+        """Queues that this process has made known."""
         self._nodes = f"{{{place.prefix}}}:nodes"
         self._queues = f"{{{place.prefix}}}:queues"
         self._paused = f"{{{place.prefix}}}:paused"
@@ -95,8 +97,11 @@ class RedisTaskStore:
         lanes: defaultdict[Lane, list[int]] = defaultdict(list)
         for i, task in enumerate(tasks):
             if task.keep_result:
-                raise NotSupported(f"task {task.name!r} has keep_result=True: Redis keeps no results; {CAN}")
+                raise NotSupported(f"task {task.name!r} has keep_result=True: Redis keeps no results; {CAN} do")
             lanes[Lane(task.queue, task.priority)].append(i)
+        if unknown := {task.queue for task in tasks} - self._registered:
+            yield from self._register(unknown)
+            self._registered |= unknown
         window = round(self.place.unique * 1000)
         submitted: list[Submitted | None] = [None] * len(tasks)
         for lane, of_lane in lanes.items():
@@ -115,12 +120,12 @@ class RedisTaskStore:
     def task(self, task_id: str) -> Asked[TaskRecord | None]:
         found = yield from self._letter(task_id)
         if found is None:
-            raise NotSupported(f"task {task_id}: {_NO_RECORD}")
+            raise NotSupported(f"task {task_id}: {_NO_RECORD}; {CAN} do")
         return found[1]
 
     def tasks(self, where: TaskFilter, limit: int) -> Asked[list[TaskRecord]]:
         if where.state is not State.ERROR:
-            raise NotSupported(f"{_NO_RECORD}: ask for the state ERROR")
+            raise NotSupported(f"Redis can list only tasks in ERROR (--state ERROR); {CAN} list all")
         letters = yield from self._letters()
         found = [task for _, task, _ in letters if _matches(task, where)]
         return sorted(found, key=lambda task: task.submitted_at)[:limit]
@@ -130,7 +135,8 @@ class RedisTaskStore:
         return None if found is None else (found[2].payload, found[2].payload_format)
 
     def attempts(self, task_id: str) -> Asked[list[AttemptRecord]]:
-        _refuse("Redis keeps no history of attempts")
+        yield from self.task(task_id)
+        return []
 
     def result(self, task_id: str) -> Asked[bytes | None]:
         _refuse("Redis keeps no results")
@@ -343,10 +349,9 @@ class RedisTaskStore:
         return [_node_decoder.decode(found) for found in (yield Call(("HVALS", self._nodes)))]
 
     def queue_settings(self) -> Asked[dict[str, QueueSettings]]:
-        queues = yield Call(("HGETALL", self._queues))
+        names = sorted(name.decode() for name in (yield Call(("SMEMBERS", self._queues))))
         paused = {name.decode() for name in (yield Call(("SMEMBERS", self._paused)))}
-        names = {name.decode(): int(partitions) for name, partitions in queues.items()}
-        return {name: QueueSettings(partitions, name in paused, 0) for name, partitions in sorted(names.items())}
+        return {name: QueueSettings(0, name in paused, 0) for name in names}
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
         found: dict[str, QueueSettings] = await self.database.run_async(self._register(partitions))
@@ -405,9 +410,8 @@ class RedisTaskStore:
         now = yield from self._now()
         return [found.node for found in (yield from self.nodes()) if found.seen_at < now - silent_for]
 
-    def _register(self, partitions: dict[str, int]) -> Asked[dict[str, QueueSettings]]:
-        for queue, count in partitions.items():
-            yield Call(("HSETNX", self._queues, queue, count))
+    def _register(self, queues: Iterable[str]) -> Asked[dict[str, QueueSettings]]:
+        yield Call(("SADD", self._queues, *queues))
         return (yield from self.queue_settings())
 
 
@@ -435,4 +439,4 @@ def _told(call: Call) -> Asked[None]:
 
 
 def _refuse(why: str) -> NoReturn:
-    raise NotSupported(f"{why}; {CAN}")
+    raise NotSupported(f"{why}; {CAN} do")

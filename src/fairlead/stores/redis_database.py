@@ -15,7 +15,7 @@ from fairlead.sharded.running import run
 
 T = TypeVar("T")
 
-CAN = "sqlite:// and postgresql:// can"
+CAN = "sqlite:// and postgresql://"
 
 
 class RedisDatabase:
@@ -60,4 +60,4 @@ class RedisDatabase:
 
     @staticmethod
     def _refuse() -> NoReturn:
-        raise NotSupported(f"a task on Redis takes part in no transaction of yours: leave connection= out; {CAN}")
+        raise NotSupported(f"a task on Redis takes part in no transaction of yours: leave connection= out; {CAN} do")
