@@ -62,9 +62,13 @@ def _channel(
 ) -> TriggerChannel:
     if url in (None, "database", "memory://", "database://"):
         return DatabaseChannel(store, bell, clock)
+    assert url is not None
+    if urlsplit(url).scheme in ("redis", "rediss", "unix"):
+        return _redis_channel(url, store, bell, counted, clock)
     if urlsplit(url).scheme != "kafka":
         raise ConfigurationError(
-            f"channel {_without_secret(url)!r} is unknown; use 'database' (default), 'memory://' or kafka://host:9092"
+            f"channel {_without_secret(url)!r} is unknown; use 'database' (default), 'memory://', kafka://host:9092 or "
+            "redis://host:6379/0"
         )
     try:
         import confluent_kafka  # noqa: F401
@@ -73,6 +77,18 @@ def _channel(
     from fairlead.channels.kafka import KafkaChannel
 
     return KafkaChannel(url, store, bell, partitions, counted, clock)
+
+
+def _redis_channel(
+    url: str, store: SqlTaskStore, bell: Bell, counted: Callable[[str, int], None], clock: Clock
+) -> TriggerChannel:
+    try:
+        import redis  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[redis]'") from error
+    from fairlead.channels.redis import RedisChannel
+
+    return RedisChannel(url, store, bell, counted, clock)
 
 
 def _coordinator(url: str | None, store: SqlTaskStore, clock: Clock) -> Coordinator:

@@ -195,6 +195,11 @@ class QueueSteps:
     def stats(self, group: str) -> Steps[Stats]:
         return Stats(*(yield self._run(script.STATS, group)))
 
+    def oldest(self) -> Steps[float | None]:
+        """Seconds since the oldest message was written that is there, claimed or not; None: there is none."""
+        at, now = yield self._run(script.OLDEST)
+        return max(0, int(now) - int(at)) / 1000 if at else None
+
     def len(self) -> Steps[int]:
         return (yield from self.stats("")).messages
 
