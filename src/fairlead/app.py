@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
@@ -17,12 +17,13 @@ from fairlead.connect import Connections, bulk_sweeper, connect, lake_keeper, re
 from fairlead.core.cluster_limits import AnyLimit
 from fairlead.core.processing import Processing, ProcessingPolicy
 from fairlead.core.retry import Exponential, RetryPolicy
-from fairlead.errors import ConfigurationError, InvalidTask, UnknownQueue
+from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, UnknownQueue
 from fairlead.handle import TaskHandle
 from fairlead.handler import Handler, RunInterceptor
 from fairlead.model import NewTask, Submitted, TaskRecord
 from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
+from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
 from fairlead.ports.wake import Wake, joined, with_triggers
 from fairlead.queue import DEFAULT_PARTITIONS, Queue
@@ -320,15 +321,25 @@ class App:
             )
 
     @property
-    def store(self) -> SqlTaskStore:
+    def store(self) -> TaskStore:
         """The task store, its schema checked. Raises SchemaMismatch, StoreUnavailable."""
         store = self.connections.store
-        if not self._checked:
+        if not self._checked and isinstance(store, SqlTaskStore):
             with self._lock:
                 if store.database.dialect == "sqlite" and is_new(store.database):
                     migrate(store.database)  # a file of one's own starts with nothing else; a server is an operator's
                 check(store.database)
                 self._checked = True
+        return store
+
+    @property
+    def sql_store(self) -> SqlTaskStore:
+        """The same, for what needs its rows. Raises NotSupported where tasks do not live in a SQL database."""
+        store = self.store
+        if not isinstance(store, SqlTaskStore):
+            raise NotSupported(
+                f"{store.database.location} has no rows of tasks and attempts; sqlite:// and postgresql:// do"
+            )
         return store
 
     @property
@@ -350,6 +361,8 @@ class App:
 
     def migrate(self) -> list[str]:
         """Bring the schema up to date, in the backlog store too; answers the names of the migrations applied."""
+        if not isinstance(self.connections.store, SqlTaskStore):
+            return []
         applied = migrate(self.connections.store.database)
         if self._settings().backlog is not None:
             self._wait_for(self.connections.backlog.migrate())
@@ -373,6 +386,19 @@ class App:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, work).result()
 
+    def _check_handlers(self, queues: Collection[str]) -> None:
+        """Raises NotSupported for what the store cannot do, before a task finds out."""
+        if isinstance(self.store, SqlTaskStore):
+            return
+        served = [handler for handler in self.handlers.values() if handler.queue in queues]
+        for handler in served:
+            if handler.transactional or handler.keep_result:
+                what = "transactional=True" if handler.transactional else "keep_result=True"
+                raise NotSupported(
+                    f"task {handler.name!r} has {what}, which {self.store.database.location} cannot do; "
+                    "sqlite:// and postgresql:// can"
+                )
+
     # working ----------------------------------------------------------------------------------------------------------
 
     def node(self, *, queues: Iterable[str] | None = None, **settings: Any) -> Node:
@@ -391,12 +417,13 @@ class App:
                 raise UnknownQueue(f"no queue named {queue!r}; this application has {', '.join(sorted(self.queues))}")
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         store = self.store
+        self._check_handlers(wanted)
         node_settings = NodeSettings(**settings)
-        extra = [bulk_poller(bulk_sweeper(store, self.clock), node_settings.intervals)]
-        if self.periodics:
-            extra.append(periodic_poller(self))
+        extra = [periodic_poller(self)] if self.periodics else []
+        if isinstance(store, SqlTaskStore):
+            extra.append(bulk_poller(bulk_sweeper(store, self.clock), node_settings.intervals))
         if self._lake is not None:
-            extra.append(lake_poller(lake_keeper(self._lake, store, self.clock), node_settings.intervals))
+            extra.append(lake_poller(lake_keeper(self._lake, self.sql_store, self.clock), node_settings.intervals))
         return Node(
             node_settings,
             [self.queues[queue] for queue in wanted],

@@ -19,6 +19,7 @@ from fairlead.overview import owners
 from fairlead.ports.history import START, Place
 from fairlead.ports.trigger_channel import PartitionStatus
 from fairlead.stores.sql_history import SqlHistory
+from fairlead.stores.sql_store import SqlTaskStore
 
 Severity = Literal["ok", "note", "problem"]
 
@@ -83,7 +84,7 @@ async def examine(app: App) -> list[Finding]:
                     "start `fairlead worker` for it",
                 )
             )
-        if len(serving) > queue.partitions:
+        if len(serving) > queue.partitions and not app.channel.orders:
             found.append(
                 Finding(
                     "note",
@@ -108,7 +109,7 @@ async def examine(app: App) -> list[Finding]:
                         "add workers, or look at its limits",
                     )
                 )
-        if serving and read_by is not None:
+        if serving and read_by is not None and not app.channel.orders:
             found += _unowned(queue.queue, queue.partitions, read_by)
         declared = app.queues.get(queue.queue)
         if declared is not None and declared.partitions < queue.partitions:
@@ -118,7 +119,8 @@ async def examine(app: App) -> list[Finding]:
                     f"queue {queue.queue}: {declared.partitions} partitions here, {queue.partitions} in the store, which counts",
                 )
             )
-    found += _readers(app, now)
+    if isinstance(store, SqlTaskStore):
+        found += _readers(store, now)
     if leases is not None:
         found += await _permits(app)
     if app.handlers:
@@ -152,9 +154,9 @@ async def _permits(app: App) -> list[Finding]:
     return found
 
 
-def _readers(app: App, now: int) -> Iterator[Finding]:
+def _readers(store: SqlTaskStore, now: int) -> Iterator[Finding]:
     """Who follows the history; what they have not read, and lakes not compared, is not cleaned."""
-    history = SqlHistory(app.store.database)
+    history = SqlHistory(store.database)
     look = history.database.look
     horizon: Place = look(history.horizon())
     for reader in look(history.readers()):

@@ -141,7 +141,7 @@ class Simulation:
         if isinstance(reader.next, Run) and self.chance.random() < 0.7:
             answer = self._execute(reader.next)
             if answer[0] == b"messages":
-                stream, entry, _ = answer[2]
+                stream, entry, _ = answer[3]
                 lost = f"{stream.decode()}/{entry.decode()}"
                 self._delivered(reader, lost)
         self._bury(reader)

@@ -13,7 +13,8 @@
 --   {queue}:heads:<group>   hash: stream -> shard key of the next message, as far as known (reads = tenants)
 --   {queue}:groups          set: the groups that have read, in whichever stream
 --   queue                   the default stream, of producers that know nothing of streams (the same slot)
--- A queue may have sections, each with all of these keys but notifications and the default stream: {queue}:<section>:meta.
+-- A queue may have sections, each with all of these keys but notifications, unique keys and the default stream:
+-- {queue}:<section>:meta.
 --   {queue}:sections        set: those that were written to
 -- meta is a hash: streams, asked (when so many were last asked for), ttl, refreshed, and for each group
 -- offset:<group>, empty:<group> (the newest entries when a pass found nothing), virtual:<group>. Times are milliseconds.
@@ -225,6 +226,8 @@ local function waiting(key)
     return waits[key]
 end
 
+local written = {}
+
 -- Write a message into the shortest of its streams. Answers the stream and the entry's id.
 local function put(streams, fields, ttl)
     local chosen, least = nil, nil
@@ -242,6 +245,7 @@ local function put(streams, fields, ttl)
         touch(deadlines, ttl)
     end
     touch(key, ttl)
+    written[#written + 1] = chosen
     return chosen, id
 end
 
@@ -259,8 +263,29 @@ local function put_later(at, ticket, wanted, streams, fields, ttl)
     touch(later_messages, ttl)
 end
 
--- Wake who waits. No cap: of two writes between a reader's look and its waiting, both must be there. What is old wakes nobody.
+-- Wake who waits, and say where something was written, unless it is nearly everywhere.
+-- No cap: of two writes between a reader's look and its waiting, both must be there. What is old wakes nobody.
 local function notify(ttl)
-    redis.call('XADD', notifications, 'MINID', '~', integer(now - 60000), '*', 's', section)
+    local streams = #written <= 8 and table.concat(written, ' ') or 'many'
+    redis.call('XADD', notifications, 'MINID', '~', integer(now - 60000), '*', 's', section, 'in', streams)
     touch(notifications, ttl)
+end
+
+-- The streams of this section that were written to since a notification: all messages since then are in them.
+-- False if that is not known: too much was written, or the notification is so old that others may have been trimmed.
+local function written_since(after)
+    if tonumber(string.match(after, '^%d+')) < now - 30000 then return false end
+    local found, seen = {}, {}
+    local news = redis.call('XRANGE', notifications, '(' .. after, '+', 'COUNT', 17)
+    if #news > 16 then return false end
+    for _, each in ipairs(news) do
+        if each[2][2] == section then
+            if each[2][4] == 'many' then return false end
+            for stream in string.gmatch(each[2][4], '%S+') do
+                if not seen[stream] then found[#found + 1] = stream end
+                seen[stream] = true
+            end
+        end
+    end
+    return found
 end

@@ -65,7 +65,8 @@ class Consumer:
         self._looking: set[str] = set()
         """What may claim something any moment."""
         self._looked = asyncio.Event()
-        self._woken: set[str] = set()
+        self._woken_after: dict[str, str] = {}
+        """Of queues whose wait has just brought something."""
 
     def serve(self, queues: Collection[str]) -> None:
         """From now on it reads these too."""
@@ -138,7 +139,8 @@ class Consumer:
             try:
                 await work()
                 trouble = ""
-                await self._clock.sleep(every)
+                if every:
+                    await self._clock.sleep(every)
             except StoreUnavailable as error:
                 if str(error) != trouble:
                     trouble = str(error)
@@ -151,19 +153,18 @@ class Consumer:
         if self._is_parted or all(self._room(queue, priority) <= 0 for priority in PRIORITIES):
             await has_room.wait()
             return
-        is_woken = queue in self._woken
-        self._woken.discard(queue)
         self._looking.add(queue)
         try:
             room = partial(self._space, queue)
-            found, wait = await self.do(queue, lanes.look(GROUP, self._name, room, is_woken))
+            steps = lanes.look(GROUP, self._name, room, self._woken_after.pop(queue, ""))
+            found, empty = await self.do(queue, steps)
             if found:
                 self._received(queue, found)
         finally:
             self._looking.discard(queue)
             self._looked.set()
-        if not found and await self.do(queue, waiting(wait)):
-            self._woken.add(queue)
+        if not found and await self.do(queue, waiting(empty.wait)):
+            self._woken_after[queue] = empty.woken_after
 
     def _space(self, queue: str, priority: int) -> int:
         return min(MOST_READ, self._room(queue, priority))

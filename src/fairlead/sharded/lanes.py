@@ -19,6 +19,14 @@ class Delivery(NamedTuple):
     message: Message
 
 
+class Empty(NamedTuple):
+    """What to do when a pass has found nothing."""
+
+    wait: Wait
+    woken_after: str
+    """For the next pass, if the wait brings something; then it need not look everywhere."""
+
+
 class Lanes:
     """The steps of one queue, by priority. Strict: nothing of a lower priority is read while a better one has a message and
     the reader has room for it."""
@@ -46,35 +54,40 @@ class Lanes:
         return self._known
 
     def look(
-        self, group: str, consumer: str, room: Callable[[int], int], is_woken: bool = False
-    ) -> Steps[tuple[list[Delivery], Wait]]:
+        self, group: str, consumer: str, room: Callable[[int], int], woken_after: str = ""
+    ) -> Steps[tuple[list[Delivery], Empty]]:
         """One pass over each priority: claims up to `room` messages of each. Answers them, and if there are none what to wait
-        for. `is_woken`: the wait of the pass before has brought something."""
+        for. `woken_after`: of the pass before, if its wait has brought something."""
         found: list[Delivery] = []
         waits: list[Wait] = []
         done: set[int] = set()
+        latest = "" if self._known else (yield from self._ask())
+        is_whole = True
         while left := [priority for priority in self._known if priority not in done]:
             priority = left[0]
             done.add(priority)
             if (space := room(priority)) <= 0:
+                is_whole = False
                 continue
             steps = self.at(priority)
             answer: Any = (b"again",)
             while answer[0] == b"again":
-                answer = yield steps.look(group, consumer, space, is_woken=is_woken)
+                answer = yield steps.look(group, consumer, space, woken_after=woken_after)
+            self._learn(answer[2])
             if answer[0] == b"messages":
                 now = answer[1]
-                found += [Delivery(priority, message((s, at, 1, now, fields))) for s, at, fields in answer[2:]]
-                if len(answer) - 2 == space:
+                found += [Delivery(priority, message((s, at, 1, now, fields))) for s, at, fields in answer[3:]]
+                if len(answer) - 3 == space:
                     break  # there may be more of it, and a lower one has to wait for that
             else:
-                self._learn(answer[5:])
                 waits.append(steps.waiting(answer, WAIT_SECONDS))
         if waits:
             # What one of the passes may have missed comes after the newest notification that the first of them saw.
-            return found, Wait(waits[0].after, min(wait.millis for wait in waits))
-        latest = "" if found else (yield from self._ask())
-        return found, Wait({self._notifications: latest}, round(WAIT_SECONDS * 1000))
+            latest = waits[0].after[self._notifications]
+        elif not found and not latest:
+            latest = yield from self._ask()
+        seconds = min((wait.millis for wait in waits), default=round(WAIT_SECONDS * 1000))
+        return found, Empty(Wait({self._notifications: latest}, seconds), latest if is_whole else "")
 
     def _ask(self) -> Steps[str]:
         """Learns which priorities there are; the newest notification of that moment."""

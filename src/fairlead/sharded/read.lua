@@ -1,10 +1,10 @@
 -- One pass over the streams, which claims some messages at most.
 -- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl for a queue that nobody has written to,
--- 1 if only woken, how many at most. Answers {'messages', now, {stream, id, fields}...}; {'again'} when the pass has to be gone
--- on with; or {'empty', newest notification, newest entry of the default stream ('' if it is none), when the next message for
--- later is due (ms, or ''), now, sections...}: wait for what comes after.
+-- if only woken: by what comes after this notification, else ''; how many at most. Answers {'messages', now, sections, {stream, id, fields}...}; {'again'} when the pass has
+-- to be gone on with; or {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is none),
+-- when the next message for later is due (ms, or '')}: wait for what comes after.
 local group, consumer, reads, preferred, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local is_only_woken, wanted = ARGV[6] == '1', tonumber(ARGV[7])
+local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
 local heads = prefix .. 'heads:' .. group
 local passes, virtual = prefix .. 'passes:' .. group, 'virtual:' .. group
 local known = redis.call('HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed')
@@ -24,17 +24,20 @@ local function seen_now()
 end
 local latest, latest_default = seen_now()
 
+local function all_sections()
+    if section == '' then return {} end
+    return redis.call('SMEMBERS', sections)
+end
+
 local function empty()
     local next_due = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
-    return {
-        'empty', latest, latest_default, next_due or '', integer(now), unpack(redis.call('SMEMBERS', sections))
-    }
+    return {'empty', integer(now), all_sections(), latest, latest_default, next_due or ''}
 end
 
 -- One message wakes all that wait. The first of them takes it, the second finds nothing and says so; for the others nothing
 -- can be there that it has not looked for.
 local seen = latest .. ' ' .. latest_default
-if is_only_woken and known[3] == seen then return empty() end
+if woken_after ~= '' and known[3] == seen then return empty() end
 
 -- Messages whose time has come are written as if they came now.
 local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
@@ -54,10 +57,18 @@ if #due > 0 then
     seen = latest .. ' ' .. latest_default
 end
 
--- The default stream takes its turn as one stream more.
-local slots = count
+-- Nothing waited when whoever is woken looked last: so it lies where something was written since. Otherwise anywhere.
+-- The default stream takes its turn as one stream more; its producers notify nobody.
+local news = woken_after ~= '' and default ~= 'stream' and written_since(woken_after)
+if news then
+    local function turn(stream) return (tonumber(stream) - offset) % count end
+    table.sort(news, function(a, b) return turn(a) < turn(b) end)
+end
+local slots = news and #news or count
 if default == 'stream' then slots = count + 1 end
+local first = news and 0 or offset % math.max(slots, 1)  -- there may have been more of them
 local function stream_at(slot)
+    if news then return news[slot + 1] end
     if slot == count then return 'default' end
     return integer(slot)
 end
@@ -167,14 +178,14 @@ local function give(stream, entry)
 end
 
 local function by_streams()
-    local slot, without, is_through = offset % slots, 0, {}  -- there may have been more of them
+    local slot, without, is_through = first, 0, {}
     while #taken < wanted and without < slots and cordons_left > 0 do
         local stream = stream_at(slot)
         local entry = not is_through[slot] and take(stream)
         slot = (slot + 1) % slots
         if entry then
             give(stream, entry)
-            offset, without = slot, 0
+            without = 0
         else
             is_through[(slot - 1) % slots] = true
             without = without + 1
@@ -199,7 +210,7 @@ local function by_tenants()
         know_starts(tenants)
         local chosen, least = nil, nil
         for i = 0, slots - 1 do
-            local slot = (offset + i) % slots
+            local slot = (first + i) % slots
             local tenant = tenants[streams[slot]]
             if tenant then
                 local start = start_of(tenant)
@@ -225,7 +236,7 @@ local function by_tenants()
             if entry then
                 charge(entry[2], true)
                 give(stream, entry)
-                offset = (chosen + 1) % slots
+                first = (chosen + 1) % slots
             end
             gave[stream] = true
             if #taken < wanted then look(stream) end
@@ -260,13 +271,18 @@ end
 if slots > 0 and #taken < wanted then
     local before = #taken
     if reads == 'tenants' then by_tenants() else by_streams() end
-    if #taken > before then redis.call('HSET', meta, 'offset:' .. group, integer(offset)) end
+    if #taken > before then
+        -- The turn is behind the stream that gave last.
+        local last = taken[#taken][1]
+        local slot = last == 'default' and count or tonumber(last)
+        redis.call('HSET', meta, 'offset:' .. group, integer((slot + 1) % (default == 'stream' and count + 1 or count)))
+    end
 end
 if #taken > 0 then
     if reads == 'tenants' then keep_charges() end
     touch(meta, ttl)
     keep_alive(ttl, count, tonumber(known[5] or 0))
-    return {'messages', integer(now), unpack(taken)}
+    return {'messages', integer(now), all_sections(), unpack(taken)}
 end
 if cordons_left == 0 then return {'again'} end
 if known[3] ~= seen then redis.call('HSET', meta, 'empty:' .. group, seen) end

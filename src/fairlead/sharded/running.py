@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from redis.exceptions import NoScriptError
 
 from fairlead.sharded.redis_errors import telling
-from fairlead.sharded.steps import Run, Steps, Wait
+from fairlead.sharded.steps import Call, Run, Steps, Wait
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ async def run_async(redis: Any, queue: str, steps: Steps[T]) -> T:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         with telling(queue):
-            answer = await (_run_async(redis, command) if isinstance(command, Run) else _wait_async(redis, command))
+            answer = await _do_async(redis, command)
         if task and task.cancelling() > requests:
             # redis-py sends inside asyncio.wait_for, which on Python 3.11 forgets a cancellation that comes as it ends:
             # then we end when the command does, within WAIT_SECONDS.
@@ -40,26 +40,26 @@ def run(redis: Any, queue: str, steps: Steps[T]) -> T:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         with telling(queue):
-            answer = _run(redis, command) if isinstance(command, Run) else _wait(redis, command)
+            answer = _do(redis, command)
 
 
-async def _run_async(redis: Any, run: Run) -> Any:
+async def _do_async(redis: Any, command: Run | Wait | Call) -> Any:
+    if isinstance(command, Wait):
+        return bool(await redis.xread(command.after, count=1, block=command.millis))
+    if isinstance(command, Call):
+        return await redis.execute_command(*command.arguments)
     try:
-        return await redis.evalsha(run.script.sha, 1, run.key, *run.arguments)
+        return await redis.evalsha(command.script.sha, 1, command.key, *command.arguments)
     except NoScriptError:
-        return await redis.eval(run.script.text, 1, run.key, *run.arguments)
+        return await redis.eval(command.script.text, 1, command.key, *command.arguments)
 
 
-async def _wait_async(redis: Any, wait: Wait) -> bool:
-    return bool(await redis.xread(wait.after, count=1, block=wait.millis))
-
-
-def _run(redis: Any, run: Run) -> Any:
+def _do(redis: Any, command: Run | Wait | Call) -> Any:
+    if isinstance(command, Wait):
+        return bool(redis.xread(command.after, count=1, block=command.millis))
+    if isinstance(command, Call):
+        return redis.execute_command(*command.arguments)
     try:
-        return redis.evalsha(run.script.sha, 1, run.key, *run.arguments)
+        return redis.evalsha(command.script.sha, 1, command.key, *command.arguments)
     except NoScriptError:
-        return redis.eval(run.script.text, 1, run.key, *run.arguments)
-
-
-def _wait(redis: Any, wait: Wait) -> bool:
-    return bool(redis.xread(wait.after, count=1, block=wait.millis))
+        return redis.eval(command.script.text, 1, command.key, *command.arguments)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from fairlead.errors import ConfigurationError
 from fairlead.sharded import script
 from fairlead.sharded.errors import Empty, InvalidMessage, UnknownMessage
@@ -57,7 +59,13 @@ class Wait(NamedTuple):
     millis: int
 
 
-Steps = Generator[Run | Wait, Any, T]
+class Call(NamedTuple):
+    """Run one command of Redis."""
+
+    arguments: tuple[bytes | str | int | float, ...]
+
+
+Steps = Generator[Run | Wait | Call, Any, T]
 
 
 class QueueSteps:
@@ -124,27 +132,28 @@ class QueueSteps:
         if preferred:
             place(f"{preferred}/0-0")
         until = self._monotonic() + block
-        is_woken = False
+        woken_after = ""
         while True:
-            found = yield self.look(group, consumer, count, preferred, is_woken)
+            found = yield self.look(group, consumer, count, preferred, woken_after)
             if found[0] == b"messages":
-                return [message((stream, at, 1, found[1], fields)) for stream, at, fields in found[2:]]
+                return [message((stream, at, 1, found[1], fields)) for stream, at, fields in found[3:]]
             if found[0] == b"empty":
                 left = until - self._monotonic()
                 if left <= 0:
                     raise Empty(f"nothing to read in {self._settings.name}")
-                is_woken = yield self.waiting(found, left)
+                woken_after = _text(found[3]) if (yield self.waiting(found, left)) else ""
 
-    def look(self, group: str, consumer: str, count: int, preferred: str = "", is_woken: bool = False) -> Run:
-        """One pass over the streams; see read.lua for its answers."""
+    def look(self, group: str, consumer: str, count: int, preferred: str = "", woken_after: str = "") -> Run:
+        """One pass over the streams; see read.lua for its answers. `woken_after`: nothing waited when this was the newest
+        notification, and one has come after it."""
         reads = self._settings.reads
         return self._run(
-            script.READ, group, consumer, reads, preferred, self._ttl, int(is_woken), min(count, MOST_AT_ONCE)
+            script.READ, group, consumer, reads, preferred, self._ttl, woken_after, min(count, MOST_AT_ONCE)
         )
 
-    def waiting(self, found: Sequence[bytes | int], seconds: float) -> Wait:
+    def waiting(self, found: Sequence[Any], seconds: float) -> Wait:
         """For what comes after an empty pass, for so many seconds at most."""
-        _, latest, latest_default, next_due, now = found[:5]
+        _, now, _, latest, latest_default, next_due = found
         if next_due:
             seconds = min(seconds, max(0.0, (int(next_due) - int(now)) / 1000))
         after = {self._notifications: _text(latest)}
@@ -193,7 +202,9 @@ class QueueSteps:
             )
 
     def stats(self, group: str) -> Steps[Stats]:
-        return Stats(*(yield self._run(script.STATS, group)))
+        found = yield self._run(script.STATS, group)
+        *counts, oldest = found
+        return msgspec.convert([*counts, None if oldest == b"" else int(oldest) / 1000], Stats)
 
     def oldest(self) -> Steps[float | None]:
         """Seconds since the oldest message was written that is there, claimed or not; None: there is none."""
@@ -226,6 +237,23 @@ class QueueSteps:
     def cordoned(self, count: int) -> Steps[list[SetAside]]:
         return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "cordoned", count))]
 
+    def retries(self, beginning: str) -> Steps[int]:
+        """How many messages are for later whose tickets begin so."""
+        return int((yield self._run(script.RETRIES, beginning)))
+
+    def dead(self, count: int) -> Steps[list[tuple[str, SetAside]]]:
+        """Dead letters, each with its place among them."""
+        found = yield self._run(script.ASIDE, "dead", count)
+        return [(_text(copy[0]), set_aside(copy)) for copy in found]
+
+    def revive(self, place: str, entry: Entry | None) -> Steps[bool]:
+        """Take a letter out of the dead ones, and write this instead, or nothing. False if it is not there."""
+        arguments: list[Field] = [place, self._settings.streams, self._ttl]
+        if entry is not None:
+            _, candidates = self._settings.shard(entry.shard_key, None, None)
+            arguments += (len(candidates), *candidates, len(entry.fields), *entry.fields)
+        return bool((yield self._run(script.REVIVE, *arguments)))
+
     def dead_letters(self, count: int) -> Steps[list[SetAside]]:
         return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "dead", count))]
 
@@ -236,6 +264,11 @@ class QueueSteps:
         if weight is not None:
             check_weight(weight)
         yield self._run(script.WEIGH, shard_key, "" if weight is None else float(weight), self._ttl)
+
+    def weights(self) -> Steps[dict[str, float]]:
+        """Those that were set, by shard key."""
+        found = yield Call(("HGETALL", f"{self._meta.removesuffix('meta')}weights"))
+        return {key.decode(): float(weight) for key, weight in found.items()}
 
     def _run(self, wanted: Script, *arguments: bytes | str | int | float) -> Run:
         return Run(wanted, self._meta, arguments)

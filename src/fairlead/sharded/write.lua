@@ -33,7 +33,7 @@ end
 
 local function write(due, ticket, mark, unique, window, name, streams, fields)
     if unique ~= '' then
-        local key = prefix .. 'unique:' .. unique
+        local key = '{' .. queue .. '}:unique:' .. unique
         local first = redis.call('SET', key, name, 'NX', 'GET', 'PX', window)
         if first then return {false, first} end
     end
