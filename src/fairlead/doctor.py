@@ -59,7 +59,7 @@ async def examine(app: App) -> list[Finding]:
         held = Finding("problem", str(error), cure)
     management = app.management
     nodes, queues = management.nodes(), management.queues()
-    read_by = None if leases is None else owners_of(leases)
+    read_by: Mapping[PartitionKey, str] | None = None if leases is None else owners_of(leases)
     told: list[Finding] = []
     if app.channel.carries_triggers:
         told, read_by = await _channel(app, {queue.queue: queue.partitions for queue in queues}, read_by)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,11 +24,10 @@ from services.redis import RedisServer
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.channels import redis as channel_module  # noqa: E402
-from fairlead.channels import redis_sender  # noqa: E402
 from fairlead.channels.redis_sender import Sender  # noqa: E402
 from fairlead.sharded.consumer import Consumer  # noqa: E402
 from fairlead.sharded.place import GROUP  # noqa: E402
-from fairlead.sharded.running import run, run_async  # noqa: E402
+from fairlead.sharded.running import run  # noqa: E402
 
 pytestmark = pytest.mark.redis
 
@@ -172,9 +169,7 @@ async def test_what_was_submitted_before_any_worker_runs(app: App, unhealed: Non
     assert sorted(ran) == list(range(30))
 
 
-async def test_more_than_messages_carry_is_brought_by_the_keeper(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_more_than_messages_carry_is_brought_by_the_keeper(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "MOST_CARRIED", 1000)
     sent: list[Any] = []
     monkeypatch.setattr(Sender, "send", lambda self, triggers: sent.append(triggers))
@@ -224,7 +219,9 @@ async def test_the_keeper_writes_nothing_twice(app: App) -> None:
         for n in range(500, 600):
             await note.submit_async(n)
         app.channel.look_again()  # as a sweep would
-        await until(lambda: is_up_to_date(app) and not any(lane.sweep_seq is not None for lane in app.channel._lanes.values()))
+        await until(
+            lambda: is_up_to_date(app) and not any(lane.sweep_seq is not None for lane in app.channel._lanes.values())
+        )
         assert sum(await asyncio.to_thread(stats, app)) == 600
         gate.set()
         await settled(app, node)
@@ -466,7 +463,9 @@ async def test_what_a_dead_node_held_is_reclaimed_by_another(
     app.channel.shut()
     taken: list[Any] = []
     place = app.channel._place
-    dead = Consumer(place, "dead", 1000, lambda queue, found: taken.extend(found), lambda *_: 50 - len(taken), app.clock)
+    dead = Consumer(
+        place, "dead", 1000, lambda queue, found: taken.extend(found), lambda *_: 50 - len(taken), app.clock
+    )
     dead.serve(["default"])
     work = asyncio.create_task(dead.run())
     await until(lambda: len(taken) == 50)

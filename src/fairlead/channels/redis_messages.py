@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fairlead.model import DEFAULT_WEIGHT, Trigger, TriggerPath
-from fairlead.sharded.message import RESERVED, Entry, Message
+from fairlead.sharded.message import RESERVED, Entry, Field, Message
 
 FIELD = "trigger"
 
@@ -36,7 +36,7 @@ def encode(trigger: Trigger) -> Entry:
     carried = _Carried(
         t.id, t.version, t.partition, t.name, t.fairness_key, t.weight, t.ordering_key, t.path, t.seq, t.order_at
     )  # fmt: skip
-    fields = [f"{RESERVED}key", t.fairness_key, f"{RESERVED}once", mark, FIELD, _encode(carried)]
+    fields: list[Field] = [f"{RESERVED}key", t.fairness_key, f"{RESERVED}once", mark, FIELD, _encode(carried)]
     if t.weight != DEFAULT_WEIGHT:
         fields += [f"{RESERVED}weight", t.weight]
     return Entry(fields, t.fairness_key, once=mark)

@@ -62,7 +62,7 @@ class ChannelStatus(NamedTuple):
     """How they are, for people."""
     partitions: list[PartitionStatus]
     """Of the queues asked about, as far as they exist there."""
-    loads: list[QueueLoad] = []
+    loads: Sequence[QueueLoad] = ()
     """The same, of a channel that has no partitions."""
 
 

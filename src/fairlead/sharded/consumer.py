@@ -14,7 +14,7 @@ from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.sharded.claims import Claim, Claims, Lane, by_lane
 from fairlead.sharded.connecting import MOST_CONNECTIONS
-from fairlead.sharded.lanes import Delivery, Lanes
+from fairlead.sharded.lanes import Delivery, Empty, Lanes
 from fairlead.sharded.message import Finish
 from fairlead.sharded.place import GROUP, Place
 from fairlead.sharded.running import run_async
@@ -67,6 +67,8 @@ class Consumer:
         self._looked = asyncio.Event()
         self._woken_after: dict[str, str] = {}
         """Of queues whose wait has just brought something."""
+        self._hearing: dict[str, tuple[asyncio.Task[bool], str]] = {}
+        """Waits that are under way, and what they are worth to the pass after."""
 
     def serve(self, queues: Collection[str]) -> None:
         """From now on it reads these too."""
@@ -109,17 +111,23 @@ class Consumer:
 
     async def run(self) -> None:
         """For as long as the node lives."""
-        async with asyncio.TaskGroup() as parts:
-            parts.create_task(self._patiently(self._extend, self._place.reclaim / 6))
-            parts.create_task(self._patiently(self._reclaim, self._place.reclaim / 3))
-            parts.create_task(self._patiently(self._end, 0.0))
-            reading: set[str] = set()
-            while True:
-                self._served.clear()
-                for queue in self._lanes.keys() - reading:
-                    reading.add(queue)
-                    parts.create_task(self._patiently(lambda queue=queue: self._read(queue), 0.0))  # type: ignore[misc]
-                await self._served.wait()
+        try:
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(self._patiently(self._extend, self._place.reclaim / 6))
+                parts.create_task(self._patiently(self._reclaim, self._place.reclaim / 3))
+                parts.create_task(self._patiently(self._end, 0.0))
+                reading: set[str] = set()
+                while True:
+                    self._served.clear()
+                    for queue in self._lanes.keys() - reading:
+                        reading.add(queue)
+                        parts.create_task(self._patiently(lambda queue=queue: self._read(queue), 0.0))  # type: ignore[misc]
+                    await self._served.wait()
+        finally:
+            waits = [hearing for hearing, _ in self._hearing.values()]
+            for hearing in waits:
+                hearing.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def part(self) -> None:
         """Claim nothing more, from when this returns."""
@@ -163,8 +171,24 @@ class Consumer:
         finally:
             self._looking.discard(queue)
             self._looked.set()
-        if not found and await self.do(queue, waiting(empty.wait)):
-            self._woken_after[queue] = empty.woken_after
+        if not found:
+            await self._hear(queue, empty)
+
+    async def _hear(self, queue: str, empty: Empty) -> None:
+        """Until something was written, or there is room again: then the wait goes on, for the next pass that finds nothing."""
+        hearing, woken_after = self._hearing.get(queue, (None, ""))
+        if hearing is None:
+            hearing, woken_after = asyncio.create_task(self.do(queue, waiting(empty.wait))), empty.woken_after
+            self._hearing[queue] = hearing, woken_after
+        has_room = asyncio.create_task(self._has_room[queue].wait())
+        try:
+            await asyncio.wait([hearing, has_room], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            has_room.cancel()
+        if hearing.done():
+            del self._hearing[queue]
+            if hearing.result():
+                self._woken_after[queue] = woken_after
 
     def _space(self, queue: str, priority: int) -> int:
         return min(MOST_READ, self._room(queue, priority))
