@@ -328,6 +328,41 @@ async def test_one_that_comes_late_waits_for_no_flood(app: App, few_ahead: None)
         await settled(app, node, 60)
 
 
+async def test_a_weight_set_at_run_time_counts_for_what_waits(app: App, few_ahead: None) -> None:
+    gate = asyncio.Event()
+    ran: list[str] = []
+
+    @app.task
+    async def note(key: str) -> None:
+        await gate.wait()
+        ran.append(key)
+
+    for key in "ab":
+        note.options(fairness_key=key).submit_many([{"key": key}] * 300)
+    app.channel.shut()
+    async with running(app, concurrency=1) as node:
+        app.management.set_weight("default", "b", 4.0)
+        lanes = app.channel._place.lanes("default", 1)
+        consumer = app.channel._consumer
+        weights: dict[str, float] = {}
+        async with asyncio.timeout(SOON):
+            while not weights:
+                weights = await consumer.do("default", lanes.at(5).weights())
+                await asyncio.sleep(0.01)
+        assert weights == {"b": 4.0}
+        gate.set()
+        await until(lambda: len(ran) >= 130)
+        # What was taken ahead before, and what was then next in line, is left out.
+        found = Counter(ran[30:130])
+        assert 75 <= found["b"] <= 85, found
+        app.management.set_weight("default", "b", None)
+        async with asyncio.timeout(SOON):
+            while weights:
+                weights = await consumer.do("default", lanes.at(5).weights())
+                await asyncio.sleep(0.01)
+        await settled(app, node)
+
+
 async def test_priorities_are_strict_across_a_large_backlog(app: App, few_ahead: None) -> None:
     ran: list[str] = []
 

@@ -98,6 +98,7 @@ class RedisChannel(DatabaseChannel):
         self._came = asyncio.Event()
         self._news: list[News] = []
         """Where the keeper will look when the grace has passed."""
+        self._is_changed_by_people = asyncio.Event()
         self._failure: BaseException | None = None
         """What broke the consumer or the keeper; raised to whoever receives."""
 
@@ -200,6 +201,7 @@ class RedisChannel(DatabaseChannel):
         async with asyncio.TaskGroup() as parts:
             parts.create_task(consumer.run())
             parts.create_task(self._keep())
+            parts.create_task(self._weigh(consumer))
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         if not work.cancelled() and (error := work.exception()) is not None:
@@ -265,7 +267,31 @@ class RedisChannel(DatabaseChannel):
             await self._consumer.do(lane.key.queue, steps.put(entries))
         return rows
 
+    async def _weigh(self, consumer: Consumer) -> None:
+        """Weights of keys that people have set: to Redis, again and again, as it may lose them."""
+        while True:
+            self._is_changed_by_people.clear()
+            try:
+                for queue in consumer.queues:
+                    await self._weigh_queue(consumer, queue)
+                async with asyncio.timeout(self._heal_every):
+                    await self._is_changed_by_people.wait()
+            except StoreUnavailable:
+                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)  # the keeper says so
+            except TimeoutError:
+                pass
+
+    async def _weigh_queue(self, consumer: Consumer, queue: str) -> None:
+        settings = await self._store.database.read(self._store.queue_settings())
+        if queue in settings and settings[queue].weights_version:
+            weights = await self._store.database.read(self._store.weights(queue))
+            lanes = consumer.lanes(queue)
+            for priority in await consumer.do(queue, lanes.known()):
+                await consumer.do(queue, lanes.at(priority).set_weights(weights))
+
     def _heard(self, wake: Wake) -> None:
+        if wake.is_empty or wake.control:
+            self._is_changed_by_people.set()
         if wake.is_empty:
             super()._heard(wake)
             return

@@ -78,6 +78,11 @@ class Consumer:
                 self._has_room[queue] = asyncio.Event()
         self._served.set()
 
+    @property
+    def queues(self) -> list[str]:
+        """Those that it reads."""
+        return list(self._lanes)
+
     def look(self) -> None:
         """There may be room again."""
         for event in self._has_room.values():

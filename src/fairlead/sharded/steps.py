@@ -270,6 +270,10 @@ class QueueSteps:
         found = yield Call(("HGETALL", f"{self._meta.removesuffix('meta')}weights"))
         return {key.decode(): float(weight) for key, weight in found.items()}
 
+    def set_weights(self, weights: Mapping[str, float]) -> Steps[None]:
+        """These by shard key, and no others."""
+        yield self._run(script.REWEIGH, self._ttl, *(part for each in sorted(weights.items()) for part in each))
+
     def _run(self, wanted: Script, *arguments: bytes | str | int | float) -> Run:
         return Run(wanted, self._meta, arguments)
 
