@@ -393,8 +393,7 @@ async def test_what_a_limit_stops_starves_no_other_task(app: App) -> None:
     note.submit_many([{"n": n} for n in range(50)])
     app.channel.shut()
     async with running(app, concurrency=20) as node:
-        await until(lambda: len(ran) == 50)
-        assert node.in_flight == 1
+        await until(lambda: len(ran) == 50 and node.in_flight == 1)
         gate.set()
         await settled(app, node)
 
