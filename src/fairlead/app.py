@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
@@ -19,7 +20,7 @@ from fairlead.core.processing import Processing, ProcessingPolicy
 from fairlead.core.retry import Exponential, RetryPolicy
 from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, UnknownQueue
 from fairlead.handle import TaskHandle
-from fairlead.handler import Handler, RunInterceptor
+from fairlead.handler import Handler, RunInterceptor, entered, overridden
 from fairlead.model import NewTask, Submitted, TaskRecord
 from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
@@ -29,7 +30,7 @@ from fairlead.ports.wake import Wake, joined, with_triggers
 from fairlead.queue import DEFAULT_PARTITIONS, Queue
 from fairlead.stores.migrate import check, is_new, migrate
 from fairlead.stores.sql_store import SqlTaskStore
-from fairlead.task import Draft, Task, encode, joined_connection
+from fairlead.task import Draft, Submission, Task, encode, joined_connection
 from fairlead.transaction import Transaction, announce_after_commit
 
 if TYPE_CHECKING:
@@ -204,7 +205,37 @@ class App:
         """Submit drafts of any tasks in one transaction: the caller's when they carry a connection."""
         if not drafts:
             return []
-        drafts, connection = self._prepare(drafts)
+        if not self.interceptors:
+            return self._submit(drafts)
+        with self._intercepted(drafts) as submission:
+            submission.handles = handles = self._submit(submission.drafts)
+            return handles
+
+    async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+        """The same from asynchronous code."""
+        if not drafts:
+            return []
+        if not self.interceptors:
+            return await self._submit_async(drafts)
+        with self._intercepted(drafts) as submission:
+            submission.handles = handles = await self._submit_async(submission.drafts)
+            return handles
+
+    def transaction(self, connection: Any) -> Transaction:
+        """`with app.transaction(connection):` (or `async with`) begins and commits on a plain connection, and tells the
+        nodes after the commit; nothing is told after a rollback. Submits inside use `connection=` as ever."""
+        return Transaction(self, connection)
+
+    @contextmanager
+    def _intercepted(self, drafts: Sequence[Draft]) -> Iterator[Submission]:
+        for submitting in overridden(self.interceptors, "submitting"):
+            drafts = [submitting(draft) for draft in drafts]
+        submission = Submission(drafts)
+        with entered(overridden(self.interceptors, "submission"), submission):
+            yield submission
+
+    def _submit(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+        connection = joined_connection(drafts)
         store = self.store
         if connection is not None:
             tasks = self._encode(drafts)
@@ -229,11 +260,8 @@ class App:
         self.channel.announce(self._carrying(joined(wakes), tasks, submitted))
         return self._handles(tasks, submitted, None)
 
-    async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        """The same from asynchronous code."""
-        if not drafts:
-            return []
-        drafts, connection = self._prepare(drafts)
+    async def _submit_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+        connection = joined_connection(drafts)
         tasks = self._encode(drafts)
         steps = self.store.submission(tasks)
         if connection is None:
@@ -244,16 +272,6 @@ class App:
         wake = self._carrying(wake, tasks, submitted)
         self._announce_later(connection, wake)
         return self._handles(tasks, submitted, wake)
-
-    def transaction(self, connection: Any) -> Transaction:
-        """`with app.transaction(connection):` (or `async with`) begins and commits on a plain connection, and tells the
-        nodes after the commit; nothing is told after a rollback. Submits inside use `connection=` as ever."""
-        return Transaction(self, connection)
-
-    def _prepare(self, drafts: Sequence[Draft]) -> tuple[Sequence[Draft], Any]:
-        for interceptor in self.interceptors:
-            drafts = [interceptor.submitting(draft) for draft in drafts]
-        return drafts, joined_connection(drafts)
 
     def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
         if self.channel.orders and any(draft.options.ordering_key is not None for draft in drafts):

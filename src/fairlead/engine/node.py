@@ -188,6 +188,7 @@ class Node:
                 self._clock,
                 self.settings.processes,
                 self.settings.application,
+                self._invocation.around,
                 self._finished,
                 self.limits.guard,
                 executors,

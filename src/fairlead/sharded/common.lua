@@ -16,6 +16,7 @@
 -- A queue may have sections, each with all of these keys but notifications, unique keys and the default stream:
 -- {queue}:<section>:meta.
 --   {queue}:sections        set: those that were written to
+--   {queue}:<section>:bell  wakes one of the readers that wait for the streams of sections themselves, for anything else
 -- meta is a hash: streams, asked (when so many were last asked for), ttl, refreshed, and for each group
 -- offset:<group>, empty:<group> (the newest entries when a pass found nothing), virtual:<group>. Times are milliseconds.
 local meta = KEYS[1]
@@ -115,7 +116,7 @@ local function keep_alive(ttl, count, refreshed)
     local life = integer(ttl * 9 / 8)
     for stream = 0, count - 1 do redis.call('PEXPIRE', key_of(stream), life) end
     for _, last in ipairs({
-        'deadlines', 'once', 'later', 'later:messages', 'dead', 'cordoned', 'weights', 'groups'
+        'bell', 'deadlines', 'once', 'later', 'later:messages', 'dead', 'cordoned', 'weights', 'groups'
     }) do
         redis.call('PEXPIRE', prefix .. last, life)
     end
@@ -249,14 +250,22 @@ local function put(streams, fields, ttl)
     return chosen, id
 end
 
+-- One reader is to look at everything: what it waits for by itself does not tell.
+local function ring(key)
+    redis.call('XADD', key, 'MAXLEN', 100, '*', 'b', '1')
+end
+
 -- So many streams there are to be at least.
 local function grow(count, wanted)
     if wanted < count then return count end
+    if wanted > count and section ~= '' then ring(prefix .. 'bell') end
     redis.call('HSET', meta, 'streams', wanted, 'asked', integer(now))
     return wanted
 end
 
 local function put_later(at, ticket, wanted, streams, fields, ttl)
+    local first = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
+    if section ~= '' and (not first or tonumber(at) < tonumber(first)) then ring(prefix .. 'bell') end
     redis.call('ZADD', later, at, ticket)
     redis.call('HSET', later_messages, ticket, cmsgpack.pack({wanted, streams, fields}))
     touch(later, ttl)

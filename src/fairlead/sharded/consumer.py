@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
@@ -17,17 +20,32 @@ from fairlead.sharded.connecting import MOST_CONNECTIONS
 from fairlead.sharded.lanes import Delivery, Empty, Lanes
 from fairlead.sharded.message import Finish
 from fairlead.sharded.place import GROUP, Place
+from fairlead.sharded.redis_errors import telling
 from fairlead.sharded.running import run_async
 from fairlead.sharded.steps import Steps, waiting
+
+T = TypeVar("T")
 
 log = logging.getLogger("fairlead.redis")
 
 MOST_READ = 200
 """Messages of one read."""
 
+_TURNS = 3
+"""Of the event loop, before the next read: what has come is taken in, dispatched and begun first."""
+
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
 PRIORITIES = range(10)
+
+
+@dataclass
+class _Waiter:
+    """A connection that waits for one queue."""
+
+    redis: Any
+    connection: int = 0
+    """Its number at the server."""
 
 
 class Consumer:
@@ -65,10 +83,7 @@ class Consumer:
         self._looking: set[str] = set()
         """What may claim something any moment."""
         self._looked = asyncio.Event()
-        self._woken_after: dict[str, str] = {}
-        """Of queues whose wait has just brought something."""
-        self._hearing: dict[str, tuple[asyncio.Task[bool], str]] = {}
-        """Waits that are under way, and what they are worth to the pass after."""
+        self._waiters: dict[str, _Waiter] = {}
 
     def serve(self, queues: Collection[str]) -> None:
         """From now on it reads these too."""
@@ -116,33 +131,33 @@ class Consumer:
 
     async def run(self) -> None:
         """For as long as the node lives."""
-        try:
-            async with asyncio.TaskGroup() as parts:
-                parts.create_task(self._patiently(self._extend, self._place.reclaim / 6))
-                parts.create_task(self._patiently(self._reclaim, self._place.reclaim / 3))
-                parts.create_task(self._patiently(self._end, 0.0))
-                reading: set[str] = set()
-                while True:
-                    self._served.clear()
-                    for queue in self._lanes.keys() - reading:
-                        reading.add(queue)
-                        parts.create_task(self._patiently(lambda queue=queue: self._read(queue), 0.0))  # type: ignore[misc]
-                    await self._served.wait()
-        finally:
-            waits = [hearing for hearing, _ in self._hearing.values()]
-            for hearing in waits:
-                hearing.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        async with asyncio.TaskGroup() as parts:
+            parts.create_task(self._patiently(self._extend, self._place.reclaim / 6))
+            parts.create_task(self._patiently(self._reclaim, self._place.reclaim / 3))
+            parts.create_task(self._patiently(self._end, 0.0))
+            reading: set[str] = set()
+            while True:
+                self._served.clear()
+                for queue in self._lanes.keys() - reading:
+                    reading.add(queue)
+                    parts.create_task(self._patiently(lambda queue=queue: self._read(queue), 0.0))  # type: ignore[misc]
+                await self._served.wait()
 
     async def part(self) -> None:
         """Claim nothing more, from when this returns."""
         self._is_parted = True
+        for waiter in self._waiters.values():
+            # What it would be given while it is cut off, nobody would know of.
+            with suppress(RedisError):
+                await self._redis.client_unblock(waiter.connection)
         while self._looking:
             self._looked.clear()
             await self._looked.wait()
 
     async def close(self) -> None:
         """Let go of the connections."""
+        for waiter in self._waiters.values():
+            await waiter.redis.aclose()
         await self._redis.aclose()
 
     async def _patiently(self, work: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
@@ -160,40 +175,59 @@ class Consumer:
                     log.warning("waiting for Redis", extra={"redis": self._place.location, "error": trouble})
                 await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
 
+    async def _claim(self, what: str, redis: Any, queue: str, steps: Steps[T]) -> T:
+        self._looking.add(what)
+        try:
+            return await run_async(redis, queue, steps)
+        finally:
+            self._looking.discard(what)
+            self._looked.set()
+
     async def _read(self, queue: str) -> None:
         has_room, lanes = self._has_room[queue], self._lanes[queue]
         has_room.clear()
         if self._is_parted or all(self._room(queue, priority) <= 0 for priority in PRIORITIES):
             await has_room.wait()
             return
-        self._looking.add(queue)
-        try:
-            room = partial(self._space, queue)
-            steps = lanes.look(GROUP, self._name, room, self._woken_after.pop(queue, ""))
-            found, empty = await self.do(queue, steps)
-            if found:
-                self._received(queue, found)
-        finally:
-            self._looking.discard(queue)
-            self._looked.set()
-        if not found:
-            await self._hear(queue, empty)
+        room = partial(self._space, queue)
+        found, empty = await self._claim(queue, self._redis, queue, lanes.look(GROUP, self._name, room))
+        if not found and empty.is_whole and not self._is_parted:
+            found = await self._wait(queue, lanes, empty)
+        elif not found:
+            await self._wait_for_room(queue, empty)
+        if found:
+            self._received(queue, found)
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
 
-    async def _hear(self, queue: str, empty: Empty) -> None:
-        """Until something was written, or there is room again: then the wait goes on, for the next pass that finds nothing."""
-        hearing, woken_after = self._hearing.get(queue, (None, ""))
-        if hearing is None:
-            hearing, woken_after = asyncio.create_task(self.do(queue, waiting(empty.wait))), empty.woken_after
-            self._hearing[queue] = hearing, woken_after
-        has_room = asyncio.create_task(self._has_room[queue].wait())
+    async def _wait(self, queue: str, lanes: Lanes, empty: Empty) -> list[Delivery]:
+        waiter = self._waiters.get(queue)
+        if waiter is None:
+            redis: Any = Redis.from_url(self._place.url, single_connection_client=True)
+            waiter = self._waiters[queue] = _Waiter(redis)
+        if waiter.connection == 0:
+            with telling(queue):
+                waiter.connection = await waiter.redis.client_id()
+            if self._is_parted:
+                return []
         try:
-            await asyncio.wait([hearing, has_room], return_when=asyncio.FIRST_COMPLETED)
+            return await self._claim(queue, waiter.redis, queue, lanes.wait(GROUP, self._name, empty))
+        except StoreUnavailable:
+            waiter.connection = 0  # it will be another one
+            raise
+
+    async def _wait_for_room(self, queue: str, empty: Empty) -> None:
+        """Until something is written, or there is room for what is there."""
+        news = asyncio.ensure_future(self.do(queue, waiting(empty.wait)))
+        room = asyncio.ensure_future(self._has_room[queue].wait())
+        try:
+            await asyncio.wait([news, room], return_when=asyncio.FIRST_COMPLETED)
+            if news.done():
+                news.result()
         finally:
-            has_room.cancel()
-        if hearing.done():
-            del self._hearing[queue]
-            if hearing.result():
-                self._woken_after[queue] = woken_after
+            news.cancel()
+            room.cancel()
+            await asyncio.wait([news, room])
 
     def _space(self, queue: str, priority: int) -> int:
         return min(MOST_READ, self._room(queue, priority))
@@ -212,15 +246,9 @@ class Consumer:
                     await self._reclaim_at(queue, priority, room)
 
     async def _reclaim_at(self, queue: str, priority: int, room: int) -> None:
-        which = f"reclaim {queue}"
-        self._looking.add(which)
-        try:
-            steps = self.lanes(queue).at(priority).reclaim(GROUP, self._name, self._place.reclaim, room)
-            if found := await self.do(queue, steps):
-                self._received(queue, [Delivery(priority, message) for message in found])
-        finally:
-            self._looking.discard(which)
-            self._looked.set()
+        steps = self.lanes(queue).at(priority).reclaim(GROUP, self._name, self._place.reclaim, room)
+        if found := await self._claim(f"reclaim {queue}", self._redis, queue, steps):
+            self._received(queue, [Delivery(priority, message) for message in found])
 
     async def _end(self) -> None:
         await self._has_done.wait()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fairlead.sharded import script
 from fairlead.sharded.message import Message, message
 from fairlead.sharded.settings import Settings
-from fairlead.sharded.steps import WAIT_SECONDS, QueueSteps, Run, Steps, Wait
+from fairlead.sharded.steps import WAIT_SECONDS, Call, Claim, QueueSteps, Run, Steps, Wait
 
 
 class Delivery(NamedTuple):
@@ -23,8 +23,8 @@ class Empty(NamedTuple):
     """What to do when a pass has found nothing."""
 
     wait: Wait
-    woken_after: str
-    """For the next pass, if the wait brings something; then it need not look everywhere."""
+    is_whole: bool
+    """It looked at all priorities: none was left out for want of room."""
 
 
 class Lanes:
@@ -38,6 +38,9 @@ class Lanes:
         self._monotonic = monotonic
         self._steps: dict[int, QueueSteps] = {}
         self._known: tuple[int, ...] = ()
+        self._streams: dict[int, int] = {}
+        """Of each priority, how many there were at the last empty pass."""
+        self._prepared: set[int] = set()
         self._notifications = f"{{{settings.name}}}:notifications"
 
     def at(self, priority: int) -> QueueSteps:
@@ -53,11 +56,9 @@ class Lanes:
         yield from self._ask()
         return self._known
 
-    def look(
-        self, group: str, consumer: str, room: Callable[[int], int], woken_after: str = ""
-    ) -> Steps[tuple[list[Delivery], Empty]]:
-        """One pass over each priority: claims up to `room` messages of each. Answers them, and if there are none what to wait
-        for. `woken_after`: of the pass before, if its wait has brought something."""
+    def look(self, group: str, consumer: str, room: Callable[[int], int]) -> Steps[tuple[list[Delivery], Empty]]:
+        """One pass over each priority: claims up to `room` messages of each. Answers them, and what to wait for if there are
+        none."""
         found: list[Delivery] = []
         waits: list[Wait] = []
         done: set[int] = set()
@@ -72,7 +73,7 @@ class Lanes:
             steps = self.at(priority)
             answer: Any = (b"again",)
             while answer[0] == b"again":
-                answer = yield steps.look(group, consumer, space, woken_after=woken_after)
+                answer = yield steps.look(group, consumer, space)
             self._learn(answer[2])
             if answer[0] == b"messages":
                 now = answer[1]
@@ -81,13 +82,42 @@ class Lanes:
                     break  # there may be more of it, and a lower one has to wait for that
             else:
                 waits.append(steps.waiting(answer, WAIT_SECONDS))
+                self._streams[priority] = answer[6]
         if waits:
             # What one of the passes may have missed comes after the newest notification that the first of them saw.
             latest = waits[0].after[self._notifications]
         elif not found and not latest:
             latest = yield from self._ask()
         seconds = min((wait.millis for wait in waits), default=round(WAIT_SECONDS * 1000))
-        return found, Empty(Wait({self._notifications: latest}, seconds), latest if is_whole else "")
+        return found, Empty(Wait({self._notifications: latest}, seconds), is_whole)
+
+    def wait(self, group: str, consumer: str, empty: Empty) -> Steps[list[Delivery]]:
+        """After a whole pass that found nothing: wait for what comes, and claim it at once, without another pass. It need not
+        be looked whose turn it is, as nothing else waits."""
+        lanes = {priority: self._streams[priority] for priority in self._known if priority in self._streams}
+        if not lanes:
+            yield empty.wait
+            return []
+        for priority in lanes.keys() - self._prepared:
+            yield from self.at(priority).prepare(group)
+            self._prepared.add(priority)
+        places = {key: priority for priority, count in lanes.items() for key in self.at(priority).streams(count)}
+        bells = {self.at(priority).bell for priority in lanes}
+        answers = yield Claim(group, consumer, [*bells, *places], empty.wait.millis)
+        if answers is None:
+            self._prepared.clear()
+            return []
+        found = []
+        for key, entry, fields in answers:
+            name = key.decode()
+            if name in bells:
+                yield Call(("XACK", name, group, entry))
+                yield Call(("XDEL", name, entry))
+                continue
+            stream = name.rpartition(":s")[2].encode()
+            now = entry.partition(b"-")[0]
+            found.append(Delivery(places[name], message((stream, entry, 1, now, fields))))
+        return found
 
     def _ask(self) -> Steps[str]:
         """Learns which priorities there are; the newest notification of that moment."""

@@ -2,7 +2,7 @@
 -- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl for a queue that nobody has written to,
 -- if only woken: by what comes after this notification, else ''; how many at most. Answers {'messages', now, sections, {stream, id, fields}...}; {'again'} when the pass has
 -- to be gone on with; or {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is none),
--- when the next message for later is due (ms, or '')}: wait for what comes after.
+-- when the next message for later is due (ms, or ''), how many streams there are}: wait for what comes after.
 local group, consumer, reads, preferred, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
 local heads = prefix .. 'heads:' .. group
@@ -31,7 +31,7 @@ end
 
 local function empty()
     local next_due = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
-    return {'empty', integer(now), all_sections(), latest, latest_default, next_due or ''}
+    return {'empty', integer(now), all_sections(), latest, latest_default, next_due or '', count}
 end
 
 -- One message wakes all that wait. The first of them takes it, the second finds nothing and says so; for the others nothing

@@ -41,9 +41,14 @@ class Settings:
             raise ConfigurationError(str(error)) from error
 
     @property
+    def prefix(self) -> str:
+        """What its keys begin with."""
+        return f"{{{self.name}}}:{self.section}:" if self.section else f"{{{self.name}}}:"
+
+    @property
     def meta(self) -> str:
         """The key from which the scripts make all others."""
-        return f"{{{self.name}}}:{self.section}:meta" if self.section else f"{{{self.name}}}:meta"
+        return f"{self.prefix}meta"
 
     def shard(self, key: str, streams: int | None, per_shard: int | None) -> tuple[int, tuple[int, ...]]:
         """How many streams there are to be, and those of the key. Raises InvalidMessage."""

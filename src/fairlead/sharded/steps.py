@@ -65,7 +65,18 @@ class Call(NamedTuple):
     arguments: tuple[bytes | str | int | float, ...]
 
 
-Steps = Generator[Run | Wait | Call, Any, T]
+class Claim(NamedTuple):
+    """Wait until one of the streams has a message, and claim it, as the group's consumer. Answers the key, the entry and its
+    fields of each that was claimed: one of a stream at most; None if a stream or its group is not there."""
+
+    group: str
+    consumer: str
+    keys: Sequence[str]
+    millis: int
+
+
+Command = Run | Wait | Call | Claim
+Steps = Generator[Command, Any, T]
 
 
 class QueueSteps:
@@ -151,9 +162,22 @@ class QueueSteps:
             script.READ, group, consumer, reads, preferred, self._ttl, woken_after, min(count, MOST_AT_ONCE)
         )
 
+    @property
+    def bell(self) -> str:
+        """The key of the section's bell."""
+        return f"{self._settings.prefix}bell"
+
+    def streams(self, count: int) -> list[str]:
+        """The keys of so many streams."""
+        return [f"{self._settings.prefix}s{stream}" for stream in range(count)]
+
+    def prepare(self, group: str) -> Steps[None]:
+        """From now on one can wait for all streams at once."""
+        yield self._run(script.PREPARE, group, self._ttl)
+
     def waiting(self, found: Sequence[Any], seconds: float) -> Wait:
         """For what comes after an empty pass, for so many seconds at most."""
-        _, now, _, latest, latest_default, next_due = found
+        _, now, _, latest, latest_default, next_due, _ = found
         if next_due:
             seconds = min(seconds, max(0.0, (int(next_due) - int(now)) / 1000))
         after = {self._notifications: _text(latest)}
@@ -267,7 +291,7 @@ class QueueSteps:
 
     def weights(self) -> Steps[dict[str, float]]:
         """Those that were set, by shard key."""
-        found = yield Call(("HGETALL", f"{self._meta.removesuffix('meta')}weights"))
+        found = yield Call(("HGETALL", f"{self._settings.prefix}weights"))
         return {key.decode(): float(weight) for key, weight in found.items()}
 
     def set_weights(self, weights: Mapping[str, float]) -> Steps[None]:

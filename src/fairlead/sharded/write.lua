@@ -11,10 +11,8 @@ if wanted < count and now - asked >= shrink_after then
     -- Every stream from the new count up has to be empty, what is claimed included: readers will not look there again.
     local left = 0
     for stream = wanted, count - 1 do left = left + length(key_of(stream)) end
-    if left == 0 then
-        for stream = wanted, count - 1 do redis.call('DEL', key_of(stream)) end
-        count = wanted
-    end
+    -- They are left to expire: made anew within the millisecond, a stream would give the same ids again.
+    if left == 0 then count = wanted end
 end
 count = grow(count, wanted)
 if ttl > tonumber(known[3] or 0) then
@@ -58,7 +56,9 @@ end
 notify(ttl)
 touch(meta, ttl)
 if section ~= '' then
-    redis.call('SADD', sections, section)
+    if redis.call('SADD', sections, section) == 1 then
+        for _, other in ipairs(redis.call('SMEMBERS', sections)) do ring('{' .. queue .. '}:' .. other .. ':bell') end
+    end
     touch(sections, ttl)
 end
 keep_alive(ttl, count, tonumber(known[4] or 0))
