@@ -284,7 +284,9 @@ class App:
 
     def _carrying(self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]) -> Wake:
         """The wake of a submit, with its triggers where the channel carries them."""
-        return with_triggers(wake, tasks, submitted) if self.channel.carries_triggers else wake
+        if not self.channel.carries_triggers:
+            return wake
+        return with_triggers(wake, tasks, submitted, placed_only=not self.channel.orders)
 
     def _handles(self, tasks: Sequence[NewTask], submitted: Sequence[Submitted], wake: Wake | None) -> list[TaskHandle]:
         self.observer.submitted(tasks)

@@ -108,9 +108,16 @@ def _channel(
 ) -> TriggerChannel:
     if url in (None, "database", "memory://", "database://"):
         return DatabaseChannel(store, bell, clock)
+    assert url is not None
+    if urlsplit(url).scheme in _REDIS:
+        _require_redis()
+        from fairlead.channels.redis import RedisChannel
+
+        return RedisChannel(url, store, bell, counted, clock)
     if urlsplit(url).scheme != "kafka":
         raise ConfigurationError(
-            f"channel {_without_secret(url)!r} is unknown; use 'database' (default), 'memory://' or kafka://host:9092"
+            f"channel {_without_secret(url)!r} is unknown; use 'database' (default), 'memory://', kafka://host:9092 or "
+            "redis://host:6379/0"
         )
     try:
         import confluent_kafka  # noqa: F401

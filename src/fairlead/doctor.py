@@ -59,11 +59,10 @@ async def examine(app: App) -> list[Finding]:
         held = Finding("problem", str(error), cure)
     management = app.management
     nodes, queues = management.nodes(), management.queues()
-    read_by = None if leases is None else owners_of(leases)
-    if app.channel.shares_partitions:
-        told, read_by = await _channel(app, {queue.queue: queue.partitions for queue in queues})
-    else:
-        told = []
+    read_by: Mapping[PartitionKey, str] | None = None if leases is None else owners_of(leases)
+    told: list[Finding] = []
+    if app.channel.carries_triggers:
+        told, read_by = await _channel(app, {queue.queue: queue.partitions for queue in queues}, read_by)
     silent = set(await store.silent_nodes(app.clock.now(), round(SILENT_SECONDS * MICROS)))
     living = [node for node in nodes if node.node not in silent]
     now = app.clock.now()
@@ -181,16 +180,25 @@ def _readers(store: SqlTaskStore, now: int) -> Iterator[Finding]:
             yield Finding("problem", what, f"`fairlead pipeline reconcile`, or {forget}")
 
 
-async def _channel(app: App, queues: Mapping[str, int]) -> tuple[list[Finding], dict[PartitionKey, str] | None]:
-    """A channel with servers of its own: they and their partitions, and who reads these."""
+async def _channel(
+    app: App, queues: Mapping[str, int], by_leases: Mapping[PartitionKey, str] | None
+) -> tuple[list[Finding], Mapping[PartitionKey, str] | None]:
+    """A channel with servers of its own: they, what lies there, and who reads the partitions."""
+    is_sharing = app.channel.shares_partitions
     try:
         status = await app.channel.status(queues)
     except StoreUnavailable as error:
-        cure = "start it: workers go on by the rows for 10 s, then nothing new starts until it is back; nothing is lost"
-        return [Finding("problem", str(error), cure)], None
+        goes_on = "workers go on by the rows for 10 s, then nothing new starts" if is_sharing else "nothing new starts"
+        cure = f"start it: {goes_on} until it is back; nothing is lost"
+        return [Finding("problem", str(error), cure)], None if is_sharing else by_leases
     assert status is not None
-    brokers = "1 broker" if status.brokers == 1 else f"{status.brokers} brokers"
-    found = [Finding("ok", f"{app.channel.location}: reachable, {brokers}")]
+    found = [Finding("ok", f"{app.channel.location}: reachable, {status.servers}")]
+    for load in status.loads:
+        oldest = "" if load.oldest is None else f", the oldest for {load.oldest:,.0f} s"
+        what = f"triggers of {load.queue}: {load.waiting:,} waiting, {load.held:,} held by workers{oldest}"
+        found.append(Finding("ok", what))
+    if not is_sharing:
+        return found, by_leases
     of_queue: dict[str, list[PartitionStatus]] = {queue: [] for queue in queues}
     for partition in status.partitions:
         of_queue[partition.queue].append(partition)
@@ -203,8 +211,7 @@ async def _channel(app: App, queues: Mapping[str, int]) -> tuple[list[Finding], 
         each = f" ({', '.join(lags[:_MOST_SHOWN])}{', ...' if len(lags) > _MOST_SHOWN else ''})" if lags else ""
         lag = f"lag {sum(p.lag for p in partitions):,}{each}"
         found.append(Finding("ok", f"topic of {queue}: {len(partitions)} partitions, {lag}"))
-    read_by = {PartitionKey(p.queue, p.partition): p.owner for p in status.partitions if p.owner is not None}
-    return found, read_by
+    return found, {PartitionKey(p.queue, p.partition): p.owner for p in status.partitions if p.owner is not None}
 
 
 def _unowned(queue: str, partitions: int, read_by: Mapping[PartitionKey, str]) -> Iterator[Finding]:

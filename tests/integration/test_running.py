@@ -137,6 +137,7 @@ async def test_t05_the_highest_priority_runs_first(app: App) -> None:
     assert order == [1, 2, 4, 7]
 
 
+@pytest.mark.ordered
 async def test_a12a_kinds_run_in_order_of_arrival_not_of_their_names(app: App) -> None:
     app.queue("default", partitions=1)
     order: list[str] = []
@@ -393,6 +394,7 @@ async def test_limits_are_never_exceeded(app: App) -> None:
     assert most == {"all": 6, "pay": 4, "acme": 2}
 
 
+@pytest.mark.ordered
 async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(app: App) -> None:
     running_now: set[str] = set()
     order: dict[str, list[int]] = {"a": [], "b": []}

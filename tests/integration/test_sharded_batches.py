@@ -180,6 +180,19 @@ def test_a_marked_message_is_not_written_while_its_like_is_there(queue) -> None:
     assert put(queue, marked)[0][0] is not None
 
 
+def test_a_marked_message_that_is_given_back_keeps_its_mark(queue) -> None:
+    marked = entry(NewMessage({"n": 1}))._replace(once="task 1")
+    marked = marked._replace(fields=[*marked.fields, "fairlead:once", "task 1"])
+    put(queue, marked)
+    for how in ("again", "later"):
+        message = queue.read("g", "c", block=5.0)
+        due = round(datetime.now(UTC).timestamp() * 1000)
+        assert finish(queue, "c", Finish(message.id, how, marked._replace(at=due, ticket="t"))) == [True]
+        assert put(queue, marked)[0][0] is None, "it is there"
+    queue.ack("g", queue.read("g", "c", block=5.0).id)
+    assert put(queue, marked)[0][0] is not None and queue.len() == 1
+
+
 def test_a_unique_key_holds_for_its_window_whatever_becomes_of_the_message(queue, client) -> None:
     def keyed(name: str) -> Entry:
         return entry(NewMessage({"n": 1}))._replace(unique="invoice 7", window=60_000, name=name)

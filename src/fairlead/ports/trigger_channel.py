@@ -43,12 +43,27 @@ class PartitionStatus(NamedTuple):
     """Messages that are not done with."""
 
 
+class QueueLoad(NamedTuple):
+    """What lies in a channel that brings tasks in an order of its own, for one queue."""
+
+    queue: str
+    waiting: int
+    """Triggers that no node has."""
+    held: int
+    """Those that nodes have, and have not grabbed."""
+    oldest: float | None
+    """Seconds since the oldest of them all was written; None: there are none."""
+
+
 class ChannelStatus(NamedTuple):
     """What a channel with servers of its own says about itself."""
 
-    brokers: int
+    servers: str
+    """How they are, for people."""
     partitions: list[PartitionStatus]
     """Of the queues asked about, as far as they exist there."""
+    loads: Sequence[QueueLoad] = ()
+    """The same, of a channel that has no partitions."""
 
 
 class TriggerChannel(Protocol):

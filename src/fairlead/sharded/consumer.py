@@ -84,6 +84,8 @@ class Consumer:
         """What may claim something any moment."""
         self._looked = asyncio.Event()
         self._waiters: dict[str, _Waiter] = {}
+        self._news: dict[str, asyncio.Task[bool]] = {}
+        """Waits for news that are under way, by queue."""
 
     def serve(self, queues: Collection[str]) -> None:
         """From now on it reads these too."""
@@ -92,6 +94,11 @@ class Consumer:
                 self._lanes[queue] = self._place.lanes(queue, self._max_deliveries)
                 self._has_room[queue] = asyncio.Event()
         self._served.set()
+
+    @property
+    def queues(self) -> list[str]:
+        """Those that it reads."""
+        return list(self._lanes)
 
     def look(self) -> None:
         """There may be room again."""
@@ -126,17 +133,22 @@ class Consumer:
 
     async def run(self) -> None:
         """For as long as the node lives."""
-        async with asyncio.TaskGroup() as parts:
-            parts.create_task(self._patiently(self._extend, self._place.reclaim / 6))
-            parts.create_task(self._patiently(self._reclaim, self._place.reclaim / 3))
-            parts.create_task(self._patiently(self._end, 0.0))
-            reading: set[str] = set()
-            while True:
-                self._served.clear()
-                for queue in self._lanes.keys() - reading:
-                    reading.add(queue)
-                    parts.create_task(self._patiently(lambda queue=queue: self._read(queue), 0.0))  # type: ignore[misc]
-                await self._served.wait()
+        try:
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(self._patiently(self._extend, self._place.reclaim / 6))
+                parts.create_task(self._patiently(self._reclaim, self._place.reclaim / 3))
+                parts.create_task(self._patiently(self._end, 0.0))
+                reading: set[str] = set()
+                while True:
+                    self._served.clear()
+                    for queue in self._lanes.keys() - reading:
+                        reading.add(queue)
+                        parts.create_task(self._patiently(lambda queue=queue: self._read(queue), 0.0))  # type: ignore[misc]
+                    await self._served.wait()
+        finally:
+            for news in self._news.values():
+                news.cancel()
+            await asyncio.gather(*self._news.values(), return_exceptions=True)
 
     async def part(self) -> None:
         """Claim nothing more, from when this returns."""
@@ -212,17 +224,19 @@ class Consumer:
             raise
 
     async def _wait_for_room(self, queue: str, empty: Empty) -> None:
-        """Until something is written, or there is room for what is there."""
-        news = asyncio.ensure_future(self.do(queue, waiting(empty.wait)))
-        room = asyncio.ensure_future(self._has_room[queue].wait())
+        """Until something is written, or there is room for what is there. Then the wait for news goes on, and serves the next
+        pass that finds nothing: to cut it off would cost a connection, or the two seconds that it lasts."""
+        news = self._news.get(queue)
+        if news is None:
+            news = self._news[queue] = asyncio.create_task(self.do(queue, waiting(empty.wait)))
+        room = asyncio.create_task(self._has_room[queue].wait())
         try:
             await asyncio.wait([news, room], return_when=asyncio.FIRST_COMPLETED)
-            if news.done():
-                news.result()
         finally:
-            news.cancel()
             room.cancel()
-            await asyncio.wait([news, room])
+        if news.done():
+            del self._news[queue]
+            news.result()
 
     def _space(self, queue: str, priority: int) -> int:
         return min(MOST_READ, self._room(queue, priority))

@@ -1,7 +1,7 @@
 -- End claims of one consumer, each in its own way, and all of them in one act. What another consumer has by now stays as it is.
 -- ARGV: group, consumer, ttl, streams, how many; of each: stream, entry, how, then for
 --   done   nothing more
---   again  how many streams its shard has, these, how many fields and values, these: written anew
+--   again  how many streams its shard has, these, how many fields and values, these: written anew, with its mark if it has one
 --   later  when (ms), ticket, and the same: written anew at that time
 --   dead   how many fields and values, these: a copy with them goes to the dead letters
 -- Answers 1 or 0 for each: whether it was this consumer's.
@@ -43,6 +43,11 @@ for i = 1, tonumber(ARGV[5]) do
         if how == 'again' then put(streams, fields, ttl) end
         if streams then
             has_news = true
+            local mark = named(fields, 'fairlead:once')
+            if mark then
+                redis.call('SADD', once, mark)
+                touch(once, ttl)
+            end
             grow(tonumber(known[1] or 0), wanted)
         end
     end

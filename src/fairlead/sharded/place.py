@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from redis import ConnectionPool
 
 from fairlead.errors import ConfigurationError
 from fairlead.sharded.connecting import KNOWN, check_url
 from fairlead.sharded.lanes import Lanes
 from fairlead.sharded.settings import Settings
+
+T = TypeVar("T", int, float)
 
 GROUP = "workers"
 
@@ -48,20 +54,31 @@ class Place:
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
         location = f"{parts.scheme}://{host}{port}{path}"
+
+        def number(option: str, kind: Callable[[str], T], default: T) -> T:
+            try:
+                return kind(own[option]) if option in own else default
+            except ValueError as error:
+                raise ConfigurationError(f"{location}: {option}={own[option]!r} is no number of the kind") from error
+
+        found = cls(
+            urlunsplit(parts._replace(path=path, query=rest)),
+            location,
+            own.get("prefix", cls.prefix),
+            number("streams", int, cls.streams),
+            number("per_shard", int, cls.per_shard),
+            own.get("reads", cls.reads),
+            number("reclaim", float, cls.reclaim),
+            number("unique", float, cls.unique),
+            number("ttl", float, cls.ttl),
+        )
         try:
-            found = cls(
-                urlunsplit(parts._replace(path=path, query=rest)),
-                location,
-                own.get("prefix", cls.prefix),
-                int(own.get("streams", cls.streams)),
-                int(own.get("per_shard", cls.per_shard)),
-                own.get("reads", cls.reads),
-                float(own.get("reclaim", cls.reclaim)),
-                float(own.get("unique", cls.unique)),
-                float(own.get("ttl", cls.ttl)),
-            )
-        except ValueError as error:
-            raise ConfigurationError(f"{location}: {error}; use {KNOWN}?streams=64&per_shard=6") from error
+            ConnectionPool.from_url(found.url).make_connection()  # it connects to nothing yet
+        except (TypeError, ValueError) as error:
+            # Of redis-py: an option that it does not know, or cannot read.
+            option = next((name for name, _ in given if name not in _OPTIONS and name in str(error)), "")
+            why = f"option {option!r} is unknown, or has a bad value" if option else str(error)
+            raise ConfigurationError(f"{location}: {why}; use {KNOWN}?streams=64&per_shard=6") from error
         if found.reclaim < 1 or found.unique < 0:
             raise ConfigurationError(f"{location}: reclaim is 1 s or more, unique 0 s or more")
         found.settings("queue", 1)

@@ -230,6 +230,11 @@ class QueueSteps:
         *counts, oldest = found
         return msgspec.convert([*counts, None if oldest == b"" else int(oldest) / 1000], Stats)
 
+    def oldest(self) -> Steps[float | None]:
+        """Seconds since the oldest message was written that is there, claimed or not; None: there is none."""
+        at, now = yield self._run(script.OLDEST)
+        return max(0, int(now) - int(at)) / 1000 if at else None
+
     def len(self) -> Steps[int]:
         return (yield from self.stats("")).messages
 
@@ -288,6 +293,10 @@ class QueueSteps:
         """Those that were set, by shard key."""
         found = yield Call(("HGETALL", f"{self._settings.prefix}weights"))
         return {key.decode(): float(weight) for key, weight in found.items()}
+
+    def set_weights(self, weights: Mapping[str, float]) -> Steps[None]:
+        """These by shard key, and no others."""
+        yield self._run(script.REWEIGH, self._ttl, *(part for each in sorted(weights.items()) for part in each))
 
     def _run(self, wanted: Script, *arguments: bytes | str | int | float) -> Run:
         return Run(wanted, self._meta, arguments)
