@@ -20,6 +20,7 @@ from fairlead import App, ClusterLimit, Exponential, Fixed, Limit, NoRetry, Retr
 from fairlead.current import current_task  # noqa: E402
 from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, StoreUnavailable, UnknownTask  # noqa: E402
 from fairlead.sharded import SyncShardedQueue  # noqa: E402
+from fairlead.sharded.place import GROUP, Place  # noqa: E402
 from fairlead.testing import drain, running, settled  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
 
@@ -282,7 +283,7 @@ async def test_a_task_in_error_is_retried_with_all_its_tries_or_given_up(app: Ap
 async def test_a_handler_may_ask_for_another_time(app: App) -> None:
     seen: list[int] = []
 
-    @app.task(retry=Fixed(delay=60.0, max_attempts=2))
+    @app.task(retry=Fixed(60.0, max_attempts=2))
     async def note() -> None:
         tries = current_task().tries
         seen.append(tries)
@@ -318,19 +319,16 @@ class Dead:
     """A node that has read tasks and is never heard of again."""
 
     def __init__(self, url: str, queue: str = "default", priority: int = 5) -> None:
-        self._queue = SyncShardedQueue(url, "unused")
-        from fairlead.sharded.place import GROUP, Place
-
-        self._group = GROUP
-        self._lanes = Place.of(url).lanes(queue, 5)
-        self._steps = self._lanes.at(priority)
+        place = Place.of(url)
+        self._queue = SyncShardedQueue(place.url, "unused")
+        self._steps = place.lanes(queue, 5).at(priority)
 
     def reads(self, count: int) -> list[str]:
-        steps = self._steps.read_many(self._group, "dead", count, 0.0)
+        steps = self._steps.read_many(GROUP, "dead", count, 0.0)
         return [message.id for message in self._queue._do(steps)]
 
     def takes_over(self) -> list[str]:
-        return [message.id for message in self._queue._do(self._steps.reclaim(self._group, "dead too", 0.0, 100))]
+        return [message.id for message in self._queue._do(self._steps.reclaim(GROUP, "dead too", 0.0, 100))]
 
 
 async def test_what_a_dead_node_had_runs_on_another_one_and_nothing_else_runs_twice(redis_url: str) -> None:
@@ -422,7 +420,7 @@ async def test_a_redis_that_goes_away_and_comes_back_loses_nothing_and_needs_no_
         async with running(app, concurrency=5) as node:
             await asyncio.to_thread(submit, range(2000))
             await until(lambda: len(ran) > 100)
-            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.crash)
             with pytest.raises(StoreUnavailable):
                 await asyncio.to_thread(submit, range(1))
             await asyncio.to_thread(server.start)
