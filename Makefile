@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-pipeline test-redis lint bench bench-fair bench-pipeline bench-limits bench-kafka soak services clean postgresql java redis
+.PHONY: demo test test-pipeline test-redis lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis soak services clean postgresql java redis
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
@@ -12,7 +12,7 @@ demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 test: $(STAMP) postgresql java  ## all tests but those of single tables on Spark, against the real servers
 	@$(BIN)/python -m pytest -q --durations=10 -m 'not spark and not redis'
 
-test-redis: $(STAMP) redis  ## the tests of the sharded queue, against a real Redis
+test-redis: $(STAMP) redis  ## the tests of the sharded queue and of triggers through Redis, against a real Redis
 	@FAIRLEAD_REQUIRE_REDIS=1 $(BIN)/python -m pytest -q -m redis
 
 test-pipeline: $(STAMP) postgresql java  ## the tests of the pipeline that need a real Spark; half an hour and more
@@ -45,6 +45,9 @@ bench-limits: $(STAMP) java  ## cluster-wide limits while workers are killed and
 
 bench-kafka: $(STAMP) postgresql java  ## triggers through Kafka: latency, drain, priorities, a broker that goes away; half an hour
 	@$(BIN)/python bench/kafka.py
+
+bench-redis: $(STAMP) postgresql redis  ## triggers through Redis beside the database's: latency and drain; ten minutes
+	@$(BIN)/python bench/redis_channel.py
 
 services: $(STAMP) postgresql java redis  ## the real servers, on loopback, until Ctrl-C
 	@$(BIN)/python -m services

@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
@@ -46,6 +47,10 @@ def say(**report: object) -> None:
     print(json.dumps(report), flush=True)
     if report.get("aim") == "missed":
         missed.append(report)
+
+
+def kind(channel: str | None) -> str:
+    return urlsplit(channel).scheme if channel else "database"
 
 
 def aim(is_reached: bool) -> str:
@@ -113,7 +118,7 @@ def latency(store: str, url: str, channel: str | None, count: int = 500) -> floa
     took = sorted((runs[n][0][1] - committed[n]) * 1000 for n in range(50, count))  # the first ones warm up
     p50 = statistics.median(took)
     say(
-        run="latency", store=store, channel="kafka" if channel else "database", workers=3, tasks=len(took),
+        run="latency", store=store, channel=kind(channel), workers=3, tasks=len(took),
         p50_ms=round(p50, 2), p99_ms=round(took[round(len(took) * 0.99) - 1], 2),
     )  # fmt: skip
     return p50
@@ -139,7 +144,7 @@ def drain(store: str, url: str, channel: str | None, how: str, tasks: int) -> fl
             )
             for first in range(0, tasks, PIECE):
                 submit(app, "work", range(first, first + PIECE))
-            if channel:
+            if kind(channel) == "kafka":
                 wait_for("Kafka to be read", lambda: lag(channel) == 0)
             resumed_at = time.time()
             app.management.unpause("crash")
@@ -153,7 +158,7 @@ def drain(store: str, url: str, channel: str | None, how: str, tasks: int) -> fl
         run="drain",
         how=how,
         store=store,
-        channel="kafka" if channel else "database",
+        channel=kind(channel),
         tasks=tasks,
         per_second=round(rate),
     )

@@ -5,7 +5,8 @@
 Throughput: no-op tasks are submitted first, in one bulk call per 30,000, then the worker processes are started; the rate
 is taken between the first and the last count that the tasks report of themselves. Latency: 300 tasks, one each 20 ms, on
 a running worker; seconds from the submit call to the task's first line.
-Needs PG_DSN (an empty database, whose schema `public` is dropped) for fairlead-pg.
+Needs PG_DSN (an empty database, whose schema `public` is dropped) for fairlead-pg, REDIS_URL (an empty database, which is
+emptied) for fairlead-redis.
 """
 
 import argparse
@@ -29,7 +30,11 @@ PACED, GAP_S = 300, 0.02
 BULK = 30_000
 MOST_SECONDS = 120
 
-ENTRIES = {"fairlead-sqlite": "tasks_fairlead_sqlite", "fairlead-pg": "tasks_fairlead_pg"}
+ENTRIES = {
+    "fairlead-sqlite": "tasks_fairlead_sqlite",
+    "fairlead-pg": "tasks_fairlead_pg",
+    "fairlead-redis": "tasks_fairlead_redis",
+}
 
 
 def probe_folder() -> pathlib.Path:
@@ -130,6 +135,14 @@ def reset_pg() -> None:
         connection.execute("CREATE SCHEMA public")
 
 
+def reset_redis() -> None:
+    """As the peers do it."""
+    import redis
+
+    with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
+        client.flushall()
+
+
 def wait_for(folder: pathlib.Path, tasks: int, workers: list[subprocess.Popen[bytes]]) -> None:
     """Until the tasks' own counts say that (nearly) all ran. Raises RuntimeError when a worker ends first."""
     end = time.monotonic() + MOST_SECONDS
@@ -160,6 +173,8 @@ def measure(entry: str, tasks: int, processes: int, idle: bool, with_latency: bo
     try:
         if entry == "fairlead-pg":
             reset_pg()
+        elif entry == "fairlead-redis":
+            reset_redis()
         module = __import__(ENTRIES[entry])
         app, noop = module.app, module.noop
         app.migrate()

@@ -33,7 +33,7 @@ from peers_fairlead import PEERS  # noqa: E402
 DEFAULT_PEERS = ("pgqueuer", "huey-sqlite", "taskiq")
 OTHER_PEERS = ("celery", "dramatiq", "rq", "arq", "procrastinate", "awa")
 ON_POSTGRES = ("pgqueuer", "procrastinate", "awa")
-ON_REDIS = ("taskiq", "celery", "dramatiq", "rq", "arq")
+ON_REDIS = ("fairlead-redis", "taskiq", "celery", "dramatiq", "rq", "arq")
 VENV = HERE / ".venv"
 REPORT = ROOT / "docs" / "benchmarks.md"
 MOST_SECONDS = 400
@@ -52,12 +52,14 @@ class Entry:
 OURS = (
     Entry("fairlead-sqlite", "SQLite, synchronous=FULL"),
     Entry("fairlead-pg", "PostgreSQL"),
+    Entry("fairlead-redis", "Redis alone, at least once"),
     Entry("fairlead-sqlite-2", "SQLite, 2 workers", arguments=("--workers", "2", "--no-latency")),
     Entry("fairlead-pg-2", "PostgreSQL, 2 workers", arguments=("--workers", "2", "--no-latency")),
     Entry(
         "fairlead-pg-idle", "PostgreSQL, beside an idle transaction", arguments=("--idle-transaction", "--no-latency")
     ),
 )
+STORES = ("fairlead-sqlite", "fairlead-pg", "fairlead-redis")
 BACKING = {"pgqueuer": "PostgreSQL", "huey-sqlite": "SQLite, no fsync, at most once", "taskiq": "Redis streams"}
 
 
@@ -78,6 +80,8 @@ RATIOS = (
     Ratio("drain, SQLite / Huey", "fairlead-sqlite", "huey-sqlite", "done_per_s", 5.0),
     Ratio("bulk submit, PostgreSQL / PgQueuer", "fairlead-pg", "pgqueuer", "enqueue_per_s", 3.0),
     Ratio("latency p50, SQLite / Taskiq", "fairlead-sqlite", "taskiq", "p50_ms", 1.0, True),
+    Ratio("drain, Redis / Taskiq", "fairlead-redis", "taskiq", "done_per_s", 1.5),
+    Ratio("latency p50, Redis / Taskiq", "fairlead-redis", "taskiq", "p50_ms", 1.0, True),
     Ratio("latency p50, PostgreSQL / PgQueuer", "fairlead-pg", "pgqueuer", "p50_ms", 1.0, True),
     Ratio("drain, SQLite, 2 workers / 1", "fairlead-sqlite-2", "fairlead-sqlite", "done_per_s", 1.0),
     Ratio("drain, PostgreSQL, 2 workers / 1", "fairlead-pg-2", "fairlead-pg", "done_per_s", 1.0),
@@ -288,7 +292,7 @@ def measure(
         command = [str(peers_python), str(PEERS / "peers.py"), "--tasks", str(tasks), "--only", entry.name]
         environment.pop("PYTHONPATH", None)
     else:
-        store = "fairlead-sqlite" if entry.name.startswith("fairlead-sqlite") else "fairlead-pg"
+        store = next(name for name in STORES if entry.name.startswith(name))
         command = [
             sys.executable,
             str(HERE / "peers_fairlead.py"),

@@ -8,7 +8,8 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
@@ -22,23 +23,24 @@ from fairlead.connect import (
     schedule_store,
     task_log,
 )
+from fairlead.coordination.alone import NEEDS_COORDINATOR, Alone
 from fairlead.core.cluster_limits import AnyLimit
 from fairlead.core.processing import Processing, ProcessingPolicy
-from fairlead.core.retry import UNTIL_DONE, Exponential, RetryPolicy
-from fairlead.errors import ConfigurationError, InvalidTask, UnknownQueue
-from fairlead.handle import OrderedHandle, TaskHandle
-from fairlead.handler import Handler, RunInterceptor
-from fairlead.model import NewTask, ScheduledTask, Submitted, TaskRecord
-from fairlead.ordered.accept import Acceptance
+from fairlead.core.retry import Exponential, RetryPolicy
+from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, UnknownQueue
+from fairlead.handle import TaskHandle
+from fairlead.handler import Handler, RunInterceptor, entered, overridden
+from fairlead.model import NewTask, Submitted, TaskRecord
+from fairlead.ordered_submission import OrderedSubmission, fit
 from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
-from fairlead.ports.task_log import Submit
+from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
 from fairlead.ports.wake import Wake, joined, with_triggers
 from fairlead.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.stores.migrate import check, is_new, migrate
 from fairlead.stores.sql_store import SqlTaskStore
-from fairlead.task import Draft, Task, encode, joined_connection
+from fairlead.task import Draft, Submission, Task, encode, joined_connection
 from fairlead.transaction import Transaction, announce_after_commit
 
 if TYPE_CHECKING:
@@ -90,9 +92,7 @@ class App:
         self.on_incident = on_incident
         self.clock = clock
         self.queues: dict[str, Queue] = {}
-        self._acceptance = Acceptance(self.queues)
-        self._settled: dict[str, int] = {}
-        """Ordered queues whose number of partitions is known to be what the store says."""
+        self._ordered = OrderedSubmission(self)
         self.handlers: dict[str, Handler] = {}
         self.periodics: list[Periodic] = []
         self._partitions: dict[str, int] = {}
@@ -111,7 +111,7 @@ class App:
         self,
         name: str,
         *,
-        order: str = "fair",
+        order: str | None = None,
         partitions: int | None = None,
         concurrency: AnyLimit | None = None,
         kind: str = "tasks",
@@ -127,25 +127,15 @@ class App:
         if partitions is None:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
         queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead)
+        if self._connections is not None:
+            self._check_order(self._connections.channel, queue)
         if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
             raise ConfigurationError(f"queue {name!r} is declared twice with different settings")
         self.queues[name] = queue
         self._partitions[name] = partitions
         for handler in self.handlers.values():
-            self._fit(handler)
+            fit(handler, self.queues, DEFAULT_RETRY)
         return queue
-
-    def _fit(self, handler: Handler) -> None:
-        """What is different for a handler of an ordered queue."""
-        if handler.queue not in self.queues or not self.queues[handler.queue].is_ordered:
-            return
-        for is_set, what in ((handler.transactional, "transactional=True"), (handler.keep_result, "keep_result=True")):
-            if is_set:
-                raise ConfigurationError(
-                    f"task {handler.name!r}: {what} does not go with the ordered queue {handler.queue!r}; use another queue"
-                )
-        if handler.retry is DEFAULT_RETRY:
-            handler.retry = UNTIL_DONE
 
     @overload
     def task(self, function: Callable[P, R]) -> Task[P, R]: ...
@@ -210,7 +200,7 @@ class App:
                 executor=executor,
                 on_failure=on_failure,
             )
-            self._fit(handler)
+            fit(handler, self.queues, DEFAULT_RETRY)
             self.handlers[task_name] = handler
             if queue not in self.queues:
                 self.queues[queue] = Queue(queue)
@@ -239,10 +229,40 @@ class App:
         """Submit drafts of any tasks in one transaction: the caller's when they carry a connection."""
         if not drafts:
             return []
-        drafts, connection = self._prepare(drafts)
+        if not self.interceptors:
+            return self._submit(drafts)
+        with self._intercepted(drafts) as submission:
+            submission.handles = handles = self._submit(submission.drafts)
+            return handles
+
+    async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+        """The same from asynchronous code."""
+        if not drafts:
+            return []
+        if not self.interceptors:
+            return await self._submit_async(drafts)
+        with self._intercepted(drafts) as submission:
+            submission.handles = handles = await self._submit_async(submission.drafts)
+            return handles
+
+    def transaction(self, connection: Any) -> Transaction:
+        """`with app.transaction(connection):` (or `async with`) begins and commits on a plain connection, and tells the
+        nodes after the commit; nothing is told after a rollback. Submits inside use `connection=` as ever."""
+        return Transaction(self, connection)
+
+    @contextmanager
+    def _intercepted(self, drafts: Sequence[Draft]) -> Iterator[Submission]:
+        for submitting in overridden(self.interceptors, "submitting"):
+            drafts = [submitting(draft) for draft in drafts]
+        submission = Submission(drafts)
+        with entered(overridden(self.interceptors, "submission"), submission):
+            yield submission
+
+    def _submit(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+        connection = joined_connection(drafts)
+        if self._ordered.takes(drafts):
+            return self._ordered.submit(drafts, connection)
         store = self.store
-        if self._are_ordered(drafts):
-            return self._append(drafts, connection)
         if connection is not None:
             tasks = self._encode(drafts)
             submitted, wake = store.database.join(connection, store.submission(tasks))
@@ -266,13 +286,10 @@ class App:
         self.channel.announce(self._carrying(joined(wakes), tasks, submitted))
         return self._handles(tasks, submitted, None)
 
-    async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        """The same from asynchronous code."""
-        if not drafts:
-            return []
-        drafts, connection = self._prepare(drafts)
-        if self._are_ordered(drafts):
-            return await self._append_async(drafts, connection)
+    async def _submit_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+        connection = joined_connection(drafts)
+        if self._ordered.takes(drafts):
+            return await self._ordered.submit_async(drafts, connection)
         tasks = self._encode(drafts)
         steps = self.store.submission(tasks)
         if connection is None:
@@ -284,105 +301,19 @@ class App:
         self._announce_later(connection, wake)
         return self._handles(tasks, submitted, wake)
 
-    def _settle_partitions(self, queues: Collection[str], connection: Any = None) -> None:
-        """The first to use an ordered queue says how many partitions it has, for good: an ordering key must not move from
-        one to another while it has tasks in both. Raises ConfigurationError for another number."""
-        store = self.store
-        wanted = {name: self.queues[name].partitions for name in queues if self.queues[name].is_ordered}
-        if wanted.items() <= self._settled.items():
-            return
-        known = store.database.look(store.queue_settings())
-        if missing := {name: count for name, count in wanted.items() if name not in known}:
-            steps = store.registration(missing)
-            # In the caller's transaction: on SQLite, a second one would wait for that one for ever.
-            known = known | (
-                store.database.run(steps) if connection is None else store.database.join(connection, steps)
-            )
-        for name, count in wanted.items():
-            if known[name].partitions != count:
-                raise ConfigurationError(
-                    f"queue {name!r} has {known[name].partitions} partitions, and ordered queues keep theirs: declare it "
-                    f"with partitions={known[name].partitions}, or under another name"
-                )
-        if connection is None:
-            self._settled |= wanted
-
-    def _are_ordered(self, drafts: Sequence[Draft]) -> bool:
-        """Raises InvalidTask when some are and others are not: they would not be submitted together."""
-        kinds = {self.queues[draft.handler.queue].is_ordered for draft in drafts}
-        if len(kinds) > 1:
-            raise InvalidTask("one bulk submit goes to ordered queues or to others: submit them apart")
-        return kinds.pop()
-
-    def _append(self, drafts: Sequence[Draft], connection: Any) -> list[TaskHandle]:
-        """To the log of the ordered queues."""
-        self._settle_partitions({draft.handler.queue for draft in drafts}, connection)
-        entries = self._acceptance.entries(self._encode(drafts), self.clock.now())
-        log, database = self.connections.log, self.store.database
-        wake = Wake(log=sorted({entry.task.queue for entry in entries}))
-        appended: Future[None] = Future()
-        if connection is not None:
-            self._check_joins()
-            database.join(connection, log.appending(entries))
-            self._announce_later(connection, wake)
-            appended.set_result(None)
-        elif log.joins_transactions:
-            database.run(log.appending(entries))
-            self.channel.announce(wake)
-            appended.set_result(None)
-        else:
-            appended = log.append(entries)
-        return self._ordered_handles(entries, appended, wake if connection is not None else None)
-
-    async def _append_async(self, drafts: Sequence[Draft], connection: Any) -> list[TaskHandle]:
-        self._settle_partitions({draft.handler.queue for draft in drafts})
-        entries = self._acceptance.entries(self._encode(drafts), self.clock.now())
-        log, database = self.connections.log, self.store.database
-        wake = Wake(log=sorted({entry.task.queue for entry in entries}))
-        appended: Future[None] = Future()
-        if connection is not None:
-            self._check_joins()
-            await database.join_async(connection, log.appending(entries))
-            self._announce_later(connection, wake)
-            appended.set_result(None)
-        elif log.joins_transactions:
-            await database.run_async(log.appending(entries))
-            self.channel.announce(wake)
-            appended.set_result(None)
-        else:
-            appended = log.append(entries)
-        return self._ordered_handles(entries, appended, wake if connection is not None else None)
-
-    def _check_joins(self) -> None:
-        log = self.connections.log
-        if not log.joins_transactions:
-            raise InvalidTask(f"the log of ordered queues is {log.location}: it cannot be part of your transaction")
-
-    def _ordered_handles(
-        self, entries: Sequence[Submit], appended: Future[None], wake: Wake | None
-    ) -> list[TaskHandle]:
-        self.observer.submitted([entry.task for entry in entries])
-        return [
-            OrderedHandle(self, entry.task.id, True, False, wake, appended, ScheduledTask.of(entry.task).key)
-            for entry in entries
-        ]
-
-    def transaction(self, connection: Any) -> Transaction:
-        """`with app.transaction(connection):` (or `async with`) begins and commits on a plain connection, and tells the
-        nodes after the commit; nothing is told after a rollback. Submits inside use `connection=` as ever."""
-        return Transaction(self, connection)
-
-    def _prepare(self, drafts: Sequence[Draft]) -> tuple[Sequence[Draft], Any]:
-        for interceptor in self.interceptors:
-            drafts = [interceptor.submitting(draft) for draft in drafts]
-        return drafts, joined_connection(drafts)
-
     def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
+        if self.channel.orders and any(draft.options.ordering_key is not None for draft in drafts):
+            raise InvalidTask(
+                f"ordering_key: {self.channel.location} gives each task to whichever node is free, in no order; "
+                "use the channel of the database, or Kafka"
+            )
         return encode(drafts, self._partitions, self.clock.now(), self.payload_limit)
 
     def _carrying(self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]) -> Wake:
         """The wake of a submit, with its triggers where the channel carries them."""
-        return with_triggers(wake, tasks, submitted) if self.channel.carries_triggers else wake
+        if not self.channel.carries_triggers:
+            return wake
+        return with_triggers(wake, tasks, submitted, placed_only=not self.channel.orders)
 
     def _handles(self, tasks: Sequence[NewTask], submitted: Sequence[Submitted], wake: Wake | None) -> list[TaskHandle]:
         self.observer.submitted(tasks)
@@ -423,18 +354,38 @@ class App:
                     settings.url, settings.channel, settings.coordinator, settings.backlog, self.clock, self._partitions,
                     lambda what, count: self.observer.counted(what, count),  # whoever observes by then
                 )  # fmt: skip
+                for queue in self.queues.values():
+                    self._check_order(self._connections.channel, queue)
             return self._connections
 
+    @staticmethod
+    def _check_order(channel: TriggerChannel, queue: Queue) -> None:
+        if channel.orders and queue.order is not None:
+            raise ConfigurationError(
+                f"queue {queue.name!r}: order={queue.order!r} does not go with {channel.location}, which brings tasks by "
+                "turns of their fairness keys: leave order= out, or use another channel"
+            )
+
     @property
-    def store(self) -> SqlTaskStore:
+    def store(self) -> TaskStore:
         """The task store, its schema checked. Raises SchemaMismatch, StoreUnavailable."""
         store = self.connections.store
-        if not self._checked:
+        if not self._checked and isinstance(store, SqlTaskStore):
             with self._lock:
                 if store.database.dialect == "sqlite" and is_new(store.database):
                     migrate(store.database)  # a file of one's own starts with nothing else; a server is an operator's
                 check(store.database)
                 self._checked = True
+        return store
+
+    @property
+    def sql_store(self) -> SqlTaskStore:
+        """The same, for what needs its rows. Raises NotSupported where tasks do not live in a SQL database."""
+        store = self.store
+        if not isinstance(store, SqlTaskStore):
+            raise NotSupported(
+                f"{store.database.location} has no rows of tasks and attempts; sqlite:// and postgresql:// do"
+            )
         return store
 
     @property
@@ -456,6 +407,8 @@ class App:
 
     def migrate(self) -> list[str]:
         """Bring the schema up to date, in the backlog store too; answers the names of the migrations applied."""
+        if not isinstance(self.connections.store, SqlTaskStore):
+            return []
         applied = migrate(self.connections.store.database)
         if self._settings().backlog is not None:
             self._wait_for(self.connections.backlog.migrate())
@@ -479,6 +432,24 @@ class App:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, work).result()
 
+    def _check_handlers(self, queues: Collection[str]) -> None:
+        """Raises NotSupported for what the store cannot do, before a task finds out."""
+        from fairlead.engine.cluster_limits import cluster_wide
+
+        if isinstance(self.store, SqlTaskStore):
+            return
+        served = [handler for handler in self.handlers.values() if handler.queue in queues]
+        limits = cluster_wide([self.queues[queue] for queue in queues], served)
+        if limits and isinstance(self.connections.coordinator, Alone):
+            raise NotSupported(f"cluster-wide limit {limits[0]}: {NEEDS_COORDINATOR}")
+        for handler in served:
+            if handler.transactional or handler.keep_result:
+                what = "transactional=True" if handler.transactional else "keep_result=True"
+                raise NotSupported(
+                    f"task {handler.name!r} has {what}, which {self.store.database.location} cannot do; "
+                    "sqlite:// and postgresql:// can"
+                )
+
     # working ----------------------------------------------------------------------------------------------------------
 
     def node(self, *, queues: Iterable[str] | None = None, **settings: Any) -> Node:
@@ -497,21 +468,20 @@ class App:
                 raise UnknownQueue(f"no queue named {queue!r}; this application has {', '.join(sorted(self.queues))}")
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         store = self.store
-        self._settle_partitions(wanted)
+        self._check_handlers(wanted)
+        has_ordered = self._ordered.settle_partitions(wanted)
         node_settings = NodeSettings(**settings)
-        extra = [bulk_poller(bulk_sweeper(store, self.clock), node_settings.intervals)]
-        if self.periodics:
-            extra.append(periodic_poller(self))
+        extra = [periodic_poller(self)] if self.periodics else []
+        if isinstance(store, SqlTaskStore):
+            extra.append(bulk_poller(bulk_sweeper(store, self.clock), node_settings.intervals))
         if self._lake is not None:
-            extra.append(lake_poller(lake_keeper(self._lake, store, self.clock), node_settings.intervals))
+            extra.append(lake_poller(lake_keeper(self._lake, self.sql_store, self.clock), node_settings.intervals))
         return Node(
             node_settings,
             [self.queues[queue] for queue in wanted],
             self.handlers,
             store,
             self.connections.backlog,
-            task_log(store, self.clock),
-            schedule_store(store),
             self.channel,
             self.connections.coordinator,
             self.clock,
@@ -519,4 +489,5 @@ class App:
             self.interceptors,
             extra,
             self.on_incident,
+            (task_log(self.sql_store, self.clock), schedule_store(self.sql_store)) if has_ordered else None,
         )

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from fairlead.channels.database import DatabaseChannel
 from fairlead.clock import Clock
+from fairlead.coordination.alone import Alone
 from fairlead.coordination.database import DatabaseCoordinator
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backlog_store import BacklogStore
@@ -16,21 +17,28 @@ from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.lake import LakeKeeper
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
+from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
 from fairlead.stores.sql_store import SqlTaskStore
 
-KNOWN = "sqlite:///tasks.db, sqlite:////absolute/path/tasks.db, postgresql://user:password@host:port/database"
+KNOWN = (
+    "sqlite:///tasks.db, sqlite:////absolute/path/tasks.db, postgresql://user:password@host:port/database, "
+    "redis://host:6379/0"
+)
+
+_REDIS = ("redis", "rediss", "unix")
 
 
 class Connections(NamedTuple):
     """What an application talks to."""
 
-    store: SqlTaskStore
+    store: TaskStore
     backlog: BacklogStore
     bell: Bell
     channel: TriggerChannel
     coordinator: Coordinator
-    log: TaskLog
+    log: TaskLog | None = None
+    """Of ordered queues, for submits."""
 
 
 def connect(
@@ -44,6 +52,8 @@ def connect(
 ) -> Connections:
     """The adapters for these URLs; nothing is opened yet. `partitions`: of the queues, as far as this process knows them;
     `counted`: is told what went wrong and how often. Raises ConfigurationError for a URL of no known kind."""
+    if urlsplit(url).scheme in _REDIS:
+        return _redis(url, channel, coordinator, backlog, counted, clock)
     store = task_store(url)
     bell = _memory_bell() if channel == "memory://" else _bell(store)
     return Connections(
@@ -56,6 +66,43 @@ def connect(
     )
 
 
+def _redis(
+    url: str,
+    channel: str | None,
+    coordinator: str | None,
+    backlog: str | None,
+    counted: Callable[[str, int], None],
+    clock: Clock,
+) -> Connections:
+    """Tasks that live in Redis alone: it is store, channel and order in one."""
+    for name, other in (("channel", channel), ("backlog", backlog)):
+        if other is not None:
+            raise ConfigurationError(f"{name}={_without_secret(other)!r}: tasks on Redis need none; leave it out")
+    _require_redis()
+    from fairlead.channels.redis_tasks import RedisTaskChannel
+    from fairlead.sharded.place import Place
+    from fairlead.stores.no_backlog import NoBacklog
+    from fairlead.stores.redis import MOST_LOST, RedisTaskStore
+
+    place = Place.of(url)
+    store = RedisTaskStore(place)
+    bell = _memory_bell()
+    return Connections(
+        store,
+        NoBacklog(),
+        bell,
+        RedisTaskChannel(place, store, bell, counted, MOST_LOST, clock),
+        _coordinator(coordinator, None, clock),
+    )
+
+
+def _require_redis() -> None:
+    try:
+        import redis  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[redis]'") from error
+
+
 def _channel(
     url: str | None,
     store: SqlTaskStore,
@@ -66,9 +113,16 @@ def _channel(
 ) -> TriggerChannel:
     if url in (None, "database", "memory://", "database://"):
         return DatabaseChannel(store, bell, clock)
+    assert url is not None
+    if urlsplit(url).scheme in _REDIS:
+        _require_redis()
+        from fairlead.channels.redis import RedisChannel
+
+        return RedisChannel(url, store, bell, counted, clock)
     if urlsplit(url).scheme != "kafka":
         raise ConfigurationError(
-            f"channel {_without_secret(url)!r} is unknown; use 'database' (default), 'memory://' or kafka://host:9092"
+            f"channel {_without_secret(url)!r} is unknown; use 'database' (default), 'memory://', kafka://host:9092 or "
+            "redis://host:6379/0"
         )
     try:
         import confluent_kafka  # noqa: F401
@@ -79,9 +133,9 @@ def _channel(
     return KafkaChannel(url, store, bell, partitions, counted, clock)
 
 
-def _coordinator(url: str | None, store: SqlTaskStore, clock: Clock) -> Coordinator:
+def _coordinator(url: str | None, store: SqlTaskStore | None, clock: Clock) -> Coordinator:
     if url in (None, "database", "database://"):
-        return DatabaseCoordinator(store)
+        return Alone() if store is None else DatabaseCoordinator(store)
     if urlsplit(url).scheme != "zookeeper":
         raise ConfigurationError(
             f"coordinator {_without_secret(url)!r} is unknown; use 'database' (default) or zookeeper://host:2181/folder"

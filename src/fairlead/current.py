@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol
+
+from fairlead.clock import MICROS, to_datetime
 
 
 class Run(Protocol):
@@ -22,10 +23,11 @@ _run: ContextVar[Run | None] = ContextVar("fairlead_run", default=None)
 
 
 class CurrentTask:
-    """What a handler may know about its own run. `connection` is set in transactional handlers only."""
+    """What a handler may know about its own run. `connection` is set in transactional handlers only. `context` is this
+    run's own copy: what an interceptor puts there, the handler and its log lines see, also in a child process."""
 
-    __slots__ = ("_cancelled", "attempt", "connection", "context", "deadline", "fairness_key", "id", "name", "priority",
-                 "queue", "tries", "version", "wakes")  # fmt: skip
+    __slots__ = ("_cancelled", "_ready_at", "_started_at", "attempt", "cancel_reason", "connection", "context", "deadline",
+                 "fairness_key", "id", "name", "priority", "queue", "tries", "version", "wakes")  # fmt: skip
 
     def __init__(
         self,
@@ -37,9 +39,12 @@ class CurrentTask:
         tries: int,
         priority: int,
         fairness_key: str,
-        context: Mapping[str, str],
+        context: dict[str, str],
         deadline: datetime | None,
+        ready_at: int,
+        started_at: int,
     ) -> None:
+        """`ready_at`, `started_at`: microseconds."""
         self.id = id
         self.name = name
         self.queue = queue
@@ -52,6 +57,9 @@ class CurrentTask:
         self.deadline = deadline
         self.connection: Any = None
         self.wakes: list[Any] = []
+        self._ready_at = ready_at
+        self._started_at = started_at
+        self.cancel_reason: str | None = None
         self._cancelled: threading.Event | None = None
 
     @property
@@ -60,12 +68,23 @@ class CurrentTask:
         return self
 
     @property
+    def ready_at(self) -> datetime:
+        """When this run could have started: its task was submitted, due, or to be tried again. Aware, UTC."""
+        return to_datetime(self._ready_at)
+
+    @property
+    def pickup_delay(self) -> float:
+        """Seconds from `ready_at` to the start of this run; 0 where the clocks of two machines disagree."""
+        return max(0, self._started_at - self._ready_at) / MICROS
+
+    @property
     def cancelled(self) -> bool:
         """True once the run was asked to stop: a handler in a thread should look now and then, and return."""
         return self._cancelled is not None and self._cancelled.is_set()
 
-    def cancel(self) -> None:
-        """Ask the run to stop."""
+    def cancel(self, reason: str) -> None:
+        """Ask the run to stop. `reason`: see `fairlead.engine.execution.CancelReason`."""
+        self.cancel_reason = reason
         if self._cancelled is None:
             self._cancelled = threading.Event()
         self._cancelled.set()

@@ -180,7 +180,7 @@ class _Submitter:
     def run(self, workers: Workers) -> None:
         clock, planned = self._app.clock, self._planned
         begin = clock.monotonic()
-        while self._submitted < len(planned) or has_unfinished(self._app.store):
+        while self._submitted < len(planned) or has_unfinished(self._app.sql_store):
             now = clock.monotonic() - begin
             first = self._submitted
             while self._submitted < len(planned) and planned[self._submitted].at <= now:
@@ -202,7 +202,7 @@ class _Submitter:
         return task.draft(fails=planned.fails, size=planned.size)
 
     def _now(self, seconds: float) -> Now:
-        ended = counts(self._app.store)
+        ended = counts(self._app.sql_store)
         done = sum(count for (outcome, _), count in ended.items() if outcome == Outcome.DONE)
         errors = sum(count for (_, state), count in ended.items() if state == State.ERROR)
         return Now(seconds, len(self._planned), self._submitted, done, sum(ended.values()) - done, errors)
@@ -216,7 +216,7 @@ def _result(app: App, settings: DemoSettings, begin: int) -> DemoResult:
     tasks = Counter[str | None](planned.tenant for planned in workload(settings))
     tasks[None] = settings.tasks
     end = begin
-    for run in runs(app.store):
+    for run in runs(app.sql_store):
         end = max(end, run.finished_at)
         for tenant in (run.fairness_key, None):
             attempts[tenant] += 1

@@ -20,6 +20,7 @@ from fairlead.overview import owners
 from fairlead.ports.history import START, Place
 from fairlead.ports.trigger_channel import PartitionStatus
 from fairlead.stores.sql_history import SqlHistory
+from fairlead.stores.sql_store import SqlTaskStore
 
 Severity = Literal["ok", "note", "problem"]
 
@@ -59,15 +60,15 @@ async def examine(app: App) -> list[Finding]:
         held = Finding("problem", str(error), cure)
     management = app.management
     nodes, queues = management.nodes(), management.queues()
-    read_by = None if leases is None else owners_of(leases)
-    if app.channel.shares_partitions:
-        told, read_by = await _channel(app, {queue.queue: queue.partitions for queue in queues})
-    else:
-        told = []
+    read_by: Mapping[PartitionKey, str] | None = None if leases is None else owners_of(leases)
+    told: list[Finding] = []
+    if app.channel.carries_triggers:
+        told, read_by = await _channel(app, {queue.queue: queue.partitions for queue in queues}, read_by)
     silent = set(await store.silent_nodes(app.clock.now(), round(SILENT_SECONDS * MICROS)))
     living = [node for node in nodes if node.node not in silent]
     now = app.clock.now()
-    found = [Finding("ok", f"{store.database.location}: reachable, its tables are up to date"), held, *told]
+    tables = ", its tables are up to date" if isinstance(store, SqlTaskStore) else ""
+    found = [Finding("ok", f"{store.database.location}: reachable{tables}"), held, *told]
     found += [
         Finding(
             "problem", f"node {name} is silent; what it held is resumed by the others", "start a worker if none is left"
@@ -85,7 +86,7 @@ async def examine(app: App) -> list[Finding]:
                     "start `fairlead worker` for it",
                 )
             )
-        if len(serving) > queue.partitions:
+        if len(serving) > queue.partitions and not app.channel.orders:
             found.append(
                 Finding(
                     "note",
@@ -110,9 +111,10 @@ async def examine(app: App) -> list[Finding]:
                         "add workers, or look at its limits",
                     )
                 )
-        if serving and read_by is not None:
+        if serving and read_by is not None and not app.channel.orders:
             found += _unowned(queue.queue, queue.partitions, read_by)
-        found += await _ordered(app, queue.queue)
+        if isinstance(store, SqlTaskStore):
+            found += await _ordered(app, queue.queue)
         declared = app.queues.get(queue.queue)
         if declared is not None and declared.partitions < queue.partitions:
             found.append(
@@ -121,7 +123,8 @@ async def examine(app: App) -> list[Finding]:
                     f"queue {queue.queue}: {declared.partitions} partitions here, {queue.partitions} in the store, which counts",
                 )
             )
-    found += _readers(app, now)
+    if isinstance(store, SqlTaskStore):
+        found += _readers(store, now)
     if leases is not None:
         found += await _permits(app)
     if app.handlers:
@@ -183,9 +186,9 @@ async def _ordered(app: App, queue: str) -> list[Finding]:
     return [*told, Finding("ok", what)]
 
 
-def _readers(app: App, now: int) -> Iterator[Finding]:
+def _readers(store: SqlTaskStore, now: int) -> Iterator[Finding]:
     """Who follows the history; what they have not read, and lakes not compared, is not cleaned."""
-    history = SqlHistory(app.store.database)
+    history = SqlHistory(store.database)
     look = history.database.look
     horizon: Place = look(history.horizon())
     for reader in look(history.readers()):
@@ -208,16 +211,25 @@ def _readers(app: App, now: int) -> Iterator[Finding]:
             yield Finding("problem", what, f"`fairlead pipeline reconcile`, or {forget}")
 
 
-async def _channel(app: App, queues: Mapping[str, int]) -> tuple[list[Finding], dict[PartitionKey, str] | None]:
-    """A channel with servers of its own: they and their partitions, and who reads these."""
+async def _channel(
+    app: App, queues: Mapping[str, int], by_leases: Mapping[PartitionKey, str] | None
+) -> tuple[list[Finding], Mapping[PartitionKey, str] | None]:
+    """A channel with servers of its own: they, what lies there, and who reads the partitions."""
+    is_sharing = app.channel.shares_partitions
     try:
         status = await app.channel.status(queues)
     except StoreUnavailable as error:
-        cure = "start it: workers go on by the rows for 10 s, then nothing new starts until it is back; nothing is lost"
-        return [Finding("problem", str(error), cure)], None
+        goes_on = "workers go on by the rows for 10 s, then nothing new starts" if is_sharing else "nothing new starts"
+        cure = f"start it: {goes_on} until it is back; nothing is lost"
+        return [Finding("problem", str(error), cure)], None if is_sharing else by_leases
     assert status is not None
-    brokers = "1 broker" if status.brokers == 1 else f"{status.brokers} brokers"
-    found = [Finding("ok", f"{app.channel.location}: reachable, {brokers}")]
+    found = [Finding("ok", f"{app.channel.location}: reachable, {status.servers}")]
+    for load in status.loads:
+        oldest = "" if load.oldest is None else f", the oldest for {load.oldest:,.0f} s"
+        what = f"triggers of {load.queue}: {load.waiting:,} waiting, {load.held:,} held by workers{oldest}"
+        found.append(Finding("ok", what))
+    if not is_sharing:
+        return found, by_leases
     of_queue: dict[str, list[PartitionStatus]] = {queue: [] for queue in queues}
     for partition in status.partitions:
         of_queue[partition.queue].append(partition)
@@ -230,8 +242,7 @@ async def _channel(app: App, queues: Mapping[str, int]) -> tuple[list[Finding], 
         each = f" ({', '.join(lags[:_MOST_SHOWN])}{', ...' if len(lags) > _MOST_SHOWN else ''})" if lags else ""
         lag = f"lag {sum(p.lag for p in partitions):,}{each}"
         found.append(Finding("ok", f"topic of {queue}: {len(partitions)} partitions, {lag}"))
-    read_by = {PartitionKey(p.queue, p.partition): p.owner for p in status.partitions if p.owner is not None}
-    return found, read_by
+    return found, {PartitionKey(p.queue, p.partition): p.owner for p in status.partitions if p.owner is not None}
 
 
 def _unowned(queue: str, partitions: int, read_by: Mapping[PartitionKey, str]) -> Iterator[Finding]:

@@ -25,6 +25,10 @@ class UnknownQueue(FairleadError, LookupError):
     """A queue that the application does not define."""
 
 
+class NotSupported(FairleadError):
+    """The store, or the channel, that was chosen cannot do that; says which can."""
+
+
 class StoreUnavailable(FairleadError):
     """The database, or a part of it, cannot be reached right now; trying again may work."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from enum import StrEnum
 from typing import Any
 
@@ -78,12 +79,40 @@ class Handler:
 
 
 class RunInterceptor:
-    """Middleware around submit and run; override what you need."""
+    """Middleware around submit and run; override what you need. What is not overridden costs nothing."""
 
     def submitting(self, draft: Any) -> Any:
         """Edit a `fairlead.Draft` before it is checked and written, or raise to refuse it."""
         return draft
 
+    def submission(self, submission: Any) -> AbstractContextManager[object]:
+        """Around one call of a submit, of one task or many: a `fairlead.task.Submission`, after every `submitting`."""
+        return nullcontext()
+
     async def run(self, task: CurrentTask, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Wrap one run: `await proceed()` runs the next interceptor and at last the handler; raises what it raises."""
+        """Wrap one run of an asynchronous handler: `await proceed()` runs the next interceptor and at last the handler;
+        raises what it raises."""
         return await proceed()
+
+    def running(self, task: CurrentTask) -> AbstractContextManager[object]:
+        """Around every run, outside of any `run`: on the event loop, in the handler's thread, or in the worker while a
+        child process runs it. What the run raises passes through; what is swallowed counts as done."""
+        return nullcontext()
+
+    def in_child(self, task: CurrentTask) -> AbstractContextManager[object]:
+        """Around a handler in a child process, there; `task.context` is as `running` left it."""
+        return nullcontext()
+
+
+def overridden(interceptors: Iterable[RunInterceptor], name: str) -> tuple[Callable[..., Any], ...]:
+    """The method of that name of each interceptor that has one of its own, outermost first."""
+    plain = getattr(RunInterceptor, name)
+    return tuple(getattr(i, name) for i in interceptors if getattr(type(i), name, plain) is not plain)
+
+
+def entered(hooks: Iterable[Callable[[Any], AbstractContextManager[object]]], about: Any) -> ExitStack:
+    """What the hooks answer about `about`, entered; leave it by `with`."""
+    with ExitStack() as stack:
+        for hook in hooks:
+            stack.enter_context(hook(about))
+        return stack.pop_all()

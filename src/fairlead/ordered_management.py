@@ -53,7 +53,11 @@ class OrderedManagement:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._store = schedule_store(app.store)
+        self._tasks = app.sql_store
+        self._store = schedule_store(self._tasks)
+        log = app.connections.log
+        assert log is not None
+        self._log = log
 
     async def tasks(
         self, queue: str, *, ordering_key: str | None = None, partition: int | None = None, limit: int = 100
@@ -78,7 +82,7 @@ class OrderedManagement:
         entry: Entry = Drop(
             queue, partition_of(key.ordering_key, 0, self._partitions(queue)), key, actor, app.clock.now()
         )
-        app.connections.log.append([entry]).result()
+        self._log.append([entry]).result()
         app.channel.announce(Wake(log=[queue]))
 
     async def status(self, queue: str) -> list[PartitionView]:
@@ -86,7 +90,7 @@ class OrderedManagement:
         self._partitions(queue)
         now = self._app.clock.now()
         statuses = await self._store.statuses(queue, now - round(STALE_SECONDS * MICROS))
-        lags = await self._app.connections.log.lag(queue)
+        lags = await self._log.lag(queue)
         owners = owners_of(await self._app.connections.coordinator.leases())
         nobody = ScheduleStatus(0, ScheduleRecord(), 0, 0, None)
         return [
@@ -97,7 +101,7 @@ class OrderedManagement:
         ]
 
     def _partitions(self, queue: str) -> int:
-        known = self._app.store.database.look(self._app.store.queue_settings())
+        known = self._tasks.database.look(self._tasks.queue_settings())
         if queue not in known:
             raise UnknownQueue(f"no queue named {queue!r} is known; known: {', '.join(sorted(known)) or 'none'}")
         return known[queue].partitions

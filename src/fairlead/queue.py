@@ -19,8 +19,9 @@ class Queue:
     """Where tasks wait. Each partition is read by one node at a time: partitions bound how many nodes share the work."""
 
     name: str
-    order: str = "fair"
-    """"fair": by level, so that no fairness key delays another; "fifo": by arrival."""
+    order: str | None = None
+    """"fair": by level, so that no fairness key delays another; "fifo": by arrival. None: "fair", or as the channel has it
+    where that brings tasks in an order of its own (Redis)."""
     partitions: int = DEFAULT_PARTITIONS
     concurrency: AnyLimit | None = None
     kind: str = "tasks"
@@ -33,7 +34,7 @@ class Queue:
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > 200 or "\x00" in self.name:
             raise ConfigurationError(f"queue name {self.name!r}: use 1 to 200 bytes of text")
-        if self.order not in ("fair", "fifo"):
+        if self.order not in (None, "fair", "fifo"):
             raise ConfigurationError(f"queue {self.name!r}: order {self.order!r} is unknown; use 'fair' or 'fifo'")
         if self.kind not in ("tasks", "ordered"):
             raise ConfigurationError(f"queue {self.name!r}: kind {self.kind!r} is unknown; use 'tasks' or 'ordered'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
 
@@ -50,6 +51,15 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: Options
+
+
+@dataclass
+class Submission:
+    """One call of a submit: interceptors may replace its drafts."""
+
+    drafts: Sequence[Draft]
+    handles: Sequence[TaskHandle] = ()
+    """In the order of the drafts; empty until they are written."""
 
 
 class Task(Generic[P, R]):

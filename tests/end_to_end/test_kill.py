@@ -26,7 +26,7 @@ PATIENCE = 90.0  # seconds; a guard against a hang, not a measure
 def app_of(url: str) -> App:
     """The crash application, in this process."""
     app = App(url)
-    app.queue("crash", partitions=6, order=os.environ.get("CRASH_ORDER", "fair"))
+    app.queue("crash", partitions=6, order=os.environ.get("CRASH_ORDER", "fair") or None)
     app.migrate()
 
     @app.task(queue="crash")

@@ -153,7 +153,7 @@ def test_tasks_attempts_status_and_drop(shop: Path) -> None:
     ],
 )  # fmt: skip
 def test_o19_wrong_use_is_refused_with_its_reason(shop: Path, arguments: list[str], exits: int, why: str) -> None:
-    submit(shop, "app._settle_partitions({'reminders'})")
+    submit(shop, "app._ordered.settle_partitions({'reminders'})")
     assert why in fairlead(shop, "ordered", *arguments, "--url", "sqlite:///shop.db", exits=exits)
 
 

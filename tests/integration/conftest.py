@@ -1,4 +1,4 @@
-"""The engine's tests run on each store, and once more with their triggers through Kafka: what a channel has to keep."""
+"""The engine's tests run on each store, and again with their triggers through Kafka and Redis: what a channel has to keep."""
 
 from __future__ import annotations
 
@@ -7,14 +7,25 @@ from typing import Any
 
 import pytest
 
+CLIENTS = {"kafka": "confluent_kafka", "redis": "redis"}
 
-@pytest.fixture(params=["sqlite", "postgres", "sqlite and kafka"])
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """On Redis there is no order but the channel's own: tests of orders are marked `ordered`, and run on the others."""
+    if "store_url" in metafunc.fixturenames:
+        kinds = ["sqlite", "postgres", "sqlite and kafka"]
+        if metafunc.definition.get_closest_marker("ordered") is None:
+            kinds += [pytest.param(f"{store} and redis", marks=pytest.mark.redis) for store in ("sqlite", "postgres")]
+        metafunc.parametrize("store_url", kinds, indirect=True)
+
+
+@pytest.fixture
 def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A fresh store of each kind in turn, and the channel that goes with it."""
     store, _, channel = request.param.partition(" and ")
     if channel:
-        pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
-        monkeypatch.setenv("FAIRLEAD_CHANNEL", request.getfixturevalue("kafka_url"))
+        pytest.importorskip(CLIENTS[channel], reason=f"needs the extra {channel}")
+        monkeypatch.setenv("FAIRLEAD_CHANNEL", request.getfixturevalue(f"{channel}_url"))
     return str(request.getfixturevalue(f"{store}_url"))
 
 

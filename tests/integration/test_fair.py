@@ -18,6 +18,8 @@ from fairlead.overview import overview
 from fairlead.stores.sql_backlog import SqlBacklogStore
 from fairlead.testing import drain, running, settled
 
+pytestmark = pytest.mark.ordered
+
 SOON = 20.0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fairlead import App
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Statement, Steps
 from fairlead.stores import migrate as migrations_module
@@ -137,3 +138,19 @@ def test_an_unreachable_server_is_one_clear_line_without_the_password() -> None:
     with pytest.raises(StoreUnavailable, match=r"^PostgreSQL at 127.0.0.1:1/db: .*refused") as caught:
         check(database)
     assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_application_whose_first_act_is_a_submit_in_your_open_transaction_on_sqlite(sqlite_url) -> None:
+    App(sqlite_url).migrate()
+    app = App(sqlite_url)
+
+    @app.task
+    def note() -> None: ...
+
+    connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    handle = note.options(connection=connection).submit()
+    connection.execute("COMMIT")
+    connection.close()
+    assert handle.state() == "SUBMITTED"
+    app.close()

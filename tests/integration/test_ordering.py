@@ -11,6 +11,8 @@ from fairlead import App, Delays, NoRetry, State
 from fairlead.doctor import explain
 from fairlead.testing import drain, running, settled
 
+pytestmark = pytest.mark.ordered
+
 SOON = 20.0
 
 

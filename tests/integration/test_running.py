@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -136,6 +137,7 @@ async def test_t05_the_highest_priority_runs_first(app: App) -> None:
     assert order == [1, 2, 4, 7]
 
 
+@pytest.mark.ordered
 async def test_a12a_kinds_run_in_order_of_arrival_not_of_their_names(app: App) -> None:
     app.queue("default", partitions=1)
     order: list[str] = []
@@ -392,6 +394,7 @@ async def test_limits_are_never_exceeded(app: App) -> None:
     assert most == {"all": 6, "pay": 4, "acme": 2}
 
 
+@pytest.mark.ordered
 async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(app: App) -> None:
     running_now: set[str] = set()
     order: dict[str, list[int]] = {"a": [], "b": []}
@@ -438,6 +441,61 @@ async def test_t17_interceptors_edit_every_submit_and_wrap_every_run(store_url: 
     pay.submit()
     await drain(app)
     assert calls == ["submit"] * 2 + ["before me"] * 2 + ["pay"] + ["after"] * 2
+    app.close()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_interceptors_are_around_every_submit_and_every_run_the_first_outermost(
+    sqlite_url: str, kind: str
+) -> None:
+    calls: list[str] = []
+
+    class Around(fairlead.Interceptor):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @contextmanager
+        def submission(self, submission):
+            calls.append(f"{self.name} submits {len(submission.drafts)}")
+            yield
+            calls.append(f"{self.name} has submitted {len(submission.handles)}")
+
+        @contextmanager
+        def running(self, task):
+            calls.append(f"{self.name} before {task.attempt} in {threading.current_thread().name.rpartition('-')[0]}")
+            try:
+                yield
+            except ValueError as error:
+                calls.append(f"{self.name} sees {error}")
+                raise
+
+    app = App(sqlite_url, interceptors=[Around("a"), fairlead.Interceptor(), Around("b")])
+
+    def fail_once() -> None:
+        if (task := fairlead.current_task()) is not None and task.attempt == 1:
+            raise ValueError("no")
+
+    if kind == "async":
+
+        @app.task(retry=Fixed(0, max_attempts=2))
+        async def pay() -> None:
+            fail_once()
+
+    else:
+
+        @app.task(retry=Fixed(0, max_attempts=2))
+        def pay() -> None:
+            fail_once()
+
+    pay.submit_many([{}])
+    submitted, calls[:] = list(calls), []
+    assert submitted == ["a submits 1", "b submits 1", "b has submitted 1", "a has submitted 1"]
+    await drain(app)
+    where = "fairlead-handler" if kind == "thread" else threading.current_thread().name.rpartition("-")[0]
+    assert calls == [
+        f"a before 1 in {where}", f"b before 1 in {where}", "b sees no", "a sees no",
+        f"a before 2 in {where}", f"b before 2 in {where}",
+    ]  # fmt: skip
     app.close()
 
 

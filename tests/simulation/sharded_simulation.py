@@ -140,8 +140,9 @@ class Simulation:
         lost = ""
         if isinstance(reader.next, Run) and self.chance.random() < 0.7:
             answer = self._execute(reader.next)
-            if answer[0] == b"message":
-                lost = f"{answer[1].decode()}/{answer[2].decode()}"
+            if answer[0] == b"messages":
+                stream, entry, _ = answer[3]
+                lost = f"{stream.decode()}/{entry.decode()}"
                 self._delivered(reader, lost)
         self._bury(reader)
         self.lines.append(f"{reader.name} died {lost}")

@@ -87,8 +87,8 @@ def test_whatever_comes_between_no_message_is_lost_or_given_to_two_and_nobody_sl
 class WaitsForWhatIsNew(QueueSteps):
     """It waits from when it begins to wait, not from when it looked."""
 
-    def _wait(self, found: list[bytes], seconds: float) -> Wait:
-        after = super()._wait(found, seconds).after
+    def waiting(self, found: Any, seconds: float) -> Wait:
+        after = super().waiting(found, seconds).after
         return Wait(dict.fromkeys(after, "999999999999999-0"), 1000)
 
 
@@ -117,8 +117,8 @@ def test_a_queue_that_is_broken_on_purpose_is_found_out(client, kind) -> None:
         ("WRITE", "for stream = wanted, count - 1 do left", "for stream = wanted + 1, count - 1 do left"),
         (
             "WRITE",
-            "'MINID', '~', integer(now - 60000), '*', 's', chosen",
-            "'MINID', integer(now + 60000), '*', 's', chosen",
+            "'MINID', '~', integer(now - 60000), '*', 's', section",
+            "'MINID', integer(now + 60000), '*', 's', section",
         ),
         ("READ", "known[3] == seen then", "known[3] then"),
         ("READ", "slots = count + 1", "slots = count"),

@@ -53,6 +53,7 @@ class DatabaseChannel:
     location = "the database"
     carries_triggers = False
     shares_partitions = False
+    orders = False
 
     def __init__(self, store: TaskStore, bell: Bell, clock: Clock, heal_every: float = 15.0) -> None:
         self._store = store
@@ -154,7 +155,7 @@ class DatabaseChannel:
             lane.is_behind = True
         lane.read_seq = min(rows[-1].seq, lane.set_back)
         known, lane.highest_seq = lane.highest_seq, min(max(lane.highest_seq, rows[-1].seq), lane.set_back)
-        return rows if rows[0].seq > known else _healed(rows, known)
+        return rows if rows[0].seq > known else healed(rows, known)
 
     async def _sweep(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
         """A page of what lies behind the reader; those in it that nobody knows had lost their wake."""
@@ -165,7 +166,7 @@ class DatabaseChannel:
         self._sweep_at = began + took / SWEEP_SHARE
         if lane.sweep_seq is not None:
             lane.sweep_seq = rows[-1].seq if len(rows) == limit and rows[-1].seq < lane.read_seq else None
-        return _healed([trigger for trigger in rows if trigger.seq <= lane.read_seq], lane.highest_seq)
+        return healed([trigger for trigger in rows if trigger.seq <= lane.read_seq], lane.highest_seq)
 
     async def _rows(self, lane: _Lane, above: int, limit: int) -> list[Trigger]:
         return await self._store.database.read(self._store.ready(lane.key, above, limit))
@@ -206,7 +207,7 @@ class DatabaseChannel:
             self._changed.set()
 
 
-def _healed(triggers: Sequence[Trigger], known: int) -> list[Trigger]:
+def healed(triggers: Sequence[Trigger], known: int) -> list[Trigger]:
     """Marked, up to the place that is known: whatever is news among them had lost its wake."""
     return [
         trigger if trigger.seq > known else msgspec.structs.replace(trigger, path=TriggerPath.HEAL)

@@ -161,8 +161,9 @@ class Place:
             earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
             first = admin.list_offsets(dict.fromkeys(places, earliest), **timeout)
             last = admin.list_offsets(dict.fromkeys(places, latest), **timeout)
+            brokers = len(about.brokers)
             return ChannelStatus(
-                len(about.brokers),
+                "1 broker" if brokers == 1 else f"{brokers} brokers",
                 [
                     PartitionStatus(
                         topics[place.topic],

@@ -16,7 +16,7 @@ from fairlead.current import CurrentTask, set_run
 from fairlead.engine.outcome import error_text
 from fairlead.engine.process_executor import _LENGTH, Answer, Job
 from fairlead.errors import Retry, Snooze
-from fairlead.handler import encode_result
+from fairlead.handler import encode_result, entered, overridden
 
 
 def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
@@ -30,16 +30,16 @@ def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
 
 def _run(application: Any, job: Job) -> Answer:
     deadline = None if job.deadline is None else to_datetime(job.deadline)
-    set_run(
-        CurrentTask(
-            job.id, job.name, job.queue, job.version, job.attempt, job.tries, job.priority, job.fairness_key, job.context,
-            deadline,
-        )
+    task = CurrentTask(
+        job.id, job.name, job.queue, job.version, job.attempt, job.tries, job.priority, job.fairness_key, job.context,
+        deadline, job.ready_at, job.started_at,
     )  # fmt: skip
+    set_run(task)
     try:
         handler = application.handlers[job.name]
         args, kwargs = handler.arguments.decode(unpack(job.payload, job.payload_format))
-        result = handler.function(*args, **kwargs)
+        with entered(overridden(application.interceptors, "in_child"), task):
+            result = handler.function(*args, **kwargs)
         return Answer(result=msgspec.Raw(encode_result(result))) if handler.keep_result else Answer()
     except Snooze as snooze:
         return Answer(snooze_until=to_micros(snooze.until))

@@ -103,7 +103,9 @@ class Dispatcher:
             return False
         triggers, broken = self._table.take(MOST_AT_ONCE, self._clock.monotonic())
         if not triggers and not broken:
+            self._intake.blocked(self._booking.room > 0 and len(self._table) > 0)
             return False
+        self._intake.blocked(False)
         triggers = self._start_ordered(triggers)
         self._intake.taken(triggers)
         if triggers and (executions := await self._grab(triggers, are_booked=True)):

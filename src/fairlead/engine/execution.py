@@ -77,9 +77,11 @@ class Execution:
                 trigger.fairness_key,
                 {} if grabbed.context is None else _context_decoder.decode(grabbed.context),
                 None if self.deadline is None else to_datetime(self.deadline),
+                grabbed.ready_at,
+                grabbed.ready_at if self.started_at is None else self.started_at,
             )
             if self.cancel_reason is not None:
-                self._current.cancel()
+                self._current.cancel(self.cancel_reason)
         return self._current
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -97,6 +99,6 @@ class Execution:
             return
         self.cancel_reason = reason
         if self._current is not None:
-            self._current.cancel()
+            self._current.cancel(reason)
         if self.runner is not None:
             self.runner.cancel()

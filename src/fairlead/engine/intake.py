@@ -18,6 +18,9 @@ log = logging.getLogger("fairlead.intake")
 LOOK_AHEAD = 10_000
 """Triggers in memory for one fifo queue and priority."""
 
+FEW_AHEAD = 100
+"""Triggers in memory at least, where the channel orders them: what a node has taken, no newcomer overtakes."""
+
 _AGAIN = 1000
 """Triggers of a fifo lane looked at again at once."""
 
@@ -37,7 +40,9 @@ class Intake:
         observer: Observer,
         clock: Clock,
         look_ahead: int = LOOK_AHEAD,
+        few_ahead: int = LOOK_AHEAD,
     ) -> None:
+        """`few_ahead`: triggers of a lane in memory, as long as limits do not stop all of them."""
         self._channel = channel
         self._table = table
         self._backlogs = backlogs
@@ -46,6 +51,8 @@ class Intake:
         self._observer = observer
         self._clock = clock
         self._look_ahead = look_ahead
+        self._few_ahead = min(few_ahead, look_ahead)
+        self._most = self._few_ahead
         self._known: dict[str, int] = {}
         """Version by id of every trigger in the table or on its way through this node."""
         self._queued: dict[tuple[str, int], int] = {}
@@ -67,7 +74,14 @@ class Intake:
         if lane.queue in self._backlogs:
             return self._backlogs.room(lane)
         queued = self._queued.get((lane.queue, lane.priority), 0)
-        return self._look_ahead - queued if queued <= self._look_ahead // 2 else 0
+        return self._most - queued if queued <= self._most // 2 else 0
+
+    def blocked(self, is_so: bool) -> None:
+        """Whether limits stop everything that is in memory: then more is looked at."""
+        most = self._look_ahead if is_so else self._few_ahead
+        if most != self._most:
+            self._most = most
+            self._channel.room_freed()
 
     def behind(self, lane: LaneKey) -> int:
         """How many triggers are looked at again."""
@@ -104,7 +118,7 @@ class Intake:
     def taken(self, triggers: Iterable[Trigger]) -> None:
         """These have left the table, to be grabbed or because their partition was revoked."""
         queued = self._queued
-        half = self._look_ahead // 2
+        half = self._most // 2
         freed = False
         fair: list[Trigger] = []
         for trigger in triggers:

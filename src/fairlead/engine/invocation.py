@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from fairlead.clock import Clock
 from fairlead.current import CurrentTask
 from fairlead.engine.execution import Execution
+from fairlead.engine.loop_executor import Invoke
 from fairlead.engine.outcome import succeeded
+from fairlead.engine.thread_executor import Call
 from fairlead.errors import FairleadError
-from fairlead.handler import RunInterceptor
+from fairlead.handler import RunInterceptor, entered, overridden
 from fairlead.model import Finish
 from fairlead.ports.statements import Database
 from fairlead.ports.task_store import Completed, TaskStore
@@ -47,15 +50,32 @@ class Invocation:
         self._store = store
         self._database: Database = store.database
         self._announce = announce
-        self._interceptors = tuple(interceptors)
+        self._wrapping = overridden(interceptors, "run")
+        self._around = overridden(interceptors, "running")
         self._clock = clock
-
-    async def on_loop(self, execution: Execution) -> Any:
+        # Chosen once, so that runs pay nothing where no interceptor is around them.
+        self.on_loop: Invoke = self._around_on_loop if self._around else self._on_loop
         """Run an asynchronous handler; answers its return value, or Committed."""
+        self.in_thread: Call = self._around_in_thread if self._around else self._in_thread
+        """Run a synchronous handler in this thread; answers its return value, or Committed."""
+
+    def around(self, execution: Execution) -> AbstractContextManager[object]:
+        """The interceptors that are around every run, entered."""
+        return entered(self._around, execution.current) if self._around else nullcontext()
+
+    async def _around_on_loop(self, execution: Execution) -> Any:
+        with self.around(execution):
+            return await self._on_loop(execution)
+
+    def _around_in_thread(self, execution: Execution) -> Any:
+        with self.around(execution):
+            return self._in_thread(execution)
+
+    async def _on_loop(self, execution: Execution) -> Any:
         args, kwargs = execution.arguments()
         handler = execution.handler
         assert handler is not None
-        if not handler.transactional and not self._interceptors:
+        if not handler.transactional and not self._wrapping:
             return await handler.function(*args, **kwargs)
         if handler.transactional:
             call = functools.partial(self._in_transaction_async, execution, args, kwargs)
@@ -63,8 +83,7 @@ class Invocation:
             call = functools.partial(handler.function, *args, **kwargs)
         return await self._intercepted(execution.current, call)
 
-    def in_thread(self, execution: Execution) -> Any:
-        """Run a synchronous handler in this thread; answers its return value, or Committed."""
+    def _in_thread(self, execution: Execution) -> Any:
         args, kwargs = execution.arguments()
         handler = execution.handler
         assert handler is not None
@@ -73,8 +92,8 @@ class Invocation:
         return handler.function(*args, **kwargs)
 
     async def _intercepted(self, task: CurrentTask, call: Callable[[], Any]) -> Any:
-        for interceptor in reversed(self._interceptors):
-            call = functools.partial(interceptor.run, task, call)
+        for run in reversed(self._wrapping):
+            call = functools.partial(run, task, call)
         return await call()
 
     def _in_transaction(self, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Committed:

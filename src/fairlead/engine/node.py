@@ -22,7 +22,7 @@ from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.fair_partition import Surroundings
-from fairlead.engine.intake import LOOK_AHEAD, Intake
+from fairlead.engine.intake import FEW_AHEAD, LOOK_AHEAD, Intake
 from fairlead.engine.invocation import Committed, Invocation, Superseded
 from fairlead.engine.loop_executor import LoopExecutor
 from fairlead.engine.membership import Membership, View
@@ -85,8 +85,6 @@ class Node:
         handlers: Mapping[str, Handler],
         store: TaskStore,
         backlog_store: BacklogStore,
-        task_log: TaskLog,
-        schedule_store: ScheduleStore,
         channel: TriggerChannel,
         coordinator: Coordinator,
         clock: Clock,
@@ -94,6 +92,7 @@ class Node:
         interceptors: Sequence[RunInterceptor] = (),
         extra_pollers: Sequence[Poller] = (),
         on_incident: Callable[[TaskRecord], None] | None = None,
+        ordered: tuple[TaskLog, ScheduleStore] | None = None,
     ) -> None:
         self.settings = settings
         self._store = store
@@ -124,10 +123,11 @@ class Node:
             self._booking.register_task(handler.queue, handler.name, slots.of(handler.executor), own)
         self.table = TriggerTable(self._booking)
 
-        self._fair = frozenset(queue.name for queue in queues if queue.order == "fair" and not queue.is_ordered)
-        ordered_around = OrderedSurroundings(
-            name, task_log, schedule_store, self.table, self._wake_dispatcher, self._stop_ordered, self._ordered_settled,
-            observer, clock,
+        self._fair = frozenset(
+            queue.name for queue in queues if queue.order != "fifo" and not queue.is_ordered and not channel.orders
+        )
+        ordered_around = None if ordered is None else OrderedSurroundings(
+            name, *ordered, self.table, self._wake_dispatcher, self._stop_ordered, self._ordered_settled, observer, clock
         )  # fmt: skip
         self.ordered = OrderedQueues([queue for queue in queues if queue.is_ordered], ordered_around, settings.drain)
         self.ordering = Ordering(
@@ -140,7 +140,7 @@ class Node:
         self.backlogs = Backlogs(self._fair, around)
         self.intake = Intake(
             channel, self.table, self.backlogs, self.ordering.admits, self._wake_dispatcher, observer, clock,
-            settings.look_ahead,
+            settings.look_ahead, max(FEW_AHEAD, 2 * settings.concurrency) if channel.orders else settings.look_ahead,
         )  # fmt: skip
         self.completion = Completion(name, store, channel.announce, self._settled, observer, clock)
         self.dispatcher = Dispatcher(
@@ -210,6 +210,7 @@ class Node:
                 self._clock,
                 self.settings.processes,
                 self.settings.application,
+                self._invocation.around,
                 self._finished,
                 self.limits.guard,
                 executors,
@@ -347,7 +348,7 @@ class Node:
 
     def _assigned(self, owned: frozenset[PartitionKey]) -> None:
         lost = frozenset(key for key in self._known_partitions - owned if key.queue not in self.ordered)
-        if lost:
+        if lost and not self._channel.orders:
             dropped = [trigger for trigger in self.table.drop(lost) if trigger.level is None]
             self.intake.taken(dropped)
             self.intake.forget(dropped)
@@ -377,10 +378,8 @@ class Node:
         self.intake.forget(triggers)
 
     def _join(self) -> None:
-        """Where the channel shares out the partitions: take part in that."""
-        if self._channel.shares_partitions:
-            name, seconds = self.settings.name, self.settings.lease_seconds
-            self._channel.join(self.ownership.partitions, name, self.ownership, seconds)
+        name, seconds = self.settings.name, self.settings.lease_seconds
+        self._channel.join(self.ownership.partitions, name, self.ownership, seconds)
 
     def _seen(self, view: View) -> None:
         partitions = {queue: settings.partitions for queue, settings in view.queues.items()}

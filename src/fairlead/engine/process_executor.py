@@ -12,6 +12,7 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -45,6 +46,8 @@ class Job(msgspec.Struct, frozen=True):
     fairness_key: str
     context: dict[str, str]
     deadline: int | None
+    ready_at: int
+    started_at: int
     payload: bytes
     payload_format: str
 
@@ -69,14 +72,17 @@ class ProcessExecutor:
         clock: Clock,
         size: int,
         application: str | None,
+        around: Callable[[Execution], AbstractContextManager[object]],
         finished: Finished,
         children_changed: Callable[[], None],
         group: asyncio.TaskGroup,
     ) -> None:
-        """`children_changed` is called when there is a new child, before it is given anything to run."""
+        """`around` is entered around each run. `children_changed` is called when there is a new child, before it is given
+        anything to run."""
         self._clock = clock
         self._size = size
         self._application = application
+        self._around = around
         self._finished = finished
         self._children_changed = children_changed
         self._group = group
@@ -123,7 +129,8 @@ class ProcessExecutor:
                 result: Any = None
                 error: BaseException | None = None
                 try:
-                    result = await self._run_one(execution)
+                    with self._around(execution):
+                        result = await self._run_one(execution)
                 except asyncio.CancelledError as cancelled:
                     if execution.cancel_reason is None:
                         raise
@@ -184,7 +191,8 @@ class ProcessExecutor:
 
 
 def _job(execution: Execution) -> bytes:
-    trigger, grabbed, current = execution.trigger, execution.grabbed, execution.current
+    trigger, grabbed = execution.trigger, execution.grabbed
+    assert execution.started_at is not None
     return msgspec.json.encode(
         Job(
             grabbed.id,
@@ -195,8 +203,10 @@ def _job(execution: Execution) -> bytes:
             grabbed.tries,
             trigger.priority,
             trigger.fairness_key,
-            dict(current.context),
+            execution.current.context,
             execution.deadline,
+            grabbed.ready_at,
+            execution.started_at,
             grabbed.payload,
             grabbed.payload_format,
         )

@@ -26,16 +26,20 @@ _PATIENCE = 2.0
 class OrderedQueues:
     """Between the node and its partitions. A partition is its own supervisor: what breaks one breaks no other."""
 
-    def __init__(self, queues: Iterable[Queue], around: Surroundings, drain: float) -> None:
-        """`drain`: seconds that what runs may take to end when a partition goes."""
-        self._queues = {queue.name: queue for queue in queues}
-        self._around = around
+    def __init__(self, queues: Iterable[Queue], around: Surroundings | None, drain: float) -> None:
+        """`around`: None where there can be none. `drain`: seconds that what runs may take to end when a partition goes."""
+        self._queues = {} if around is None else {queue.name: queue for queue in queues}
+        self._given = around
         self._drain = drain
         self._partitions: dict[PartitionKey, Partition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
         self._leaving_at: dict[PartitionKey, float] = {}
         self._group: asyncio.TaskGroup | None = None
-        self._intake = Intake(self._partitions, around)
+
+    @property
+    def _around(self) -> Surroundings:
+        assert self._given is not None
+        return self._given
 
     @property
     def names(self) -> Collection[str]:
@@ -56,7 +60,7 @@ class OrderedQueues:
             for partition in list(self._partitions.values()):
                 self._serve(partition)
             try:
-                await self._intake.run()
+                await Intake(self._partitions, self._around).run()
             finally:
                 self._group = None
                 for task in self._tasks.values():
@@ -99,6 +103,8 @@ class OrderedQueues:
     def may_go(self, keys: Collection[PartitionKey]) -> set[PartitionKey]:
         """Of these, which others are to have, those that nothing runs of any more. The rest starts nothing from here on;
         ask again. Past the deadline what still runs is cancelled, and its partition may go."""
+        if not self._queues:
+            return set(keys)
         now = self._around.clock.monotonic()
         for key in self._leaving_at.keys() - set(keys):
             del self._leaving_at[key]
@@ -148,7 +154,8 @@ class OrderedQueues:
 
     def look(self) -> None:
         """The log has more."""
-        self._around.log.look()
+        if self._queues:
+            self._around.log.look()
 
     def grab(self, trigger: Trigger, now: int) -> GrabbedTask | None:
         """It is about to run; None when it must not any more."""

@@ -239,6 +239,3 @@ class TaskStore(Protocol):
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
         """Make the queues known; answers the settings of each."""
-
-    def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
-        """The same as steps."""

@@ -43,12 +43,27 @@ class PartitionStatus(NamedTuple):
     """Messages that are not done with."""
 
 
+class QueueLoad(NamedTuple):
+    """What lies in a channel that brings tasks in an order of its own, for one queue."""
+
+    queue: str
+    waiting: int
+    """Triggers that no node has."""
+    held: int
+    """Those that nodes have, and have not grabbed."""
+    oldest: float | None
+    """Seconds since the oldest of them all was written; None: there are none."""
+
+
 class ChannelStatus(NamedTuple):
     """What a channel with servers of its own says about itself."""
 
-    brokers: int
+    servers: str
+    """How they are, for people."""
     partitions: list[PartitionStatus]
     """Of the queues asked about, as far as they exist there."""
+    loads: Sequence[QueueLoad] = ()
+    """The same, of a channel that has no partitions."""
 
 
 class TriggerChannel(Protocol):
@@ -60,6 +75,8 @@ class TriggerChannel(Protocol):
     """Wakes of submits are to come with their triggers."""
     shares_partitions: bool
     """It says which partitions are whose; otherwise the coordinator's leases do."""
+    orders: bool
+    """It brings triggers in the order in which they are to run, each to any node: queues have no order of their own."""
 
     def announce(self, wake: Wake) -> None:
         """Tell the nodes, after the commit, from any thread; never blocks for long, never raises: a lost wake is healed."""
@@ -68,8 +85,9 @@ class TriggerChannel(Protocol):
         """Start receiving; `on_wake` is called in the event loop for every wake that arrives."""
 
     def join(self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float) -> None:
-        """Share these queues' partitions (so many each) with all nodes that have joined; again whenever they change. A node
-        that was not heard of for `session_seconds` is taken for dead. Only where the channel shares partitions."""
+        """This node serves these queues (of so many partitions each); again whenever they change. A channel that shares
+        partitions divides them among all nodes that have joined; one that was not heard of for `session_seconds` is taken
+        for dead."""
 
     async def part(self) -> None:
         """Give up all partitions: the others have them once this returns."""

@@ -64,15 +64,17 @@ def joined(wakes: Sequence[Wake]) -> Wake:
     return Wake(ready=[Lane(*key, seq) for key, seq in sorted(lanes.items())], due=min(dues, default=None))
 
 
-def with_triggers(wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]) -> Wake:
-    """The wake of a submit, and the triggers of its tasks whose places are known."""
+def with_triggers(
+    wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted], placed_only: bool = True
+) -> Wake:
+    """The wake of a submit, and the triggers of its tasks that may run now. `placed_only`: of those whose places are known."""
     triggers = [
         Trigger(
             task.id, 1, task.queue, task.partition, task.name, task.priority, task.fairness_key, task.weight,
-            task.ordering_key, seq=seq, order_at=0 if task.ordering_key is None else task.run_at,
+            task.ordering_key, seq=seq or 0, order_at=0 if task.ordering_key is None else task.run_at,
         )
         for task, (_, is_new, seq) in zip(tasks, submitted, strict=True)
-        if is_new and seq is not None
+        if is_new and (seq is not None or (task.is_due and not placed_only))
     ]  # fmt: skip
     return msgspec.structs.replace(wake, triggers=triggers) if triggers else wake
 

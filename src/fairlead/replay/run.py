@@ -124,12 +124,12 @@ class _Replay:
                 begin = clock.now()
                 self._submit(workers)
             self._wait(workers)
-        measures = Measures(self._app.store, self._survey)
+        measures = Measures(self._app.sql_store, self._survey)
         judgement = judge((job.number for job in self._jobs()), self._notes.paths())
         seconds = (measures.last_finish - begin) / MICROS if measures.finished else 0.0
         return Report(
             trace=settings.trace.name,
-            store=self._app.store.database.location,
+            store=self._app.sql_store.database.location,
             tenants=str(settings.tenants),
             order=settings.order,
             workers=settings.workers,
@@ -190,7 +190,7 @@ class _Replay:
         seen, since = -1, clock.monotonic()
         while True:
             noted = self._look(workers)
-            if noted >= self._submitted and not has_unfinished(self._app.store):
+            if noted >= self._submitted and not has_unfinished(self._app.sql_store):
                 return
             if noted != seen:
                 seen, since = noted, clock.monotonic()
@@ -232,7 +232,7 @@ def _need_empty(app: App) -> None:
     database = app.connections.store.database
     if is_new(database):
         app.migrate()
-    if not is_empty(app.store):
+    if not is_empty(app.sql_store):
         raise ConfigurationError(
             f"{database.location} holds tasks or their history already: a replay needs an empty store; "
             "give another --url, or --fresh for one that is made and removed by the replay"

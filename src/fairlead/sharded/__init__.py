@@ -1,7 +1,7 @@
 """A queue on Redis streams for many tenants that stands on its own. Needs the extra `redis`."""
 
 from fairlead.sharded.errors import Empty, InvalidMessage, QueueDamaged, UnknownMessage
-from fairlead.sharded.message import Message, SetAside
+from fairlead.sharded.message import Message, NewMessage, SetAside
 from fairlead.sharded.queue import ShardedQueue
 from fairlead.sharded.stats import Stats
 from fairlead.sharded.sync_queue import SyncShardedQueue
@@ -10,6 +10,7 @@ __all__ = [
     "Empty",
     "InvalidMessage",
     "Message",
+    "NewMessage",
     "QueueDamaged",
     "SetAside",
     "ShardedQueue",

@@ -1,5 +1,9 @@
 -- Take a message out of the queue, whoever has it. ARGV: stream, entry. Answers 1, or 0 if it is not there.
 local stream, id = ARGV[1], ARGV[2]
+if stream == 'later' then
+    redis.call('HDEL', later_messages, id)
+    return redis.call('ZREM', later, id)
+end
 local found = redis.call('XRANGE', key_of(stream), id, id)
 if #found == 0 then return 0 end
 remove(stream, id, found[1][2])

@@ -13,7 +13,9 @@ for stream = 0, count - 1 do
     if before > 0 then
         redis.call('XGROUP', 'DESTROY', key, group)
         if others > 0 then
-            for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do drop_if_settled(tostring(stream), entry[1]) end
+            for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+                if is_settled(tostring(stream), entry[1]) then drop(tostring(stream), entry[1]) end
+            end
         end
         dropped = dropped + before - length(key)
     end

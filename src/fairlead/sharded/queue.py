@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
-from redis.asyncio import Redis, RedisCluster
-from redis.exceptions import NoScriptError
+from redis.asyncio import Redis
 
-from fairlead.sharded.connecting import MOST_CONNECTIONS, check_url, refuse_text
-from fairlead.sharded.message import Message, SetAside, Value
-from fairlead.sharded.redis_errors import telling
-from fairlead.sharded.settings import Reads, Settings
+from fairlead.sharded.connecting import Connected
+from fairlead.sharded.message import Message, NewMessage, SetAside, Value
+from fairlead.sharded.running import run_async
 from fairlead.sharded.stats import Stats
-from fairlead.sharded.steps import QueueSteps, Run, Steps, Wait
+from fairlead.sharded.steps import Steps
 
 T = TypeVar("T")
 
 
-class ShardedQueue:
+class ShardedQueue(Connected):
     """A queue that stands on its own, for any number of processes. Needs Redis 7, or Valkey; also Redis Cluster.
 
     `SyncShardedQueue` is the same for synchronous code. Every method raises StoreUnavailable while Redis is away,
@@ -33,34 +29,7 @@ class ShardedQueue:
     docs/explanation/sharded.md lists cured.
     """
 
-    def __init__(
-        self,
-        redis: str | Redis | RedisCluster,
-        name: str,
-        *,
-        reads: Reads = "streams",
-        streams: int = 64,
-        streams_per_shard: int = 6,
-        ttl: float = 86_400.0,
-        shrink_after: float = 10.0,
-        max_deliveries: int = 5,
-    ) -> None:
-        """`redis`: a URL such as redis://host:6379/0, or a client that stays yours to close. Connects to nothing yet.
-
-        `reads`: who is next, "streams" by turns or "tenants" (shard keys) by their shares; all readers say the same.
-        `streams`, `streams_per_shard`: what a write uses unless it says otherwise. `ttl`: seconds; of several, the
-        greatest holds. `shrink_after`: seconds for which nobody may have asked for more streams before there are fewer.
-        `max_deliveries`: a message that was handed out so often goes to the dead letters. Raises ConfigurationError.
-        """
-        self._settings = Settings(name, reads, streams, streams_per_shard, ttl, shrink_after, max_deliveries)
-        self._steps = QueueSteps(self._settings, time.monotonic)
-        self._is_ours = isinstance(redis, str)
-        if isinstance(redis, str):
-            check_url(redis)
-            redis = Redis.from_url(redis, max_connections=MOST_CONNECTIONS)
-        else:
-            refuse_text(redis.get_connection_kwargs())
-        self._redis: Any = redis
+    _client = Redis
 
     async def write(
         self,
@@ -71,14 +40,26 @@ class ShardedQueue:
         streams_per_shard: int | None = None,
         deadline: datetime | None = None,
         weight: float = 1.0,
+        at: datetime | None = None,
+        context: Mapping[str, str] | None = None,
     ) -> str:
         """Put a message into the shortest stream of its shard and wake who waits; its id.
 
         `shard_key`: the tenant, whose streams `fairlead.core.shards` chooses. `deadline`: an aware datetime after which
-        nobody gets the message any more. `weight`: the key's share (0.001 to 1000) where readers read by tenants. More
-        streams than there were are there at once, fewer when those beyond are empty. Raises InvalidMessage.
+        nobody gets the message any more. `weight`: the key's share (0.001 to 1000) where readers read by tenants. `at`:
+        an aware datetime before which nobody gets it, by the server's clock; its id is then good for `delete` only.
+        `context`: for its readers (`Message.context`). More streams than there were are there at once, fewer when those
+        beyond are empty. Raises InvalidMessage.
         """
-        return await self._do(self._steps.write(values, shard_key, streams, streams_per_shard, deadline, weight))
+        return await self._do(
+            self._steps.write(values, shard_key, streams, streams_per_shard, deadline, weight, at, context)
+        )
+
+    async def write_many(
+        self, messages: Iterable[NewMessage], *, streams: int | None = None, streams_per_shard: int | None = None
+    ) -> list[str]:
+        """Write them in the order given, hundreds in one round trip; their ids. Raises InvalidMessage before the first."""
+        return await self._do(self._steps.write_many(messages, streams, streams_per_shard))
 
     async def read(
         self, group: str, consumer: str, *, block: float = 0.0, prefer_stream: int | str | None = None
@@ -90,6 +71,16 @@ class ShardedQueue:
         claimed; `reclaim` finds it.
         """
         return await self._do(self._steps.read(group, consumer, block, prefer_stream))
+
+    async def read_many(self, group: str, consumer: str, *, count: int, block: float = 0.0) -> list[Message]:
+        """Claim up to `count` messages (500 at most) in the order in which so many reads would; at least one. Waits up to
+        `block` seconds for the first, not for more. Raises Empty."""
+        return await self._do(self._steps.read_many(group, consumer, count, block))
+
+    async def extend(self, group: str, consumer: str, *ids: str) -> list[str]:
+        """The consumer is still at work on these: they count as given to it just now, and are not reclaimed. Answers those
+        that are still its own."""
+        return await self._do(self._steps.extend(group, consumer, ids))
 
     async def ack(self, group: str, *ids: str) -> int:
         """The group is through with these messages; how many of them it still held. A message that every group of its stream
@@ -155,26 +146,4 @@ class ShardedQueue:
         await self.close()
 
     async def _do(self, steps: Steps[T]) -> T:
-        answer: Any = None
-        task = asyncio.current_task()
-        requests = task.cancelling() if task else 0
-        while True:
-            try:
-                command = steps.send(answer)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            with telling(self._settings.name):
-                answer = await (self._run(command) if isinstance(command, Run) else self._wait(command))
-            if task and task.cancelling() > requests:
-                # redis-py sends inside asyncio.wait_for, which on Python 3.11 forgets a cancellation that comes as it ends:
-                # then we end when the command does, within WAIT_SECONDS.
-                raise asyncio.CancelledError
-
-    async def _run(self, run: Run) -> Any:
-        try:
-            return await self._redis.evalsha(run.script.sha, 1, run.key, *run.arguments)
-        except NoScriptError:
-            return await self._redis.eval(run.script.text, 1, run.key, *run.arguments)
-
-    async def _wait(self, wait: Wait) -> bool:
-        return bool(await self._redis.xread(wait.after, count=1, block=wait.millis))
+        return await run_async(self._redis, self._settings.name, steps)

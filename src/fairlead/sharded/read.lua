@@ -1,9 +1,10 @@
--- One pass over the streams, which claims one message at most.
+-- One pass over the streams, which claims some messages at most.
 -- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl for a queue that nobody has written to,
--- 1 if only woken. Answers {'message', stream, id, deliveries, now, fields}; {'again'} when the pass has to be gone on with;
--- or {'empty', newest notification, newest entry of the default stream ('' if it is none)}: wait for what comes after.
+-- if only woken: by what comes after this notification, else ''; how many at most. Answers {'messages', now, sections, {stream, id, fields}...}; {'again'} when the pass has
+-- to be gone on with; or {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is none),
+-- when the next message for later is due (ms, or ''), how many streams there are}: wait for what comes after.
 local group, consumer, reads, preferred, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local is_only_woken = ARGV[6] == '1'
+local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
 local heads = prefix .. 'heads:' .. group
 local passes, virtual = prefix .. 'passes:' .. group, 'virtual:' .. group
 local known = redis.call('HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed')
@@ -14,21 +15,60 @@ if not known[2] and not known[3] and redis.call('SADD', prefix .. 'groups', grou
     touch(prefix .. 'groups', ttl)
 end
 
-local default_type = redis.call('TYPE', queue)['ok']
-local latest = newest(notifications)
-local latest_default = ''
-if default_type == 'stream' then latest_default = newest(queue) end
-if default_type == 'none' then latest_default = '0-0' end
+local default = default_type()
+local function seen_now()
+    local latest_default = ''
+    if default == 'stream' then latest_default = newest(queue) end
+    if default == 'none' and section == '' then latest_default = '0-0' end
+    return newest(notifications), latest_default
+end
+local latest, latest_default = seen_now()
+
+local function all_sections()
+    if section == '' then return {} end
+    return redis.call('SMEMBERS', sections)
+end
+
+local function empty()
+    local next_due = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
+    return {'empty', integer(now), all_sections(), latest, latest_default, next_due or '', count}
+end
 
 -- One message wakes all that wait. The first of them takes it, the second finds nothing and says so; for the others nothing
 -- can be there that it has not looked for.
 local seen = latest .. ' ' .. latest_default
-if is_only_woken and known[3] == seen then return {'empty', latest, latest_default} end
+if woken_after ~= '' and known[3] == seen then return empty() end
 
--- The default stream takes its turn as one stream more.
-local slots = count
-if default_type == 'stream' then slots = count + 1 end
+-- Messages whose time has come are written as if they came now.
+local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
+for _, ticket in ipairs(due) do
+    local packed = redis.call('HGET', later_messages, ticket)
+    if packed then
+        local of_streams, streams, fields = unpack(cmsgpack.unpack(packed))
+        count = grow(count, of_streams)
+        put(streams, fields, ttl)
+    end
+    redis.call('HDEL', later_messages, ticket)
+    redis.call('ZREM', later, ticket)
+end
+if #due > 0 then
+    notify(ttl)
+    latest, latest_default = seen_now()
+    seen = latest .. ' ' .. latest_default
+end
+
+-- Nothing waited when whoever is woken looked last: so it lies where something was written since. Otherwise anywhere.
+-- The default stream takes its turn as one stream more; its producers notify nobody.
+local news = woken_after ~= '' and default ~= 'stream' and written_since(woken_after)
+if news then
+    local function turn(stream) return (tonumber(stream) - offset) % count end
+    table.sort(news, function(a, b) return turn(a) < turn(b) end)
+end
+local slots = news and #news or count
+if default == 'stream' then slots = count + 1 end
+local first = news and 0 or offset % math.max(slots, 1)  -- there may have been more of them
 local function stream_at(slot)
+    if news then return news[slot + 1] end
     if slot == count then return 'default' end
     return integer(slot)
 end
@@ -77,119 +117,172 @@ local function head(stream)
 end
 
 -- Start-time fair queueing over shard keys, as in core/passes.py. Goyal, Vin and Cheng 1996.
-local virtual_time = nil
-local starts = {}
+local virtual_time = tonumber(reads == 'tenants' and redis.call('HGET', meta, virtual) or 0)
+local starts, weights, charged = {}, {}, {}
 
 -- Of all at once: to ask for each of them would cost more than all the rest.
 local function know_starts(tenants)
-    virtual_time = tonumber(redis.call('HGET', meta, virtual) or 0)
-    local wanted = {}
+    local unknown = {}
     for _, tenant in pairs(tenants) do
         if not starts[tenant] then
-            starts[tenant] = virtual_time
-            wanted[#wanted + 1] = tenant
+            starts[tenant] = 0
+            unknown[#unknown + 1] = tenant
         end
     end
-    if #wanted == 0 then return end
-    for i, pass in ipairs(redis.call('ZMSCORE', passes, unpack(wanted))) do
-        starts[wanted[i]] = math.max(virtual_time, tonumber(pass or 0))
+    if #unknown == 0 then return end
+    for i, pass in ipairs(redis.call('ZMSCORE', passes, unpack(unknown))) do
+        starts[unknown[i]] = tonumber(pass or 0)
     end
+end
+
+local function start_of(tenant)
+    return math.max(virtual_time, starts[tenant])
+end
+
+local function weight_of(tenant, flat)
+    if weights[tenant] == nil then weights[tenant] = redis.call('HGET', prefix .. 'weights', tenant) end
+    return tonumber(weights[tenant] or named(flat, 'fairlead:weight') or 1) or 1
 end
 
 -- A message that was preferred is charged for, but was nobody's turn: virtual time stays.
 local function charge(flat, was_its_turn)
     local tenant = named(flat, 'fairlead:key') or ''
-    local weight = tonumber(redis.call('HGET', prefix .. 'weights', tenant) or named(flat, 'fairlead:weight') or 1) or 1
     know_starts({tenant})
-    local start = starts[tenant]
-    redis.call('ZADD', passes, integer(start + math.max(1, math.floor(1000000 / weight + 0.5))), tenant)
+    local start = start_of(tenant)
+    starts[tenant] = start + math.max(1, math.floor(1000000 / weight_of(tenant, flat) + 0.5))
+    charged[tenant] = true
+    if was_its_turn then virtual_time = start end
+end
+
+local function keep_charges()
+    local scores = {}
+    for tenant in pairs(charged) do
+        scores[#scores + 1] = integer(starts[tenant])
+        scores[#scores + 1] = tenant
+    end
+    redis.call('ZADD', passes, unpack(scores))
     touch(passes, ttl)
-    if not was_its_turn then return end
-    redis.call('ZREMRANGEBYSCORE', passes, '-inf', integer(start))  -- no different from tenants never seen
-    if start > 2 ^ 50 then
+    redis.call('ZREMRANGEBYSCORE', passes, '-inf', integer(virtual_time))  -- no different from tenants never seen
+    if virtual_time > 2 ^ 50 then
         -- Long before numbers lose their last digit.
         local ahead = redis.call('ZRANGE', passes, 0, -1, 'WITHSCORES')
-        for i = 1, #ahead, 2 do redis.call('ZADD', passes, integer(tonumber(ahead[i + 1]) - start), ahead[i]) end
-        start = 0
+        for i = 1, #ahead, 2 do redis.call('ZADD', passes, integer(tonumber(ahead[i + 1]) - virtual_time), ahead[i]) end
+        virtual_time = 0
     end
-    redis.call('HSET', meta, virtual, integer(start))
+    redis.call('HSET', meta, virtual, integer(virtual_time))
+end
+
+local taken = {}
+local function give(stream, entry)
+    taken[#taken + 1] = {stream, entry[1], entry[2]}
 end
 
 local function by_streams()
-    for i = 0, slots - 1 do
-        local slot = (offset + i) % slots
-        local entry = take(stream_at(slot))
-        if entry or cordons_left == 0 then return entry, slot end
+    local slot, without, is_through = first, 0, {}
+    while #taken < wanted and without < slots and cordons_left > 0 do
+        local stream = stream_at(slot)
+        local entry = not is_through[slot] and take(stream)
+        slot = (slot + 1) % slots
+        if entry then
+            give(stream, entry)
+            without = 0
+        else
+            is_through[(slot - 1) % slots] = true
+            without = without + 1
+        end
     end
-    return nil
 end
 
 -- The tenants at the heads of streams are remembered from read to read. What is remembered may be wrong, after a deletion or
 -- beside readers of another kind: so the head of the stream that is chosen is looked at, and if it was, we choose again.
 local function by_tenants()
-    local tenants, looked_at = {}, {}
+    local tenants, streams, looked_at, gave = {}, {}, {}, {}
     local remembered = redis.call('HGETALL', heads)
     for i = 1, #remembered, 2 do tenants[remembered[i]] = remembered[i + 1] end
 
     local function look(stream)
         local found = head(stream)
         tenants[stream] = found and (named(found[2], 'fairlead:key') or '')
-        looked_at[stream] = true
-        if found then
-            redis.call('HSET', heads, stream, tenants[stream])
-        else
-            redis.call('HDEL', heads, stream)
-        end
+        looked_at[stream], gave[stream] = true, nil
     end
 
-    local streams = {}
+    local function choose()
+        know_starts(tenants)
+        local chosen, least = nil, nil
+        for i = 0, slots - 1 do
+            local slot = (first + i) % slots
+            local tenant = tenants[streams[slot]]
+            if tenant then
+                local start = start_of(tenant)
+                if not least or start < least then chosen, least = slot, start end
+            end
+        end
+        return chosen
+    end
+
     for slot = 0, slots - 1 do
         local stream = stream_at(slot)
         streams[slot] = stream
         if not tenants[stream] and length(key_of(stream)) > 0 then look(stream) end
     end
-    while cordons_left > 0 do
-        know_starts(tenants)
-        local chosen, least = nil, nil
-        for i = 0, slots - 1 do
-            local slot = (offset + i) % slots
-            local tenant = tenants[streams[slot]]
-            if tenant then
-                local start = starts[tenant]
-                if not least or start < least then chosen, least = slot, start end
-            end
-        end
-        if not chosen then return nil end
+    while #taken < wanted and cordons_left > 0 do
+        local chosen = choose()
+        if not chosen then break end
         local stream = streams[chosen]
         local expected = tenants[stream]
         if not looked_at[stream] then look(stream) end
         if tenants[stream] == expected then
-            touch(heads, ttl)
-            return take(stream), chosen
+            local entry = take(stream)
+            if entry then
+                charge(entry[2], true)
+                give(stream, entry)
+                first = (chosen + 1) % slots
+            end
+            gave[stream] = true
+            if #taken < wanted then look(stream) end
         end
     end
-    return nil
+    local news = {}
+    for stream in pairs(looked_at) do
+        if tenants[stream] and not gave[stream] then
+            news[#news + 1] = stream
+            news[#news + 1] = tenants[stream]
+        elseif remembered[1] then
+            redis.call('HDEL', heads, stream)
+        end
+    end
+    if #news > 0 then
+        redis.call('HSET', heads, unpack(news))
+        touch(heads, ttl)
+    end
 end
 
-local function delivered(stream, entry, was_its_turn)
-    if reads == 'tenants' then
-        charge(entry[2], was_its_turn)
-        redis.call('HDEL', heads, stream)
+if preferred ~= '' and (preferred ~= 'default' or default == 'stream') then
+    while #taken < wanted do
+        local entry = take(preferred)
+        if not entry then break end
+        if reads == 'tenants' then
+            charge(entry[2], false)
+            redis.call('HDEL', heads, preferred)
+        end
+        give(preferred, entry)
     end
+end
+if slots > 0 and #taken < wanted then
+    local before = #taken
+    if reads == 'tenants' then by_tenants() else by_streams() end
+    if #taken > before then
+        -- The turn is behind the stream that gave last.
+        local last = taken[#taken][1]
+        local slot = last == 'default' and count or tonumber(last)
+        redis.call('HSET', meta, 'offset:' .. group, integer((slot + 1) % (default == 'stream' and count + 1 or count)))
+    end
+end
+if #taken > 0 then
+    if reads == 'tenants' then keep_charges() end
     touch(meta, ttl)
     keep_alive(ttl, count, tonumber(known[5] or 0))
-    return {'message', stream, entry[1], 1, integer(now), entry[2]}
-end
-
-if preferred ~= '' and (preferred ~= 'default' or default_type == 'stream') then
-    local entry = take(preferred)
-    if entry then return delivered(preferred, entry, false) end
-end
-local entry, slot
-if reads == 'tenants' then entry, slot = by_tenants() else entry, slot = by_streams() end
-if entry then
-    redis.call('HSET', meta, 'offset:' .. group, integer((slot + 1) % slots))
-    return delivered(stream_at(slot), entry, true)
+    return {'messages', integer(now), all_sections(), unpack(taken)}
 end
 if cordons_left == 0 then return {'again'} end
 if known[3] ~= seen then redis.call('HSET', meta, 'empty:' .. group, seen) end
@@ -198,4 +291,4 @@ if reads == 'tenants' and redis.call('HDEL', meta, virtual) == 1 then
 end
 touch(meta, ttl)
 keep_alive(ttl, count, tonumber(known[5] or 0))
-return {'empty', latest, latest_default}
+return empty()

@@ -23,6 +23,8 @@ class Settings:
     ttl: float
     shrink_after: float
     max_deliveries: int
+    section: str = ""
+    """Sections of one queue share its notifications, and nothing else."""
 
     def __post_init__(self) -> None:
         if not self.name or set(self.name) & set("{}"):
@@ -37,6 +39,16 @@ class Settings:
             shard("", self.streams, self.streams_per_shard)
         except ValueError as error:
             raise ConfigurationError(str(error)) from error
+
+    @property
+    def prefix(self) -> str:
+        """What its keys begin with."""
+        return f"{{{self.name}}}:{self.section}:" if self.section else f"{{{self.name}}}:"
+
+    @property
+    def meta(self) -> str:
+        """The key from which the scripts make all others."""
+        return f"{self.prefix}meta"
 
     def shard(self, key: str, streams: int | None, per_shard: int | None) -> tuple[int, tuple[int, ...]]:
         """How many streams there are to be, and those of the key. Raises InvalidMessage."""

@@ -1,8 +1,15 @@
 -- Count what is there at one moment. ARGV: group, or '' to count messages only.
--- Answers streams, messages, claimed by the group, waiting for it, dead, cordoned.
+-- Answers streams, messages, claimed by the group, waiting for it, dead, cordoned, for later, and when the oldest that waits was written.
 local group = ARGV[1]
 local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
-local messages, pending, waiting = 0, 0, 0
+local messages, pending, waiting, oldest = 0, 0, 0, nil
+
+local function see(key, after)
+    local first = redis.call('XRANGE', key, '(' .. after, '+', 'COUNT', 1)[1]
+    local at = first and tonumber(string.match(first[1], '^%d+'))
+    if at and (not oldest or at < oldest) then oldest = at end
+end
+
 for _, stream in ipairs(all_streams(count)) do
     local key = key_of(stream)
     local entries = length(key)
@@ -14,11 +21,13 @@ for _, stream in ipairs(all_streams(count)) do
         end
         if not ours then
             waiting = waiting + entries
+            see(key, '0-0')
         else
             pending = pending + ours.pending
+            see(key, ours.last)
             -- Of one group, what is acknowledged is gone. Others may keep it: then Redis' own count, where it has one.
             waiting = waiting + (#groups > 1 and ours.lag or (entries - ours.pending))
         end
     end
 end
-return {count, messages, pending, waiting, length(prefix .. 'dead'), length(prefix .. 'cordoned')}
+return {count, messages, pending, waiting, length(prefix .. 'dead'), length(prefix .. 'cordoned'), redis.call('ZCARD', later), oldest or ''}

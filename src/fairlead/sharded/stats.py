@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Stats(msgspec.Struct, frozen=True):
+class Stats(msgspec.Struct, frozen=True, array_like=True):
     """Counts of messages, all of the same moment."""
 
     streams: int
@@ -19,3 +19,7 @@ class Stats(msgspec.Struct, frozen=True):
     great after deletions."""
     dead: int
     cordoned: int
+    later: int = 0
+    """Written for a time that has not come; not among the messages."""
+    oldest: float | None = None
+    """Seconds since 1970 at which the oldest that waits was written; None if nothing waits."""

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
-from redis import Redis, RedisCluster
-from redis.exceptions import NoScriptError
+from redis import Redis
 
-from fairlead.sharded.connecting import MOST_CONNECTIONS, check_url, refuse_text
-from fairlead.sharded.message import Message, SetAside, Value
-from fairlead.sharded.redis_errors import telling
-from fairlead.sharded.settings import Reads, Settings
+from fairlead.sharded.connecting import Connected
+from fairlead.sharded.message import Message, NewMessage, SetAside, Value
+from fairlead.sharded.running import run
 from fairlead.sharded.stats import Stats
-from fairlead.sharded.steps import QueueSteps, Run, Steps, Wait
+from fairlead.sharded.steps import Steps
 
 T = TypeVar("T")
 
 
-class SyncShardedQueue:
+class SyncShardedQueue(Connected):
     """See `ShardedQueue`, method by method. For any number of threads."""
 
-    def __init__(
-        self,
-        redis: str | Redis | RedisCluster,
-        name: str,
-        *,
-        reads: Reads = "streams",
-        streams: int = 64,
-        streams_per_shard: int = 6,
-        ttl: float = 86_400.0,
-        shrink_after: float = 10.0,
-        max_deliveries: int = 5,
-    ) -> None:
-        """See `ShardedQueue`."""
-        self._settings = Settings(name, reads, streams, streams_per_shard, ttl, shrink_after, max_deliveries)
-        self._steps = QueueSteps(self._settings, time.monotonic)
-        self._is_ours = isinstance(redis, str)
-        if isinstance(redis, str):
-            check_url(redis)
-            redis = Redis.from_url(redis, max_connections=MOST_CONNECTIONS)
-        else:
-            refuse_text(redis.get_connection_kwargs())
-        self._redis: Any = redis
+    _client = Redis
 
     def write(
         self,
@@ -55,13 +31,29 @@ class SyncShardedQueue:
         streams_per_shard: int | None = None,
         deadline: datetime | None = None,
         weight: float = 1.0,
+        at: datetime | None = None,
+        context: Mapping[str, str] | None = None,
     ) -> str:
         """See `ShardedQueue.write`."""
-        return self._do(self._steps.write(values, shard_key, streams, streams_per_shard, deadline, weight))
+        return self._do(self._steps.write(values, shard_key, streams, streams_per_shard, deadline, weight, at, context))
+
+    def write_many(
+        self, messages: Iterable[NewMessage], *, streams: int | None = None, streams_per_shard: int | None = None
+    ) -> list[str]:
+        """See `ShardedQueue.write_many`."""
+        return self._do(self._steps.write_many(messages, streams, streams_per_shard))
 
     def read(self, group: str, consumer: str, *, block: float = 0.0, prefer_stream: int | str | None = None) -> Message:
         """See `ShardedQueue.read`."""
         return self._do(self._steps.read(group, consumer, block, prefer_stream))
+
+    def read_many(self, group: str, consumer: str, *, count: int, block: float = 0.0) -> list[Message]:
+        """See `ShardedQueue.read_many`."""
+        return self._do(self._steps.read_many(group, consumer, count, block))
+
+    def extend(self, group: str, consumer: str, *ids: str) -> list[str]:
+        """See `ShardedQueue.extend`."""
+        return self._do(self._steps.extend(group, consumer, ids))
 
     def ack(self, group: str, *ids: str) -> int:
         """See `ShardedQueue.ack`."""
@@ -119,20 +111,4 @@ class SyncShardedQueue:
         self.close()
 
     def _do(self, steps: Steps[T]) -> T:
-        answer: Any = None
-        while True:
-            try:
-                command = steps.send(answer)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            with telling(self._settings.name):
-                answer = self._run(command) if isinstance(command, Run) else self._wait(command)
-
-    def _run(self, run: Run) -> Any:
-        try:
-            return self._redis.evalsha(run.script.sha, 1, run.key, *run.arguments)
-        except NoScriptError:
-            return self._redis.eval(run.script.text, 1, run.key, *run.arguments)
-
-    def _wait(self, wait: Wait) -> bool:
-        return bool(self._redis.xread(wait.after, count=1, block=wait.millis))
+        return run(self._redis, self._settings.name, steps)

@@ -60,7 +60,7 @@ def migrate(database: Database) -> list[str]:
 
 def check(database: Database) -> None:
     """Raises SchemaMismatch when the tables are missing, older or newer than this code; says which and what to run."""
-    applied = database.run(_applied(database.dialect))
+    applied = database.look(_applied(database.dialect))
     known = migrations(database.dialect)
     if not applied:
         raise SchemaMismatch(f"{database.location} has no Fairlead tables; run `fairlead migrate`")
@@ -75,7 +75,7 @@ def check(database: Database) -> None:
 
 def is_new(database: Database) -> bool:
     """True when no migration was ever applied."""
-    return not database.run(_applied(database.dialect))
+    return not database.look(_applied(database.dialect))
 
 
 def print_sql(dialect: str) -> str:

@@ -50,7 +50,7 @@ class BulkJob:
         """
         columns.check(schema, self.options)
         with self._connected() as (app, stage):
-            self.opened = app.store.database.run(self._open(app, stage))
+            self.opened = app.sql_store.database.run(self._open(app, stage))
         return self.epoch
 
     @property
@@ -91,14 +91,14 @@ class BulkJob:
         with self._connected() as (app, stage):
             job = Publisher(app, stage, self.options, self.submission_id, self.epoch).publish(messages)
             with suppress(StoreUnavailable):  # it is published; the janitor drops what this does not
-                app.store.database.run(stage.drop(job.number, self.submission_id))
+                app.sql_store.database.run(stage.drop(job.number, self.submission_id))
         assert job.totals is not None
         return job.totals
 
     def abort(self) -> None:
         """Give up this run: nothing of it is published. Another run of the submission starts anew."""
         with self._connected() as (app, stage):
-            database = app.store.database
+            database = app.sql_store.database
             number = database.run(give_up(stage.sql, self.submission_id, self.epoch, SYSTEM_CLOCK.now()))
             if number is not None:
                 database.run(stage.drop(number, self.submission_id))
@@ -106,14 +106,14 @@ class BulkJob:
     def totals(self) -> Totals | None:
         """What became of the submission, by whichever run; None while it is not published to its end."""
         with self._connected() as (app, stage):
-            job = app.store.database.look(find(stage.sql, self.submission_id))
+            job = app.sql_store.database.look(find(stage.sql, self.submission_id))
         return job and job.totals
 
     def _open(self, app: App, stage: Stage) -> Steps[Opened]:
         now = SYSTEM_CLOCK.now()
         yield Statement(stage.sql["open_job"], (self.submission_id, self.epoch, now, self.options.publish))
         number, _, state, _, opened_at = (yield Statement(stage.sql["job"], (self.submission_id,)))[0][:5]
-        settings = yield from app.store.queue_settings()
+        settings = yield from app.sql_store.queue_settings()
         registered = {queue: setting.partitions for queue, setting in settings.items()}
         return Opened(number, self.submission_id, self.epoch, state, opened_at, registered)
 
@@ -132,6 +132,6 @@ class BulkJob:
     def _connected(self) -> Iterator[tuple[App, Stage]]:
         app = App(self.options.url)
         try:
-            yield app, stage_of(app.store, self.options.max_connections)
+            yield app, stage_of(app.sql_store, self.options.max_connections)
         finally:
             app.close()

@@ -32,7 +32,7 @@ class Publisher:
 
     def publish(self, messages: Sequence[Message]) -> JobRow:
         """See `BulkJob.publish`; answers the job, committed."""
-        database = self._app.store.database
+        database = self._app.sql_store.database
         if self._options.publish == "atomic":
             job, wake = database.run(self._begin_and_advance(messages))
             self._app.channel.announce(wake)
@@ -61,7 +61,7 @@ class Publisher:
         now = SYSTEM_CLOCK.now()
         yield Statement(self._stage.sql["begin_publishing"], (self._submission_id, parts, rows, rejected, now))
         queues = {queue: count for message in ordered for queue, count in message.queues.items()}
-        yield Many(self._app.store.sql["register_queue"], sorted(queues.items()))
+        yield Many(self._app.sql_store.sql["register_queue"], sorted(queues.items()))
         if rejected:
             attempts = [(message.attempt, message.part) for message in ordered if message.rejected]
             yield from self._stage.publish_rejects(self._submission_id, attempts)
@@ -96,7 +96,7 @@ class Publisher:
             )
         wake = joined([done.wake for done in published])
         if not wake.is_empty:
-            yield from self._app.store.announce(wake)
+            yield from self._app.sql_store.announce(wake)
         yield Statement(sql["advance"], (self._submission_id, last, inserted, duplicates, now))
         return (yield from lock(sql, self._submission_id, self._epoch)), wake
 
@@ -104,7 +104,7 @@ class Publisher:
         """Until the queues of the job have fewer tasks to run than max_backlog. Raises Superseded."""
         most = self._options.max_backlog
         queues = sorted({queue for message in job.messages for queue in message.queues})
-        while most is not None and self._app.store.database.run(self._backlog(queues, most)) >= most:
+        while most is not None and self._app.sql_store.database.run(self._backlog(queues, most)) >= most:
             time.sleep(LOOK_EVERY)
 
     def _backlog(self, queues: Sequence[str], most: int) -> Steps[int]:

@@ -1,0 +1,157 @@
+"""Spans for submits and runs, linked through the task: its context map carries the trace context, on every store."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from opentelemetry import context, propagate, trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
+
+from fairlead.contrib.opentelemetry.spans import (
+    NOWHERE,
+    attributes,
+    carried,
+    current_carrier,
+    fail,
+    links,
+    tracer,
+    with_carrier,
+)
+from fairlead.current import CurrentTask
+from fairlead.engine.execution import CancelReason
+from fairlead.errors import Snooze
+from fairlead.handler import RunInterceptor
+from fairlead.options import Options
+from fairlead.task import Draft, Submission
+
+
+class Tracing(RunInterceptor):
+    """`App(interceptors=[Tracing()])`.
+
+    Every call of a submit is one span, `submit QUEUE`, of the kind PRODUCER, however many tasks it submits. Its trace
+    context (and the current baggage) goes into each task's context map, by OpenTelemetry's propagator; keys that the user
+    gave there stay as they are. Every run is a span, `run QUEUE`, of the kind CONSUMER: every retry one of its own.
+
+    A run's span is a child of the submit's and has a link to it. The messaging conventions want the link and allow the
+    parent where messages are processed one at a time, as tasks are: so one trace shows a request and what came of it, and
+    a sampler decides once for all of it. `own_traces=True`: each run begins a trace of its own, with the link only; for
+    bulks of many thousands, and for tasks that run days later. Source: OpenTelemetry semantic conventions, messaging spans.
+
+    The run's span is current in the handler, on the event loop and in threads; and there `current_task().context` names
+    it, so that log lines do. A run in a child process has its span in the worker, which is still there if the child is
+    killed. The child has it as its current span from afar: what the handler traces there are its children, if the
+    application's module sets up a tracer provider when it is imported, and are lost if the child is killed before they are
+    exported; attributes set there on the current span are lost always.
+
+    A run fails its span when it raises anything but Snooze, or when it was stopped by its timeout. Where a worker shuts
+    down or a person cancels the task, `fairlead.stopped` says so and nothing has failed. A return value that cannot be kept
+    as JSON is found out after the span.
+    """
+
+    def __init__(self, tracer_provider: TracerProvider | None = None, *, own_traces: bool = False) -> None:
+        """`tracer_provider`: the one set for the process by default."""
+        self._tracer = tracer(tracer_provider)
+        self._own_traces = own_traces
+
+    @contextmanager
+    def submission(self, submission: Submission) -> Iterator[None]:
+        """See `RunInterceptor.submission`."""
+        drafts = submission.drafts
+        queue = _common({draft.handler.queue for draft in drafts})
+        about = attributes("submit", "send", queue, len(drafts))
+        if (name := _common({draft.handler.name for draft in drafts})) is not None:
+            about["fairlead.task.name"] = name
+        if (key := _common({draft.options.fairness_key for draft in drafts})) is not None:
+            about["fairlead.fairness_key"] = key
+        with self._tracer.start_as_current_span(
+            f"submit {queue}" if queue is not None else "submit",
+            kind=SpanKind.PRODUCER,
+            attributes=about,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            if carrier := current_carrier():
+                submission.drafts = _carrying(drafts, carrier, span)
+            try:
+                yield
+            except BaseException as error:
+                fail(span, error)
+                raise
+            if len(submission.handles) == 1:
+                span.set_attribute("messaging.message.id", submission.handles[0].id)
+                span.set_attribute("fairlead.is_new", submission.handles[0].is_new)
+
+    @contextmanager
+    def running(self, task: CurrentTask) -> Iterator[None]:
+        """See `RunInterceptor.running`."""
+        given = carried(task.context)
+        span = self._tracer.start_span(
+            f"run {task.queue}",
+            NOWHERE if self._own_traces else given,
+            SpanKind.CONSUMER,
+            {
+                **attributes("run", "process", task.queue),
+                "messaging.message.id": task.id,
+                "fairlead.task.name": task.name,
+                "fairlead.attempt": task.attempt,
+                "fairlead.fairness_key": task.fairness_key,
+                "queue.pickup_delay_ms": task.pickup_delay * 1000,
+            },
+            links([given]),
+        )
+        token = context.attach(trace.set_span_in_context(span, given))
+        try:
+            if carrier := current_carrier():
+                for field in propagate.get_global_textmap().fields:
+                    task.context.pop(field, None)
+                task.context.update(carrier)
+            yield
+        except BaseException as error:
+            _judge(span, task, error)
+            raise
+        else:
+            _judge(span, task, None)
+        finally:
+            context.detach(token)
+            span.end()
+
+    @contextmanager
+    def in_child(self, task: CurrentTask) -> Iterator[None]:
+        """See `RunInterceptor.in_child`."""
+        token = context.attach(carried(task.context))
+        try:
+            yield
+        finally:
+            context.detach(token)
+
+
+def _common(values: set[str]) -> str | None:
+    return values.pop() if len(values) == 1 else None
+
+
+def _carrying(drafts: Sequence[Draft], carrier: Mapping[str, str], span: Span) -> list[Draft]:
+    """The drafts with the carrier in their context maps; those that shared their options share the changed ones."""
+    changed: dict[int, Options] = {}
+    carrying = []
+    for draft in drafts:
+        options = changed.get(id(draft.options))
+        if options is None:
+            together = with_carrier(draft.options.context, carrier, span)
+            options = changed[id(draft.options)] = draft.options.changed({"context": together})
+        carrying.append(Draft(draft.handler, draft.args, draft.kwargs, options))
+    return carrying
+
+
+def _judge(span: Span, task: CurrentTask, error: BaseException | None) -> None:
+    """What the end of a run means for its span."""
+    if task.cancel_reason is not None:  # whatever it returned or raised is dropped
+        span.set_attribute("fairlead.stopped", task.cancel_reason)
+        if task.cancel_reason == CancelReason.TIMEOUT:
+            span.set_attribute("error.type", "fairlead.errors.TaskTimeout")
+            span.set_status(Status(StatusCode.ERROR, "the run was stopped by its timeout"))
+    elif isinstance(error, Snooze):
+        span.add_event("snoozed", {"until": error.until.isoformat()})
+    elif error is not None and not isinstance(error, CancelledError):
+        fail(span, error)

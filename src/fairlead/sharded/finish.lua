@@ -1,0 +1,58 @@
+-- End claims of one consumer, each in its own way, and all of them in one act. What another consumer has by now stays as it is.
+-- ARGV: group, consumer, ttl, streams, how many; of each: stream, entry, how, then for
+--   done   nothing more
+--   again  how many streams its shard has, these, how many fields and values, these: written anew, with its mark if it has one
+--   later  when (ms), ticket, and the same: written anew at that time
+--   dead   how many fields and values, these: a copy with them goes to the dead letters
+-- Answers 1 or 0 for each: whether it was this consumer's.
+local group, consumer, ttl, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local known = redis.call('HMGET', meta, 'streams', 'ttl', 'refreshed')
+ttl = tonumber(known[2] or ttl)
+
+local at = 6
+local function next_one()
+    at = at + 1
+    return ARGV[at - 1]
+end
+local function following()
+    local found = {}
+    for i = 1, tonumber(next_one()) do found[i] = next_one() end
+    return found
+end
+
+local function dead(stream, id, fields)
+    local key = key_of(stream)
+    local flat = redis.call('XRANGE', key, id, id)[1][2]
+    for i = 1, #fields do flat[#flat + 1] = fields[i] end
+    local counted = redis.call('XPENDING', key, group_of(stream, group), id, id, 1)[1][4]
+    copy_aside('dead', stream, id, flat, counted, ttl)
+end
+
+local answers, has_news = {}, false
+for i = 1, tonumber(ARGV[5]) do
+    local stream, id, how = next_one(), next_one(), next_one()
+    local due, ticket, streams, fields
+    if how == 'later' then due, ticket = next_one(), next_one() end
+    if how == 'later' or how == 'again' then streams = following() end
+    if how ~= 'done' then fields = following() end
+    local is_ours = is_held(stream, group, consumer, id)
+    if is_ours then
+        if how == 'dead' then dead(stream, id, fields) end
+        settle(stream, group, id)
+        if how == 'later' then put_later(due, ticket, wanted, streams, fields, ttl) end
+        if how == 'again' then put(streams, fields, ttl) end
+        if streams then
+            has_news = true
+            local mark = named(fields, 'fairlead:once')
+            if mark then
+                redis.call('SADD', once, mark)
+                touch(once, ttl)
+            end
+            grow(tonumber(known[1] or 0), wanted)
+        end
+    end
+    answers[i] = is_ours and 1 or 0
+end
+if has_news then notify(ttl) end
+keep_alive(ttl, tonumber(known[1] or 0), tonumber(known[3] or 0))
+return answers

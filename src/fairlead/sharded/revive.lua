@@ -1,0 +1,16 @@
+-- Take an entry out of the dead letters, and write it anew if there is something to write.
+-- ARGV: entry's id, streams, ttl, then nothing; or how many streams its shard has, these, how many fields and values, these.
+-- Answers 1, or 0 if it is not there.
+local wanted, ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
+if redis.call('XDEL', prefix .. 'dead', ARGV[1]) == 0 then return 0 end
+if not ARGV[4] then return 1 end
+local known = redis.call('HMGET', meta, 'streams', 'ttl', 'refreshed')
+ttl = tonumber(known[2] or ttl)
+local streams, fields, last = {}, {}, 4 + tonumber(ARGV[4])
+for i = 5, last do streams[#streams + 1] = ARGV[i] end
+for i = last + 2, #ARGV do fields[#fields + 1] = ARGV[i] end
+local count = grow(tonumber(known[1] or 0), wanted)
+put(streams, fields, ttl)
+notify(ttl)
+keep_alive(ttl, count, tonumber(known[3] or 0))
+return 1

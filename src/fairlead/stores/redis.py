@@ -1,0 +1,442 @@
+"""The task store on Redis alone: a task is a message of a sharded queue, run at least once and then gone.
+
+There are no rows. What a node has claimed is its own for as long as it is heard of; the end of a run is the end of the
+message, or writes the next one in the same act; only what asks for a person is kept. What this cannot do raises
+NotSupported; docs/reference/guarantees.md has the table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Generator, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from fairlead.clock import MICROS
+from fairlead.errors import NotSupported
+from fairlead.model import (
+    PRIORITIES,
+    AttemptRecord,
+    Finish,
+    GrabbedTask,
+    LaneKey,
+    NewTask,
+    State,
+    Submitted,
+    TaskRecord,
+    Trigger,
+)
+from fairlead.ports.statements import Database
+from fairlead.ports.task_store import (
+    Completed,
+    Grab,
+    KeyLoad,
+    NodeRecord,
+    QueueSettings,
+    QueueStatus,
+    TaskFilter,
+    Woken,
+)
+from fairlead.ports.wake import Wake
+from fairlead.sharded import message
+from fairlead.sharded.claims import Claim, Claims, Lane
+from fairlead.sharded.consumer import Consumer
+from fairlead.sharded.lanes import Delivery, Lanes
+from fairlead.sharded.place import GROUP, Place
+from fairlead.sharded.stats import Stats
+from fairlead.sharded.steps import Call, QueueSteps
+from fairlead.stores.redis_database import CAN, RedisDatabase
+from fairlead.stores.redis_messages import (
+    RETRY,
+    Body,
+    Held,
+    dead,
+    entry,
+    held,
+    new_entry,
+    of_error,
+    record,
+)
+
+T = TypeVar("T")
+Asked = Generator[Any, Any, T]
+"""Steps of `fairlead.sharded`."""
+
+MOST_LOST = 5
+"""A task whose workers went away so often goes to ERROR: it may be what kills them."""
+
+MOST_LISTED = 10_000
+"""Tasks in ERROR that are looked through."""
+
+_NO_RECORD = "Redis keeps no record of single tasks, but for those in ERROR"
+
+_node_encoder = msgspec.json.Encoder()
+_node_decoder = msgspec.json.Decoder(NodeRecord)
+
+
+class RedisTaskStore:
+    """See `fairlead.ports.task_store.TaskStore`."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.database: Database = RedisDatabase(place)
+        self.claimed: dict[str, Held] = {}
+        """What this node has read and not ended, by task id."""
+        self.consumer: Consumer | None = None
+        """This node's, while it runs."""
+        self._registered: set[str] = set()
+        """Queues that this process has made known."""
+        self._nodes = f"{{{place.prefix}}}:nodes"
+        self._queues = f"{{{place.prefix}}}:queues"
+        self._paused = f"{{{place.prefix}}}:paused"
+
+    # the user's side --------------------------------------------------------------------------------------------------
+
+    def submission(self, tasks: Sequence[NewTask]) -> Asked[tuple[list[Submitted], Wake]]:
+        lanes: defaultdict[Lane, list[int]] = defaultdict(list)
+        for i, task in enumerate(tasks):
+            if task.keep_result:
+                raise NotSupported(f"task {task.name!r} has keep_result=True: Redis keeps no results; {CAN} do")
+            lanes[Lane(task.queue, task.priority)].append(i)
+        if unknown := {task.queue for task in tasks} - self._registered:
+            yield from self._register(unknown)
+            self._registered |= unknown
+        window = round(self.place.unique * 1000)
+        submitted: list[Submitted | None] = [None] * len(tasks)
+        for lane, of_lane in lanes.items():
+            entries = [new_entry(tasks[i], window) for i in of_lane]
+            answers = yield from self._at(lane).put(entries)
+            for i, (stream, name) in zip(of_lane, answers, strict=True):
+                submitted[i] = Submitted(tasks[i].id, True) if stream is not None else Submitted(name.decode(), False)
+        return [found for found in submitted if found is not None], Wake()
+
+    def bulk(self, pieces: Iterable[Sequence[NewTask]]) -> Asked[tuple[list[Submitted], list[Wake]]]:
+        # Checked as a whole, before the first of them is written: there is no transaction to undo.
+        tasks = [task for piece in pieces for task in piece]
+        submitted, wake = yield from self.submission(tasks)
+        return submitted, [wake]
+
+    def task(self, task_id: str) -> Asked[TaskRecord | None]:
+        found = yield from self._letter(task_id)
+        if found is None:
+            raise NotSupported(f"task {task_id}: {_NO_RECORD}; {CAN} do")
+        return found[1]
+
+    def tasks(self, where: TaskFilter, limit: int) -> Asked[list[TaskRecord]]:
+        if where.state is not State.ERROR:
+            raise NotSupported(f"Redis can list only tasks in ERROR (--state ERROR); {CAN} list all")
+        letters = yield from self._letters()
+        found = [task for _, task, _ in letters if _matches(task, where)]
+        return sorted(found, key=lambda task: task.submitted_at)[:limit]
+
+    def payload(self, task_id: str) -> Asked[tuple[bytes, str] | None]:
+        found = yield from self._letter(task_id)
+        return None if found is None else (found[2].payload, found[2].payload_format)
+
+    def attempts(self, task_id: str) -> Asked[list[AttemptRecord]]:
+        yield from self.task(task_id)
+        return []
+
+    def result(self, task_id: str) -> Asked[bytes | None]:
+        _refuse("Redis keeps no results")
+
+    def move(
+        self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
+    ) -> Asked[Wake | None]:
+        """Only of a task in ERROR, and at once."""
+        found = yield from self._letter(task_id)
+        if found is None or found[1].version != version:
+            return None
+        place, task, body = found
+        anew = msgspec.structs.replace(body, attempts=task.attempt, tries=0 if reset_tries else body.tries)
+        steps = self._at(Lane(task.queue, task.priority))
+        return Wake() if (yield from steps.revive(place, entry(anew, task.fairness_key))) else None
+
+    def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Asked[bool]:
+        """Only of a task in ERROR."""
+        found = yield from self._letter(task_id)
+        if found is None or found[1].version != version:
+            return False
+        place, task, _ = found
+        is_gone: bool = yield from self._at(Lane(task.queue, task.priority)).revive(place, None)
+        return is_gone
+
+    def queue_statuses(self) -> Asked[list[QueueStatus]]:
+        statuses = []
+        for queue, settings in (yield from self.queue_settings()).items():
+            stats = yield from self._stats(queue)
+            oldest = min((found.oldest for found in stats if found.oldest is not None), default=None)
+            statuses.append(
+                QueueStatus(
+                    queue,
+                    settings.partitions,
+                    settings.paused,
+                    sum(found.later for found in stats),
+                    sum(found.waiting for found in stats),
+                    sum(found.pending for found in stats),
+                    sum(found.dead for found in stats),
+                    None if oldest is None else round(oldest * MICROS),
+                )
+            )
+        return statuses
+
+    def oldest_ready(self) -> Asked[dict[str, int]]:
+        statuses = yield from self.queue_statuses()
+        return {status.queue: status.oldest_ready_at for status in statuses if status.oldest_ready_at is not None}
+
+    def unfinished(self, queues: Sequence[str]) -> Asked[tuple[int, int]]:
+        left = in_error = 0
+        for queue in queues:
+            for priority in (yield from self._lanes(queue).known()):
+                steps = self._at(Lane(queue, priority))
+                stats = yield from steps.stats(GROUP)
+                left += stats.messages + (yield from steps.retries(RETRY))
+                in_error += stats.dead
+        return left, in_error
+
+    def ahead(self, task_id: str) -> Asked[int]:
+        _refuse(_NO_RECORD)
+
+    def names(self) -> Asked[dict[tuple[str, str], int]]:
+        return {}
+        yield
+
+    def heaviest_keys(self, queue: str, limit: int) -> Asked[tuple[list[KeyLoad], int]]:
+        return [], 0
+        yield
+
+    def weights(self, queue: str) -> Asked[dict[str, float]]:
+        found: dict[str, float] = yield from self._at(Lane(queue, PRIORITIES[0])).weights()
+        return found
+
+    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Asked[bool]:
+        if queue not in (yield from self.queue_settings()):
+            return False
+        was_there = fairness_key in (yield from self.weights(queue))
+        for priority in PRIORITIES:
+            yield from self._at(Lane(queue, priority)).set_weight(fairness_key, weight)
+        return weight is not None or was_there
+
+    def pause(self, queue: str, paused: bool) -> Asked[bool]:
+        if queue not in (yield from self.queue_settings()):
+            return False
+        yield Call(("SADD" if paused else "SREM", self._paused, queue))
+        return True
+
+    # the node's side --------------------------------------------------------------------------------------------------
+
+    def ready(self, lane: LaneKey, above: int, limit: int) -> Asked[list[Trigger]]:
+        return []
+        yield
+
+    def ordered(self, keys: Sequence[tuple[str, str]], limit: int) -> Asked[list[tuple[Trigger, State]]]:
+        return []
+        yield
+
+    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+        """What was read is claimed already: nothing is asked."""
+        found = []
+        for grab in wanted:
+            mine = self.claimed.get(grab.id)
+            if mine is not None and mine.version == grab.version and grab.id in self._claims:
+                found.append(mine.grabbed())
+        return found
+
+    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
+        by_lane: defaultdict[Lane, list[message.Finish]] = defaultdict(list)
+        refused = []
+        for finish in finishes:
+            claims, mine = self._claims.of(finish.id), self.claimed.get(finish.id)
+            if not claims or mine is None or mine.version + 1 != finish.version:
+                refused.append(finish.id)
+                continue
+            first, *doubles = claims
+            by_lane[first.lane].append(_end(first.id, mine, finish))
+            for claim in doubles:
+                by_lane[claim.lane].append(message.Finish(claim.id, "done"))
+        gone = await self._finish(by_lane)
+        for finish in finishes:
+            claims = self._claims.pop(finish.id)
+            self.claimed.pop(finish.id, None)
+            if claims and claims[0].id in gone:
+                refused.append(finish.id)
+        return Completed(refused, None)
+
+    def completion(self, node: str, finishes: Sequence[Finish]) -> Asked[Completed]:
+        _refuse("a task on Redis takes part in no transaction")
+
+    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Wake | None:
+        await self.give_back([task_id for task_id, _ in held])
+        return None
+
+    async def give_back(self, task_ids: Collection[str]) -> None:
+        """These did not run here: they are written anew, for anybody. Raises StoreUnavailable."""
+        by_lane: defaultdict[Lane, list[message.Finish]] = defaultdict(list)
+        for task_id in task_ids:
+            mine = self.claimed.get(task_id)
+            for i, claim in enumerate(self._claims.of(task_id)):
+                again = message.Finish(claim.id, "again", mine.again()) if mine is not None and i == 0 else None
+                by_lane[claim.lane].append(again or message.Finish(claim.id, "done"))
+        await self._finish(by_lane)
+        for task_id in task_ids:
+            self._claims.pop(task_id)
+            self.claimed.pop(task_id, None)
+
+    async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
+        return {task_id for task_id in ids if task_id in self._claims}
+
+    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+        """Nothing remembers them."""
+
+    async def held(self, node: str) -> list[tuple[str, int]]:
+        return []
+
+    def take(self, queue: str, delivery: Delivery) -> Trigger | None:
+        """Keep what was claimed, and answer its trigger; None if it is no task."""
+        try:
+            found = held(queue, delivery)
+        except (msgspec.DecodeError, KeyError):
+            return None
+        claim = Claim(Lane(queue, delivery.priority), delivery.message.id)
+        is_double = found.body.id in self._claims and claim not in self._claims.of(found.body.id)
+        self._claims.add(found.body.id, claim)
+        if not is_double:
+            self.claimed[found.body.id] = found
+        return self.claimed[found.body.id].trigger()
+
+    # pollers: readers of the queue do what they would ------------------------------------------------------------------
+
+    async def wake_due(self, now: int, limit: int) -> Woken:
+        return Woken(0, None)
+
+    async def next_due(self) -> int | None:
+        return None
+
+    async def resume_lost(
+        self, nodes: Sequence[str], now: int, limit: int, most_lost: int = 5, skipping: Sequence[str] = ()
+    ) -> Woken:
+        return Woken(0, None)
+
+    async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
+        return []
+
+    async def release_stuck(
+        self, task_id: str, version: int, to: State, now: int, reason: str, skipping: Sequence[str] = ()
+    ) -> Wake | None:
+        return None
+
+    async def clean(self, before: int, limit: int) -> int:
+        return 0
+
+    async def incidents(self, limit: int) -> list[TaskRecord]:
+        found: list[TaskRecord] = await self.database.read(self.tasks(TaskFilter(State.ERROR), limit))
+        return found
+
+    # the cluster ------------------------------------------------------------------------------------------------------
+
+    async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
+        await self.database.run_async(self._beat(node, queues))
+
+    async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
+        found: list[str] = await self.database.read(self._silent(silent_for))
+        return found
+
+    async def forget_node(self, node: str) -> None:
+        await self.database.run_async(_told(Call(("HDEL", self._nodes, node))))
+
+    def nodes(self) -> Asked[list[NodeRecord]]:
+        return [_node_decoder.decode(found) for found in (yield Call(("HVALS", self._nodes)))]
+
+    def queue_settings(self) -> Asked[dict[str, QueueSettings]]:
+        names = sorted(name.decode() for name in (yield Call(("SMEMBERS", self._queues))))
+        paused = {name.decode() for name in (yield Call(("SMEMBERS", self._paused)))}
+        return {name: QueueSettings(0, name in paused, 0) for name in names}
+
+    async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
+        found: dict[str, QueueSettings] = await self.database.run_async(self._register(partitions))
+        return {queue: found[queue] for queue in partitions}
+
+    # how --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _claims(self) -> Claims:
+        assert self.consumer is not None
+        return self.consumer.claims
+
+    async def _finish(self, by_lane: dict[Lane, list[message.Finish]]) -> set[str]:
+        assert self.consumer is not None
+        return set(await self.consumer.finish(by_lane)) if by_lane else set()
+
+    def _lanes(self, queue: str) -> Lanes:
+        return self.place.lanes(queue, MOST_LOST)
+
+    def _at(self, lane: Lane) -> QueueSteps:
+        return self._lanes(lane.queue).at(lane.priority)
+
+    def _stats(self, queue: str) -> Asked[list[Stats]]:
+        found = []
+        for priority in (yield from self._lanes(queue).known()):
+            found.append((yield from self._at(Lane(queue, priority)).stats(GROUP)))
+        return found
+
+    def _letters(self) -> Asked[list[tuple[str, TaskRecord, Body]]]:
+        """Every task in ERROR, with its place among the dead letters."""
+        found = []
+        for queue in (yield from self.queue_settings()):
+            for priority in (yield from self._lanes(queue).known()):
+                for place, letter in (yield from self._at(Lane(queue, priority)).dead(MOST_LISTED)):
+                    if (body := dead(letter)) is not None:
+                        found.append((place, record(queue, priority, letter, body), body))
+        return found
+
+    def _letter(self, task_id: str) -> Asked[tuple[str, TaskRecord, Body] | None]:
+        letters = yield from self._letters()
+        return next((letter for letter in letters if letter[1].id == task_id), None)
+
+    def _now(self) -> Asked[int]:
+        """Microseconds, by the clock that all nodes share."""
+        seconds, micros = yield Call(("TIME",))
+        return int(seconds) * MICROS + int(micros)
+
+    def _beat(self, node: str, queues: Sequence[str]) -> Asked[None]:
+        now = yield from self._now()
+        known = yield Call(("HGET", self._nodes, node))
+        started = now if known is None else _node_decoder.decode(known).started_at
+        beat = _node_encoder.encode(NodeRecord(node, started, now, list(queues)))
+        yield Call(("HSET", self._nodes, node, beat))
+
+    def _silent(self, silent_for: int) -> Asked[list[str]]:
+        now = yield from self._now()
+        return [found.node for found in (yield from self.nodes()) if found.seen_at < now - silent_for]
+
+    def _register(self, queues: Iterable[str]) -> Asked[dict[str, QueueSettings]]:
+        yield Call(("SADD", self._queues, *queues))
+        return (yield from self.queue_settings())
+
+
+def _end(id: str, mine: Held, finish: Finish) -> message.Finish:
+    if finish.next_state == State.ERROR:
+        return message.Finish(id, "dead", of_error(finish))
+    if finish.next_state == State.WAITING:
+        return message.Finish(id, "later", mine.next(finish))
+    if finish.next_state == State.SUBMITTED:
+        return message.Finish(id, "again", mine.next(finish))
+    return message.Finish(id, "done")
+
+
+def _matches(record: TaskRecord, where: TaskFilter) -> bool:
+    return (
+        where.queue in (None, record.queue)
+        and where.name in (None, record.name)
+        and where.fairness_key in (None, record.fairness_key)
+        and (where.older_than is None or record.submitted_at < where.older_than)
+    )
+
+
+def _told(call: Call) -> Asked[None]:
+    yield call
+
+
+def _refuse(why: str) -> NoReturn:
+    raise NotSupported(f"{why}; {CAN} do")

@@ -1,0 +1,713 @@
+"""Triggers through a real Redis: who gets them, in which order, and what becomes of those that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from fairlead import App, Limit, State
+from fairlead.doctor import examine
+from fairlead.engine.node import Node
+from fairlead.engine.pollers import Intervals
+from fairlead.errors import ConfigurationError, InvalidTask
+from fairlead.model import PRIORITIES
+from fairlead.testing import running, settled
+from services.redis import RedisServer
+
+redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.channels import redis as channel_module  # noqa: E402
+from fairlead.channels.redis_sender import Sender  # noqa: E402
+from fairlead.sharded.consumer import Consumer  # noqa: E402
+from fairlead.sharded.place import GROUP  # noqa: E402
+from fairlead.sharded.running import run  # noqa: E402
+
+pytestmark = pytest.mark.redis
+
+SOON = 30.0
+NEVER = 1e9
+NO_POLLERS = Intervals(*[NEVER] * 9)
+
+
+class Counting:
+    """An observer that counts."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def counted(self, what: str, count: int = 1) -> None:
+        self.counts[what] += count
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def application(url: str, channel: str) -> App:
+    found = App(url, channel=channel, observer=Counting())
+    found.migrate()
+    return found
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def app(request: pytest.FixtureRequest, redis_url: str) -> Iterator[App]:
+    """An application of each store in turn, its triggers through Redis, what goes wrong counted."""
+    found = application(request.getfixturevalue(f"{request.param}_url"), redis_url)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def sqlite_app(sqlite_url: str, redis_url: str) -> Iterator[App]:
+    found = application(sqlite_url, redis_url)
+    yield found
+    found.close()
+
+
+def twin(app: App) -> App:
+    """Another process, as it were."""
+    return App(app.url, channel=app._urls[1], observer=Counting())
+
+
+def counts(app: App) -> Counter[str]:
+    return app.observer.counts  # type: ignore[attr-defined]
+
+
+def noting(app: App, **options: Any) -> tuple[Any, list[int]]:
+    """A task that notes its number, and these numbers."""
+    ran: list[int] = []
+
+    @app.task(**options)
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    return note, ran
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+def is_up_to_date(app: App) -> bool:
+    lanes = app.channel._lanes.values()
+    return bool(lanes) and not any(lane.is_behind or lane.is_reading for lane in lanes)
+
+
+@asynccontextmanager
+async def keeping(app: App, partitions: int = 4, **settings: Any) -> AsyncIterator[Node]:
+    """A node that keeps the rows of so many partitions, and has read them."""
+    async with running(app, **settings) as node:
+        await until(lambda: len(node.ownership.owned) == partitions and is_up_to_date(app))
+        yield node
+
+
+@pytest.fixture
+def unhealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row is looked for: what Redis does not bring does not come."""
+    monkeypatch.setattr(channel_module.RedisChannel, "_rows", no_rows)
+
+
+async def no_rows(*_: object) -> list[Any]:
+    return []
+
+
+def sweeps_every(app: App, seconds: float) -> None:
+    app.channel._heal_every = seconds
+    app.channel._heal_at = app.clock.monotonic() + seconds
+    app.channel._changed.set()
+
+
+def grabs(app: App) -> Counter[str]:
+    """How many attempts each task had."""
+    with app.store.database.transaction() as connection:
+        rows = connection.execute("SELECT task_id, count(*) FROM fairlead_attempts GROUP BY task_id").fetchall()
+    return Counter({str(task_id): count for task_id, count in rows})
+
+
+def stats(app: App, queue: str = "default") -> tuple[int, int]:
+    """What waits in Redis, and what nodes hold."""
+    lanes = app.channel._place.lanes(queue, 1)
+    with redis.Redis.from_url(app.channel._place.url) as client:
+        each = [run(client, queue, lanes.at(priority).stats(GROUP)) for priority in PRIORITIES]
+    return sum(found.waiting for found in each), sum(found.pending for found in each)
+
+
+async def is_empty(app: App, queue: str = "default") -> None:
+    async with asyncio.timeout(SOON):
+        while await asyncio.to_thread(stats, app, queue) != (0, 0):
+            await asyncio.sleep(0.05)
+
+
+# the way of a trigger -------------------------------------------------------------------------------------------------
+
+
+async def test_tasks_run_by_what_redis_brings_and_nothing_of_them_stays_there(app: App, unhealed: None) -> None:
+    note, ran = noting(app)
+    async with running(app, intervals=NO_POLLERS) as node:
+        for n in range(20):
+            await note.submit_async(n)
+        await note.submit_many_async([{"n": n} for n in range(20, 1500)])  # by COPY, where there is one
+        await settled(app, node)
+        await is_empty(app)
+    assert sorted(ran) == list(range(1500))
+    assert not counts(app).keys() & {"unsent_triggers", "corrupt_triggers", "healed_triggers", "lost_grabs"}
+
+
+async def test_what_was_submitted_before_any_worker_runs(app: App, unhealed: None) -> None:
+    note, ran = noting(app)
+    for n in range(30):
+        note.submit(n)
+    async with running(app) as node:
+        await settled(app, node)
+    assert sorted(ran) == list(range(30))
+
+
+async def test_more_than_messages_carry_is_brought_by_the_keeper(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "MOST_CARRIED", 1000)
+    sent: list[Any] = []
+    monkeypatch.setattr(Sender, "send", lambda self, triggers: sent.append(triggers))
+    note, ran = noting(app)
+    async with keeping(app) as node:
+        sweeps_every(app, NEVER)
+        await note.submit_many_async([{"n": n} for n in range(3000)])
+        await settled(app, node)
+        await is_empty(app)
+    assert sorted(ran) == list(range(3000)) and not sent
+
+
+async def test_what_is_due_later_and_what_is_tried_again_comes_by_its_row(app: App) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    from fairlead import Fixed
+
+    tries: Counter[int] = Counter()
+
+    @app.task(retry=Fixed(seconds=0.2, max_attempts=3))
+    async def shaky(n: int) -> None:
+        tries[n] += 1
+        if tries[n] < 2:
+            raise ValueError("a fault of the test")
+
+    async with keeping(app) as node:
+        await shaky.submit_async(1)
+        await shaky.options(run_at=datetime.now(UTC) + timedelta(seconds=0.5)).submit_async(2)
+        await until(lambda: tries == {1: 2, 2: 2})
+        await settled(app, node)
+
+
+async def test_the_keeper_writes_nothing_twice(app: App) -> None:
+    note, ran = noting(app)
+    app.queue("default", concurrency=Limit(1))
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def stuck() -> None:
+        begun.set()
+        await gate.wait()
+
+    async with keeping(app) as node:
+        await stuck.submit_async()
+        await begun.wait()
+        await note.submit_many_async([{"n": n} for n in range(500)])
+        for n in range(500, 600):
+            await note.submit_async(n)
+        app.channel.look_again()  # as a sweep would
+        await until(
+            lambda: is_up_to_date(app) and not any(lane.sweep_seq is not None for lane in app.channel._lanes.values())
+        )
+        assert sum(await asyncio.to_thread(stats, app)) == 600
+        gate.set()
+        await settled(app, node)
+        await is_empty(app)
+    assert len(ran) == 600 and set(grabs(app).values()) == {1}
+    assert not counts(app).keys() & {"healed_triggers", "lost_grabs"}
+
+
+async def test_a_message_that_cannot_be_read_is_counted_and_passed_over(
+    app: App, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from fairlead.sharded.message import NewMessage, entry
+
+    note, ran = noting(app)
+    bad = [{"trigger": b"[1,2"}, {"other": b"x"}, {"trigger": b'["t9","x"]'}, {"trigger": b"\xff\xfe"}]
+    lanes = app.channel._place.lanes("default", 1)
+    run(client, "default", lanes.at(5).put([entry(NewMessage(values)) for values in bad]))
+    async with running(app) as node:
+        await note.submit_async(1)
+        await settled(app, node)
+        await until(lambda: counts(app)["corrupt_triggers"] == 4)
+        await is_empty(app)
+    assert ran == [1]
+    said = [record for record in caplog.records if "cannot be read" in record.message]
+    assert len(said) == 4 and all(record.id.count("/") == 1 and record.priority == 5 for record in said)
+
+
+def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(sqlite_app: App) -> None:
+    program = (
+        "import sys\nfrom fairlead import App\napp = App(sys.argv[1], channel=sys.argv[2])\n"
+        "@app.task\ndef note(n: int) -> None: ...\nnote.submit(1)\n"
+    )
+    command = [sys.executable, "-c", program, sqlite_app.url, str(sqlite_app._urls[1])]
+    subprocess.run(command, check=True, timeout=60)
+    assert stats(sqlite_app) == (1, 0)
+
+
+def test_a_process_that_forks_sends_from_both_sides(sqlite_app: App) -> None:
+    import multiprocessing
+
+    note, _ = noting(sqlite_app)
+    note.submit(1)
+    child = multiprocessing.get_context("fork").Process(target=submit_in_child, args=(note,))
+    child.start()
+    child.join(SOON)
+    assert child.exitcode == 0
+    note.submit(3)
+    sqlite_app.channel.shut()
+    assert stats(sqlite_app) == (3, 0)
+
+
+def submit_in_child(note: Any) -> None:
+    note.submit(2)
+    note.app.channel.shut()
+
+
+# order ----------------------------------------------------------------------------------------------------------------
+
+
+def order_of(app: App, **options: Any) -> tuple[Any, list[str]]:
+    ran: list[str] = []
+
+    @app.task(**options)
+    async def note(key: str) -> None:
+        ran.append(key)
+
+    return note, ran
+
+
+@pytest.fixture
+def few_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node takes few ahead: what it has taken, nobody overtakes."""
+    monkeypatch.setattr("fairlead.engine.node.FEW_AHEAD", 10)
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+async def test_a_tenant_takes_turns_with_one_that_floods(app: App, few_ahead: None, weight: float) -> None:
+    """By start-time fair queueing neither is ahead of its share by more than a task of each; what a node has taken ahead
+    before the second came is added."""
+    note, ran = order_of(app)
+    submit = {key: note.options(fairness_key=key, weight=weight if key == "b" else 1.0) for key in "ab"}
+    submit["a"].submit_many([{"key": "a"}] * 600)
+    submit["b"].submit_many([{"key": "b"}] * 60)
+    app.channel.shut()  # all are there before anything is read
+    async with running(app, concurrency=1) as node:
+        await settled(app, node)
+    assert Counter(ran) == {"a": 600, "b": 60}
+    last = max(place for place, key in enumerate(ran) if key == "b")
+    others = ran[:last].count("a")
+    assert abs(others - 60 / weight) <= 2, others
+
+
+async def test_one_that_comes_late_waits_for_no_flood(app: App, few_ahead: None) -> None:
+    note, ran = order_of(app)
+    note.options(fairness_key="a").submit_many([{"key": "a"}] * 2000)
+    app.channel.shut()
+    async with running(app, concurrency=1) as node:
+        await until(lambda: len(ran) > 20)
+        await note.options(fairness_key="b").submit_async("b")
+        before = len(ran)
+        await until(lambda: "b" in ran)
+        assert ran.index("b") - before < 200, "the flood of 2,000 was before it"
+        await settled(app, node, 60)
+
+
+async def test_a_weight_set_at_run_time_counts_for_what_waits(app: App, few_ahead: None) -> None:
+    gate = asyncio.Event()
+    ran: list[str] = []
+
+    @app.task
+    async def note(key: str) -> None:
+        await gate.wait()
+        ran.append(key)
+
+    for key in "ab":
+        note.options(fairness_key=key).submit_many([{"key": key}] * 300)
+    app.channel.shut()
+    async with running(app, concurrency=1) as node:
+        app.management.set_weight("default", "b", 4.0)
+        lanes = app.channel._place.lanes("default", 1)
+        consumer = app.channel._consumer
+        weights: dict[str, float] = {}
+        async with asyncio.timeout(SOON):
+            while not weights:
+                weights = await consumer.do("default", lanes.at(5).weights())
+                await asyncio.sleep(0.01)
+        assert weights == {"b": 4.0}
+        gate.set()
+        await until(lambda: len(ran) >= 130)
+        # What was taken ahead before, and what was then next in line, is left out.
+        found = Counter(ran[30:130])
+        assert 75 <= found["b"] <= 85, found
+        app.management.set_weight("default", "b", None)
+        async with asyncio.timeout(SOON):
+            while weights:
+                weights = await consumer.do("default", lanes.at(5).weights())
+                await asyncio.sleep(0.01)
+        await settled(app, node)
+
+
+async def test_priorities_are_strict_across_a_large_backlog(app: App, few_ahead: None) -> None:
+    ran: list[str] = []
+
+    @app.task
+    async def note(key: str) -> None:
+        ran.append(key)
+        await asyncio.sleep(0.005)  # as long as it takes to read the next ones
+
+    for first in range(0, 4000, 1000):
+        note.options(priority=9, fairness_key=f"key {first}").submit_many([{"key": "low"}] * 1000)
+    note.options(priority=0).submit_many([{"key": "high"}] * 100)
+    app.channel.shut()
+    async with running(app, concurrency=1) as node:
+        await until(lambda: "low" in ran)
+        assert ran.index("low") == 100
+        assert len(node.table) <= 20, "the others are left to other nodes"
+
+
+async def test_what_a_limit_stops_starves_no_other_task(app: App) -> None:
+    gate = asyncio.Event()
+
+    @app.task(concurrency=Limit(1))
+    async def stuck() -> None:
+        await gate.wait()
+
+    note, ran = noting(app)
+    stuck.submit_many([{}] * 1000)
+    note.submit_many([{"n": n} for n in range(50)])
+    app.channel.shut()
+    async with running(app, concurrency=20) as node:
+        await until(lambda: len(ran) == 50 and node.in_flight == 1)
+        gate.set()
+        await settled(app, node)
+
+
+async def test_a_paused_queue_stands_still_and_goes_on(app: App) -> None:
+    note, ran = noting(app)
+    async with keeping(app) as node:
+        app.management.pause("default")
+        await until(lambda: node._paused == {"default"})
+        await note.submit_many_async([{"n": n} for n in range(300)])
+        await until(lambda: len(node.table) > 0)
+        assert not ran
+        app.management.unpause("default")
+        await settled(app, node)
+    assert sorted(ran) == list(range(300))
+
+
+@pytest.mark.parametrize("order", ["fair", "fifo"])
+def test_a_queue_with_an_order_of_its_own_is_refused(sqlite_app: App, order: str) -> None:
+    _ = sqlite_app.channel
+    with pytest.raises(ConfigurationError, match=f"order='{order}'.*redis://"):
+        sqlite_app.queue("mail", order=order)
+    other = twin(sqlite_app)
+    other.queue("mail", order=order)
+    with pytest.raises(ConfigurationError, match="mail"):
+        _ = other.channel
+
+
+def test_an_ordering_key_is_refused_and_nothing_is_written(sqlite_app: App) -> None:
+    note, _ = noting(sqlite_app)
+    with pytest.raises(InvalidTask, match="ordering_key"):
+        note.options(ordering_key="order 7").submit(1)
+    assert not sqlite_app.store.database.look(sqlite_app.store.unfinished(["default"]))[0]
+
+
+def test_a_url_says_what_is_wrong_with_it(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for options, named in (("steams=4", "steams"), ("streams=few", "streams"), ("reads=both", "reads")):
+        with pytest.raises(ConfigurationError, match=named) as raised:
+            _ = App(sqlite_url, channel=f"redis://me:secret@host/0?{options}").channel
+        assert "secret" not in str(raised.value)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'fairlead\[redis\]'"):
+        _ = App(sqlite_url, channel="redis://host/0").channel
+
+
+# what is lost ---------------------------------------------------------------------------------------------------------
+
+
+async def test_triggers_that_redis_has_lost_are_healed_and_run_once(app: App, client: Any) -> None:
+    gate, begun = asyncio.Event(), asyncio.Event()
+    note, ran = noting(app)
+
+    @app.task
+    async def stuck() -> None:
+        begun.set()
+        await gate.wait()
+
+    async with keeping(app, concurrency=1) as node:
+        await stuck.submit_async()
+        await begun.wait()
+        await note.submit_many_async([{"n": n} for n in range(700)])
+        await until(lambda: is_up_to_date(app) and not app.channel._news)
+        assert sum(await asyncio.to_thread(stats, app)) >= 700
+        await asyncio.to_thread(client.flushall)
+        sweeps_every(app, 0.5)
+        gate.set()
+        await settled(app, node, 60)
+    assert sorted(ran) == list(range(700)) and set(grabs(app).values()) == {1}
+    assert counts(app)["healed_triggers"] > 0
+
+
+async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_once(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = random.randrange(1 << 30)
+    chance, send = random.Random(seed), Sender.send
+    dropped = 0
+
+    def lossy(self: Sender, triggers: Sequence[Any]) -> None:
+        nonlocal dropped
+        kept = []
+        for trigger in triggers:
+            fate = chance.random()
+            dropped += fate < 0.2
+            kept += [trigger] * (0 if fate < 0.2 else 2 if fate > 0.9 else 1)
+        send(self, kept)
+
+    monkeypatch.setattr(Sender, "send", lossy)
+    # Wakes are lost too: only sweeps can heal.
+    monkeypatch.setattr(channel_module.RedisChannel, "_heard", lambda self, wake: None)
+    note, ran = noting(app)
+    async with keeping(app, intervals=NO_POLLERS) as node:
+        sweeps_every(app, 0.5)
+        for n in range(0, 1000, 5):
+            await note.submit_many_async([{"n": n + i} for i in range(5)])
+        await settled(app, node, 60)
+    assert dropped > 100, seed
+    assert sorted(ran) == list(range(1000)) and set(grabs(app).values()) == {1}, seed
+
+
+async def test_what_a_dead_node_held_is_reclaimed_by_another(
+    sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = application(sqlite_url, f"{redis_url}?reclaim=1")
+    note, ran = noting(app)
+    note.submit_many([{"n": n} for n in range(50)])
+    app.channel.shut()
+    taken: list[Any] = []
+    place = app.channel._place
+    dead = Consumer(
+        place, "dead", 1000, lambda queue, found: taken.extend(found), lambda *_: 50 - len(taken), app.clock
+    )
+    dead.serve(["default"])
+    work = asyncio.create_task(dead.run())
+    await until(lambda: len(taken) == 50)
+    work.cancel()  # as if it had been killed: nothing is given back, nothing extended
+    await asyncio.wait([work])
+    await dead.close()
+    monkeypatch.setattr(channel_module.RedisChannel, "_rows", no_rows)
+    async with running(app) as node:
+        await settled(app, node)
+        await is_empty(app)
+    assert sorted(ran) == list(range(50)) and counts(app)["healed_triggers"] == 50
+    app.close()
+
+
+async def test_what_a_node_holds_for_long_is_not_taken_from_it(sqlite_url: str, redis_url: str) -> None:
+    app = application(sqlite_url, f"{redis_url}?reclaim=1")
+    other = twin(app)
+    gate = asyncio.Event()
+    for each in (app, other):
+        each.queue("default", concurrency=Limit(1))
+
+    async def handler(n: int) -> None:
+        await gate.wait()
+
+    note = app.task(name="note")(handler)
+    other.task(name="note")(handler)
+    async with keeping(app) as node:
+        await note.submit_many_async([{"n": n} for n in range(30)])
+        await until(lambda: len(node.table) == 29)
+        async with running(other):
+            loop = asyncio.get_running_loop()
+            until_then = loop.time() + 2.5  # more than twice the time after which it would be another's
+            await until(lambda: loop.time() > until_then)
+            assert len(node.table) == 29
+            gate.set()
+            await settled(app, node)
+    assert counts(other)["healed_triggers"] == 0 and set(grabs(app).values()) == {1}
+    app.close()
+    other.close()
+
+
+async def test_what_a_node_holds_is_the_others_at_once_when_it_stops(app: App, unhealed: None) -> None:
+    gate, ran = asyncio.Event(), []
+    other = twin(app)
+    app.queue("default", concurrency=Limit(1))
+
+    async def handler(n: int) -> None:
+        ran.append(n)
+        await gate.wait()
+
+    note = app.task(name="note")(handler)
+    other.task(name="note")(handler)
+    async with running(app) as first:
+        await note.submit_many_async([{"n": n} for n in range(80)])
+        await until(lambda: len(first.table) == 79)
+        first.stop()
+        async with running(other) as second:
+            await until(lambda: len(ran) == 80)  # the first one still drains: its task has not ended
+            assert first.in_flight == 1
+            gate.set()
+            await settled(other, second)
+    await is_empty(app)
+    assert sorted(ran) == list(range(80)) and set(grabs(app).values()) == {1}
+    assert counts(other)["healed_triggers"] == 0
+    other.close()
+
+
+async def test_two_nodes_run_5000_tasks_once_each(app: App) -> None:
+    ran: Counter[str] = Counter()
+    other = twin(app)
+    for each, name in ((app, "first"), (other, "second")):
+
+        async def handler(n: int, name: str = name) -> None:
+            ran[name] += 1
+
+        each.task(name="note")(handler)
+    note = app.handlers["note"]
+    async with running(app) as first, running(other):
+        for start in range(0, 5000, 50):
+            await submit(app, note, range(start, start + 50))
+        await settled(app, first, 120)
+    found = grabs(app)
+    assert len(found) == 5000 and set(found.values()) == {1}
+    assert ran["first"] > 500 and ran["second"] > 500, ran
+    other.close()
+
+
+async def submit(app: App, handler: Any, numbers: range) -> None:
+    from fairlead import Draft
+    from fairlead.options import Options
+
+    drafts = [Draft(handler, (), {"n": n}, Options(fairness_key=f"key {n % 7}")) for n in numbers]
+    await asyncio.to_thread(app.submit_many, drafts)
+
+
+# Redis away -----------------------------------------------------------------------------------------------------------
+
+
+async def test_while_redis_is_away_submits_go_on_and_all_runs_when_it_is_back(sqlite_url: str) -> None:
+    """It comes back empty, as it keeps nothing on disk."""
+    gate, begun = asyncio.Event(), asyncio.Event()
+    with RedisServer() as server:
+        app = application(sqlite_url, server.url)
+        note, ran = noting(app)
+
+        @app.task
+        async def long() -> None:
+            begun.set()
+            await gate.wait()
+
+        async with keeping(app, intervals=NO_POLLERS) as node:
+            sweeps_every(app, NEVER)
+            await note.submit_async(0)
+            await settled(app, node)
+            handle = await long.submit_async()
+            await begun.wait()
+            server.crash()
+            for n in range(1, 50):
+                await note.submit_async(n)
+            await until(lambda: counts(app)["unsent_triggers"] == 49)
+            gate.set()
+            await until(lambda: handle.state() == State.DONE)
+            assert ran == [0] and len(node.ownership.owned) == 4
+            told = [finding for finding in await examine(app) if finding.severity == "problem"]
+            assert "redis://" in told[0].what and "start it" in (told[0].cure or "")
+            server.start()
+            await settled(app, node)
+        app.close()
+    assert sorted(ran) == list(range(50))
+
+
+async def test_a_redis_that_restarts_empty_loses_no_task(sqlite_url: str) -> None:
+    gate, begun = asyncio.Event(), asyncio.Event()
+    with RedisServer() as server:
+        app = application(sqlite_url, server.url)
+        note, ran = noting(app)
+
+        @app.task
+        async def stuck() -> None:
+            begun.set()
+            await gate.wait()
+
+        async with keeping(app, concurrency=1) as node:
+            await stuck.submit_async()
+            await begun.wait()
+            await note.submit_many_async([{"n": n} for n in range(400)])
+            await until(lambda: is_up_to_date(app) and not app.channel._news)
+            server.restart()
+            sweeps_every(app, 0.5)
+            gate.set()
+            await settled(app, node, 60)
+        app.close()
+    assert sorted(ran) == list(range(400))
+
+
+async def test_a_submitter_is_not_held_up_by_a_redis_that_does_not_answer(sqlite_url: str) -> None:
+    """The socket takes what is sent and says nothing, for as long as the test lasts."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        app = application(sqlite_url, f"redis://127.0.0.1:{deaf.getsockname()[1]}/0?socket_timeout=0.2")
+        note, _ = noting(app)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for n in range(20):
+            note.submit(n)
+        assert loop.time() - began < SOON
+        await until(lambda: counts(app)["unsent_triggers"] == 20)
+        app.close()
+
+
+async def test_a_keeper_that_breaks_breaks_its_node(sqlite_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> list[Any]:
+        raise RuntimeError("a bug of the test")
+
+    noting(sqlite_app)
+    monkeypatch.setattr(channel_module.RedisChannel, "_rows", broken)
+    with pytest.raises(ExceptionGroup) as group:
+        await asyncio.wait_for(sqlite_app.node().run(), SOON)
+    assert group.group_contains(RuntimeError, match="a bug of the test")
+
+
+async def test_the_doctor_tells_what_waits(sqlite_app: App) -> None:
+    app = sqlite_app
+    gate = asyncio.Event()
+    app.queue("default", concurrency=Limit(1))
+
+    @app.task
+    async def stuck(n: int) -> None:
+        await gate.wait()
+
+    stuck.submit_many([{"n": n} for n in range(500)])
+    app.channel.shut()
+
+    async def said() -> list[str]:
+        return [finding.what for finding in await examine(app)]
+
+    assert any("redis://127.0.0.1" in what and "reachable" in what for what in await said())
+    assert any("triggers of default: 500 waiting, 0 held by workers, the oldest for" in what for what in await said())
+    async with keeping(app) as node:
+        await until(lambda: len(node.table) == 499)
+        assert any("triggers of default: 0 waiting, 499 held" in what for what in await said()), await said()
+        assert not any("nobody reads" in what for what in await said())
+        gate.set()
+        await settled(app, node)

@@ -1,0 +1,513 @@
+"""Tasks that live in Redis alone: the same decorators, at least once, and clear words for what Redis cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("redis", reason="needs the extra redis")
+from redis import Redis  # noqa: E402
+
+import fairlead  # noqa: E402
+from fairlead import App, ClusterLimit, Exponential, Fixed, Limit, NoRetry, Retry, Snooze, State  # noqa: E402
+from fairlead.current import current_task  # noqa: E402
+from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, StoreUnavailable, UnknownTask  # noqa: E402
+from fairlead.sharded import SyncShardedQueue  # noqa: E402
+from fairlead.sharded.place import GROUP, Place  # noqa: E402
+from fairlead.testing import drain, running, settled  # noqa: E402
+from services.redis import RedisServer  # noqa: E402
+
+SOON = 30.0
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def app(redis_url: str) -> Any:
+    found = App(redis_url)
+    yield found
+    found.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+def in_error(app: App) -> list[fairlead.model.TaskRecord]:
+    return app.management.find(state=State.ERROR)
+
+
+def counting(counter: Counter[int], until: asyncio.Event | None = None) -> Any:
+    """A handler for one of several applications."""
+
+    async def note(n: int) -> None:
+        counter[n] += 1
+        if until is not None:
+            await until.wait()
+
+    return note
+
+
+# running --------------------------------------------------------------------------------------------------------------
+
+
+async def test_tasks_of_every_kind_of_executor_run_with_their_arguments(app: App) -> None:
+    ran: list[Any] = []
+
+    @app.task
+    async def on_loop(n: int, when: datetime) -> None:
+        ran.append(("loop", n, when))
+
+    @app.task
+    def in_thread(n: int) -> None:
+        ran.append(("thread", n, threading.current_thread() is not threading.main_thread()))
+
+    when = datetime(2026, 1, 2, tzinfo=UTC)
+    on_loop.submit(1, when=when)
+    in_thread.submit(2)
+    await on_loop.submit_async(3, when)
+    await drain(app)
+    assert sorted(ran, key=lambda run: run[1]) == [("loop", 1, when), ("thread", 2, True), ("loop", 3, when)]
+
+
+async def test_a_handler_knows_its_task_and_the_context_that_travelled_with_it(app: App) -> None:
+    seen: list[Any] = []
+
+    @app.task(queue="mail")
+    async def send() -> None:
+        task = current_task()
+        seen.append((task.queue, task.name, task.attempt, task.fairness_key, task.priority, dict(task.context)))
+
+    send.options(fairness_key="acme", priority=3, context={"request": "r7"}).submit()
+    await drain(app)
+    assert seen == [("mail", "send", 1, "acme", 3, {"request": "r7"})]
+
+
+async def test_ten_thousand_tasks_of_many_tenants_run_once_on_two_nodes(redis_url: str) -> None:
+    apps = [App(redis_url), App(redis_url)]
+    ran: list[Counter[int]] = [Counter(), Counter()]
+    note, _ = [app.task(name="note")(counting(counter)) for app, counter in zip(apps, ran, strict=True)]
+    drafts = [note.options(fairness_key=f"tenant {n % 20}").draft(n) for n in range(10_000)]
+    async with running(apps[0]) as one, running(apps[1]) as other:
+        await asyncio.to_thread(apps[0].submit_many, drafts)
+        await settled(apps[0], one, 60.0)
+        await settled(apps[1], other)
+    both = ran[0] + ran[1]
+    assert len(both) == 10_000 and set(both.values()) == {1}
+    assert ran[0] and ran[1], "both had a part"
+    for app in apps:
+        app.close()
+
+
+async def test_a_task_for_later_runs_at_its_time_also_when_nothing_else_happens(app: App) -> None:
+    ran: list[datetime] = []
+
+    @app.task
+    async def note() -> None:
+        ran.append(datetime.now(UTC))
+
+    async with running(app):
+        at = datetime.now(UTC) + timedelta(seconds=0.5)
+        note.options(run_at=datetime.now(UTC) + timedelta(hours=1)).submit()
+        note.options(run_at=at).submit()
+        await until(lambda: bool(ran))
+    assert len(ran) == 1 and ran[0] >= at
+    (status,) = app.management.queues()
+    assert status.waiting == 1
+
+
+async def test_a_better_priority_overtakes_a_backlog_that_no_node_has_in_memory(app: App) -> None:
+    order: list[str] = []
+
+    @app.task
+    async def note(name: str) -> None:
+        order.append(name)
+
+    note.options(priority=9).submit_many([{"name": "low"}] * 5000)
+    async with running(app, concurrency=50) as node:
+        await until(lambda: len(order) > 100)
+        before = len(order)
+        note.options(priority=0).submit_many([{"name": "high"}] * 20)
+        await settled(app, node)
+    last = max(n for n, name in enumerate(order) if name == "high")
+    assert last - before < 2500, "what the node had read, and nothing of what it had not"
+    assert Counter(order) == {"low": 5000, "high": 20}
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+async def test_a_newcomer_does_not_wait_behind_a_flood(app: App, weight: float) -> None:
+    order: list[str] = []
+
+    @app.task
+    async def note(tenant: str) -> None:
+        order.append(tenant)
+
+    note.options(fairness_key="flood").submit_many([{"tenant": "flood"}] * 4000)
+    note.options(fairness_key="small", weight=weight).submit_many([{"tenant": "small"}] * 300)
+    await drain(app, concurrency=10)
+    # Its share is one in two, or three in four, from the first to its last.
+    last = max(n for n, tenant in enumerate(order) if tenant == "small") + 1
+    share = 300 / last
+    assert weight / (weight + 1) - 0.1 < share < weight / (weight + 1) + 0.1
+
+
+async def test_weights_that_people_set_count(app: App) -> None:
+    order: list[str] = []
+
+    @app.task
+    async def note(tenant: str) -> None:
+        order.append(tenant)
+
+    for tenant in ("a", "b"):
+        note.options(fairness_key=tenant).submit_many([{"tenant": tenant}] * 400)
+    app.management.set_weight("default", "a", 4.0)
+    assert app.management.weights("default") == {"a": 4.0}
+    await drain(app, concurrency=10)
+    assert 70 < Counter(order[:100])["a"] < 90
+
+
+async def test_what_a_limit_stops_keeps_back_no_other_task(app: App) -> None:
+    ran: Counter[str] = Counter()
+    go_on = asyncio.Event()
+
+    @app.task(concurrency=Limit(1))
+    async def slow() -> None:
+        await go_on.wait()
+        ran["slow"] += 1
+
+    @app.task
+    async def quick() -> None:
+        ran["quick"] += 1
+
+    slow.submit_many([{}] * 1500)
+    async with running(app, concurrency=20) as node:
+        await until(lambda: node.in_flight == 1)
+        quick.submit_many([{}] * 50)
+        await until(lambda: ran["quick"] == 50)
+        go_on.set()
+        await settled(app, node)
+    assert ran == {"slow": 1500, "quick": 50}
+
+
+async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app: App) -> None:
+    ran: list[int] = []
+
+    @app.task
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    note.submit(n=1)
+    app.management.pause("default")
+    async with running(app) as node:
+        await asyncio.sleep(0)
+        assert app.management.queues()[0].paused
+        await until(lambda: bool(node.table.sizes()))
+        assert not ran
+        app.management.unpause("default")
+        await until(lambda: bool(ran))
+
+
+async def test_periodic_tasks_run_once_for_each_slot_whoever_submits_them(redis_url: str) -> None:
+    slots: list[datetime] = []
+    apps = [App(redis_url) for _ in range(2)]
+    for app in apps:
+
+        @app.periodic("* * * * *")
+        @app.task
+        async def tick(slot: datetime) -> None:
+            slots.append(slot)
+
+    async with running(apps[0]) as one, running(apps[1]) as other:
+        await until(lambda: len(slots) >= 5)
+        await settled(apps[0], one)
+        await settled(apps[1], other)
+    assert len(slots) == len(set(slots))
+    for app in apps:
+        app.close()
+
+
+# trying again ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_that_fails_is_tried_again_as_its_policy_says_and_then_asks_for_a_person(app: App) -> None:
+    attempts: list[tuple[int, int]] = []
+
+    @app.task(retry=Exponential(max_attempts=3, first=0.01))
+    async def fail(n: int) -> None:
+        task = current_task()
+        attempts.append((task.attempt, task.tries))
+        raise ValueError(f"no {n}")
+
+    fail.options(fairness_key="acme", priority=2).submit(n=7)
+    await drain(app)
+    assert attempts == [(1, 1), (2, 2), (3, 3)]
+    (task,) = in_error(app)
+    assert (task.name, task.state, task.fairness_key, task.priority) == ("fail", State.ERROR, "acme", 2)
+    assert task.error_type == "ValueError" and task.error_text.startswith("no 7")
+    assert app.management.payload(task.id) == b'{"n":7}'
+    assert app.management.show(task.id) == task
+
+
+async def test_a_task_in_error_is_retried_with_all_its_tries_or_given_up(app: App) -> None:
+    ran: list[int] = []
+    is_mended = False
+
+    @app.task(retry=NoRetry())
+    async def pay(n: int) -> None:
+        if not is_mended:
+            raise ValueError("broken")
+        ran.append(n)
+
+    handles = [pay.submit(n=n) for n in range(3)]
+    await drain(app)
+    assert len(in_error(app)) == 3
+    app.management.fail(handles[1].id)
+    app.management.cancel(handles[2].id)
+    app.management.retry(handles[0].id)
+    with pytest.raises(NotSupported):
+        app.management.retry(handles[0].id)
+    is_mended = True
+    await drain(app)
+    assert ran == [0] and in_error(app) == []
+
+
+async def test_a_handler_may_ask_for_another_time(app: App) -> None:
+    seen: list[int] = []
+
+    @app.task(retry=Fixed(60.0, max_attempts=2))
+    async def note() -> None:
+        tries = current_task().tries
+        seen.append(tries)
+        if len(seen) == 1:
+            raise Snooze(datetime.now(UTC) + timedelta(milliseconds=10))
+        if len(seen) == 2:
+            raise Retry(after=0.01)
+
+    note.submit()
+    await drain(app)
+    assert seen == [1, 1, 2], "a snooze spends no try"
+
+
+async def test_a_unique_key_holds_for_its_window_and_no_longer(redis_url: str) -> None:
+    app = App(f"{redis_url}?unique=0.2")
+
+    @app.task
+    async def note(n: int) -> None: ...
+
+    first = note.options(unique_key="invoice 7", priority=1).submit(n=1)
+    again = note.options(unique_key="invoice 7").submit(n=2)
+    assert (again.id, again.is_new) == (first.id, False), "whatever its priority"
+    await drain(app)
+    await asyncio.sleep(0.25)
+    assert note.options(unique_key="invoice 7").submit(n=3).is_new
+    app.close()
+
+
+# dying ----------------------------------------------------------------------------------------------------------------
+
+
+class Dead:
+    """A node that has read tasks and is never heard of again."""
+
+    def __init__(self, url: str, queue: str = "default", priority: int = 5) -> None:
+        place = Place.of(url)
+        self._queue = SyncShardedQueue(place.url, "unused")
+        self._steps = place.lanes(queue, 5).at(priority)
+
+    def reads(self, count: int) -> list[str]:
+        steps = self._steps.read_many(GROUP, "dead", count, 0.0)
+        return [message.id for message in self._queue._do(steps)]
+
+    def takes_over(self) -> list[str]:
+        return [message.id for message in self._queue._do(self._steps.reclaim(GROUP, "dead too", 0.0, 100))]
+
+
+async def test_what_a_dead_node_had_runs_on_another_one_and_nothing_else_runs_twice(redis_url: str) -> None:
+    app = App(f"{redis_url}?reclaim=1")
+    ran: Counter[int] = Counter()
+    paths: Counter[int] = Counter()
+
+    @app.task
+    async def note(n: int) -> None:
+        ran[n] += 1
+        paths[current_task().attempt] += 1
+        await asyncio.sleep(2.5 if n == 40 else 0)  # longer than a claim lasts that nobody extends
+
+    note.submit_many([{"n": n} for n in range(50)])
+    assert len(Dead(f"{redis_url}?reclaim=1").reads(20)) == 20
+    await drain(app)
+    assert set(ran) == set(range(50)) and set(ran.values()) == {1}
+    assert paths == {1: 30, 2: 20}
+    app.close()
+
+
+async def test_a_task_that_takes_its_workers_with_it_goes_to_error(redis_url: str) -> None:
+    app = App(f"{redis_url}?reclaim=1")
+    ran: list[str] = []
+
+    @app.task
+    async def poison() -> None:
+        ran.append("poison")
+
+    poison.submit()
+    dead = Dead(f"{redis_url}?reclaim=1")
+    dead.reads(1)
+    for _ in range(4):
+        dead.takes_over()
+    async with running(app):
+        await until(lambda: bool(in_error(app)))
+    assert not ran and in_error(app)[0].error_type == "NodeLost"
+    app.close()
+
+
+async def test_a_node_that_stops_gives_back_at_once_what_it_had_not_begun(redis_url: str) -> None:
+    apps = [App(redis_url) for _ in range(2)]
+    ran: list[Counter[int]] = [Counter(), Counter()]
+    go_on = asyncio.Event()
+    note, _ = [
+        app.task(name="note", concurrency=Limit(1))(counting(counter, go_on))
+        for app, counter in zip(apps, ran, strict=True)
+    ]
+    note.submit_many([{"n": n} for n in range(100)])
+    async with running(apps[0]) as node:
+        await until(lambda: sum(node.table.sizes().values()) == 99)
+        go_on.set()
+        node.stop()
+    # Nothing waits for the thirty seconds after which a claim is another one's.
+    await drain(apps[1], timeout=20.0)
+    both = ran[0] + ran[1]
+    assert set(both) == set(range(100)) and set(both.values()) == {1}
+    for app in apps:
+        app.close()
+
+
+async def test_a_message_that_is_no_task_is_put_aside_and_the_others_run(app: App, redis_url: str) -> None:
+    ran: list[int] = []
+
+    @app.task
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    note.submit(n=1)
+    with Redis.from_url(redis_url) as client:
+        (stream,) = [key for key in client.keys("*:5:s*") if client.type(key) == b"stream" and client.xlen(key)]
+        client.xadd(stream, {"task": "nonsense"})
+    note.submit(n=2)
+    await drain(app)
+    assert sorted(ran) == [1, 2]
+    (status,) = app.management.queues()
+    assert status.error == 1
+
+
+async def test_a_redis_that_goes_away_and_comes_back_loses_nothing_and_needs_no_restart(caplog: Any) -> None:
+    with RedisServer(appendonly=True) as server:
+        app = App(server.url)
+        ran: Counter[int] = Counter()
+        note = app.task(name="note")(counting(ran))
+
+        def submit(numbers: range) -> None:
+            note.submit_many([{"n": n} for n in numbers])
+
+        async with running(app, concurrency=5) as node:
+            await asyncio.to_thread(submit, range(2000))
+            await until(lambda: len(ran) > 100)
+            await asyncio.to_thread(server.crash)
+            with pytest.raises(StoreUnavailable):
+                await asyncio.to_thread(submit, range(1))
+            await asyncio.to_thread(server.start)
+            await asyncio.to_thread(submit, range(2000, 2100))
+            await settled(app, node)
+        app.close()
+    assert set(ran) == set(range(2100))
+    assert sum(ran.values()) - len(ran) <= 10, "twice only what was running when it went"
+
+
+# what Redis cannot do -------------------------------------------------------------------------------------------------
+
+
+def test_what_redis_cannot_do_is_refused_with_the_stores_that_can(app: App) -> None:
+    @app.task
+    async def note() -> None: ...
+
+    @app.task(keep_result=True)
+    async def answer() -> int:
+        return 1
+
+    cannot: list[Callable[[], Any]] = [
+        lambda: note.options(connection=sqlite3.connect(":memory:")).submit(),
+        lambda: answer.submit(),
+        lambda: note.submit().state(),
+        lambda: app.management.find(),
+        lambda: app.management.attempts("01938d2c-0000-7000-8000-000000000000"),
+        lambda: app.sql_store,
+    ]
+    for call in cannot:
+        with pytest.raises(NotSupported, match="sqlite:// and postgresql://"):
+            call()
+    with pytest.raises(InvalidTask, match="ordering_key"):
+        note.options(ordering_key="k").submit()
+    assert app.management.queues()[0].submitted == 1, "only the one that asked for nothing special"
+
+
+async def test_what_redis_cannot_do_stops_a_worker_before_a_task_finds_out(redis_url: str) -> None:
+    app = App(redis_url)
+
+    @app.task(transactional=True)
+    def pay(connection: Any) -> None: ...
+
+    with pytest.raises(NotSupported, match="transactional"):
+        app.node()
+    app = App(redis_url)
+
+    @app.task(concurrency=ClusterLimit(3))
+    def shared() -> None: ...
+
+    with pytest.raises(NotSupported, match="zookeeper"):
+        app.node()
+
+
+@pytest.mark.parametrize("order", ["fair", "fifo"])
+def test_an_order_beside_that_of_redis_is_refused(app: App, order: str) -> None:
+    app.queue("payouts", order=order)
+    with pytest.raises(ConfigurationError, match="leave order= out"):
+        _ = app.store
+
+
+@pytest.mark.parametrize("beside", [{"channel": "memory://"}, {"backlog": "database"}])
+def test_another_channel_or_backlog_beside_redis_is_refused(redis_url: str, beside: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="leave it out"):
+        _ = App(redis_url, **beside).store
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ("?streams=4&per_shard=5", "5 streams of 4"),
+        ("?streams=x", "x"),
+        ("?reads=both", "reads"),
+        ("?reclaim=0", "reclaim"),
+    ],
+)
+def test_a_url_with_wrong_options_says_which(options: str, names: str) -> None:
+    with pytest.raises(ConfigurationError, match=names.replace("?", r"\?")):
+        _ = App(f"redis://user:secret@localhost:6379/0{options}").store
+
+
+def test_no_secret_is_in_an_error() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        _ = App("redis://user:secret@localhost:6379/0?streams=x").store
+    assert "secret" not in str(raised.value)
+
+
+def test_a_task_that_never_was_is_not_taken_for_one(app: App) -> None:
+    with pytest.raises((NotSupported, UnknownTask)):
+        app.management.show("01938d2c-0000-7000-8000-000000000000")

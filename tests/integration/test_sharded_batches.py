@@ -1,0 +1,204 @@
+"""Many messages in one round trip, messages for later, and claims that are extended or end in their own way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.sharded import Empty, InvalidMessage, NewMessage, SyncShardedQueue, UnknownMessage  # noqa: E402
+from fairlead.sharded.message import Entry, Finish, entry  # noqa: E402
+from tests.sharded_queues import drain, pass_time  # noqa: E402
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(params=["streams", "tenants"])
+def queue(redis_url: str, request: pytest.FixtureRequest) -> Iterator[SyncShardedQueue]:
+    with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2, reads=request.param) as found:
+        yield found
+
+
+def number(message: Any) -> int:
+    return int(message.values["n"])
+
+
+def some(count: int, tenants: int = 5) -> list[NewMessage]:
+    return [NewMessage({"n": n}, f"tenant {n % tenants if n < count // 2 else 0}") for n in range(count)]
+
+
+def test_many_are_written_as_one_after_the_other_would_be(queue, client) -> None:
+    ids = queue.write_many(some(1200))
+    placed = [(id.partition("/")[0], n) for n, id in enumerate(ids)]
+    client.flushdb()
+    singly = [queue.write(each.values, shard_key=each.shard_key).partition("/")[0] for each in some(1200)]
+    assert placed == list(zip(singly, range(1200), strict=True))
+
+
+def test_many_are_read_in_the_order_in_which_single_reads_would_have_given_them(queue, client) -> None:
+    queue.write_many(some(300))
+    singly = [number(message) for message in drain(queue)]
+    client.flushdb()
+    queue.write_many(some(300))
+    many = []
+    for count in (1, 7, 100, 500):
+        found = queue.read_many("g", "c", count=count)
+        assert len(found) <= count
+        queue.ack("g", *(message.id for message in found))
+        many += [number(message) for message in found]
+    assert many == singly
+    with pytest.raises(Empty):
+        queue.read_many("g", "c", count=5)
+
+
+def test_nothing_is_written_if_one_of_many_does_not_fit(queue) -> None:
+    with pytest.raises(InvalidMessage):
+        queue.write_many([NewMessage({"n": 1}), NewMessage({})])
+    assert queue.len() == 0
+
+
+def test_a_message_for_later_comes_at_its_time_and_not_before(queue) -> None:
+    at = datetime.now(UTC) + timedelta(seconds=0.4)
+    id = queue.write({"n": 1}, at=at)
+    assert id.startswith("later/") and queue.stats("g").later == 1 and queue.len() == 0
+    with pytest.raises(Empty):
+        queue.read("g", "c")
+    # Whoever waits gets up for it by himself: nothing is written meanwhile.
+    message = queue.read("g", "c", block=30.0)
+    assert datetime.now(UTC) >= at - timedelta(milliseconds=2)
+    assert number(message) == 1 and queue.stats("g").later == 0
+
+
+def test_one_that_waits_for_another_time_hears_of_one_that_is_due_sooner(queue) -> None:
+    now = datetime.now(UTC)
+    queue.write({"n": 1}, at=now + timedelta(hours=1))
+    queue.write({"n": 2}, at=now - timedelta(seconds=1))
+    assert number(queue.read("g", "c")) == 2
+    assert queue.stats("g").later == 1
+
+
+def test_a_message_for_later_can_be_deleted(queue) -> None:
+    id = queue.write({"n": 1}, at=datetime.now(UTC) + timedelta(hours=1))
+    queue.delete(id)
+    with pytest.raises(UnknownMessage):
+        queue.delete(id)
+    assert queue.stats("g").later == 0
+
+
+def test_messages_for_later_do_not_expire_while_the_queue_lives(queue, client) -> None:
+    queue.write({"n": 1}, at=datetime.now(UTC) + timedelta(hours=1))
+    for _ in range(5):
+        pass_time(client, "q", 70_000_000)
+        queue.write({"n": 2})
+    assert queue.stats("g").later == 1
+
+
+def test_a_claim_that_is_extended_is_not_reclaimed(queue) -> None:
+    queue.write_many(some(4))
+    held = queue.read_many("g", "alive", count=2)
+    lost = queue.read_many("g", "dead", count=2)
+    ids = [message.id for message in held + lost]
+    assert queue.extend("g", "alive", *ids) == [message.id for message in held]
+    # Nothing was idle for as long as it takes to ask: so everything of both may be taken, but for what was extended since.
+    assert {message.id for message in queue.reclaim("g", "other", min_idle=0.0)} == set(ids)
+    assert queue.extend("g", "alive", *ids) == [], "another one has them by now"
+
+
+def test_an_extension_is_no_delivery(queue) -> None:
+    queue.write({"n": 1})
+    message = queue.read("g", "c")
+    for _ in range(10):
+        assert queue.extend("g", "c", message.id)
+    assert [found.deliveries for found in queue.reclaim("g", "d", min_idle=0.0)] == [2]
+
+
+def test_what_a_writer_gives_along_reaches_the_reader(queue) -> None:
+    queue.write({"n": 1}, context={"traceparent": "00-a-b-01"})
+    assert queue.read("g", "c").context == {"traceparent": "00-a-b-01"}
+
+
+# how claims end -------------------------------------------------------------------------------------------------------
+
+
+def finish(queue: SyncShardedQueue, consumer: str, *finishes: Finish) -> list[bool]:
+    return queue._do(queue._steps.finish("g", consumer, finishes))
+
+
+def test_claims_end_in_their_own_ways_in_one_act(queue) -> None:
+    queue.write_many(some(4, tenants=1))
+    done, again, later, dead = queue.read_many("g", "c", count=4)
+    anew = entry(NewMessage({"n": 10}, "tenant 0"))
+    due = round((datetime.now(UTC) + timedelta(hours=1)).timestamp() * 1000)
+    assert (
+        finish(
+            queue,
+            "c",
+            Finish(done.id, "done"),
+            Finish(again.id, "again", anew),
+            Finish(later.id, "later", anew._replace(at=due, ticket="t")),
+            Finish(dead.id, "dead", Entry(["why", "it raised"], "")),
+        )
+        == [True] * 4
+    )
+    stats = queue.stats("g")
+    assert (stats.messages, stats.pending, stats.waiting, stats.later, stats.dead) == (1, 0, 1, 1, 1)
+    assert number(queue.read("g", "c")) == 10
+    (letter,) = queue.dead_letters()
+    assert letter.id == dead.id and letter.values == {"n": b"3", "why": b"it raised"} and letter.deliveries == 1
+
+
+def test_a_claim_that_another_one_has_by_now_is_not_ended(queue) -> None:
+    queue.write({"n": 1})
+    message = queue.read("g", "slow")
+    queue.reclaim("g", "other", min_idle=0.0)
+    for how in ("done", "again", "dead"):
+        assert finish(queue, "slow", Finish(message.id, how, entry(NewMessage({"n": 2})))) == [False]
+    stats = queue.stats("g")
+    assert (stats.messages, stats.pending, stats.waiting, stats.dead) == (1, 1, 0, 0)
+    assert finish(queue, "other", Finish(message.id, "done")) == [True]
+    assert queue.len() == 0
+
+
+# writing once ---------------------------------------------------------------------------------------------------------
+
+
+def put(queue: SyncShardedQueue, *entries: Entry) -> list[Any]:
+    return queue._do(queue._steps.put(entries))
+
+
+def test_a_marked_message_is_not_written_while_its_like_is_there(queue) -> None:
+    marked = entry(NewMessage({"n": 1}))._replace(once="task 1")
+    marked = marked._replace(fields=[*marked.fields, "fairlead:once", "task 1"])
+    (first,), (second,) = put(queue, marked), put(queue, marked)
+    assert first[0] is not None and second[0] is None and queue.len() == 1
+    message = queue.read("g", "c")
+    assert put(queue, marked)[0][0] is None, "it is claimed: it is there"
+    queue.ack("g", message.id)
+    assert put(queue, marked)[0][0] is not None
+
+
+def test_a_marked_message_that_is_given_back_keeps_its_mark(queue) -> None:
+    marked = entry(NewMessage({"n": 1}))._replace(once="task 1")
+    marked = marked._replace(fields=[*marked.fields, "fairlead:once", "task 1"])
+    put(queue, marked)
+    for how in ("again", "later"):
+        message = queue.read("g", "c", block=5.0)
+        due = round(datetime.now(UTC).timestamp() * 1000)
+        assert finish(queue, "c", Finish(message.id, how, marked._replace(at=due, ticket="t"))) == [True]
+        assert put(queue, marked)[0][0] is None, "it is there"
+    queue.ack("g", queue.read("g", "c", block=5.0).id)
+    assert put(queue, marked)[0][0] is not None and queue.len() == 1
+
+
+def test_a_unique_key_holds_for_its_window_whatever_becomes_of_the_message(queue, client) -> None:
+    def keyed(name: str) -> Entry:
+        return entry(NewMessage({"n": 1}))._replace(unique="invoice 7", window=60_000, name=name)
+
+    assert put(queue, keyed("a"), keyed("b"))[1] == [None, b"a"]
+    drain(queue)
+    assert put(queue, keyed("c"))[0] == [None, b"a"]
+    pass_time(client, "q", 60_000)
+    assert put(queue, keyed("d"))[0][0] is not None
