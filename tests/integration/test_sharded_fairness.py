@@ -19,9 +19,6 @@ from tests.sharded_queues import drain  # noqa: E402
 Open = Callable[..., SyncShardedQueue]
 
 
-pytestmark = pytest.mark.redis
-
-
 @pytest.fixture
 def opened(redis_url: str) -> Iterator[Open]:
     """Opens the queue, of 64 streams with 6 a shard."""

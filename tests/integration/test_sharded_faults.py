@@ -17,8 +17,6 @@ redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
 from tests.sharded_queues import SOON, drain, until  # noqa: E402
 
-pytestmark = pytest.mark.redis
-
 
 @pytest.fixture
 def queue(redis_url: str) -> Any:
@@ -119,6 +117,7 @@ async def test_scripts_that_the_server_forgets_under_load_are_no_error(redis_url
     assert read == Counter(written)
 
 
+@pytest.mark.usefixtures("redis_server")  # which skips it where there is no Redis
 async def test_a_restart_of_the_server_under_load_loses_nothing() -> None:
     """It keeps what it has answered (appendonly); a write whose answer is lost is tried again, and may be there twice."""
     with RedisServer(appendonly=True) as server:
@@ -177,6 +176,7 @@ class ClusterServer(RedisServer):
             settings.write("cluster-enabled yes\n")
 
 
+@pytest.mark.usefixtures("redis_server")
 async def test_it_works_on_a_cluster() -> None:
     with ClusterServer() as server:
         with redis.Redis.from_url(server.url) as node:

@@ -19,8 +19,6 @@ from fairlead.sharded.settings import Settings  # noqa: E402
 from fairlead.sharded.steps import QueueSteps, Run, Steps, Wait  # noqa: E402
 from tests.simulation.sharded_simulation import Broken, Simulation  # noqa: E402
 
-pytestmark = pytest.mark.redis
-
 SEED = int(os.environ.get("FAIRLEAD_SEED") or random.randrange(2**32))
 SCHEDULES = int(os.environ.get("FAIRLEAD_SCHEDULES") or 250)
 TRIES = 2000
