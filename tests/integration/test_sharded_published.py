@@ -57,6 +57,16 @@ def test_s10_a_queue_that_shrinks_under_load_loses_nothing(redis_url) -> None:
         assert queue.stats("g").streams == 8
 
 
+@pytest.mark.parametrize("reads", ["streams", "tenants"])
+def test_s10_a_turn_that_lies_beyond_the_streams_that_are_left_passes_none_over(redis_url, client, reads) -> None:
+    with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=1, reads=reads) as queue:
+        for offset in range(16):
+            for stream in range(4):
+                written = queue.write({"n": 1}, shard_key=key_of(4, stream))
+                client.hset("{q}:meta", "offset:g", offset)
+                assert [message.id for message in drain(queue)] == [written], f"{offset=}"
+
+
 def test_b7b_no_unread_message_expires_while_the_queue_lives(redis_url, client) -> None:
     chance = random.Random(seed := random.randrange(2**32))
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=1, ttl=1000.0) as queue:
