@@ -109,6 +109,19 @@ def test_b7b_the_longest_life_that_anybody_asked_for_holds(redis_url, client) ->
         assert all(client.pttl(key) > 23 / 24 * DAY * 1000 for key in client.keys("*"))
 
 
+def test_b7b_a_longer_life_counts_for_what_is_there_already_too(redis_url, client) -> None:
+    with (
+        SyncShardedQueue(redis_url, "q", ttl=DAY) as patient,
+        SyncShardedQueue(redis_url, "q", ttl=10.0) as hasty,
+    ):
+        with pytest.raises(Empty):
+            hasty.read("g", "c")
+        hasty.write({"n": 1}, shard_key="b")
+        patient.write({"n": 2}, shard_key="a")
+        for key in client.keys("*"):
+            assert client.pttl(key) > 23 / 24 * DAY * 1000, key
+
+
 def test_b7c_writers_that_want_different_counts_do_not_make_it_flap(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q", shrink_after=1000.0) as queue:
         for _ in range(10):
