@@ -50,6 +50,20 @@ async def test_nothing_is_kept_for_a_group_that_is_forgotten(queue) -> None:
     assert (await queue.read("three", "c")).id == last, "what waits goes on waiting"
 
 
+async def test_nothing_is_kept_for_a_group_that_is_forgotten_while_its_streams_are_empty(queue) -> None:
+    written = {await queue.write({"n": n}) for n in range(2)}
+    for group in ("one", "two"):
+        assert {(await queue.read(group, "c")).id for _ in written} == written
+    for group in ("one", "two"):
+        await queue.ack(group, *written)
+    assert await queue.forget_group("two") == 0
+    for n in range(2):
+        id = await queue.write({"n": n})
+        await queue.read("one", "c")
+        assert await queue.ack("one", id) == 1
+        assert await queue.len() == 0, "nobody else will come for it"
+
+
 async def test_old_producers_and_consumers_of_the_plain_stream_go_on_beside_new_ones(queue, client) -> None:
     """Producers that XADD to the stream named like the queue, consumers in the group of that name; each message is for one."""
     client.xadd("q", {"n": 0})

@@ -10,7 +10,7 @@ local dropped = 0
 for stream = 0, count - 1 do
     local key = key_of(stream)
     local before = length(key)
-    if before > 0 then
+    if redis.call('EXISTS', key) == 1 then  -- one that is empty remembers its groups too
         redis.call('XGROUP', 'DESTROY', key, group)
         if others > 0 then
             for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
