@@ -64,6 +64,30 @@ async def test_nothing_is_kept_for_a_group_that_is_forgotten_while_its_streams_a
         assert await queue.len() == 0, "nobody else will come for it"
 
 
+async def test_what_a_group_has_acknowledged_does_not_wait_for_it_though_others_have_not_met_it(queue) -> None:
+    for group in ("one", "two"):
+        with pytest.raises(Empty):
+            await queue.read(group, "c")
+    for n in range(6):
+        await queue.write({"n": n})
+    for _ in range(4):
+        await queue.ack("one", (await queue.read("one", "c")).id)
+    await queue.read("one", "c")
+    one, two = await queue.stats("one"), await queue.stats("two")
+    assert (one.messages, one.pending, one.waiting) == (6, 1, 1)
+    assert (two.messages, two.pending, two.waiting) == (6, 0, 6)
+
+
+async def test_what_old_consumers_have_acknowledged_and_left_there_does_not_wait(queue, client) -> None:
+    client.xgroup_create("q", "q", "0", mkstream=True)
+    for n in range(5):
+        client.xadd("q", {"n": n})
+    ((_, entries),) = client.xreadgroup("q", "old", {"q": ">"}, count=4)
+    client.xack("q", "q", *(id for id, _ in entries[:3]))
+    found = await queue.stats("g")
+    assert (found.messages, found.pending, found.waiting) == (5, 1, 1)
+
+
 async def test_old_producers_and_consumers_of_the_plain_stream_go_on_beside_new_ones(queue, client) -> None:
     """Producers that XADD to the stream named like the queue, consumers in the group of that name; each message is for one."""
     client.xadd("q", {"n": 0})
