@@ -13,8 +13,6 @@ from fairlead.sharded import Empty, InvalidMessage, NewMessage, SyncShardedQueue
 from fairlead.sharded.message import Entry, Finish, entry  # noqa: E402
 from tests.sharded_queues import drain, pass_time  # noqa: E402
 
-pytestmark = pytest.mark.redis
-
 
 @pytest.fixture(params=["streams", "tenants"])
 def queue(redis_url: str, request: pytest.FixtureRequest) -> Iterator[SyncShardedQueue]:
