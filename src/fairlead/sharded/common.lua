@@ -18,7 +18,8 @@
 --   {queue}:sections        set: those that were written to
 --   {queue}:<section>:bell  wakes one of the readers that wait for the streams of sections themselves, for anything else
 -- meta is a hash: streams, asked (when so many were last asked for), ttl, refreshed, and for each group
--- offset:<group>, empty:<group> (the newest entries when a pass found nothing), virtual:<group>. Times are milliseconds.
+-- offset:<group>, empty:<group> (the newest entries when a pass found nothing), virtual:<group>, tidied:<group> (when
+-- consumers were last forgotten). Times are milliseconds.
 local meta = KEYS[1]
 local prefix = string.sub(meta, 1, -5)
 local queue, section = string.match(prefix, '^{(.-)}:(.-):?$')

@@ -177,6 +177,8 @@ end
 local taken = {}
 local function give(stream, entry)
     taken[#taken + 1] = {stream, entry[1], entry[2]}
+    -- cordon() would look at it each time: it leaves what is claimed alone.
+    if named(entry[2], 'fairlead:deadline') then redis.call('ZREM', deadlines, stream .. '/' .. entry[1]) end
 end
 
 local function by_streams()
