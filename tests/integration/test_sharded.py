@@ -19,7 +19,7 @@ from fairlead.sharded import (  # noqa: E402
     SyncShardedQueue,
     steps,
 )
-from tests.sharded_queues import SOON, key_of, until  # noqa: E402
+from tests.sharded_queues import SOON, ago, key_of, until  # noqa: E402
 
 
 async def test_bad_writes_are_refused_before_anything_is_written(queue, client) -> None:
@@ -127,3 +127,29 @@ async def test_of_fifty_that_wait_one_message_makes_two_look_through_the_streams
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
         assert await queue.pending("g") == 5
+
+
+async def test_of_fifty_that_wait_a_message_for_later_makes_three_look_through_the_streams(
+    redis_url, client, monkeypatch
+) -> None:
+    monkeypatch.setattr(steps, "WAIT_SECONDS", 3600.0)
+    patient = redis.asyncio.Redis.from_url(redis_url, socket_timeout=None, max_connections=100)
+    queue = ShardedQueue(patient, "q", streams=16, streams_per_shard=2)
+
+    def info(section: str, name: str) -> int:
+        return int(client.info(section)[name])
+
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(patient.aclose)
+        readers = [asyncio.create_task(queue.read("g", f"c{n}", block=3600.0)) for n in range(50)]
+        await until(lambda: info("clients", "blocked_clients") == 50)
+        client.config_resetstat()
+        await queue.write({"n": 1}, at=ago(seconds=-0.3))
+        await until(lambda: any(reader.done() for reader in readers))
+        await until(lambda: info("clients", "blocked_clients") == 49)
+        looked_into = client.info("commandstats")["cmdstat_xlen"]["calls"]
+        # One finds that nothing is there yet, and the others hear it; when the time has come, one takes it and one finds nothing.
+        assert looked_into <= 3 * 16 + 2, f"{looked_into / 16:.1f} passes"
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)

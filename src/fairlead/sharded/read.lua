@@ -37,10 +37,10 @@ end
 -- One message wakes all that wait. The first of them takes it, the second finds nothing and says so; for the others nothing
 -- can be there that it has not looked for.
 local seen = latest .. ' ' .. latest_default
-if woken_after ~= '' and known[3] == seen then return empty() end
+local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
+if woken_after ~= '' and known[3] == seen and #due == 0 then return empty() end
 
 -- Messages whose time has come are written as if they came now.
-local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
 -- A server that is full lets a script go on writing when it has begun with what it allows.
 if #due > 0 then redis.call('PEXPIRE', later, integer(ttl * 9 / 8)) end
 for _, ticket in ipairs(due) do
