@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits bench-kafka soak services clean postgresql java redis
+.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-sharded soak services clean postgresql java redis
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
@@ -42,6 +42,9 @@ bench-limits: $(STAMP) java  ## cluster-wide limits while workers are killed and
 
 bench-kafka: $(STAMP) postgresql java  ## triggers through Kafka: latency, drain, priorities, a broker that goes away; half an hour
 	@$(BIN)/python bench/kafka.py
+
+bench-sharded: $(STAMP) redis  ## the sharded queue beside bare commands of Redis, and what its scripts cost the server; five minutes
+	@$(BIN)/python bench/sharded.py
 
 services: $(STAMP) postgresql java redis  ## the real servers, on loopback, until Ctrl-C
 	@$(BIN)/python -m services

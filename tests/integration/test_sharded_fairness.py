@@ -223,7 +223,9 @@ def test_a_flood_touches_as_many_tenants_as_the_combinations_say(opened, client)
     flooded = p99_waits(queue, flood)
 
     touched = {key for key in flooded if flooded[key] > 2 * max(quiet.values())}
-    print(f"p99 waits in reads, the worst: quiet {max(quiet.values())}, under the flood {sorted(flooded.values())[-4:]}")
+    print(
+        f"p99 waits in reads, the worst: quiet {max(quiet.values())}, under the flood {sorted(flooded.values())[-4:]}"
+    )
     untouched = 1 - len(touched) / TENANTS
     assert touched == reached[flood], "as the placement says"
     assert abs(untouched - (1 - 1 / comb(16, 2))) <= 0.05

@@ -220,7 +220,7 @@ class ClusterServer(RedisServer):
 
 
 @pytest.mark.usefixtures("redis_server")
-async def test_it_works_on_a_cluster() -> None:
+async def test_b7j_it_works_on_a_cluster() -> None:
     with ClusterServer() as server:
         with redis.Redis.from_url(server.url) as node:
             node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)

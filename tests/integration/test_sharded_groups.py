@@ -8,10 +8,7 @@ import time
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded import (  # noqa: E402
-    Empty,
-    steps,
-)
+from fairlead.sharded import Empty, ShardedQueue, steps  # noqa: E402
 from tests.sharded_queues import SOON, until  # noqa: E402
 
 
@@ -105,6 +102,50 @@ async def test_old_producers_and_consumers_of_the_plain_stream_go_on_beside_new_
     assert await queue.ack("g", *(message.id for message in new)) == 12
     assert await queue.len() == 3, "what the old consumers hold is theirs"
     assert client.pttl("q") == -1, "and their stream has no end"
+
+
+async def test_old_and_new_producers_and_consumers_at_once_drain_it_without_a_gap(redis_url) -> None:
+    """The old consumer dies while there is still much to do, and what it then holds is reclaimed."""
+    old: list[int] = []
+    new: list[int] = []
+    plain = redis.asyncio.Redis.from_url(redis_url)
+    async with ShardedQueue(redis_url, "q", streams=16, streams_per_shard=2) as queue:
+        await plain.xgroup_create("q", "q", "0", mkstream=True)
+
+        async def produce_old() -> None:
+            for n in range(300):
+                await plain.xadd("q", {"n": n})
+
+        async def produce(first: int) -> None:
+            for n in range(first, first + 150):
+                await queue.write({"n": n}, shard_key=f"k{n % 7}")
+
+        async def consume_old() -> None:
+            while True:
+                for _, ((id, fields),) in await plain.xreadgroup("q", "old", {"q": ">"}, count=1):
+                    if len(old) == 20:
+                        return
+                    old.append(int(fields[b"n"]))
+                    await plain.xack("q", "q", id)
+
+        async def consume(consumer: str) -> None:
+            while True:
+                message = await queue.read("g", consumer, block=SOON)
+                new.append(int(message.values["n"]))
+                await queue.ack("g", message.id)
+
+        async with asyncio.timeout(SOON):
+            consumers = [asyncio.create_task(consume(f"c{n}")) for n in range(3)]
+            await asyncio.gather(consume_old(), produce_old(), produce(300), produce(450))
+            await until(lambda: len(old) + len(new) == 599)
+        for consumer in consumers:
+            consumer.cancel()
+        await asyncio.gather(*consumers, return_exceptions=True)
+        (left,) = await queue.reclaim("g", "last", min_idle=0)
+        assert await queue.ack("g", left.id) == 1
+        assert (await queue.stats("g")).waiting == 0
+    await plain.aclose()
+    assert sorted([*old, *new, int(left.values["n"])]) == list(range(600))
 
 
 async def test_an_old_producer_wakes_a_reader_that_waits(queue, client) -> None:

@@ -13,6 +13,7 @@ from fairlead.sharded import (  # noqa: E402
     Empty,
     InvalidMessage,
     QueueDamaged,
+    ShardedQueue,
     SyncShardedQueue,
     steps,
 )
@@ -181,3 +182,38 @@ async def test_b7g_cordoning_in_parts_loses_none_and_leaves_none(queue) -> None:
         found |= {each.id for each in part}
     assert found == written
     assert {each.id for each in await queue.cordoned()} == written
+
+
+async def test_b7h_names_and_values_may_hold_whatever_they_like_and_queues_do_not_meet(redis_url, client) -> None:
+    awkward = ("a:b", "a/b", "meta", "later:1", "ü 1", "{", "")
+    async with (
+        ShardedQueue(redis_url, "q:s1", reads="tenants") as one,
+        ShardedQueue(redis_url, "q", reads="tenants") as other,
+    ):
+        for queue in (one, other):
+            for key in awkward:
+                late = await queue.write({"a:b": key, "deadline": "1"}, shard_key=key, deadline=ago(hours=1))
+                good = await queue.write({"a:b": key, "deadline": "1"}, shard_key=key)
+                assert [(each.id, each.shard_key) for each in await queue.cordon()] == [(late, key)]
+                message = await queue.read(f"g:{key}", f"c/{key}")
+                assert (message.id, message.shard_key, message.values["a:b"]) == (good, key, key.encode())
+                await queue.ack(f"g:{key}", good)
+                assert await queue.forget_group(f"g:{key}") == 0
+                assert await queue.len() == 0
+        client.delete(*client.keys("{q}:*"))
+        assert len(await one.cordoned()) == len(awkward)
+
+
+async def test_b7i_shortest_is_where_the_least_waits_whatever_is_claimed(queue) -> None:
+    key = key_of(16, 3, 4)
+    first = await queue.write({"n": 0}, shard_key=key)
+    claimed = [(await queue.read("g", "c")).stream]
+    for n in range(3):
+        await queue.write({"n": n}, shard_key=key_of(16, int(claimed[0])), streams_per_shard=1)
+        claimed.append((await queue.read("g", "c")).stream)
+    assert claimed == [first.partition("/")[0]] * 4
+    other = next(stream for stream in ("3", "4") if stream != claimed[0])
+    await queue.write({"n": 4}, shard_key=key_of(16, int(other)), streams_per_shard=1)
+    assert (await queue.write({"n": 5}, shard_key=key)).startswith(f"{claimed[0]}/"), (
+        "four are claimed there, none waits"
+    )
