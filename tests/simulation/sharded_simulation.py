@@ -102,7 +102,7 @@ class Simulation:
         self._written(self._do(self._queue.write({"n": 1}, key or self._key(), self._streams, 1, None, 1.0)))
 
     def _write_many(self) -> None:
-        news = [NewMessage({"n": 1}, self._key()) for _ in range(self.chance.randint(2, 5))]
+        news = [NewMessage({"n": 1}, self._key()) for _ in range(self.chance.choice((2, 5, 12)))]
         for id in self._do(self._queue.write_many(news, self._streams, 1)):
             self._written(id)
 

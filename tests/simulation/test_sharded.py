@@ -132,10 +132,16 @@ BROKEN = {
     "who is woken once never looks again": ("READ", "known[3] == seen and", "known[3] and"),
     "the default stream gets no turn": ("READ", "slots = count + 1", "slots = count"),
     "deadlines do not count": ("READ", "if not is_past_deadline(entry[2])", "if true"),
-    "a turn beyond the streams is left as it is": (
+    "a turn beyond the streams is left as it is": ("READ", "or offset % math.max(slots, 1)", "or offset"),
+    "who is woken hears of one write only": (
         "READ",
-        "local slot, without, is_through = offset % slots",
-        "local slot, without, is_through = offset",
+        "'(' .. after, '+', 'COUNT', 17)",
+        "'(' .. after, '+', 'COUNT', 1)",
+    ),
+    "many streams that were written to are none": (
+        "READ",
+        "== 'many' then return false end",
+        "== 'many' then return {} end",
     ),
     "a group begins behind what is there": ("READ", "its_group, '0')", "its_group, '$')"),
     "what is remembered of tenants is believed": (
