@@ -44,6 +44,8 @@ for i = 1, tonumber(ARGV[5]) do
         if how == 'later' then put_later(due, ticket, wanted, streams, fields, ttl) end
         if how == 'again' then put(streams, fields, ttl) end
         if streams then
+            local mark = named(fields, 'fairlead:once')
+            if mark then redis.call('SADD', once, mark) end  -- it is there still
             has_news = true
             grow(tonumber(known[1] or 0), wanted)
         end
