@@ -152,7 +152,11 @@ class QueueSteps:
                 left = until - self._monotonic()
                 if left <= 0:
                     raise Empty(f"nothing to read in {self._settings.name}")
-                woken_after = _text(found[3]) if (yield self.waiting(found, left)) else ""
+                wait = self.waiting(found, left)
+                # Who has waited for a message for later asks like one that is woken: the first of them writes it, which
+                # wakes the others.
+                is_woken = (yield wait) or wait.millis < round(min(left, WAIT_SECONDS) * 1000)
+                woken_after = _text(found[3]) if is_woken else ""
 
     def look(self, group: str, consumer: str, count: int, preferred: str = "", woken_after: str = "") -> Run:
         """One pass over the streams; see read.lua for its answers. `woken_after`: nothing waited when this was the newest
