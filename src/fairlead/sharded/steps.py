@@ -234,11 +234,6 @@ class QueueSteps:
         *counts, oldest = found
         return msgspec.convert([*counts, None if oldest == b"" else int(oldest) / 1000], Stats)
 
-    def oldest(self) -> Steps[float | None]:
-        """Seconds since the oldest message was written that is there, claimed or not; None: there is none."""
-        at, now = yield self._run(script.OLDEST)
-        return max(0, int(now) - int(at)) / 1000 if at else None
-
     def len(self) -> Steps[int]:
         return (yield from self.stats("")).messages
 
@@ -264,6 +259,11 @@ class QueueSteps:
 
     def cordoned(self, count: int) -> Steps[list[SetAside]]:
         return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "cordoned", count))]
+
+    def marked(self, marks: Sequence[str]) -> Steps[list[bool]]:
+        """Of each mark, whether a message with it is there."""
+        found = yield Call(("SMISMEMBER", f"{self._settings.prefix}once", *marks))
+        return [bool(is_there) for is_there in found]
 
     def retries(self, beginning: str) -> Steps[int]:
         """How many messages are for later whose tickets begin so."""
