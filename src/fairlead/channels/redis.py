@@ -251,11 +251,15 @@ class RedisChannel(DatabaseChannel):
 
     async def _keep(self) -> None:
         """Of the partitions that this node has leased."""
+        trouble = ""
         while True:
             try:
                 await super().receive(_Pages())
+                trouble = ""
             except StoreUnavailable as error:
-                log.warning("rows and Redis cannot be compared", extra={"redis": self.location, "error": str(error)})
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("rows and Redis cannot be compared", extra={"redis": self.location, "error": trouble})
                 await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
 
     async def _rows(self, lane: Any, above: int, limit: int) -> list[Trigger]:

@@ -203,6 +203,12 @@ class QueueSteps:
             held += [id for id, is_held in zip(piece, answers, strict=True) if is_held]
         return held
 
+    def held(self, group: str, consumer: str, known: Iterable[str]) -> Steps[list[Message]]:
+        """What the consumer holds but for these ids: answers to its reads were lost."""
+        places = [part for id in known for part in place(id)]
+        now, found = yield self._run(script.HELD, group, consumer, *places)
+        return [message((stream, at, deliveries, now, fields)) for stream, at, deliveries, fields in found]
+
     def finish(self, group: str, consumer: str, finishes: Sequence[Finish]) -> Steps[list[bool]]:
         """End claims; of each, whether it was this consumer's: of others nothing is changed."""
         answers: list[bool] = []
