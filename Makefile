@@ -4,16 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-pipeline test-redis lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis soak services clean postgresql java redis
+.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded soak services clean postgresql java redis
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
 
-test: $(STAMP) postgresql java  ## all tests but those of single tables on Spark, against the real servers
-	@$(BIN)/python -m pytest -q --durations=10 -m 'not spark and not redis'
-
-test-redis: $(STAMP) redis  ## the tests of the sharded queue and of triggers through Redis, against a real Redis
-	@FAIRLEAD_REQUIRE_REDIS=1 $(BIN)/python -m pytest -q -m redis
+test: $(STAMP) postgresql java redis  ## all tests but those of single tables on Spark, against the real servers
+	@$(BIN)/python -m pytest -q --durations=10 -m 'not spark'
 
 test-pipeline: $(STAMP) postgresql java  ## the tests of the pipeline that need a real Spark; half an hour and more
 	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --durations=10 -m spark
@@ -48,6 +45,9 @@ bench-kafka: $(STAMP) postgresql java  ## triggers through Kafka: latency, drain
 
 bench-redis: $(STAMP) postgresql redis  ## triggers through Redis beside the database's: latency and drain; ten minutes
 	@$(BIN)/python bench/redis_channel.py
+
+bench-sharded: $(STAMP) redis  ## the sharded queue beside bare commands of Redis, and what its scripts cost the server; five minutes
+	@$(BIN)/python bench/sharded.py
 
 services: $(STAMP) postgresql java redis  ## the real servers, on loopback, until Ctrl-C
 	@$(BIN)/python -m services

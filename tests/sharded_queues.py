@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import count
 from typing import Any
@@ -34,6 +35,10 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return partial(asyncio.to_thread, getattr(self._queue, name))
+
+
+def ago(**span: float) -> datetime:
+    return datetime.now(UTC) - timedelta(**span)
 
 
 async def until(is_so: Callable[[], bool]) -> None:

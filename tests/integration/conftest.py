@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store_url" in metafunc.fixturenames:
         kinds = ["sqlite", "postgres", "sqlite and kafka"]
         if metafunc.definition.get_closest_marker("ordered") is None:
-            kinds += [pytest.param(f"{store} and redis", marks=pytest.mark.redis) for store in ("sqlite", "postgres")]
+            kinds += ["sqlite and redis", "postgres and redis"]
         metafunc.parametrize("store_url", kinds, indirect=True)
 
 
@@ -35,3 +35,25 @@ def client(redis_url: str) -> Iterator[Any]:
     redis = pytest.importorskip("redis", reason="needs the extra redis")
     with redis.Redis.from_url(redis_url) as found:
         yield found
+
+
+@pytest.fixture
+def sync_queue(redis_url: str) -> Iterator[Any]:
+    """A sharded queue of 16 streams, 2 a shard."""
+    from fairlead.sharded import SyncShardedQueue
+
+    with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2) as found:
+        yield found
+
+
+@pytest.fixture(params=["asynchronous", "synchronous"])
+async def queue(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[Any]:
+    """The same, and its twin, each in turn."""
+    from fairlead.sharded import ShardedQueue
+    from tests.sharded_queues import Awaited
+
+    if request.param == "synchronous":
+        yield Awaited(request.getfixturevalue("sync_queue"))
+    else:
+        async with ShardedQueue(redis_url, "q", streams=16, streams_per_shard=2) as found:
+            yield found

@@ -18,8 +18,6 @@ from fairlead.sharded import Empty, InvalidMessage, NewMessage  # noqa: E402
 from tests.sharded_queues import Awaited  # noqa: E402
 from tests.spans import Spans, attributes, ids, is_parent, linked, traceparent  # noqa: E402
 
-pytestmark = pytest.mark.redis
-
 TRACE, SPAN = 0xABCDEF0123456789ABCDEF0123456789, 0xABCDEF0123456789
 TRACEPARENT = f"00-{TRACE:032x}-{SPAN:016x}-01"
 

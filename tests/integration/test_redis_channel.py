@@ -29,8 +29,6 @@ from fairlead.sharded.consumer import Consumer  # noqa: E402
 from fairlead.sharded.place import GROUP  # noqa: E402
 from fairlead.sharded.running import run  # noqa: E402
 
-pytestmark = pytest.mark.redis
-
 SOON = 30.0
 NEVER = 1e9
 NO_POLLERS = Intervals(*[NEVER] * 9)

@@ -26,8 +26,6 @@ from services.redis import RedisServer  # noqa: E402
 
 SOON = 30.0
 
-pytestmark = pytest.mark.redis
-
 
 @pytest.fixture
 def app(redis_url: str) -> Any:

@@ -13,8 +13,6 @@ from fairlead.sharded import Empty, InvalidMessage, NewMessage, SyncShardedQueue
 from fairlead.sharded.message import Entry, Finish, entry  # noqa: E402
 from tests.sharded_queues import drain, pass_time  # noqa: E402
 
-pytestmark = pytest.mark.redis
-
 
 @pytest.fixture(params=["streams", "tenants"])
 def queue(redis_url: str, request: pytest.FixtureRequest) -> Iterator[SyncShardedQueue]:
@@ -180,17 +178,20 @@ def test_a_marked_message_is_not_written_while_its_like_is_there(queue) -> None:
     assert put(queue, marked)[0][0] is not None
 
 
-def test_a_marked_message_that_is_given_back_keeps_its_mark(queue) -> None:
+def test_a_mark_goes_with_its_message_and_stays_with_one_that_is_written_anew(queue) -> None:
+    at = datetime.now(UTC) + timedelta(hours=1)
     marked = entry(NewMessage({"n": 1}))._replace(once="task 1")
     marked = marked._replace(fields=[*marked.fields, "fairlead:once", "task 1"])
-    put(queue, marked)
-    for how in ("again", "later"):
-        message = queue.read("g", "c", block=5.0)
-        due = round(datetime.now(UTC).timestamp() * 1000)
-        assert finish(queue, "c", Finish(message.id, how, marked._replace(at=due, ticket="t"))) == [True]
-        assert put(queue, marked)[0][0] is None, "it is there"
-    queue.ack("g", queue.read("g", "c", block=5.0).id)
-    assert put(queue, marked)[0][0] is not None and queue.len() == 1
+    later = marked._replace(at=round(at.timestamp() * 1000), ticket="t")
+    put(queue, later)
+    queue.delete("later/t")
+    for how, anew in (("again", marked), ("later", later)):
+        assert put(queue, marked)[0][0] is not None, "its like is gone"
+        message = queue.read("g", "c")
+        assert finish(queue, "c", Finish(message.id, how, anew)) == [True]
+        assert put(queue, marked)[0][0] is None, "it is there, be it for later"
+        if how == "again":
+            queue.ack("g", queue.read("g", "c").id)
 
 
 def test_a_unique_key_holds_for_its_window_whatever_becomes_of_the_message(queue, client) -> None:

@@ -14,10 +14,9 @@ from fairlead.errors import StoreUnavailable
 from services.redis import RedisServer
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
+from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue, script  # noqa: E402
+from fairlead.sharded.script import Script  # noqa: E402
 from tests.sharded_queues import SOON, drain, until  # noqa: E402
-
-pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
@@ -90,6 +89,48 @@ def test_a_message_that_was_deleted_under_its_consumer_is_not_reclaimed(queue, c
     assert queue.pending("g") == 0
 
 
+def test_consumers_that_hold_nothing_and_have_been_silent_for_an_hour_are_forgotten(queue, client, monkeypatch) -> None:
+    key = f"{{q}}:s{queue.write({'n': 1}).partition('/')[0]}"
+    queue.read("g", "at work")
+    queue.ack("g", queue.write({"n": 2}), queue.read("g", "gone").id)
+    names = {each["name"] for each in client.xinfo_consumers(key, "g")}
+    assert queue.reclaim("g", "d", min_idle=60) == []
+    assert {each["name"] for each in client.xinfo_consumers(key, "g")} == names, "they were here just now"
+
+    impatient = Script("reclaim")
+    impatient.text = impatient.text.replace("math.max(tonumber(min_idle), 3600000)", "0")
+    impatient.sha = "0" * 40
+    monkeypatch.setattr(script, "RECLAIM", impatient)
+    assert queue.reclaim("g", "d", min_idle=60) == []
+    assert {each["name"] for each in client.xinfo_consumers(key, "g")} == {b"at work"}
+
+
+def test_reclaiming_looks_through_the_consumers_once_an_hour(queue, client) -> None:
+    queue.write({"n": 1})
+    queue.read("g", "c")
+    looks = []
+    for passed in (0, 1_000, 3_598_000, 1_000, 1_000):
+        client.hincrby("{q}:meta", "tidied:g", -passed)
+        client.config_resetstat()
+        assert queue.reclaim("g", "d", min_idle=60) == []
+        looks.append("cmdstat_xinfo|consumers" in client.info("commandstats"))
+    assert looks == [True, False, False, True, False]
+
+
+def test_cordon_looks_at_a_message_that_is_claimed_once_at_most(queue, client) -> None:
+    for n in range(3):
+        queue.write({"n": n}, deadline=datetime.now(UTC) + timedelta(hours=1))
+    queue.read("g", "c")
+    assert client.zcard("{q}:deadlines") == 2
+    for key in client.keys("{q}:s?"):
+        client.xgroup_create(key, "plain", "0")
+        client.xreadgroup("plain", "c", {key: ">"})
+    client.zadd("{q}:deadlines", dict.fromkeys(client.zrange("{q}:deadlines", 0, -1), 1))
+    assert queue.cordon() == []
+    assert client.zcard("{q}:deadlines") == 0
+    assert queue.len() == 3
+
+
 async def test_scripts_that_the_server_forgets_under_load_are_no_error(redis_url, client) -> None:
     read: Counter[str] = Counter()
     async with ShardedQueue(redis_url, "q", streams=8, streams_per_shard=2) as queue:
@@ -119,6 +160,7 @@ async def test_scripts_that_the_server_forgets_under_load_are_no_error(redis_url
     assert read == Counter(written)
 
 
+@pytest.mark.usefixtures("redis_server")  # which skips it where there is no Redis
 async def test_a_restart_of_the_server_under_load_loses_nothing() -> None:
     """It keeps what it has answered (appendonly); a write whose answer is lost is tried again, and may be there twice."""
     with RedisServer(appendonly=True) as server:
@@ -177,7 +219,8 @@ class ClusterServer(RedisServer):
             settings.write("cluster-enabled yes\n")
 
 
-async def test_it_works_on_a_cluster() -> None:
+@pytest.mark.usefixtures("redis_server")
+async def test_b7j_it_works_on_a_cluster() -> None:
     with ClusterServer() as server:
         with redis.Redis.from_url(server.url) as node:
             node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)

@@ -1,8 +1,9 @@
 """Readers and writers of a sharded queue, one command of one of them at a time, in an order that a seed draws.
 
 The real steps and scripts on a real Redis. A reader that waits is asked about instead of left waiting: would its XREAD return
-now? Any reader may die between two commands, before or after the server has done one. Time passes for the dead only: what they
-hold becomes old, what the living hold does not.
+now? Anybody may die between two commands, before or after the server has done one: readers, those that reclaim or acknowledge,
+and writers, whose client writes again. Time passes for the dead only: what they hold becomes old, what the living hold does
+not. A seed makes the same schedule each time: nothing depends on the clock.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoScriptError
 
-from fairlead.sharded import Empty, Message
+from fairlead.sharded import Empty, Message, NewMessage
 from fairlead.sharded.settings import Settings
 from fairlead.sharded.steps import QueueSteps, Run, Steps, Wait
 
@@ -74,28 +75,54 @@ class Simulation:
         self.done: Counter[str] = Counter()
         self.dead: set[str] = set()
         self.written: set[str] = set()
+        self.later: dict[str, str] = {}
+        """Written for later and not yet read: their tickets, by what their field says."""
+        self.due: set[str] = set()
+        self.counts: Counter[str] = Counter()
         self.lines: deque[str] = deque(maxlen=LINES_SHOWN)
 
     def run(self, count: int = 40) -> None:
         kinds = [
-            (self._write, 4.0), (self._write_twice, 1.0), (self._write_plain, 1.0), (self._write_late, 0.5),
-            (self._step, 10.0), (self._ack, 3.0), (self._die, 1.0), (self._reclaim, 1.0), (self._delete, 0.3),
+            (self._write, 4.0), (self._write_many, 1.0), (self._write_plain, 1.0), (self._write_late, 0.5),
+            (self._write_again, 0.3), (self._write_for_later, 0.5), (self._fall_due, 0.5), (self._step, 10.0),
+            (self._ack, 3.0), (self._die, 1.0), (self._reclaim, 1.0), (self._extend, 0.5), (self._delete, 0.3),
             (self._resize, 1.0), (self._flush_scripts, 0.1), (self._cordon, 0.3),
         ]  # fmt: skip
         weights = [weight * self.chance.choice((0.2, 1.0, 3.0)) for _, weight in kinds]
         for _ in range(count):
-            self.chance.choices(kinds, weights)[0][0]()
+            step = self.chance.choices(kinds, weights)[0][0]
+            step()
+            self.counts[step.__name__] += 1
             self._check_waits()
         self._finish()
 
     # steps ------------------------------------------------------------------------------------------------------------
 
-    def _write(self) -> None:
-        self._written(self._do(self._queue.write({"n": 1}, self._key(), self._streams, 1, None, 1.0)))
+    def _write(self, key: str | None = None) -> None:
+        self._written(self._do(self._queue.write({"n": 1}, key or self._key(), self._streams, 1, None, 1.0)))
 
-    def _write_twice(self) -> None:
-        self._write()
-        self._write()
+    def _write_many(self) -> None:
+        news = [NewMessage({"n": 1}, self._key()) for _ in range(self.chance.choice((2, 5, 12)))]
+        for id in self._do(self._queue.write_many(news, self._streams, 1)):
+            self._written(id)
+
+    def _write_again(self) -> None:
+        """The answer is lost, and the client of Redis writes again by itself: two messages, and the writer knows of one."""
+        key = self._key()
+        self._write(key)
+        self._write(key)
+
+    def _write_for_later(self) -> None:
+        text = f"for later {self.chance.random()}"
+        at = datetime.now(UTC) - PAST
+        id = self._do(self._queue.write({"n": text}, self._key(), self._streams, 1, None, 1.0, at))
+        self.later[text] = id.partition("/")[2]
+        self.lines.append(f"wrote {id}")
+
+    def _fall_due(self) -> None:
+        """The time of one has come. Who waits sees to it by his own clock, which does not run here."""
+        if self.later:
+            self._make_due(self.chance.choice(list(self.later)))
 
     def _write_plain(self) -> None:
         """A producer that knows nothing of streams."""
@@ -113,7 +140,8 @@ class Simulation:
         if reader.next is None:
             if len(reader.holds) < 3:
                 preferred = self.chance.choice((None, None, self.chance.randrange(8)))
-                reader.steps = self._queue.read(GROUP, reader.name, 1e6, preferred)
+                count = self.chance.choice((1, 1, 3))
+                reader.steps = self._queue.read_many(GROUP, reader.name, count, 1e6, preferred)
                 reader.next = next(reader.steps)
                 self.lines.append(f"{reader.name} begins to read")
             return
@@ -133,6 +161,8 @@ class Simulation:
             self.done[id] += self._do(self._queue.ack(GROUP, [id]))
             self.claimed.discard(id)
             self.lines.append(f"{reader.name} acknowledged {id}")
+            if self.chance.random() < 0.1:
+                self._replace(reader, "as it acknowledged")
 
     def _die(self) -> None:
         """Between two commands; or after the server has done one, before the answer has come."""
@@ -141,12 +171,11 @@ class Simulation:
         if isinstance(reader.next, Run) and self.chance.random() < 0.7:
             answer = self._execute(reader.next)
             if answer[0] == b"messages":
-                stream, entry, _ = answer[3]
-                lost = f"{stream.decode()}/{entry.decode()}"
-                self._delivered(reader, lost)
-        self._bury(reader)
-        self.lines.append(f"{reader.name} died {lost}")
-        self.readers[self.readers.index(reader)] = self._reader()
+                for stream, entry, fields in answer[3:]:
+                    id = f"{stream.decode()}/{entry.decode()}"
+                    self._delivered(reader, id, fields[fields.index(b"n") + 1])
+                    lost += f" with {id}"
+        self._replace(reader, lost)
 
     def _reclaim(self) -> None:
         reader = self.chance.choice(self.readers)
@@ -158,6 +187,14 @@ class Simulation:
             reader.holds.add(message.id)
             self.lines.append(f"{reader.name} reclaimed {message.id}")
         self._see_dead()
+        if found and self.chance.random() < 0.2:
+            self._replace(reader, "as it reclaimed")
+
+    def _extend(self) -> None:
+        reader = self.chance.choice(self.readers)
+        held = sorted(reader.holds)
+        if self._do(self._queue.extend(GROUP, reader.name, held)) != held:
+            raise self._broken(f"{reader.name} lives, and {held} are not its own any more")
 
     def _delete(self) -> None:
         if self.waiting:
@@ -197,12 +234,14 @@ class Simulation:
         """Everybody dies, and one reader takes what is left: nothing may be missing."""
         for reader in self.readers:
             self._bury(reader)
+        for text in self.later:
+            self._make_due(text)
         last = self._reader()
         self.readers = [last]
         while True:
             try:
                 message = self._do(self._queue.read(GROUP, last.name, 0.0, None))
-                self._delivered(last, message.id)
+                self._delivered(last, message.id, message.values["n"])
             except Empty:
                 found = self._do(self._queue.reclaim(GROUP, last.name, MIN_IDLE, 100))
                 self._see_dead()
@@ -212,7 +251,7 @@ class Simulation:
             for id in last.holds:
                 self.done[id] += self._do(self._queue.ack(GROUP, [id]))
             last.holds.clear()
-        lost = self.written - self.done.keys() - self.dead
+        lost = (self.written - self.done.keys() - self.dead) | set(self.later)
         if lost:
             raise self._broken(f"lost: {sorted(lost)}")
         twice = [id for id, count in self.done.items() if count > 1]
@@ -221,8 +260,9 @@ class Simulation:
         cordoned = {copy.id for copy in self._do(self._queue.cordoned(1000))}
         if cordoned != self.late:
             raise self._broken(f"cordoned {sorted(cordoned)}, but past their deadlines were {sorted(self.late)}")
-        if left := self._do(self._queue.len()):
-            raise self._broken(f"{left} messages are left")
+        left = self._do(self._queue.stats(GROUP))
+        if left.messages or left.pending or left.waiting or left.later:
+            raise self._broken(f"everything is done, and there are {left}")
 
     # helpers ----------------------------------------------------------------------------------------------------------
 
@@ -234,12 +274,22 @@ class Simulation:
         return f"k{self.chance.randrange(12)}"
 
     def _written(self, id: str) -> None:
+        self.counts["messages"] += 1
         self.written.add(id)
         self.waiting.add(id)
         self.lines.append(f"wrote {id}")
 
-    def _delivered(self, reader: Reader, id: str) -> None:
+    def _make_due(self, text: str) -> None:
+        self.due.add(text)
+        self._redis.zadd(f"{{{self._name}}}:later", {self.later[text]: 1}, xx=True)
+        self.lines.append(f"{self.later[text]} is due")
+
+    def _delivered(self, reader: Reader, id: str, value: bytes) -> None:
         self._check_owner(id)
+        if self.later.pop(text := value.decode(), None):
+            if text not in self.due:
+                raise self._broken(f"{id} was read by {reader.name} before its time")
+            self._written(id)
         if id not in self.waiting:
             raise self._broken(f"{id} was read by {reader.name} and was not waiting")
         self.waiting.discard(id)
@@ -253,8 +303,16 @@ class Simulation:
             self.lines.append(f"{reader.name} {'waits' if reader.waits else 'looks'}")
         except StopIteration as end:
             reader.next = None
-            self._delivered(reader, end.value.id)
-            self.lines.append(f"{reader.name} read {end.value.id}")
+            for message in end.value:
+                self._delivered(reader, message.id, message.values["n"])
+                self.lines.append(f"{reader.name} read {message.id}")
+
+    def _replace(self, reader: Reader, why: str) -> None:
+        """It dies, and another one comes."""
+        self._bury(reader)
+        self.counts["deaths"] += 1
+        self.lines.append(f"{reader.name} died {why}")
+        self.readers[self.readers.index(reader)] = self._reader()
 
     def _bury(self, reader: Reader) -> None:
         """What it holds has been idle for long."""

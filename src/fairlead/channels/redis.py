@@ -192,7 +192,7 @@ class RedisChannel(DatabaseChannel):
             steps = lanes.at(priority)
             stats = await run_async(redis, queue, steps.stats(GROUP))
             waiting, held = waiting + stats.waiting, held + stats.pending
-            ages.append(await run_async(redis, queue, steps.oldest()))
+            ages.append(None if stats.oldest is None else max(0.0, time.time() - stats.oldest))
         return QueueLoad(queue, waiting, held, max((age for age in ages if age is not None), default=None))
 
     # what Redis brings ------------------------------------------------------------------------------------------------
@@ -251,11 +251,15 @@ class RedisChannel(DatabaseChannel):
 
     async def _keep(self) -> None:
         """Of the partitions that this node has leased."""
+        trouble = ""
         while True:
             try:
                 await super().receive(_Pages())
+                trouble = ""
             except StoreUnavailable as error:
-                log.warning("rows and Redis cannot be compared", extra={"redis": self.location, "error": str(error)})
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("rows and Redis cannot be compared", extra={"redis": self.location, "error": trouble})
                 await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
 
     async def _rows(self, lane: Any, above: int, limit: int) -> list[Trigger]:
@@ -264,7 +268,10 @@ class RedisChannel(DatabaseChannel):
         if rows and self._consumer is not None:
             steps = self._consumer.lanes(lane.key.queue).at(lane.key.priority)
             entries = [encode(row) for row in healed(rows, lane.highest_seq)]
-            await self._consumer.do(lane.key.queue, steps.put(entries))
+            # Of a long backlog nearly all are there: to ask costs a tenth of what it costs to be refused.
+            is_there = await self._consumer.do(lane.key.queue, steps.marked([entry.once for entry in entries]))
+            missing = [entry for entry, is_marked in zip(entries, is_there, strict=True) if not is_marked]
+            await self._consumer.do(lane.key.queue, steps.put(missing))
         return rows
 
     async def _weigh(self, consumer: Consumer) -> None:

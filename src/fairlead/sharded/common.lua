@@ -18,7 +18,8 @@
 --   {queue}:sections        set: those that were written to
 --   {queue}:<section>:bell  wakes one of the readers that wait for the streams of sections themselves, for anything else
 -- meta is a hash: streams, asked (when so many were last asked for), ttl, refreshed, and for each group
--- offset:<group>, empty:<group> (the newest entries when a pass found nothing), virtual:<group>. Times are milliseconds.
+-- offset:<group>, empty:<group> (the newest entries when a pass found nothing), virtual:<group>, tidied:<group> (when
+-- consumers were last forgotten). Times are milliseconds.
 local meta = KEYS[1]
 local prefix = string.sub(meta, 1, -5)
 local queue, section = string.match(prefix, '^{(.-)}:(.-):?$')
@@ -197,15 +198,17 @@ end
 local function copy_aside(last, stream, id, flat, deliveries, ttl)
     local key = prefix .. last
     local copy = {'fairlead:id', stream .. '/' .. id, 'fairlead:deliveries', tostring(deliveries)}
-    for i = 1, #flat do copy[#copy + 1] = flat[i] end
+    -- No more than Lua can pass on: writers of ours have fewer.
+    for i = 1, math.min(#flat, 7000) do copy[#copy + 1] = flat[i] end
     local at = redis.call('XADD', key, 'MINID', '~', integer(now - ttl), '*', unpack(copy))
     touch(key, ttl)
     return {at, copy}
 end
 
 local function cordon(stream, id, flat, deliveries, ttl)
-    remove(stream, id, flat)
-    return copy_aside('cordoned', stream, id, flat, deliveries, ttl)
+    local copy = copy_aside('cordoned', stream, id, flat, deliveries, ttl)
+    remove(stream, id, flat)  -- only now: if there can be no copy, it stays
+    return copy
 end
 
 local function is_past_deadline(flat)

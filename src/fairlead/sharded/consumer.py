@@ -84,6 +84,8 @@ class Consumer:
         """What may claim something any moment."""
         self._looked = asyncio.Event()
         self._waiters: dict[str, _Waiter] = {}
+        self._doubted: set[str] = set()
+        """Queues of which something may have been claimed by a read whose answer was lost."""
         self._news: dict[str, asyncio.Task[bool]] = {}
         """Waits for news that are under way, by queue."""
 
@@ -186,6 +188,9 @@ class Consumer:
         self._looking.add(what)
         try:
             return await run_async(redis, queue, steps)
+        except StoreUnavailable:
+            self._doubted.add(queue)
+            raise
         finally:
             self._looking.discard(what)
             self._looked.set()
@@ -196,6 +201,8 @@ class Consumer:
         if self._is_parted or all(self._room(queue, priority) <= 0 for priority in PRIORITIES):
             await has_room.wait()
             return
+        if queue in self._doubted:
+            await self._recover(queue, lanes)
         room = partial(self._space, queue)
         found, empty = await self._claim(queue, self._redis, queue, lanes.look(GROUP, self._name, room))
         if not found and empty.is_whole and not self._is_parted:
@@ -206,6 +213,16 @@ class Consumer:
             self._received(queue, found)
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
+
+    async def _recover(self, queue: str, lanes: Lanes) -> None:
+        """What is this node's, and nobody here knows of: otherwise it would wait until it is reclaimed."""
+        self._doubted.discard(queue)
+        by_lane = self.claims.by_lane()
+        for priority in await self.do(queue, lanes.known()):
+            known = by_lane.get(Lane(queue, priority), [])
+            steps = lanes.at(priority).held(GROUP, self._name, known)
+            if found := await self._claim(queue, self._redis, queue, steps):
+                self._received(queue, [Delivery(priority, message) for message in found])
 
     async def _wait(self, queue: str, lanes: Lanes, empty: Empty) -> list[Delivery]:
         waiter = self._waiters.get(queue)

@@ -3,7 +3,7 @@
 local since, wanted = '-inf', tonumber(ARGV[2])
 if ARGV[1] ~= '' then since = '(' .. integer(now - tonumber(ARGV[1])) end
 local ttl = tonumber(redis.call('HGET', meta, 'ttl') or ARGV[3])
-local cordoned, skipped = {}, 0
+local cordoned = {}
 
 local function is_claimed(key, id)
     for _, each in ipairs(groups_of(key)) do
@@ -13,16 +13,14 @@ local function is_claimed(key, id)
 end
 
 while #cordoned < wanted do
-    local due = redis.call('ZRANGEBYSCORE', deadlines, since, integer(now), 'LIMIT', skipped, wanted - #cordoned)
+    local due = redis.call('ZRANGEBYSCORE', deadlines, since, integer(now), 'LIMIT', 0, wanted - #cordoned)
     if #due == 0 then break end
     for _, member in ipairs(due) do
         local stream, id = string.match(member, '^(.+)/(.+)$')
         local key = key_of(stream)
         local entry = redis.call('XRANGE', key, id, id)[1]
-        if not entry then
+        if not entry or is_claimed(key, id) then
             redis.call('ZREM', deadlines, member)
-        elseif is_claimed(key, id) then
-            skipped = skipped + 1
         else
             cordoned[#cordoned + 1] = cordon(stream, id, entry[2], 0, ttl)
         end

@@ -22,7 +22,9 @@ end
 
 local function dead(stream, id, fields)
     local key = key_of(stream)
-    local flat = redis.call('XRANGE', key, id, id)[1][2]
+    local entry = redis.call('XRANGE', key, id, id)[1]
+    if not entry then return end  -- its producer has trimmed it away
+    local flat = entry[2]
     for i = 1, #fields do flat[#flat + 1] = fields[i] end
     local counted = redis.call('XPENDING', key, group_of(stream, group), id, id, 1)[1][4]
     copy_aside('dead', stream, id, flat, counted, ttl)

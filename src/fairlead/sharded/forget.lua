@@ -3,14 +3,14 @@
 local group = ARGV[1]
 local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
 redis.call('SREM', prefix .. 'groups', group)
-redis.call('HDEL', meta, 'offset:' .. group, 'empty:' .. group, 'virtual:' .. group)
+redis.call('HDEL', meta, 'offset:' .. group, 'empty:' .. group, 'virtual:' .. group, 'tidied:' .. group)
 redis.call('DEL', prefix .. 'passes:' .. group, prefix .. 'heads:' .. group)
 local others = redis.call('SCARD', prefix .. 'groups')
 local dropped = 0
 for stream = 0, count - 1 do
     local key = key_of(stream)
     local before = length(key)
-    if before > 0 then
+    if redis.call('EXISTS', key) == 1 then  -- one that is empty remembers its groups too
         redis.call('XGROUP', 'DESTROY', key, group)
         if others > 0 then
             for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do

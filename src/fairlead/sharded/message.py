@@ -179,12 +179,13 @@ def message(found: Sequence[object]) -> Message:
 def set_aside(found: Sequence[object]) -> SetAside:
     """From an entry of the dead-letter stream, or of the stream of what was cordoned."""
     entry_id, flat = found
+    assert isinstance(flat, list)
     values, own = _apart(flat)
     return SetAside(
-        own["id"].decode(),
+        flat[1].decode(),  # id and deliveries stand first; others may have written fields of these names behind them
         values,
         own.get("key", b"").decode(errors="replace"),
-        int(own["deliveries"]),
+        int(flat[3]),
         to_datetime(int(_text(entry_id).partition("-")[0]) * 1000),
         _instant(own.get("deadline")),
     )

@@ -37,10 +37,12 @@ end
 -- One message wakes all that wait. The first of them takes it, the second finds nothing and says so; for the others nothing
 -- can be there that it has not looked for.
 local seen = latest .. ' ' .. latest_default
-if woken_after ~= '' and known[3] == seen then return empty() end
+local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
+if woken_after ~= '' and known[3] == seen and #due == 0 then return empty() end
 
 -- Messages whose time has come are written as if they came now.
-local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
+-- A server that is full lets a script go on writing when it has begun with what it allows.
+if #due > 0 then redis.call('PEXPIRE', later, integer(ttl * 9 / 8)) end
 for _, ticket in ipairs(due) do
     local packed = redis.call('HGET', later_messages, ticket)
     if packed then
@@ -175,6 +177,8 @@ end
 local taken = {}
 local function give(stream, entry)
     taken[#taken + 1] = {stream, entry[1], entry[2]}
+    -- cordon() would look at it each time: it leaves what is claimed alone.
+    if named(entry[2], 'fairlead:deadline') then redis.call('ZREM', deadlines, stream .. '/' .. entry[1]) end
 end
 
 local function by_streams()
@@ -285,7 +289,8 @@ if #taken > 0 then
     return {'messages', integer(now), all_sections(), unpack(taken)}
 end
 if cordons_left == 0 then return {'again'} end
-if known[3] ~= seen then redis.call('HSET', meta, 'empty:' .. group, seen) end
+-- A note for others: a server that is full may refuse it.
+if known[3] ~= seen then redis.pcall('HSET', meta, 'empty:' .. group, seen) end
 if reads == 'tenants' and redis.call('HDEL', meta, virtual) == 1 then
     redis.call('DEL', passes)  -- nobody waits: all begin anew
 end

@@ -3,10 +3,12 @@
 -- Answers now, then {stream, id, deliveries, fields} of each.
 local group, consumer, min_idle, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local max_deliveries, ttl = tonumber(ARGV[5]), tonumber(ARGV[6])
-local known = redis.call('HMGET', meta, 'streams', 'ttl')
+local tidied = 'tidied:' .. group
+local known = redis.call('HMGET', meta, 'streams', 'ttl', tidied)
 local streams = all_streams(tonumber(known[1] or 0))
 ttl = tonumber(known[2] or ttl)
 local silent = math.max(tonumber(min_idle), 3600000)
+local is_time_to_tidy = now - tonumber(known[3] or 0) >= silent
 local looked_at = 0
 local claimed = {}
 
@@ -45,7 +47,8 @@ for _, stream in ipairs(streams) do
         if found.err then break end  -- nobody of the group has read here
         for _, each in ipairs(found) do claim(stream, key, its_group, each[1], each[4]) end
         looked_at = looked_at + #found
-        if #found < left then forget_consumers(key, its_group) end
+        if is_time_to_tidy and #found < left then forget_consumers(key, its_group) end
     until #found < left
 end
+if is_time_to_tidy then redis.call('HSET', meta, tidied, integer(now)) end
 return {integer(now), claimed}

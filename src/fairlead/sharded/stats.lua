@@ -3,6 +3,7 @@
 local group = ARGV[1]
 local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
 local messages, pending, waiting, oldest = 0, 0, 0, nil
+local is_kept_for_others = redis.call('SCARD', prefix .. 'groups') > 1
 
 local function see(key, after)
     local first = redis.call('XRANGE', key, '(' .. after, '+', 'COUNT', 1)[1]
@@ -26,7 +27,8 @@ for _, stream in ipairs(all_streams(count)) do
             pending = pending + ours.pending
             see(key, ours.last)
             -- Of one group, what is acknowledged is gone. Others may keep it: then Redis' own count, where it has one.
-            waiting = waiting + (#groups > 1 and ours.lag or (entries - ours.pending))
+            local is_kept = is_kept_for_others or #groups > 1 or stream == 'default'
+            waiting = waiting + (is_kept and ours.lag or (entries - ours.pending))
         end
     end
 end

@@ -152,7 +152,11 @@ class QueueSteps:
                 left = until - self._monotonic()
                 if left <= 0:
                     raise Empty(f"nothing to read in {self._settings.name}")
-                woken_after = _text(found[3]) if (yield self.waiting(found, left)) else ""
+                wait = self.waiting(found, left)
+                # Who has waited for a message for later asks like one that is woken: the first of them writes it, which
+                # wakes the others.
+                is_woken = (yield wait) or wait.millis < round(min(left, WAIT_SECONDS) * 1000)
+                woken_after = _text(found[3]) if is_woken else ""
 
     def look(self, group: str, consumer: str, count: int, preferred: str = "", woken_after: str = "") -> Run:
         """One pass over the streams; see read.lua for its answers. `woken_after`: nothing waited when this was the newest
@@ -199,6 +203,12 @@ class QueueSteps:
             held += [id for id, is_held in zip(piece, answers, strict=True) if is_held]
         return held
 
+    def held(self, group: str, consumer: str, known: Iterable[str]) -> Steps[list[Message]]:
+        """What the consumer holds but for these ids: answers to its reads were lost."""
+        places = [part for id in known for part in place(id)]
+        now, found = yield self._run(script.HELD, group, consumer, *places)
+        return [message((stream, at, deliveries, now, fields)) for stream, at, deliveries, fields in found]
+
     def finish(self, group: str, consumer: str, finishes: Sequence[Finish]) -> Steps[list[bool]]:
         """End claims; of each, whether it was this consumer's: of others nothing is changed."""
         answers: list[bool] = []
@@ -230,11 +240,6 @@ class QueueSteps:
         *counts, oldest = found
         return msgspec.convert([*counts, None if oldest == b"" else int(oldest) / 1000], Stats)
 
-    def oldest(self) -> Steps[float | None]:
-        """Seconds since the oldest message was written that is there, claimed or not; None: there is none."""
-        at, now = yield self._run(script.OLDEST)
-        return max(0, int(now) - int(at)) / 1000 if at else None
-
     def len(self) -> Steps[int]:
         return (yield from self.stats("")).messages
 
@@ -260,6 +265,11 @@ class QueueSteps:
 
     def cordoned(self, count: int) -> Steps[list[SetAside]]:
         return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "cordoned", count))]
+
+    def marked(self, marks: Sequence[str]) -> Steps[list[bool]]:
+        """Of each mark, whether a message with it is there."""
+        found = yield Call(("SMISMEMBER", f"{self._settings.prefix}once", *marks))
+        return [bool(is_there) for is_there in found]
 
     def retries(self, beginning: str) -> Steps[int]:
         """How many messages are for later whose tickets begin so."""

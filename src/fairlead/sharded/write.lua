@@ -17,6 +17,7 @@ end
 count = grow(count, wanted)
 if ttl > tonumber(known[3] or 0) then
     redis.call('HSET', meta, 'ttl', integer(ttl))
+    known[4] = 0  -- what is there already is to live as long
 else
     ttl = tonumber(known[3])
 end

@@ -8,8 +8,8 @@ NotSupported; docs/reference/guarantees.md has the table.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Generator, Iterable, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import NoReturn
 
 import msgspec
 
@@ -45,7 +45,7 @@ from fairlead.sharded.consumer import Consumer
 from fairlead.sharded.lanes import Delivery, Lanes
 from fairlead.sharded.place import GROUP, Place
 from fairlead.sharded.stats import Stats
-from fairlead.sharded.steps import Call, QueueSteps
+from fairlead.sharded.steps import QueueSteps
 from fairlead.stores.redis_database import CAN, RedisDatabase
 from fairlead.stores.redis_messages import (
     RETRY,
@@ -58,10 +58,7 @@ from fairlead.stores.redis_messages import (
     of_error,
     record,
 )
-
-T = TypeVar("T")
-Asked = Generator[Any, Any, T]
-"""Steps of `fairlead.sharded`."""
+from fairlead.stores.redis_registry import Asked, Registry
 
 MOST_LOST = 5
 """A task whose workers went away so often goes to ERROR: it may be what kills them."""
@@ -70,9 +67,6 @@ MOST_LISTED = 10_000
 """Tasks in ERROR that are looked through."""
 
 _NO_RECORD = "Redis keeps no record of single tasks, but for those in ERROR"
-
-_node_encoder = msgspec.json.Encoder()
-_node_decoder = msgspec.json.Decoder(NodeRecord)
 
 
 class RedisTaskStore:
@@ -87,9 +81,7 @@ class RedisTaskStore:
         """This node's, while it runs."""
         self._registered: set[str] = set()
         """Queues that this process has made known."""
-        self._nodes = f"{{{place.prefix}}}:nodes"
-        self._queues = f"{{{place.prefix}}}:queues"
-        self._paused = f"{{{place.prefix}}}:paused"
+        self._registry = Registry(place.prefix)
 
     # the user's side --------------------------------------------------------------------------------------------------
 
@@ -100,7 +92,7 @@ class RedisTaskStore:
                 raise NotSupported(f"task {task.name!r} has keep_result=True: Redis keeps no results; {CAN} do")
             lanes[Lane(task.queue, task.priority)].append(i)
         if unknown := {task.queue for task in tasks} - self._registered:
-            yield from self._register(unknown)
+            yield from self._registry.register(unknown)
             self._registered |= unknown
         window = round(self.place.unique * 1000)
         submitted: list[Submitted | None] = [None] * len(tasks)
@@ -219,10 +211,7 @@ class RedisTaskStore:
         return weight is not None or was_there
 
     def pause(self, queue: str, paused: bool) -> Asked[bool]:
-        if queue not in (yield from self.queue_settings()):
-            return False
-        yield Call(("SADD" if paused else "SREM", self._paused, queue))
-        return True
+        return (yield from self._registry.pause(queue, paused))
 
     # the node's side --------------------------------------------------------------------------------------------------
 
@@ -336,25 +325,23 @@ class RedisTaskStore:
     # the cluster ------------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
-        await self.database.run_async(self._beat(node, queues))
+        await self.database.run_async(self._registry.beat(node, queues))
 
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
-        found: list[str] = await self.database.read(self._silent(silent_for))
+        found: list[str] = await self.database.read(self._registry.silent(silent_for))
         return found
 
     async def forget_node(self, node: str) -> None:
-        await self.database.run_async(_told(Call(("HDEL", self._nodes, node))))
+        await self.database.run_async(self._registry.forget(node))
 
     def nodes(self) -> Asked[list[NodeRecord]]:
-        return [_node_decoder.decode(found) for found in (yield Call(("HVALS", self._nodes)))]
+        return (yield from self._registry.nodes())
 
     def queue_settings(self) -> Asked[dict[str, QueueSettings]]:
-        names = sorted(name.decode() for name in (yield Call(("SMEMBERS", self._queues))))
-        paused = {name.decode() for name in (yield Call(("SMEMBERS", self._paused)))}
-        return {name: QueueSettings(0, name in paused, 0) for name in names}
+        return (yield from self._registry.settings())
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
-        found: dict[str, QueueSettings] = await self.database.run_async(self._register(partitions))
+        found: dict[str, QueueSettings] = await self.database.run_async(self._registry.register(partitions))
         return {queue: found[queue] for queue in partitions}
 
     # how --------------------------------------------------------------------------------------------------------------
@@ -394,26 +381,6 @@ class RedisTaskStore:
         letters = yield from self._letters()
         return next((letter for letter in letters if letter[1].id == task_id), None)
 
-    def _now(self) -> Asked[int]:
-        """Microseconds, by the clock that all nodes share."""
-        seconds, micros = yield Call(("TIME",))
-        return int(seconds) * MICROS + int(micros)
-
-    def _beat(self, node: str, queues: Sequence[str]) -> Asked[None]:
-        now = yield from self._now()
-        known = yield Call(("HGET", self._nodes, node))
-        started = now if known is None else _node_decoder.decode(known).started_at
-        beat = _node_encoder.encode(NodeRecord(node, started, now, list(queues)))
-        yield Call(("HSET", self._nodes, node, beat))
-
-    def _silent(self, silent_for: int) -> Asked[list[str]]:
-        now = yield from self._now()
-        return [found.node for found in (yield from self.nodes()) if found.seen_at < now - silent_for]
-
-    def _register(self, queues: Iterable[str]) -> Asked[dict[str, QueueSettings]]:
-        yield Call(("SADD", self._queues, *queues))
-        return (yield from self.queue_settings())
-
 
 def _end(id: str, mine: Held, finish: Finish) -> message.Finish:
     if finish.next_state == State.ERROR:
@@ -432,10 +399,6 @@ def _matches(record: TaskRecord, where: TaskFilter) -> bool:
         and where.fairness_key in (None, record.fairness_key)
         and (where.older_than is None or record.submitted_at < where.older_than)
     )
-
-
-def _told(call: Call) -> Asked[None]:
-    yield call
 
 
 def _refuse(why: str) -> NoReturn:

@@ -1,0 +1,152 @@
+"""The sharded queue when its keys hold something else, its server is full, or others have written what nobody should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from fairlead.errors import StoreUnavailable
+
+redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
+from fairlead.sharded.message import Entry, Finish  # noqa: E402
+from tests.sharded_queues import ago, drain  # noqa: E402
+
+LAST = (
+    "meta",
+    "notifications",
+    "groups",
+    "deadlines",
+    "cordoned",
+    "dead",
+    "weights",
+    "passes:one",
+    "heads:one",
+    "s0",
+    "s3",
+)
+
+
+class Lived:
+    """A queue with something in each of its keys: waiting, claimed, dead, cordoned, for two groups and by tenants."""
+
+    def __init__(self, url: str) -> None:
+        self.queue = SyncShardedQueue(url, "q", streams=4, streams_per_shard=2, reads="tenants", max_deliveries=2)
+        for group in ("one", "two"):
+            with pytest.raises(Empty):
+                self.queue.read(group, "c")
+        self.written = [self.queue.write({"n": n}, shard_key=f"k{n % 4}", deadline=ago(hours=-1)) for n in range(12)]
+        self.held = [self.queue.read("one", "c").id for _ in range(4)]
+        for _ in range(2):
+            self.queue.reclaim("one", "d", min_idle=0, count=1)
+        self.written += [self.queue.write({"n": 1}, shard_key="late", deadline=ago(hours=1)) for _ in range(2)]
+        self.queue.cordon(count=1)
+        self.queue.set_weight("k1", 2.0)
+
+    def deeds(self) -> dict[str, Callable[[], object]]:
+        queue = self.queue
+        return {
+            "write": lambda: queue.write({"n": 9}, shard_key="k1", deadline=ago(hours=-1)),
+            "read": lambda: queue.read("one", "c"),
+            "read for the other group": lambda: queue.read("two", "c"),
+            "ack": lambda: queue.ack("one", *self.held[2:]),
+            "reclaim": lambda: queue.reclaim("one", "e", min_idle=0),
+            "cordon": queue.cordon,
+            "set_weight": lambda: queue.set_weight("k2", 3.0),
+            "stats": lambda: queue.stats("one"),
+            "dead_letters": queue.dead_letters,
+            "cordoned": queue.cordoned,
+        }
+
+    def found(self) -> set[str]:
+        """Everything that the other group can still get, or that was set aside."""
+        ids = {message.id for message in drain(self.queue, "two", "last", ack=False)}
+        for _ in range(2):
+            ids |= {message.id for message in self.queue.reclaim("two", "last", min_idle=0, count=100)}
+        return ids | {each.id for each in (*self.queue.cordoned(), *self.queue.dead_letters())}
+
+
+@pytest.mark.parametrize("last", LAST)
+def test_no_message_is_lost_whichever_key_holds_something_else_for_a_while(redis_url, client, last) -> None:
+    key, refused = f"{{q}}:{last}", 0
+    for name in Lived(redis_url).deeds():
+        client.flushdb()
+        lived = Lived(redis_url)
+        kept = client.dump(key)
+        client.set(key, "somebody's")
+        try:
+            lived.deeds()[name]()
+        except QueueDamaged as damaged:
+            refused += 1
+            if last.startswith("s"):
+                assert key in str(damaged) or name == "ack", name
+        client.restore(key, 0, kept, replace=True)
+        assert lived.found() >= set(lived.written), name
+        lived.queue.close()
+    assert refused
+
+
+@pytest.mark.parametrize("reads", ["streams", "tenants"])
+def test_a_server_that_is_full_takes_no_more_and_can_be_drained(redis_url, client, reads) -> None:
+    with SyncShardedQueue(redis_url, "q", streams=8, streams_per_shard=2, reads=reads) as queue:
+        written = {queue.write({"n": n}, shard_key=f"k{n}") for n in range(10)}
+        queue.read("g", "dead")
+        queue.write({"n": 10}, at=(due := ago(seconds=-0.1)))
+        while datetime.now(UTC) <= due:
+            pass  # it has to pass, there is nothing to wait for
+        client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(StoreUnavailable):
+                queue.write({"n": 1})
+            reclaimed = queue.reclaim("g", "c", min_idle=0)
+            queue.ack("g", *(message.id for message in reclaimed))
+            read = drain(queue)
+            assert {message.id for message in (*reclaimed, *read)} >= written
+            assert len(read) == 10, "the one for later too"
+        finally:
+            client.config_set("maxmemory", 0)
+        assert queue.len() == 0
+
+
+def test_fields_of_the_queue_that_others_write_do_not_hide_the_dead_letters(redis_url, client) -> None:
+    with SyncShardedQueue(redis_url, "q", max_deliveries=1) as queue:
+        client.xadd("q", {"n": 1, "fairlead:deliveries": "x", "fairlead:id": b"\xff", "fairlead:context": "{"})
+        id = queue.read("g", "c").id
+        assert queue.reclaim("g", "c", min_idle=0) == []
+        (dead,) = queue.dead_letters()
+        assert (dead.id, dead.deliveries, dead.values) == (id, 1, {"n": b"1"})
+
+
+def test_a_message_of_others_with_more_fields_than_lua_can_pass_on_is_set_aside_with_the_first_of_them(
+    redis_url, client
+) -> None:
+    many = {str(n): n for n in range(4500)}
+    with SyncShardedQueue(redis_url, "q", max_deliveries=1) as queue:
+        client.xadd("q", many)
+        assert len(queue.read("g", "c").values) == 4500
+        other = queue.write({"n": 1})
+        queue.read("g", "dead")
+        assert queue.reclaim("g", "c", min_idle=0) == []
+        assert len(queue.dead_letters()) == 2, f"{other} too: one message must not stand before all others"
+        client.xadd("q", {"fairlead:deadline": "1", **many})
+        with pytest.raises(Empty):
+            queue.read("g", "c")
+        (cordoned,) = queue.cordoned()
+        assert len(cordoned.values) > 3000
+
+
+def test_what_its_producer_has_trimmed_away_can_be_ended_like_all_others(redis_url, client) -> None:
+    with SyncShardedQueue(redis_url, "q") as queue:
+        for n in range(2):
+            client.xadd("q", {"n": n})
+        ids = [queue.read("g", "c").id for _ in range(2)]
+        written = queue.write({"n": 2})
+        ids.append(queue.read("g", "c").id)
+        client.xtrim("q", maxlen=1, approximate=False)
+        finishes: list[Any] = [Finish(id, "dead", Entry((), "")) for id in ids]
+        assert queue._do(queue._steps.finish("g", "c", finishes)) == [True, True, True]
+        assert [dead.id for dead in queue.dead_letters()] == [ids[1], written]
+        assert queue.stats("g").pending == 0

@@ -1,0 +1,219 @@
+"""What the published queue gets wrong, by the ids of its faults: it does not happen here."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+
+redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.sharded import (  # noqa: E402
+    Empty,
+    InvalidMessage,
+    QueueDamaged,
+    ShardedQueue,
+    SyncShardedQueue,
+    steps,
+)
+from tests.sharded_queues import SOON, ago, drain, key_of, pass_time, until  # noqa: E402
+
+DAY = 86_400.0
+
+
+def test_s10_b7a_shrinking_waits_for_every_stream_beyond_the_new_count(redis_url, client) -> None:
+    with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=1, shrink_after=0) as queue:
+        for stream in range(8, 16):  # the first of them was never looked at by the published queue
+            lonely = queue.write({"n": stream}, shard_key=key_of(16, stream))
+            assert lonely.startswith(f"{stream}/")
+            below = queue.write({"n": 0}, streams=8)
+            assert client.hget("{q}:meta", "streams") == b"16"
+            claimed = {queue.read("g", "c").id for _ in range(2)}
+            assert claimed == {lonely, below}
+            queue.ack("g", below)
+            queue.write({"n": 1}, streams=8)
+            assert client.hget("{q}:meta", "streams") == b"16", "it is claimed, and may have to be delivered again"
+            queue.ack("g", lonely)
+            after = queue.write({"n": 2}, streams=8)
+            assert client.hget("{q}:meta", "streams") == b"8"
+            assert after in {message.id for message in drain(queue)}
+            assert queue.len() == 0
+
+
+def test_s10_a_queue_that_shrinks_under_load_loses_nothing(redis_url) -> None:
+    chance = random.Random(seed := random.randrange(2**32))
+    with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2, shrink_after=0) as queue:
+        written, read = set(), []
+        for n in range(400):
+            streams = chance.choice((16, 16, 8)) if n < 200 else 8
+            written.add(queue.write({"n": n}, shard_key=f"k{n % 20}", streams=streams))
+            if chance.random() < 0.8:
+                message = queue.read("g", "c")
+                read.append(message.id)
+                queue.ack("g", message.id)
+        read += [message.id for message in drain(queue)]
+        assert sorted(read) == sorted(written), f"seed {seed}"
+        queue.write({"n": 0}, streams=8)
+        assert queue.stats("g").streams == 8
+
+
+@pytest.mark.parametrize("reads", ["streams", "tenants"])
+def test_s10_a_turn_that_lies_beyond_the_streams_that_are_left_passes_none_over(redis_url, client, reads) -> None:
+    with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=1, reads=reads) as queue:
+        for offset in range(16):
+            for stream in range(4):
+                written = queue.write({"n": 1}, shard_key=key_of(4, stream))
+                client.hset("{q}:meta", "offset:g", offset)
+                assert [message.id for message in drain(queue)] == [written], f"{offset=}"
+
+
+def test_b7b_no_unread_message_expires_while_the_queue_lives(redis_url, client) -> None:
+    chance = random.Random(seed := random.randrange(2**32))
+    with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=1, ttl=1000.0) as queue:
+        for stream in range(8):
+            queue.write({"n": stream}, shard_key=key_of(16, stream), deadline=ago(hours=-9))
+        for _ in range(40):
+            pass_time(client, "q", chance.choice((1_000, 60_000, 124_000, 126_000, 990_000)))
+            if chance.random() < 0.5:
+                queue.write({"n": 9}, shard_key=key_of(16, 15))
+            else:
+                queue.write({"n": 9}, shard_key=key_of(16, 15))
+                pass_time(client, "q", chance.choice((1_000, 126_000)))
+                queue.read("g", "c", prefer_stream=15)
+            for key in client.keys("{q}:*"):
+                assert client.pttl(key) > 990_000, f"seed {seed}: {key!r}"
+        assert {int(message.values["n"]) for message in drain(queue)} >= set(range(8))
+
+
+def test_b7b_readers_alone_keep_it_alive_too_also_when_they_find_nothing(redis_url, client) -> None:
+    with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=1, ttl=1000.0) as queue:
+        queue.write({"n": 1})
+        queue.read("g", "c")
+        for _ in range(5):
+            pass_time(client, "q", 900_000)
+            with pytest.raises(Empty):
+                queue.read("g", "c")
+        assert queue.len() == 1
+        pass_time(client, "q", 1_200_000)
+        assert queue.len() == 0, "nobody came for longer than ttl"
+
+
+def test_b7b_the_longest_life_that_anybody_asked_for_holds(redis_url, client) -> None:
+    with (
+        SyncShardedQueue(redis_url, "q", ttl=DAY) as patient,
+        SyncShardedQueue(redis_url, "q", ttl=10.0) as hasty,
+    ):
+        patient.write({"n": 1}, shard_key="a")
+        hasty.write({"n": 2}, shard_key="b")
+        hasty.read("g", "c")
+        assert all(client.pttl(key) > 23 / 24 * DAY * 1000 for key in client.keys("*"))
+
+
+def test_b7b_a_longer_life_counts_for_what_is_there_already_too(redis_url, client) -> None:
+    with (
+        SyncShardedQueue(redis_url, "q", ttl=DAY) as patient,
+        SyncShardedQueue(redis_url, "q", ttl=10.0) as hasty,
+    ):
+        with pytest.raises(Empty):
+            hasty.read("g", "c")
+        hasty.write({"n": 1}, shard_key="b")
+        patient.write({"n": 2}, shard_key="a")
+        for key in client.keys("*"):
+            assert client.pttl(key) > 23 / 24 * DAY * 1000, key
+
+
+def test_b7c_writers_that_want_different_counts_do_not_make_it_flap(redis_url, client) -> None:
+    with SyncShardedQueue(redis_url, "q", shrink_after=1000.0) as queue:
+        for _ in range(10):
+            for streams in (16, 8):
+                queue.write({"n": 1}, streams=streams, streams_per_shard=2)
+                assert client.hget("{q}:meta", "streams") == b"16"
+                drain(queue)
+        pass_time(client, "q", 1_001_000)
+        queue.write({"n": 1}, streams=8, streams_per_shard=2)
+        assert client.hget("{q}:meta", "streams") == b"8"
+
+
+def test_b7d_an_error_is_no_message_and_moves_no_offset(sync_queue, client) -> None:
+    sync_queue.write({"n": 1}, shard_key=key_of(16, 0, 1))
+    sync_queue.read("g", "c")
+    before = client.hget("{q}:meta", "offset:g")
+    client.set("{q}:s5", "something else")
+    for _ in range(3):
+        with pytest.raises(QueueDamaged, match=r"\{q\}:s5"):
+            sync_queue.read("g", "c")
+        with pytest.raises(QueueDamaged, match=r"\{q\}:s5"):
+            sync_queue.reclaim("g", "c", min_idle=0)
+    assert client.hget("{q}:meta", "offset:g") == before
+    client.delete("{q}:s5")
+    assert sync_queue.pending("g") == 1, "nothing was claimed on the way to the error"
+    good = sync_queue.write({"n": 2})
+    assert sync_queue.read("g", "c").id == good
+
+
+async def test_b7f_a_reader_that_prefers_a_stream_hears_of_the_others_too(queue, client) -> None:
+    reading = asyncio.create_task(queue.read("g", "c", block=SOON, prefer_stream=3))
+    await until(lambda: client.info("clients")["blocked_clients"] == 1)
+    began = time.monotonic()
+    written = await queue.write({"n": 1}, shard_key=key_of(16, 7, 8))
+    assert (await reading).id == written
+    assert time.monotonic() - began < steps.WAIT_SECONDS
+
+
+async def test_b7f_a_preferred_stream_needs_no_group_and_leaves_the_turns_alone(queue, client) -> None:
+    written = {await queue.write({"n": n}, shard_key=key_of(16, 3, 4)) for n in range(4)}
+    preferred = await queue.read("new", "c", prefer_stream=4)
+    assert preferred.stream == "4"
+    assert client.hget("{q}:meta", "offset:new") is None
+    rest = {(await queue.read("new", "c", prefer_stream=4)).id for _ in range(3)}
+    assert rest | {preferred.id} == written
+    for wrong in ("x", -1, "s3", "3/1-1", ""):
+        with pytest.raises((InvalidMessage, Empty)):
+            await queue.read("new", "c", prefer_stream=wrong)
+
+
+async def test_b7g_cordoning_in_parts_loses_none_and_leaves_none(queue) -> None:
+    written = {await queue.write({"n": n}, deadline=ago(days=n)) for n in range(1, 8)}
+    claimed = await queue.write({"n": 0}, shard_key="other", deadline=ago(seconds=-0.3))
+    assert (await queue.read("g", "c")).id == claimed  # and cordons those that it meets
+    found = {each.id for each in await queue.cordoned()}
+    while part := await queue.cordon(count=2):
+        found |= {each.id for each in part}
+    assert found == written
+    assert {each.id for each in await queue.cordoned()} == written
+
+
+async def test_b7h_names_and_values_may_hold_whatever_they_like_and_queues_do_not_meet(redis_url, client) -> None:
+    awkward = ("a:b", "a/b", "meta", "later:1", "ü 1", "{", "")
+    async with (
+        ShardedQueue(redis_url, "q:s1", reads="tenants") as one,
+        ShardedQueue(redis_url, "q", reads="tenants") as other,
+    ):
+        for queue in (one, other):
+            for key in awkward:
+                late = await queue.write({"a:b": key, "deadline": "1"}, shard_key=key, deadline=ago(hours=1))
+                good = await queue.write({"a:b": key, "deadline": "1"}, shard_key=key)
+                assert [(each.id, each.shard_key) for each in await queue.cordon()] == [(late, key)]
+                message = await queue.read(f"g:{key}", f"c/{key}")
+                assert (message.id, message.shard_key, message.values["a:b"]) == (good, key, key.encode())
+                await queue.ack(f"g:{key}", good)
+                assert await queue.forget_group(f"g:{key}") == 0
+                assert await queue.len() == 0
+        client.delete(*client.keys("{q}:*"))
+        assert len(await one.cordoned()) == len(awkward)
+
+
+async def test_b7i_shortest_is_where_the_least_waits_whatever_is_claimed(queue) -> None:
+    key = key_of(16, 3, 4)
+    first = await queue.write({"n": 0}, shard_key=key)
+    claimed = [(await queue.read("g", "c")).stream]
+    for n in range(3):
+        await queue.write({"n": n}, shard_key=key_of(16, int(claimed[0])), streams_per_shard=1)
+        claimed.append((await queue.read("g", "c")).stream)
+    assert claimed == [first.partition("/")[0]] * 4
+    other = next(stream for stream in ("3", "4") if stream != claimed[0])
+    await queue.write({"n": 4}, shard_key=key_of(16, int(other)), streams_per_shard=1)
+    assert (await queue.write({"n": 5}, shard_key=key)).startswith(f"{claimed[0]}/"), (
+        "four are claimed there, none waits"
+    )
