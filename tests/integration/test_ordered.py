@@ -393,6 +393,27 @@ async def test_c9e_another_number_of_partitions_is_refused_before_an_ordering_ke
     other.app.close()
 
 
+async def test_metrics_tell_what_is_loaded_in_flight_stale_and_read_ahead(kit: Kit) -> None:
+    pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
+    from fairlead.contrib.prometheus import PrometheusObserver
+
+    observer = PrometheusObserver()
+    kit.app.observer = observer
+    kit.submit("long overdue", at=kit.at(1))
+    kit.submit("ahead", "b", at=kit.at(900))
+    kit.clock.ahead += 600
+
+    def gauge(what: str) -> float | None:
+        return observer.registry.get_sample_value(f"fairlead_ordered_{what}", {"queue": "reminders"})
+
+    async with asyncio.timeout(SOON):
+        async with running(kit.app):
+            await kit.runs.until("long overdue")
+            while not (gauge("loaded") == 1.0 and (gauge("look_ahead_seconds") or 0) > 290):
+                await asyncio.sleep(0.05)
+    assert (gauge("in_flight"), gauge("stale"), gauge("failing_partitions")) == (0.0, 0.0, 0.0)
+
+
 async def test_a_submit_in_the_callers_transaction_exists_if_that_commits(kit: Kit) -> None:
     database = kit.app.store.database
     with pytest.raises(ZeroDivisionError), database.transaction() as connection:

@@ -94,6 +94,10 @@ class Schedule:
         skipped = (line.skipped_after for line in self._lines.values() if line.skipped_after is not None)
         return min(bound, self.read_through, min(skipped, default=bound))
 
+    def due_before(self, run_at: int) -> int:
+        """How many tasks in memory were due before this time."""
+        return bisect_left(self._keys, just_before(run_at))
+
     def get(self, key: TaskKey) -> ScheduledTask | None:
         """The task with this key, if it is in memory."""
         line = self._lines.get(key.ordering_key)

@@ -570,4 +570,6 @@ class Node:
     async def _measure(self) -> None:
         while True:
             self._observer.gauges(len(self.table), len(self.dispatcher.in_flight))
+            if gauges := self.ordered.gauges():
+                self._observer.ordered(gauges)
             await self._clock.sleep(1.0)

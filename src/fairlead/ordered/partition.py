@@ -29,6 +29,7 @@ from fairlead.ordered.completion import Completion
 from fairlead.ordered.ending import end_of_run
 from fairlead.ordered.life import Life
 from fairlead.ordered.surroundings import Surroundings
+from fairlead.ports.observer import OrderedGauges
 from fairlead.ports.schedule_store import Fenced
 from fairlead.ports.task_log import Batch
 
@@ -39,6 +40,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 
 FENCED_PAUSE = 10.0
 """Seconds after another owner was met: by then this node has been told that its lease is gone, if it is."""
+
+STALE_SECONDS = 300.0
+"""An unfinished task that was due longer ago than this is stale."""
+
+FURTHEST_BEHIND = -1e9
+"""Seconds of look-ahead shown for a partition that has not read anything yet."""
 
 _MANY = 5
 """Failures in a row from which they are an error, no longer a warning."""
@@ -276,6 +283,16 @@ class Partition:
             self._around.stop_run(task_id, False)
         self._running.clear()
         self._around.settled(unwritten)
+
+    def gauges(self) -> OrderedGauges:
+        """How it is now."""
+        in_flight = len(self._running) + len(self._handed_out)
+        if self._life is None:
+            return OrderedGauges(0, in_flight, 0, 0.0, int(self.reloads > 0))
+        schedule, now = self._life.schedule, self._around.clock.now()
+        stale = schedule.due_before(now - round(STALE_SECONDS * MICROS))
+        look_ahead = max((schedule.read_through.run_at - now) / MICROS, FURTHEST_BEHIND)
+        return OrderedGauges(len(schedule), in_flight, stale, look_ahead, 0)
 
     def _describe(self, record: ScheduleRecord) -> ScheduleRecord:
         clock = self._around.clock
