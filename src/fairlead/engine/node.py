@@ -521,7 +521,7 @@ class Node:
 
     def _end(self, execution: Execution, finish: Finish) -> None:
         """Have the end of a run written."""
-        if execution.trigger.queue in self.ordered:
+        if self.ordered and execution.trigger.queue in self.ordered:
             self._observer.finished([(execution.trigger, execution.grabbed, finish)])
             self.ordered.ended(execution.trigger, finish)
         else:
@@ -533,7 +533,8 @@ class Node:
 
     def _settled(self, executions: Sequence[Execution]) -> None:
         in_flight = self.dispatcher.in_flight
-        if ordered := [execution for execution in executions if execution.trigger.queue in self.ordered]:
+        if self.ordered:
+            ordered = [execution for execution in executions if execution.trigger.queue in self.ordered]
             known = [execution for execution in ordered if in_flight.get(execution.grabbed.id) is execution]
             self.ordered.let_go([execution.trigger for execution in known])
             executions = [execution for execution in executions if execution.trigger.queue not in self.ordered]

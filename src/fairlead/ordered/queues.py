@@ -42,6 +42,10 @@ class OrderedQueues:
         assert self._given is not None
         return self._given
 
+    def __len__(self) -> int:
+        """How many queues."""
+        return len(self._queues)
+
     @property
     def names(self) -> Collection[str]:
         """Of the queues."""
