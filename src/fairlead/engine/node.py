@@ -499,7 +499,10 @@ class Node:
     def _stop_ordered(self, task_id: str, keeps_end: bool) -> None:
         """Nobody waits for a thread that goes on."""
         execution = self.dispatcher.in_flight.get(task_id)
-        if execution is None or not execution.is_running:
+        if execution is None or (execution.started_at is not None and not execution.is_running):
+            return
+        if not execution.is_running:  # its executor will not begin it
+            execution.cancel(CancelReason.SHUTDOWN if keeps_end else CancelReason.CANCELLED)
             return
         if keeps_end:
             self._stop_run(execution, CancelReason.SHUTDOWN)
