@@ -439,6 +439,36 @@ async def test_what_does_not_go_with_an_ordered_queue_is_refused_when_declared(t
             async def remind(connection: Any = None) -> None: ...
 
 
+async def test_a_queue_with_tasks_from_before_it_was_ordered_is_not_served_and_loses_none(url: str) -> None:
+    before = App(url)
+    before.migrate()
+    before.queue("reminders", partitions=8)
+
+    @before.task(queue="reminders")
+    async def remind(name: str) -> None: ...
+
+    remind.submit(name="old")
+    before.store.database.run(before.sql_store.registration({"reminders": 8}))
+    kit = open_app(url)
+    with pytest.raises(ConfigurationError, match="'reminders' holds tasks from before it was ordered"):
+        kit.app.node()
+    async with running(before) as node:
+        await settled(before, node, SOON)
+    async with running(kit.app):
+        kit.submit("new")
+        await kit.runs.until("new")
+    before.close()
+    kit.app.close()
+
+
+async def test_a_periodic_task_in_an_ordered_queue_is_refused(kit: Kit) -> None:
+    @kit.app.periodic("* * * * *", queue="reminders")
+    async def nightly() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="periodic task 'nightly': its queue is ordered"):
+        kit.app.node()
+
+
 async def test_concurrency_limits_and_pauses_hold_for_ordered_queues_too(url: str) -> None:
     from fairlead import Limit
 

@@ -210,3 +210,25 @@ async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_as_it_is_now(be
     assert bench.start() == []
     await bench.wait(1)
     assert bench.start() == ["new"]
+
+
+async def test_a_partition_given_up_in_the_middle_of_a_write_leaves_a_floor_below_what_that_write_brought(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.begin()
+    await bench.wait(1)
+    persist = bench.store.persist
+
+    async def unanswered(*rest: Any) -> Any:
+        await persist(*rest)
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(bench.store, "persist", unanswered)
+    submitted = bench.submit(id="written")
+    await bench.wait(1)
+    bench.partition.leave()
+    bench.tasks[0].cancel()
+    await asyncio.wait([bench.tasks[0]])
+    await bench.partition.close()
+    rows = bench.store.partitions[KEY]
+    assert submitted.key in rows.tasks and rows.record.floor < submitted.key

@@ -55,7 +55,7 @@ class Life:
 
     async def last_words(self) -> None:
         """After `run` was cancelled and nothing runs any more: keep what spares the next owner work."""
-        await self.persistence.keep()
+        await self.persistence.keep_last()
 
     def over(self, ends: Sequence[RunEnd]) -> None:
         """These ends are in the store."""
