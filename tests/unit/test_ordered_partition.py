@@ -226,6 +226,7 @@ async def test_a_partition_given_up_in_the_middle_of_a_write_leaves_a_floor_belo
     monkeypatch.setattr(bench.store, "persist", unanswered)
     submitted = bench.submit(id="written")
     await bench.wait(1)
+    bench.partition.trouble = "something new to keep"
     bench.partition.leave()
     bench.tasks[0].cancel()
     await asyncio.wait([bench.tasks[0]])
