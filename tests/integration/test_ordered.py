@@ -366,7 +366,6 @@ async def test_c9b_a_burst_of_due_tasks_stays_in_the_store_and_all_of_it_runs_in
     monkeypatch.setattr(queues, "MOST_IN_MEMORY", 80)
     monkeypatch.setattr(queues, "_LEAST", 10)
     most = 0
-    kit.remind.options(ordering_key="x").submit_many([])
     drafts = [kit.remind.options(ordering_key=f"k{n % 97}").draft(name=f"k{n % 97} {n}") for n in range(1500)]
     async with running(kit.app) as node:
         kit.app.submit_many(drafts)

@@ -15,7 +15,7 @@ from fairlead.core.trigger_table import TriggerTable
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State
 from fairlead.ordered.intake import Intake
-from fairlead.ordered.partition import Partition
+from fairlead.ordered.partition import Partition, pause_after
 from fairlead.ordered.surroundings import Surroundings
 from fairlead.ports.observer import Silent
 from fairlead.ports.schedule_store import Fenced
@@ -119,6 +119,10 @@ async def test_it_waits_longer_and_longer_while_it_fails_and_says_so_and_begins_
     assert bench.partition.gauges().failing == 0
     await bench.wait(70)
     assert (bench.partition.reloads, bench.store.partitions[KEY].record.trouble) == (0, None)
+
+
+def test_pauses_grow_to_a_minute_and_stay_there_for_ever() -> None:
+    assert [pause_after(n) for n in (1, 2, 3, 8, 100_000)] == [0.5, 1.0, 2.0, 60.0, 60.0]
 
 
 async def test_a_run_outlives_the_failure_of_its_partition_and_its_end_is_written_by_the_next_life(

@@ -32,7 +32,7 @@ class Life:
         describe: Callable[[ScheduleRecord], ScheduleRecord],
         around: Surroundings,
     ) -> None:
-        """`stop`: end what becomes of a task that was handed out; False when its run goes on until `over` is told."""
+        """`stop`: ends a task that was handed out; True when it had not begun. `describe` completes a record."""
         self._partition = partition
         self._range_id = owned.range_id
         self._completion = completion

@@ -51,6 +51,12 @@ _MANY = 5
 """Failures in a row from which they are an error, no longer a warning."""
 
 
+def pause_after(failures: int) -> float:
+    """Seconds to wait after so many failures in a row."""
+    doubled: float = FIRST_PAUSE * 2 ** min(failures - 1, 16)  # not for ever: it would outgrow a float
+    return min(LONGEST_PAUSE, doubled)
+
+
 class Partition:
     """See the module. `run()` for as long as the node owns it; then either `drained` and `close`, or `drop`."""
 
@@ -90,16 +96,9 @@ class Partition:
         owned = await self._around.store.take_over(self.key)
         running = [scheduled for scheduled, _ in self._running.values()]
         life = Life(
-            self.key,
-            owned,
-            self._window,
-            running,
-            self._completion,
-            self._hand_out,
-            self._stop,
-            self._describe,
+            self.key, owned, self._window, running, self._completion, self._hand_out, self._stop, self._describe,
             self._around,
-        )
+        )  # fmt: skip
         if self._is_leaving:
             life.scheduler.stop()
         self._life = life
@@ -125,7 +124,7 @@ class Partition:
             exc_info=None if isinstance(cause, StoreUnavailable | Fenced) else cause,
         )
         self._around.observer.counted("ordered_reloads")
-        pause: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.reloads - 1))
+        pause = pause_after(self.reloads)
         return max(pause, FENCED_PAUSE) if isinstance(cause, Fenced) else pause
 
     def resize(self, window: Window) -> None:
