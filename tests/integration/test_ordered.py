@@ -13,6 +13,7 @@ import pytest
 from fairlead import App, ConfigurationError, Exponential, InvalidTask, NoRetry, State
 from fairlead.clock import MICROS
 from fairlead.core.partitions import partition_of
+from fairlead.current import current_task
 from fairlead.errors import StoreUnavailable
 from fairlead.model import TaskKey
 from fairlead.testing import running, settled
@@ -466,6 +467,43 @@ async def test_a_periodic_task_in_an_ordered_queue_is_refused(kit: Kit) -> None:
 
     with pytest.raises(ConfigurationError, match="periodic task 'nightly': its queue is ordered"):
         kit.app.node()
+
+
+async def test_a_task_whose_handler_is_missing_waits_for_another_deployment(kit: Kit) -> None:
+    handle = kit.submit("one")
+    bare = App(kit.app.url, clock=kit.clock)
+    bare.queue("reminders", kind="ordered", partitions=8)
+    async with running(bare), asyncio.timeout(SOON):
+        while not (attempts := kit.app.management.attempts(handle.id)):
+            await asyncio.sleep(0.02)
+    assert (attempts[0].outcome, attempts[0].next_state) == ("retried", "WAITING")
+    assert "no task named 'remind' is registered" in str(attempts[0].error_text)
+    kit.clock.ahead += 30
+    async with running(kit.app) as node:
+        await kit.runs.until("one")
+        await settled(kit.app, node, SOON)
+    assert handle.state() == State.DONE
+    bare.close()
+
+
+async def test_interceptors_context_and_timeouts_are_those_of_every_queue(url: str) -> None:
+    kit = open_app(url)
+
+    @kit.app.task(queue="reminders", timeout=0.2, retry=NoRetry())
+    async def slow() -> None:
+        task = current_task()
+        assert task is not None
+        kit.runs.start(f"{task.name} {task.queue} {task.attempt} {task.context['trace']}", 0.0)
+        await asyncio.sleep(60)
+
+    async with running(kit.app) as node:
+        handle = slow.options(ordering_key="a", context={"trace": "7"}).submit()
+        kit.submit("behind it", "a")
+        await kit.runs.until("slow reminders 1 7", "behind it")
+        await settled(kit.app, node, SOON)
+    (attempt,) = kit.app.management.attempts(handle.id)
+    assert (attempt.outcome, attempt.next_state) == ("timed_out", "FAILED")
+    kit.app.close()
 
 
 async def test_concurrency_limits_and_pauses_hold_for_ordered_queues_too(url: str) -> None:
