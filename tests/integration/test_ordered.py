@@ -203,6 +203,50 @@ async def test_o9_two_nodes_share_the_ordering_keys_and_none_is_lost_or_doubled_
     second.app.close()
 
 
+async def test_a_partition_that_another_node_asks_for_goes_when_nothing_of_it_runs_any_more(url: str) -> None:
+    runs = Runs()
+    first, second = open_app(url, runs=runs), open_app(url, runs=runs)
+    finish = asyncio.Event()
+    ended: list[str] = []
+    tasks = []
+    for kit in (first, second):
+
+        @kit.app.task(queue="reminders", name="hold")
+        async def hold(key: str) -> None:
+            runs.start(f"hold {key}", 0.0)
+            await finish.wait()
+            ended.append(key)
+
+        @kit.app.task(queue="reminders", name="next")
+        async def follow(key: str) -> None:
+            assert key in ended, "beside the one before"
+            runs.start(f"next {key}", 0.0)
+
+        tasks.append((hold, follow))
+    hold, follow = tasks[0]
+    keys = keys_of_partitions(8, 8)
+    async with running(first.app, lease_seconds=2.0) as one:
+        for key in keys:
+            hold.options(ordering_key=key).submit(key=key)
+        await runs.until(*(f"hold {key}" for key in keys))
+        async with running(second.app, lease_seconds=2.0) as two:
+            async with asyncio.timeout(SOON):
+                while len(one.ordered._leaving_at) != 4:
+                    await asyncio.sleep(0.02)
+            for key in keys:
+                follow.options(ordering_key=key).submit(key=key)
+            await asyncio.sleep(1.2)  # two rounds of leases
+            assert (len(one.ownership.owned), len(two.ownership.owned)) == (8, 0)
+            finish.set()
+            await runs.until(*(f"next {key}" for key in keys))
+            async with asyncio.timeout(SOON):
+                while len(two.ownership.owned) != 4:
+                    await asyncio.sleep(0.02)
+    assert len(runs.names) == 16
+    first.app.close()
+    second.app.close()
+
+
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_o10_a_stuck_head_is_dropped_by_a_person_and_the_next_of_its_key_runs(kit: Kit, kind: str) -> None:
     release = threading.Event()
