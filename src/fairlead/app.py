@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.config import Settings, lake_of
-from fairlead.connect import Connections, bulk_sweeper, connect, lake_keeper, require_lake
+from fairlead.connect import (
+    Connections,
+    bulk_sweeper,
+    connect,
+    lake_keeper,
+    require_lake,
+    schedule_store,
+    task_log,
+)
 from fairlead.coordination.alone import NEEDS_COORDINATOR, Alone
 from fairlead.core.cluster_limits import AnyLimit
 from fairlead.core.processing import Processing, ProcessingPolicy
@@ -23,12 +31,13 @@ from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, Unkno
 from fairlead.handle import TaskHandle
 from fairlead.handler import Handler, RunInterceptor, entered, overridden
 from fairlead.model import NewTask, Submitted, TaskRecord
+from fairlead.ordered_submission import OrderedSubmission, fit
 from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
 from fairlead.ports.wake import Wake, joined, with_triggers
-from fairlead.queue import DEFAULT_PARTITIONS, Queue
+from fairlead.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.stores.migrate import check, is_new, migrate
 from fairlead.stores.sql_store import SqlTaskStore
 from fairlead.task import Draft, Submission, Task, encode, joined_connection
@@ -83,6 +92,7 @@ class App:
         self.on_incident = on_incident
         self.clock = clock
         self.queues: dict[str, Queue] = {}
+        self._ordered = OrderedSubmission(self)
         self.handlers: dict[str, Handler] = {}
         self.periodics: list[Periodic] = []
         self._partitions: dict[str, int] = {}
@@ -102,17 +112,29 @@ class App:
         name: str,
         *,
         order: str | None = None,
-        partitions: int = DEFAULT_PARTITIONS,
+        partitions: int | None = None,
         concurrency: AnyLimit | None = None,
+        kind: str = "tasks",
+        grace: float = 10.0,
+        look_ahead: float = 300.0,
     ) -> Queue:
-        """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError for bad values."""
-        queue = Queue(name, order, partitions, concurrency)
+        """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError for bad values.
+
+        `partitions`: 4 by default, 120 of an ordered queue. `kind="ordered"`: a queue by ordering keys and times, from a
+        log of its own; `grace`: how many seconds late its tasks may be submitted; `look_ahead`: how many seconds before
+        their time they are in memory.
+        """
+        if partitions is None:
+            partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
+        queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead)
         if self._connections is not None:
             self._check_order(self._connections.channel, queue)
         if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
             raise ConfigurationError(f"queue {name!r} is declared twice with different settings")
         self.queues[name] = queue
         self._partitions[name] = partitions
+        for handler in self.handlers.values():
+            fit(handler, self.queues, DEFAULT_RETRY)
         return queue
 
     @overload
@@ -178,6 +200,7 @@ class App:
                 executor=executor,
                 on_failure=on_failure,
             )
+            fit(handler, self.queues, DEFAULT_RETRY)
             self.handlers[task_name] = handler
             if queue not in self.queues:
                 self.queues[queue] = Queue(queue)
@@ -237,6 +260,8 @@ class App:
 
     def _submit(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         connection = joined_connection(drafts)
+        if self._ordered.takes(drafts):
+            return self._ordered.submit(drafts, connection)
         store = self.store
         if connection is not None:
             tasks = self._encode(drafts)
@@ -263,6 +288,8 @@ class App:
 
     async def _submit_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         connection = joined_connection(drafts)
+        if self._ordered.takes(drafts):
+            return await self._ordered.submit_async(drafts, connection)
         tasks = self._encode(drafts)
         steps = self.store.submission(tasks)
         if connection is None:
@@ -442,6 +469,7 @@ class App:
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         store = self.store
         self._check_handlers(wanted)
+        has_ordered = self._ordered.settle_partitions(wanted)
         node_settings = NodeSettings(**settings)
         extra = [periodic_poller(self)] if self.periodics else []
         if isinstance(store, SqlTaskStore):
@@ -461,4 +489,5 @@ class App:
             self.interceptors,
             extra,
             self.on_incident,
+            (task_log(self.sql_store, self.clock), schedule_store(self.sql_store)) if has_ordered else None,
         )

@@ -15,6 +15,8 @@ from fairlead.errors import ConfigurationError
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.lake import LakeKeeper
+from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
 from fairlead.stores.sql_store import SqlTaskStore
@@ -35,6 +37,8 @@ class Connections(NamedTuple):
     bell: Bell
     channel: TriggerChannel
     coordinator: Coordinator
+    log: TaskLog | None = None
+    """Of ordered queues, for submits."""
 
 
 def connect(
@@ -58,6 +62,7 @@ def connect(
         bell,
         _channel(channel, store, bell, partitions, counted, clock),
         _coordinator(coordinator, store, clock),
+        task_log(store, clock),
     )
 
 
@@ -168,6 +173,20 @@ def _sql_backlog_store(store: SqlTaskStore) -> BacklogStore:
     from fairlead.stores.postgres_backlog import PostgresBacklogStore
 
     return PostgresBacklogStore(store)
+
+
+def task_log(store: SqlTaskStore, clock: Clock) -> TaskLog:
+    """The log of ordered queues, one for each node and one for submits: in the database of the task store."""
+    from fairlead.stores.sql_task_log import SqlTaskLog
+
+    return SqlTaskLog(store, clock)
+
+
+def schedule_store(store: SqlTaskStore) -> ScheduleStore:
+    """The schedule of ordered queues: in the database of the task store."""
+    from fairlead.stores.sql_schedule import SqlScheduleStore
+
+    return SqlScheduleStore(store)
 
 
 def require_lake() -> None:

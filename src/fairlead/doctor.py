@@ -15,6 +15,7 @@ from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import owners_of
 from fairlead.errors import StoreUnavailable, UnknownTask
 from fairlead.model import LaneKey, PartitionKey, State, TaskRecord
+from fairlead.ordered_management import STALE_SECONDS
 from fairlead.overview import owners
 from fairlead.ports.history import START, Place
 from fairlead.ports.trigger_channel import PartitionStatus
@@ -112,6 +113,8 @@ async def examine(app: App) -> list[Finding]:
                 )
         if serving and read_by is not None and not app.channel.orders:
             found += _unowned(queue.queue, queue.partitions, read_by)
+        if isinstance(store, SqlTaskStore):
+            found += await _ordered(app, queue.queue)
         declared = app.queues.get(queue.queue)
         if declared is not None and declared.partitions < queue.partitions:
             found.append(
@@ -153,6 +156,34 @@ async def _permits(app: App) -> list[Finding]:
         given += [f"and {len(pools) - _MOST_SHOWN} more"] if len(pools) > _MOST_SHOWN else []
         found.append(Finding("ok", f"cluster-wide limit {name}: given out {', '.join(given) or 'nothing'}"))
     return found
+
+
+async def _ordered(app: App, queue: str) -> list[Finding]:
+    """Of an ordered queue; of another, nothing."""
+    views = await app.management.ordered.status(queue)
+    if not views:
+        return []
+    told = [
+        Finding(
+            "problem",
+            f"queue {queue}, partition {view.partition}: loaded anew {view.reloads} times in a row: {view.trouble}",
+            "its tasks wait until that is cured; nothing is lost",
+        )
+        for view in views
+        if view.trouble is not None and view.reloads > 1
+    ]
+    if stale := sum(view.stale for view in views):
+        late = sum(view.stale > 0 for view in views)
+        told.append(
+            Finding(
+                "problem",
+                f"queue {queue}: {stale} tasks in {late} partitions were due more than {STALE_SECONDS:.0f} s ago",
+                f"`fairlead ordered status {queue}`; a stuck one: `fairlead ordered drop {queue} ORDERING_KEY`",
+            )
+        )
+    unfinished, lag = sum(view.unfinished for view in views), sum(view.lag for view in views)
+    what = f"queue {queue}: {unfinished} tasks in the schedule, {lag} entries in the log, of {len(views)} partitions"
+    return [*told, Finding("ok", what)]
 
 
 def _readers(store: SqlTaskStore, now: int) -> Iterator[Finding]:

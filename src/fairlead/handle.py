@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
 
 from fairlead.errors import ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
-from fairlead.model import State, TaskRecord
+from fairlead.model import State, TaskKey, TaskRecord
 from fairlead.ports.wake import Wake
 
 _LOOK_AGAIN = 5.0  # seconds; a wake that was lost costs a waiter no more than this
@@ -76,3 +77,27 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         # Looked for after the state: both were written by one transaction.
         kept = store.database.look(store.result(self.id))
         return True, None if kept is None else msgspec.json.decode(kept)
+
+
+class OrderedHandle(TaskHandle, gc=False, eq=False):
+    """What a submit to an ordered queue answers. The log has the task once `result` returns; it runs at its time."""
+
+    _appended: Future[None] | None = None
+    key: TaskKey | None = None
+
+    def record(self) -> TaskRecord:
+        """The task as its last run left it. Raises UnknownTask before the first one has ended."""
+        store = self._app.store
+        record: TaskRecord | None = store.database.look(store.task(self.id))
+        if record is None:
+            raise UnknownTask(f"task {self.id} has not run yet; `fairlead ordered tasks` lists what waits")
+        return record
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait until the log has the task for good; of one submitted in your own transaction, your commit says that.
+        Raises StoreUnavailable when it may not have it: submit again with the same unique_key and run_at; ResultTimeout."""
+        assert self._appended is not None
+        try:
+            self._appended.result(timeout)
+        except TimeoutError as error:
+            raise ResultTimeout(f"the log has not answered for task {self.id} within {timeout} s") from error

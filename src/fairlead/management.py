@@ -17,6 +17,7 @@ from fairlead.ports.wake import Wake
 
 if TYPE_CHECKING:
     from fairlead.app import App
+    from fairlead.ordered_management import OrderedManagement
 
 DOUBLE_RUN = "it is running: with force it will run a second time beside the first"
 
@@ -79,6 +80,13 @@ class Management:
         """Every node known."""
         nodes: list[NodeRecord] = self._database.look(self._store.nodes())
         return nodes
+
+    @property
+    def ordered(self) -> OrderedManagement:
+        """The same for ordered queues."""
+        from fairlead.ordered_management import OrderedManagement
+
+        return OrderedManagement(self._app)
 
     # changing ---------------------------------------------------------------------------------------------------------
 

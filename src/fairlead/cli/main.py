@@ -8,6 +8,7 @@ import typer
 
 from fairlead.cli import demo, replay, simulate
 from fairlead.cli.doctor import doctor
+from fairlead.cli.ordered import ordered
 from fairlead.cli.pipeline import pipeline
 from fairlead.cli.queues import migrate, queues
 from fairlead.cli.tasks import submit, tasks
@@ -24,6 +25,7 @@ app.command()(worker)
 app.command()(submit)
 app.add_typer(tasks, name="tasks")
 app.add_typer(queues, name="queues")
+app.add_typer(ordered, name="ordered")
 app.command()(doctor)
 app.add_typer(pipeline, name="pipeline")
 replay.register(app)

@@ -114,13 +114,12 @@ async def _run(app: App, node: Node, until_empty: bool) -> None:
 
 
 async def _stop_when_empty(app: App, node: Node) -> None:
-    store = app.store
     while True:
         await asyncio.sleep(_LOOK_EVERY)
         await node.ready.wait()
         if node.in_flight:
             continue
-        unfinished, in_error = await store.database.read(store.unfinished(node.queues))
+        unfinished, in_error = await node.unfinished()
         if not unfinished:
             log.info("nothing is left to run", extra={"tasks_in_error": in_error})
             node.stop()

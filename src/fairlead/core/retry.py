@@ -123,3 +123,7 @@ def _check(max_attempts: int, *seconds: float) -> None:
     for wait in seconds:
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
             raise ConfigurationError(f"a delay of {wait!r} s: use a number of at least 0")
+
+
+UNTIL_DONE = Exponential(max_attempts=2**31 - 1, first=20.0, max_delay=120.0)
+"""For ever: what tasks of ordered queues have by default. 10 to 20 s after the first failure, up to 60 to 120 s later on."""

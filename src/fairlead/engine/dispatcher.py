@@ -16,6 +16,7 @@ from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
 from fairlead.handler import Handler
 from fairlead.model import Trigger
+from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import Grab, TaskStore
 
@@ -39,6 +40,7 @@ class Dispatcher:
         booking: Booking,
         intake: Intake,
         ordering: Ordering,
+        ordered: OrderedQueues,
         completion: Completion,
         handlers: Mapping[str, Handler],
         start: Callable[[Sequence[Execution]], None],
@@ -53,6 +55,7 @@ class Dispatcher:
         self._booking = booking
         self._intake = intake
         self._ordering = ordering
+        self._ordered = ordered
         self._completion = completion
         self._handlers = handlers
         self._start = start
@@ -103,6 +106,7 @@ class Dispatcher:
             self._intake.blocked(self._booking.room > 0 and len(self._table) > 0)
             return False
         self._intake.blocked(False)
+        triggers = self._start_ordered(triggers)
         self._intake.taken(triggers)
         if triggers and (executions := await self._grab(triggers, are_booked=True)):
             self._start(executions)
@@ -114,9 +118,36 @@ class Dispatcher:
         """Tasks whose policy raised hold no booking; they are grabbed only so that their attempt can be failed."""
         errors = {failure.trigger.id: failure.error for failure in broken}
         triggers = [failure.trigger for failure in broken]
+        for execution in self._grab_ordered(triggers, are_booked=False):
+            self._policy_failed(execution, errors[execution.grabbed.id])
+        triggers = [trigger for trigger in triggers if trigger.queue not in self._ordered]
         self._intake.taken(triggers)
         for execution in await self._grab(triggers, are_booked=False):
             self._policy_failed(execution, errors[execution.grabbed.id])
+
+    def _start_ordered(self, triggers: list[Trigger]) -> list[Trigger]:
+        """Start those of ordered queues, which are in no task store; answers the others."""
+        ordered = [trigger for trigger in triggers if trigger.queue in self._ordered]
+        if not ordered:
+            return triggers
+        if executions := self._grab_ordered(ordered, are_booked=True):
+            self._observer.grabbed([(execution.trigger, execution.grabbed) for execution in executions])
+            self._start(executions)
+        return [trigger for trigger in triggers if trigger.queue not in self._ordered]
+
+    def _grab_ordered(self, triggers: Sequence[Trigger], are_booked: bool) -> list[Execution]:
+        executions = []
+        now = self._clock.now()
+        for trigger in triggers:
+            if trigger.queue not in self._ordered:
+                continue
+            if (task := self._ordered.grab(trigger, now)) is None:
+                self._unbook([trigger], are_booked)
+                continue
+            execution = Execution(trigger, task, self._handlers.get(trigger.name), are_booked)
+            self.in_flight[task.id] = execution
+            executions.append(execution)
+        return executions
 
     async def _grab(self, triggers: Sequence[Trigger], are_booked: bool) -> list[Execution]:
         now = self._clock.now()

@@ -35,10 +35,14 @@ from fairlead.engine.slots import Slots
 from fairlead.engine.thread_executor import ThreadExecutor
 from fairlead.errors import StoreUnavailable
 from fairlead.handler import ExecutorKind, Handler, RunInterceptor
-from fairlead.model import PartitionKey, State, TaskRecord, Trigger
+from fairlead.model import Finish, PartitionKey, State, TaskRecord, Trigger
+from fairlead.ordered.queues import OrderedQueues
+from fairlead.ordered.surroundings import Surroundings as OrderedSurroundings
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.observer import Observer
+from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 from fairlead.ports.wake import Wake
@@ -88,6 +92,7 @@ class Node:
         interceptors: Sequence[RunInterceptor] = (),
         extra_pollers: Sequence[Poller] = (),
         on_incident: Callable[[TaskRecord], None] | None = None,
+        ordered: tuple[TaskLog, ScheduleStore] | None = None,
     ) -> None:
         self.settings = settings
         self._store = store
@@ -118,7 +123,13 @@ class Node:
             self._booking.register_task(handler.queue, handler.name, slots.of(handler.executor), own)
         self.table = TriggerTable(self._booking)
 
-        self._fair = frozenset(queue.name for queue in queues if queue.order != "fifo" and not channel.orders)
+        self._fair = frozenset(
+            queue.name for queue in queues if queue.order != "fifo" and not queue.is_ordered and not channel.orders
+        )
+        ordered_around = None if ordered is None else OrderedSurroundings(
+            name, *ordered, self.table, self._wake_dispatcher, self._stop_ordered, self._ordered_settled, observer, clock
+        )  # fmt: skip
+        self.ordered = OrderedQueues([queue for queue in queues if queue.is_ordered], ordered_around, settings.drain)
         self.ordering = Ordering(
             store, self.table, self._booking, self._found, self._gone, self._runs_here, self._wake_dispatcher, clock
         )
@@ -133,8 +144,8 @@ class Node:
         )  # fmt: skip
         self.completion = Completion(name, store, channel.announce, self._settled, observer, clock)
         self.dispatcher = Dispatcher(
-            name, store, self.table, self._booking, self.intake, self.ordering, self.completion, handlers, self._start,
-            self._policy_failed, self._grab_failed, observer, clock,
+            name, store, self.table, self._booking, self.intake, self.ordering, self.ordered, self.completion, handlers,
+            self._start, self._policy_failed, self._grab_failed, observer, clock,
         )  # fmt: skip
         self._invocation = Invocation(name, store, channel.announce, interceptors, clock)
         self._deadlines = Deadlines(self.dispatcher.in_flight, self._overdue, clock)
@@ -145,18 +156,29 @@ class Node:
         ]
         self._due_poller = next(poller for poller in self._pollers if poller.name == "due")
         self.ownership = Ownership(
-            name, coordinator, [poller.name for poller in self._pollers], self._assigned, self.backlogs.release,
+            name, coordinator, [poller.name for poller in self._pollers], self._assigned, self._release,
             channel.announce, clock, settings.lease_seconds, by_lease=not channel.shares_partitions,
+            may_go=self.ordered.may_go,
         )  # fmt: skip
         self._membership = Membership(
             name, store, {queue.name: queue.partitions for queue in queues}, self._seen,
-            self.dispatcher.in_flight.keys, self._taken_away, self.dispatcher.ended_batches, clock,
+            self._held, self._taken_away, self.dispatcher.ended_batches, clock,
         )  # fmt: skip
 
     @property
     def in_flight(self) -> int:
         """Tasks grabbed and not yet completed."""
         return len(self.dispatcher.in_flight)
+
+    async def unfinished(self) -> tuple[int, int]:
+        """How many tasks of its queues are left to run or to retry, and how many are in ERROR."""
+        left, in_error = await self._store.database.read(self._store.unfinished(self.queues))
+        return left + await self.ordered.unfinished(), in_error
+
+    def _held(self) -> Collection[str]:
+        """Ids of the tasks that it holds in the task store."""
+        in_flight = self.dispatcher.in_flight
+        return [task_id for task_id, execution in in_flight.items() if execution.trigger.queue not in self.ordered]
 
     @property
     def queues(self) -> list[str]:
@@ -202,6 +224,7 @@ class Node:
                     for part in (
                         self._membership.run(),
                         self.backlogs.run(),
+                        self.ordered.run(),
                         self.ordering.run(),
                         self.completion.run(),
                         self._loop_executor.run(),
@@ -219,10 +242,13 @@ class Node:
                 if cut_off:
                     dispatcher.cancel()
                     self._ask_reconcile.set()
-                owning.cancel()
-                await asyncio.wait([intake, dispatcher, owning])
+                self.ordered.leave()
+                await asyncio.wait([intake, dispatcher])
                 await self._give_up_partitions()
                 await self._drain()
+                await self._give_up_ordered()
+                owning.cancel()
+                await asyncio.wait([owning])
                 for part in keeping:
                     part.cancel()
                 await asyncio.wait(keeping)
@@ -238,6 +264,13 @@ class Node:
         try:
             await self._membership.retire()
             await self._channel.part()
+            await self.ownership.release_all(but=self.ordered.names)
+        except StoreUnavailable as error:
+            log.warning("partitions are free when their leases run out", extra={"error": str(error)})
+
+    async def _give_up_ordered(self) -> None:
+        """Those of ordered queues go when nothing of them runs here any more: so no ordering key is ever run twice at once."""
+        try:
             await self.ownership.release_all()
         except StoreUnavailable as error:
             log.warning("partitions are free when their leases run out", extra={"error": str(error)})
@@ -273,6 +306,9 @@ class Node:
                 return
 
     async def _hand_back(self, executions: Sequence[Execution]) -> None:
+        if ordered := [execution for execution in executions if execution.trigger.queue in self.ordered]:
+            self._settled(ordered)
+            executions = [execution for execution in executions if execution.trigger.queue not in self.ordered]
         if not executions:
             return
         held = [(execution.grabbed.id, execution.grabbed.version) for execution in executions]
@@ -306,21 +342,26 @@ class Node:
     def _wake_dispatcher(self) -> None:
         self.dispatcher.wake()
 
+    async def _release(self, keys: Collection[PartitionKey]) -> None:
+        await self.backlogs.release(keys)
+        await self.ordered.release(keys)
+
     def _assigned(self, owned: frozenset[PartitionKey]) -> None:
-        lost = self._known_partitions - owned
+        lost = frozenset(key for key in self._known_partitions - owned if key.queue not in self.ordered)
         if lost and not self._channel.orders:
             dropped = [trigger for trigger in self.table.drop(lost) if trigger.level is None]
             self.intake.taken(dropped)
             self.intake.forget(dropped)
             self.ordering.drop(lost)
         self._known_partitions = owned
+        self.ordered.assign(owned)
         self.backlogs.assign(owned)
         self._read_on()
 
     def _read_on(self) -> None:
         """The channel reads fifo partitions as soon as they are owned, fair ones once their backlog was taken over."""
         fifo: dict[PartitionKey, dict[int, int]] = {
-            key: {} for key in self._known_partitions if key.queue not in self._fair
+            key: {} for key in self._known_partitions if key.queue not in self._fair and key.queue not in self.ordered
         }
         self._channel.assign(fifo | self.backlogs.positions())
 
@@ -368,6 +409,8 @@ class Node:
             self.ordering.look()
         if wake.due is not None or wake.is_empty:
             self._due_poller.look()
+        if wake.log or wake.is_empty:
+            self.ordered.look()
 
     def _taken_away(self, ids: Collection[str]) -> None:
         for task_id in ids:
@@ -420,7 +463,7 @@ class Node:
                 finish = succeeded(execution, result, now)
             if finish is not None:
                 execution.is_done = finish.next_state == State.DONE
-                self.completion.add(execution, finish)
+                self._end(execution, finish)
             else:
                 self._settled([execution])
         self.dispatcher.wake()
@@ -451,14 +494,50 @@ class Node:
         execution.cancel(reason)
         if not is_interruptible and (finish := stopped(execution, self._clock.now())) is not None:
             execution.is_abandoned = True
+            self._end(execution, finish)
+
+    def _stop_ordered(self, task_id: str, keeps_end: bool) -> None:
+        """Nobody waits for a thread that goes on."""
+        execution = self.dispatcher.in_flight.get(task_id)
+        if execution is None or not execution.is_running:
+            return
+        if keeps_end:
+            self._stop_run(execution, CancelReason.SHUTDOWN)
+            return
+        is_interruptible = execution.runner is not None
+        execution.cancel(CancelReason.CANCELLED)
+        if not is_interruptible:
+            log.warning(
+                "a handler in a thread cannot be stopped; it may go on beside others", extra={"task_id": task_id}
+            )
+            execution.is_abandoned = True
+            self._settled([execution])
+
+    def _ordered_settled(self, ids: Collection[str]) -> None:
+        for task_id in ids:
+            self.dispatcher.in_flight.pop(task_id, None)
+        self._ended.set()
+        self.dispatcher.wake()
+
+    def _end(self, execution: Execution, finish: Finish) -> None:
+        """Have the end of a run written."""
+        if execution.trigger.queue in self.ordered:
+            self._observer.finished([(execution.trigger, execution.grabbed, finish)])
+            self.ordered.ended(execution.trigger, finish)
+        else:
             self.completion.add(execution, finish)
 
     def _policy_failed(self, execution: Execution, error: BaseException) -> None:
         execution.started_at = self._clock.now()
-        self.completion.add(execution, failed(execution, error, execution.started_at))
+        self._end(execution, failed(execution, error, execution.started_at))
 
     def _settled(self, executions: Sequence[Execution]) -> None:
         in_flight = self.dispatcher.in_flight
+        if ordered := [execution for execution in executions if execution.trigger.queue in self.ordered]:
+            known = [execution for execution in ordered if in_flight.get(execution.grabbed.id) is execution]
+            self.ordered.let_go([execution.trigger for execution in known])
+            executions = [execution for execution in executions if execution.trigger.queue not in self.ordered]
+            self._ordered_settled([execution.grabbed.id for execution in known])
         for execution in executions:
             in_flight.pop(execution.grabbed.id, None)
             if execution.trigger.ordering_key is not None and execution.is_booked:

@@ -50,8 +50,10 @@ class Ownership:
         clock: Clock,
         lease_seconds: float = LEASE_SECONDS,
         by_lease: bool = True,
+        may_go: Callable[[Collection[PartitionKey]], Collection[PartitionKey]] = lambda keys: keys,
     ) -> None:
-        """`by_lease`: otherwise partitions come and go by `gained`, `hand_over` and `lost`."""
+        """`by_lease`: otherwise partitions come and go by `gained`, `hand_over` and `lost`. `may_go`: which of those that
+        are beyond this node's share it may give up now; it is asked again about the others."""
         self._node = node
         self._coordinator = coordinator
         self._pollers = tuple(pollers)
@@ -61,6 +63,8 @@ class Ownership:
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._by_lease = by_lease
+        self._may_go = may_go
+        self._is_leaving = False
         self._look = asyncio.Event()
         self._expires = 0.0
         self.partitions: Mapping[str, int] = {}
@@ -102,10 +106,14 @@ class Ownership:
         """One round: renew, take, give up."""
         began = self._clock.monotonic()
         held = await self._coordinator.renew(self._node, self._lease_seconds)
+        if self._is_leaving:
+            self._expires = began + self._lease_seconds
+            self._hold(held)
+            return
         leases = await self._coordinator.leases()
         served = self.partitions if self._by_lease else {}
         wanted = [lease_of(PartitionKey(q, p)) for q, count in served.items() for p in range(count)]
-        beyond = self._beyond_share(held, wanted)
+        beyond = [lease_of(key) for key in self._may_go(_partitions(self._beyond_share(held, wanted)))]
         if beyond:
             held = {name: range_id for name, range_id in held.items() if name not in beyond}
             # Stopped before the next owner can have them.
@@ -125,13 +133,16 @@ class Ownership:
         self._expires = began + self._lease_seconds
         self._hold(held)
 
-    async def release_all(self) -> None:
-        """Give up everything at once, so that others need not wait for the leases to run out."""
-        names = [lease_of(key) for key in self.owned] if self._by_lease else []
+    async def release_all(self, but: Collection[str] = ()) -> None:
+        """Give up everything at once, so that others need not wait for the leases to run out; but for the partitions of
+        these queues, whose leases are renewed until they are given up too. Nothing more is taken."""
+        self._is_leaving = True
+        kept = frozenset(key for key in self.owned if key.queue in but)
+        names = [lease_of(key) for key in self.owned - kept] if self._by_lease else []
         names += [_POLLER + name for name in self._elected]
-        await self._releasing(self.owned)
+        await self._releasing(self.owned - kept)
         self._elect(())
-        self._own(frozenset())
+        self._own(kept)
         if names:
             await self._release(names)
 

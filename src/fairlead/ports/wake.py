@@ -29,12 +29,14 @@ class Wake(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A person changed something: a pause, a cancelled task, a lease given up."""
     finished: list[str] = []
     """Tasks whose kept result can be read now."""
+    log: list[str] = []
+    """Ordered queues whose task log has more."""
     triggers: list[Trigger] = []
     """Of tasks in `ready`, as far as known; for a channel that carries triggers. Bells do not ring them."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.ready or self.due is not None or self.control or self.finished)
+        return not (self.ready or self.due is not None or self.control or self.finished or self.log)
 
 
 _decoder = msgspec.json.Decoder(Wake)
@@ -85,6 +87,6 @@ def pieces(wake: Wake, most_bytes: int) -> list[bytes]:
     if len(wake.ready) + len(wake.finished) <= 1:
         return [encode(LOOK_EVERYWHERE)]
     r, f = (len(wake.ready) + 1) // 2, (len(wake.finished) + 1) // 2
-    left = Wake(wake.ready[:r], wake.due, wake.control, wake.finished[:f])
+    left = Wake(wake.ready[:r], wake.due, wake.control, wake.finished[:f], wake.log)
     right = Wake(wake.ready[r:], None, False, wake.finished[f:])
     return pieces(left, most_bytes) + ([] if right.is_empty else pieces(right, most_bytes))

@@ -481,9 +481,9 @@ class SqlTaskStore:
         return [NodeRecord(node, started, seen, msgspec.json.decode(queues)) for node, started, seen, queues in rows]
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
-        return await self.database.run_async(self._register_queues(partitions))
+        return await self.database.run_async(self.registration(partitions))
 
-    def _register_queues(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
+    def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
         yield Many(self.sql["register_queue"], sorted(partitions.items()))
         known = yield from self.queue_settings()
         return {queue: known[queue] for queue in partitions}

@@ -39,10 +39,15 @@ async def drain(app: App, timeout: float = 30.0, **settings: Any) -> None:
 
 async def settled(app: App, node: Node, timeout: float = 30.0) -> None:
     """Wait until nothing is left to run or to retry. Raises TimeoutError after `timeout` seconds."""
-    store = app.store
     async with asyncio.timeout(timeout):
-        while node.in_flight or (await store.database.read(store.unfinished(sorted(app.queues))))[0]:  # noqa: ASYNC110
+        while node.in_flight or await _left(app, node):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_EVERY)  # another process may be what ends the last one: no event of ours tells
+
+
+async def _left(app: App, node: Node) -> int:
+    store = app.store
+    unfinished, _ = await store.database.read(store.unfinished(sorted(app.queues)))
+    return unfinished + await node.ordered.unfinished()
 
 
 __all__ = ["drain", "running", "settled"]

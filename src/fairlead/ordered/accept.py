@@ -1,0 +1,57 @@
+"""What an ordered queue takes: tasks with an ordering key, not too late, each with a key of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from fairlead.clock import MICROS, to_datetime
+from fairlead.errors import InvalidTask
+from fairlead.model import NewTask
+from fairlead.ports.task_log import Submit
+from fairlead.queue import Queue
+
+
+class Acceptance:
+    """Checks and completes tasks for the log. Thread-safe."""
+
+    def __init__(self, queues: Mapping[str, Queue]) -> None:
+        self._queues = queues
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def entries(self, tasks: Sequence[NewTask], now: int) -> list[Submit]:
+        """As entries of the log. A task for "now" gets a time of its own, so that tasks of one process keep the order of
+        their submits; one without a unique key is one of a kind. Raises InvalidTask, and then takes none."""
+        accepted = []
+        for task in tasks:
+            if task.ordering_key is None:
+                raise InvalidTask(
+                    f"task {task.name!r}: queue {task.queue!r} is ordered, so its tasks need an ordering_key; "
+                    f"submit it by {task.name}.options(ordering_key=...)"
+                )
+            late = (now - task.run_at) / MICROS
+            if late > (grace := self._queues[task.queue].grace):
+                raise InvalidTask(
+                    f"task {task.name!r}: run_at {to_datetime(task.run_at).isoformat()} is {late:.1f} s ago, more than the "
+                    f"grace of {grace:g} s of queue {task.queue!r}; leave run_at out to have it run now, or declare the queue "
+                    "with a greater grace"
+                )
+            is_now = task.run_at == task.submitted_at
+            accepted.append(
+                Submit(
+                    msgspec.structs.replace(
+                        task,
+                        run_at=self._place(task.run_at) if is_now else task.run_at,
+                        unique_key=task.unique_key or task.id,
+                    )
+                )
+            )
+        return accepted
+
+    def _place(self, now: int) -> int:
+        with self._lock:
+            self._last = max(now, self._last + 1) if self._last < now + MICROS else now
+            return self._last

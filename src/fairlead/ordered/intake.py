@@ -1,0 +1,51 @@
+"""The intake of a node's ordered queues: reads the task log for all its partitions, and gives each what is its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from fairlead.errors import StoreUnavailable
+from fairlead.model import PartitionKey
+from fairlead.ordered.partition import FIRST_PAUSE, LONGEST_PAUSE, Partition
+from fairlead.ordered.surroundings import Surroundings
+
+log = logging.getLogger("fairlead.ordered")
+
+PAGE = 5000
+"""Entries of the log in one read, of all partitions together."""
+
+
+class Intake:
+    """Takes no more of a partition than one batch at a time: what has no room stays in the log."""
+
+    def __init__(self, partitions: Mapping[PartitionKey, Partition], around: Surroundings) -> None:
+        self._partitions = partitions
+        self._around = around
+
+    async def run(self) -> None:
+        """Read for as long as the node lives. A log that fails is tried again, later each time; the partitions live on."""
+        failures = 0
+        while True:
+            try:
+                await self._receive()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                trouble = None if isinstance(error, StoreUnavailable) else error
+                log.warning(
+                    "the task log cannot be read", exc_info=trouble, extra={"failures": failures, "error": str(error)}
+                )
+                self._around.observer.counted("task_log_failures")
+                await self._around.clock.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failures - 1)))
+
+    async def _receive(self) -> None:
+        wanted = [key for key, partition in self._partitions.items() if partition.has_room]
+        for batch in await self._around.log.receive(wanted, PAGE):
+            if batch.unreadable:
+                self._around.observer.counted("corrupt_log_entries", batch.unreadable)
+            partition = self._partitions.get(batch.partition)
+            if partition is None or not partition.has_room:
+                self._around.log.rewind(batch.partition)  # it has gone, or failed, meanwhile
+            else:
+                partition.accept(batch)

@@ -1,0 +1,134 @@
+-- Statements of ordered queues on PostgreSQL: the task log and the schedule. Batches come as one JSON array.
+
+-- name: append
+-- $1: [[queue, partition, message], ...]
+INSERT INTO fairlead_task_log (queue, partition, message)
+SELECT j ->> 0, (j ->> 1)::smallint, j ->> 2 FROM json_array_elements($1::json) WITH ORDINALITY AS g (j, n) ORDER BY n
+
+-- name: receive
+-- $1: [[queue, partition], ...]; $2: entries of each
+SELECT l.seq, l.queue, l.partition, l.message
+  FROM json_array_elements($1::json) AS j
+  CROSS JOIN LATERAL (SELECT seq, queue, partition, message
+                        FROM fairlead_task_log
+                       WHERE queue = j ->> 0 AND partition = (j ->> 1)::smallint
+                       ORDER BY seq LIMIT $2::bigint) AS l
+ ORDER BY l.seq
+
+-- name: commit
+-- $1: [seq, ...] of the queue $2 and the partition $3
+DELETE FROM fairlead_task_log
+ USING json_array_elements_text($1::json) AS w (seq)
+ WHERE queue = $2 AND partition = $3 AND fairlead_task_log.seq = w.seq::bigint
+
+-- name: lag
+SELECT partition, count(*) FROM fairlead_task_log WHERE queue = $1 GROUP BY partition
+
+-- name: take_over
+INSERT INTO fairlead_schedule_owners (queue, partition, range_id, record) VALUES ($1, $2, 1, $3)
+ON CONFLICT (queue, partition) DO UPDATE SET range_id = fairlead_schedule_owners.range_id + 1
+RETURNING range_id, record
+
+-- name: fence
+-- One write of a partition at a time: what it finds completed, or not, stays so until it commits.
+SELECT range_id, record FROM fairlead_schedule_owners WHERE queue = $1 AND partition = $2 FOR UPDATE
+
+-- name: keep
+UPDATE fairlead_schedule_owners SET record = $3 WHERE queue = $1 AND partition = $2
+
+-- name: completed
+-- $3: [[run_at, ordering_key, unique_key, ...], ...]
+SELECT c.run_at, c.ordering_key, c.unique_key
+  FROM json_array_elements($3::json) AS j
+  JOIN fairlead_completions c
+    ON c.queue = $1 AND c.partition = $2 AND c.run_at = (j ->> 0)::bigint AND c.ordering_key = j ->> 1 AND c.unique_key = j ->> 2
+
+-- name: persist
+-- $3: [[run_at, ordering_key, unique_key, id, task], ...]
+INSERT INTO fairlead_schedule (queue, partition, run_at, ordering_key, unique_key, id, task)
+SELECT $1, $2, (j ->> 0)::bigint, j ->> 1, j ->> 2, (j ->> 3)::uuid, j ->> 4 FROM json_array_elements($3::json) AS j
+ON CONFLICT (queue, partition, run_at, ordering_key, unique_key) DO UPDATE
+   SET id = excluded.id, task = excluded.task, attempt = 0, tries = 0, retry_at = NULL
+ WHERE fairlead_schedule.id <> excluded.id
+
+-- name: read
+SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+  FROM fairlead_schedule
+ WHERE queue = $1 AND partition = $2 AND (run_at, ordering_key, unique_key) > ($3, $4, $5)
+   AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
+ ORDER BY run_at, ordering_key, unique_key
+ LIMIT $9
+
+-- name: read_of
+SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+  FROM fairlead_schedule
+ WHERE queue = $1 AND partition = $2 AND ordering_key = $10 AND run_at >= $3
+   AND (run_at, ordering_key, unique_key) > ($3, $4, $5) AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
+ ORDER BY run_at, unique_key
+ LIMIT $9
+
+-- name: find
+SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+  FROM fairlead_schedule
+ WHERE queue = $1 AND partition = $2 AND run_at = $3 AND ordering_key = $4 AND unique_key = $5
+
+-- name: append_attempts
+-- $1: [[task_id, attempt, ...], ...], a row once however often it comes
+INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
+       unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       next_state, error_type, error_text, node, trigger_path, payload_bytes)
+SELECT (j ->> 0)::uuid, (j ->> 1)::integer, (j ->> 2)::integer, j ->> 3, j ->> 4, (j ->> 5)::smallint, (j ->> 6)::smallint,
+       j ->> 7, (j ->> 8)::double precision, j ->> 9, j ->> 10, (j ->> 11)::integer, (j ->> 12)::bigint, (j ->> 13)::bigint,
+       (j ->> 14)::bigint, (j ->> 15)::bigint, (j ->> 16)::bigint, (j ->> 17)::bigint, (j ->> 18)::bigint, j ->> 19, j ->> 20,
+       j ->> 21, j ->> 22, j ->> 23, j ->> 24, (j ->> 25)::integer
+  FROM json_array_elements($1::json) WITH ORDINALITY AS g (j, n)
+ WHERE NOT EXISTS (SELECT 1 FROM fairlead_attempts a
+                    WHERE a.task_id = (j ->> 0)::uuid AND a.attempt = (j ->> 1)::integer
+                      AND a.finished_at = (j ->> 18)::bigint)
+ ORDER BY n
+
+-- name: complete
+-- $3: [[run_at, ordering_key, unique_key, finished_at], ...]
+INSERT INTO fairlead_completions (queue, partition, run_at, ordering_key, unique_key, finished_at)
+SELECT $1, $2, (j ->> 0)::bigint, j ->> 1, j ->> 2, (j ->> 3)::bigint FROM json_array_elements($3::json) AS j
+ON CONFLICT DO NOTHING
+
+-- name: delete_completed
+-- $3: [[run_at, ordering_key, unique_key, ...], ...]
+DELETE FROM fairlead_schedule s
+ USING json_array_elements($3::json) AS j
+ WHERE s.queue = $1 AND s.partition = $2 AND s.run_at = (j ->> 0)::bigint AND s.ordering_key = j ->> 1
+   AND s.unique_key = j ->> 2
+
+-- name: try_again
+-- $3: [[run_at, ordering_key, unique_key, id, attempt, tries, retry_at], ...]
+UPDATE fairlead_schedule s
+   SET attempt = (j ->> 4)::integer, tries = (j ->> 5)::integer, retry_at = (j ->> 6)::bigint
+  FROM json_array_elements($3::json) AS j
+ WHERE s.queue = $1 AND s.partition = $2 AND s.run_at = (j ->> 0)::bigint AND s.ordering_key = j ->> 1
+   AND s.unique_key = j ->> 2 AND s.id = (j ->> 3)::uuid
+
+-- name: clean
+DELETE FROM fairlead_completions
+ WHERE queue = $1 AND partition = $2
+   AND (run_at, ordering_key, unique_key) IN (
+        SELECT run_at, ordering_key, unique_key
+          FROM fairlead_completions
+         WHERE queue = $1 AND partition = $2 AND (run_at, ordering_key, unique_key) <= ($3, $4, $5) AND finished_at < $6
+         ORDER BY run_at, ordering_key, unique_key
+         LIMIT $7)
+RETURNING run_at
+
+-- name: unfinished
+SELECT count(*) FROM fairlead_schedule WHERE queue = $1 AND (run_at <= $2 OR attempt > 0)
+
+-- name: statuses
+SELECT o.partition, o.range_id, o.record, count(s.run_at), count(*) FILTER (WHERE s.run_at < $2)
+  FROM fairlead_schedule_owners o
+  LEFT JOIN fairlead_schedule s ON s.queue = o.queue AND s.partition = o.partition
+ WHERE o.queue = $1
+ GROUP BY o.partition, o.range_id, o.record
+
+-- name: oldest
+SELECT run_at, ordering_key, unique_key
+  FROM fairlead_schedule WHERE queue = $1 AND partition = $2 ORDER BY run_at, ordering_key, unique_key LIMIT 1

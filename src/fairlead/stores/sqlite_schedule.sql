@@ -1,0 +1,132 @@
+-- Statements of ordered queues on SQLite: the task log and the schedule. Batches come as one JSON array.
+
+-- name: append
+-- ?1: [[queue, partition, message], ...]
+INSERT INTO fairlead_task_log (queue, partition, message)
+SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1) ORDER BY key
+
+-- name: receive
+-- ?1: [[queue, partition], ...]; ?2: entries of each
+SELECT l.seq, l.queue, l.partition, l.message
+  FROM json_each(?1) j
+  CROSS JOIN fairlead_task_log l ON l.seq IN (SELECT seq FROM fairlead_task_log
+                                               WHERE queue = j.value ->> 0 AND partition = j.value ->> 1
+                                               ORDER BY seq LIMIT ?2)
+ ORDER BY l.seq
+
+-- name: commit
+-- ?1: [seq, ...] of the queue ?2 and the partition ?3
+DELETE FROM fairlead_task_log WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND partition = ?3
+
+-- name: lag
+SELECT partition, count(*) FROM fairlead_task_log WHERE queue = ?1 GROUP BY partition
+
+-- name: take_over
+INSERT INTO fairlead_schedule_owners (queue, partition, range_id, record) VALUES (?1, ?2, 1, ?3)
+ON CONFLICT (queue, partition) DO UPDATE SET range_id = range_id + 1
+RETURNING range_id, record
+
+-- name: fence
+SELECT range_id, record FROM fairlead_schedule_owners WHERE queue = ?1 AND partition = ?2
+
+-- name: keep
+UPDATE fairlead_schedule_owners SET record = ?3 WHERE queue = ?1 AND partition = ?2
+
+-- name: completed
+-- ?3: [[run_at, ordering_key, unique_key, ...], ...]
+SELECT c.run_at, c.ordering_key, c.unique_key
+  FROM json_each(?3) j
+  CROSS JOIN fairlead_completions c
+    ON c.queue = ?1 AND c.partition = ?2 AND c.run_at = j.value ->> 0 AND c.ordering_key = j.value ->> 1
+   AND c.unique_key = j.value ->> 2
+
+-- name: persist
+-- ?3: [[run_at, ordering_key, unique_key, id, task], ...]
+INSERT INTO fairlead_schedule (queue, partition, run_at, ordering_key, unique_key, id, task)
+SELECT ?1, ?2, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?3) WHERE true
+ON CONFLICT (queue, partition, run_at, ordering_key, unique_key) DO UPDATE
+   SET id = excluded.id, task = excluded.task, attempt = 0, tries = 0, retry_at = NULL
+ WHERE id <> excluded.id
+
+-- name: read
+SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+  FROM fairlead_schedule
+ WHERE queue = ?1 AND partition = ?2 AND (run_at, ordering_key, unique_key) > (?3, ?4, ?5)
+   AND (run_at, ordering_key, unique_key) <= (?6, ?7, ?8)
+ ORDER BY run_at, ordering_key, unique_key
+ LIMIT ?9
+
+-- name: read_of
+SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+  FROM fairlead_schedule INDEXED BY fairlead_schedule_order
+ WHERE queue = ?1 AND partition = ?2 AND ordering_key = ?10 AND run_at >= ?3
+   AND (run_at, ordering_key, unique_key) > (?3, ?4, ?5) AND (run_at, ordering_key, unique_key) <= (?6, ?7, ?8)
+ ORDER BY run_at, unique_key
+ LIMIT ?9
+
+-- name: find
+SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+  FROM fairlead_schedule
+ WHERE queue = ?1 AND partition = ?2 AND run_at = ?3 AND ordering_key = ?4 AND unique_key = ?5
+
+-- name: append_attempts
+-- ?1: [[task_id, attempt, ...], ...], a row once however often it comes
+INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
+       unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       next_state, error_type, error_text, node, trigger_path, payload_bytes)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8,
+       value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14, value ->> 15, value ->> 16,
+       value ->> 17, value ->> 18, value ->> 19, value ->> 20, value ->> 21, value ->> 22, value ->> 23, value ->> 24,
+       value ->> 25
+  FROM json_each(?1)
+ WHERE NOT EXISTS (SELECT 1 FROM fairlead_attempts a
+                    WHERE a.task_id = value ->> 0 AND a.attempt = value ->> 1 AND a.finished_at = value ->> 18)
+ ORDER BY key
+
+-- name: complete
+-- ?3: [[run_at, ordering_key, unique_key, finished_at], ...]
+INSERT INTO fairlead_completions (queue, partition, run_at, ordering_key, unique_key, finished_at)
+SELECT ?1, ?2, value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3) WHERE true
+ON CONFLICT DO NOTHING
+
+-- name: delete_completed
+-- ?3: [[run_at, ordering_key, unique_key, ...], ...]
+DELETE FROM fairlead_schedule
+ WHERE queue = ?1 AND partition = ?2
+   AND (run_at, ordering_key, unique_key) IN (SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?3))
+
+-- name: try_again
+-- ?3: [[run_at, ordering_key, unique_key, id, attempt, tries, retry_at], ...]
+UPDATE fairlead_schedule
+   SET attempt = a.attempt, tries = a.tries, retry_at = a.retry_at
+  FROM (SELECT value ->> 0 AS run_at, value ->> 1 AS ordering_key, value ->> 2 AS unique_key, value ->> 3 AS id,
+               value ->> 4 AS attempt, value ->> 5 AS tries, value ->> 6 AS retry_at
+          FROM json_each(?3)) AS a
+ WHERE fairlead_schedule.queue = ?1 AND fairlead_schedule.partition = ?2 AND fairlead_schedule.run_at = a.run_at
+   AND fairlead_schedule.ordering_key = a.ordering_key AND fairlead_schedule.unique_key = a.unique_key
+   AND fairlead_schedule.id = a.id
+
+-- name: clean
+DELETE FROM fairlead_completions
+ WHERE queue = ?1 AND partition = ?2
+   AND (run_at, ordering_key, unique_key) IN (
+        SELECT run_at, ordering_key, unique_key
+          FROM fairlead_completions
+         WHERE queue = ?1 AND partition = ?2 AND (run_at, ordering_key, unique_key) <= (?3, ?4, ?5) AND finished_at < ?6
+         ORDER BY run_at, ordering_key, unique_key
+         LIMIT ?7)
+RETURNING run_at
+
+-- name: unfinished
+SELECT count(*) FROM fairlead_schedule WHERE queue = ?1 AND (run_at <= ?2 OR attempt > 0)
+
+-- name: statuses
+SELECT o.partition, o.range_id, o.record, count(s.run_at), coalesce(sum(s.run_at < ?2), 0)
+  FROM fairlead_schedule_owners o
+  LEFT JOIN fairlead_schedule s ON s.queue = o.queue AND s.partition = o.partition
+ WHERE o.queue = ?1
+ GROUP BY o.partition
+
+-- name: oldest
+SELECT run_at, ordering_key, unique_key
+  FROM fairlead_schedule WHERE queue = ?1 AND partition = ?2 ORDER BY run_at, ordering_key, unique_key LIMIT 1

@@ -1,0 +1,289 @@
+"""The promises of `fairlead.ports.schedule_store.ScheduleStore`, kept by every adapter against its real database."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.connect import task_store
+from fairlead.core.ids import IdSource, id_text
+from fairlead.model import (
+    BEFORE_ALL,
+    AttemptRecord,
+    NewTask,
+    Outcome,
+    PartitionKey,
+    RunEnd,
+    ScheduledTask,
+    ScheduleRecord,
+    State,
+    TaskKey,
+)
+from fairlead.ports.schedule_store import HOUR, Fenced, ScheduleStore
+from fairlead.stores.migrate import migrate
+from fairlead.stores.sql_schedule import SqlScheduleStore, attempt_row
+from fairlead.stores.sql_store import SqlTaskStore
+from fairlead.testing.memory_schedule import MemoryScheduleStore
+
+PARTITION, BESIDE, ELSEWHERE = PartitionKey("reminders", 3), PartitionKey("reminders", 4), PartitionKey("letters", 3)
+AWKWARD = """'); DROP TABLE fairlead_schedule;-- "quoted" \\ %s $1 ?1 ü 🧭\nline\ttab"""
+END = TaskKey(1 << 60, "", "")
+NOW = 470_000 * HOUR
+
+source = IdSource()
+
+Adapter = Any
+"""A ScheduleStore."""
+
+
+async def opened(kind: str, tasks: SqlTaskStore) -> Adapter:
+    """The adapter, and in `tasks` the history it writes to."""
+    return MemoryScheduleStore() if kind == "memory" else SqlScheduleStore(tasks)
+
+
+def attempts(store: Adapter, tasks: SqlTaskStore, task_id: str) -> list[Any]:
+    """The history of a task."""
+    if isinstance(store, MemoryScheduleStore):
+        rows = [attempt_row(end) for end in store.history.values() if end.scheduled.task.id == task_id]
+        return [AttemptRecord(n, *row[:10], *row[11:]) for n, row in enumerate(rows)]
+    return tasks.database.look(tasks.attempts(task_id))
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def tasks(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[SqlTaskStore]:
+    """The task store with the history."""
+    tasks = task_store(str(request.getfixturevalue("sqlite_url" if kind == "memory" else f"{kind}_url")))
+    migrate(tasks.database)
+    yield tasks
+    await tasks.database.close_async()
+    tasks.database.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+async def store(kind: str, tasks: SqlTaskStore) -> AsyncIterator[ScheduleStore]:
+    store = await opened(kind, tasks)
+    await store.migrate()
+    yield store
+    await store.close()
+
+
+def task(run_at: int, ordering_key: str = "a", unique_key: str = "u", **changes: Any) -> NewTask:
+    (new,) = source.block(1, NOW)
+    made = NewTask(
+        id_text(new), *PARTITION, "work", b'{"n": 1}', "json", 5, "tenant", 1.5, ordering_key, unique_key, run_at, NOW, False,
+        '{"trace": "1"}',
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **changes)
+
+
+def ended(scheduled: ScheduledTask, **changes: Any) -> RunEnd:
+    end = RunEnd(
+        scheduled, scheduled.attempt + 1, scheduled.tries + 1, Outcome.DONE, State.DONE, NOW + 3, None, NOW + 1, NOW + 2, None,
+        None, "node",
+    )  # fmt: skip
+    return msgspec.structs.replace(end, **changes)
+
+
+def again(scheduled: ScheduledTask, retry_at: int) -> RunEnd:
+    return ended(
+        scheduled,
+        outcome=Outcome.RETRIED,
+        next_state=State.WAITING,
+        retry_at=retry_at,
+        error_type="E",
+        error_text=AWKWARD,
+    )
+
+
+RECORD = ScheduleRecord(
+    floor=TaskKey(5, AWKWARD, "u"), read_through=END, loaded=3, in_flight=2, node="n", reloads=1, trouble="x"
+)
+
+
+async def everything(store: Adapter, partition: PartitionKey = PARTITION) -> list[ScheduledTask]:
+    return list(await store.read(partition, BEFORE_ALL, END, 100_000))
+
+
+async def test_every_take_over_raises_the_range_id_and_finds_the_record_that_was_kept(store: Adapter) -> None:
+    first = await store.take_over(PARTITION)
+    assert first.record == ScheduleRecord()
+    await store.keep(PARTITION, first.range_id, RECORD)
+    second = await store.take_over(PARTITION)
+    assert second.record == RECORD
+    assert second.range_id > first.range_id >= 1
+    assert (await store.take_over(BESIDE)).record == ScheduleRecord()
+
+
+async def test_of_two_owners_only_the_later_one_writes(store: Adapter) -> None:
+    first = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, first, [task(1)], ScheduleRecord())
+    (stored,) = await everything(store)
+    second = (await store.take_over(PARTITION)).range_id
+    for write in (
+        store.persist(PARTITION, first, [task(2)], RECORD),
+        store.finish(PARTITION, first, [ended(stored)]),
+        store.keep(PARTITION, first, RECORD),
+        store.clean(PARTITION, first, END.run_at),
+    ):
+        with pytest.raises(Fenced):
+            await write
+    assert await everything(store) == [stored]
+    assert (await store.take_over(PARTITION)).record == ScheduleRecord()
+    with pytest.raises(Fenced):
+        await store.persist(PARTITION, second, [task(2)], RECORD)
+    with pytest.raises(Fenced):
+        await store.persist(BESIDE, 1, [task(2)], RECORD)
+
+
+async def test_o12_tasks_come_in_the_order_of_their_keys_from_any_place_over_hour_boundaries(
+    store: Adapter,
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    times = [NOW - 1, NOW, NOW + 1, NOW + HOUR - 1, NOW + HOUR, NOW + 5 * HOUR, NOW + 500 * HOUR]
+    tasks = [
+        task(at, o, u)
+        for at in times
+        for o in ("", "a", "aa", "B", AWKWARD, "é", "\uffff", "🧭")
+        for u in ("u", "U", "ü")
+        if o
+    ]
+    shuffled = random.Random(7).sample(tasks, len(tasks))
+    assert await store.persist(PARTITION, range_id, shuffled, RECORD) == set()
+    expected = sorted(map(ScheduledTask.of, tasks), key=lambda scheduled: scheduled.key)
+    assert await everything(store) == expected
+    keys = [scheduled.key for scheduled in expected]
+    for first, last, limit in [(0, 3, 100), (5, 60, 7), (20, 21, 1), (10, 10, 5), (30, 20, 5)]:
+        found = await store.read(PARTITION, keys[first], keys[last], limit)
+        assert found == expected[first + 1 : last + 1][:limit]
+    assert await store.read(PARTITION, TaskKey(NOW, "", ""), TaskKey(NOW + 2, "", ""), 100) == [
+        s for s in expected if NOW <= s.key.run_at <= NOW + 1
+    ]
+    of_one = [s for s in expected if s.key.ordering_key == AWKWARD]
+    assert await store.read(PARTITION, BEFORE_ALL, END, 1000, AWKWARD) == of_one
+    assert await store.read(PARTITION, of_one[1].key, of_one[6].key, 4, AWKWARD) == of_one[2:6]
+    assert await everything(store, BESIDE) == await everything(store, ELSEWHERE) == []
+
+
+async def test_o12_the_same_key_overwrites_and_the_same_task_again_changes_nothing(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    first, second = task(1), task(1, payload=b'{"n": 2}')
+    await store.persist(PARTITION, range_id, [first], RECORD)
+    (stored,) = await everything(store)
+    await store.finish(PARTITION, range_id, [again(stored, 99)])
+    await store.persist(PARTITION, range_id, [first], RECORD)
+    assert await everything(store) == [ScheduledTask(stored.key, first, 1, 1, 99)]
+    await store.persist(PARTITION, range_id, [second], RECORD)
+    assert await everything(store) == [ScheduledTask.of(second)]
+    await store.finish(PARTITION, range_id, [again(stored, 100)])  # of the one before
+    assert await everything(store) == [ScheduledTask.of(second)]
+
+
+async def test_o17_a_completed_key_is_left_out_for_ever(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(1), task(2), task(1, "b")], RECORD)
+    done = (await everything(store))[0]
+    await store.finish(PARTITION, range_id, [ended(done)])
+    assert [s.key for s in await everything(store)] == [TaskKey(1, "b", "u"), TaskKey(2, "a", "u")]
+    assert await store.find(PARTITION, done.key) is None
+    assert await store.persist(PARTITION, range_id, [task(1), task(3)], RECORD) == {done.key}
+    range_id = (await store.take_over(PARTITION)).range_id
+    assert await store.persist(PARTITION, range_id, [task(1)], RECORD) == {done.key}
+    assert [s.key for s in await everything(store)] == [
+        TaskKey(1, "b", "u"),
+        TaskKey(2, "a", "u"),
+        TaskKey(3, "a", "u"),
+    ]
+
+
+async def test_runs_are_in_the_history_once_however_often_their_end_is_told(
+    store: Adapter, tasks: SqlTaskStore
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW)], RECORD)
+    (stored,) = await everything(store)
+    failed = again(stored, NOW + 50)
+    for _ in range(3):
+        await store.finish(PARTITION, range_id, [failed])
+    (stored,) = await everything(store)
+    assert (stored.attempt, stored.tries, stored.retry_at) == (1, 1, NOW + 50)
+    for _ in range(3):
+        await store.finish(PARTITION, range_id, [ended(stored, finished_at=NOW + 60)])
+    first, second = attempts(store, tasks, stored.task.id)
+    assert (first.attempt, first.tries, first.outcome, first.next_state, first.run_at) == (
+        1,
+        1,
+        "retried",
+        "WAITING",
+        NOW,
+    )
+    assert (first.error_text, first.started_at, first.finished_at, first.node) == (AWKWARD, NOW + 2, NOW + 3, "node")
+    assert (second.attempt, second.tries, second.outcome, second.next_state, second.run_at) == (
+        2,
+        2,
+        "done",
+        "DONE",
+        NOW + 50,
+    )
+    assert (second.queue, second.partition, second.ordering_key, second.fairness_key) == (*PARTITION, "a", "tenant")
+    assert await everything(store) == []
+
+
+async def test_one_task_is_found_by_its_key(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(1, AWKWARD), task(2, AWKWARD)], RECORD)
+    found = await store.find(PARTITION, TaskKey(2, AWKWARD, "u"))
+    assert found is not None and found.key.run_at == 2
+    assert await store.find(PARTITION, TaskKey(3, AWKWARD, "u")) is None
+
+
+async def test_completions_are_cleaned_by_age_and_never_above_the_floor(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(n) for n in range(1, 21)], RECORD)
+    for n, scheduled in enumerate(await everything(store), 1):
+        await store.finish(PARTITION, range_id, [ended(scheduled, finished_at=100 + n)])
+    await store.keep(PARTITION, range_id, ScheduleRecord(floor=TaskKey(10, "z", "")))
+    assert await store.clean(PARTITION, range_id, 106) == 5
+    assert await store.clean(PARTITION, range_id, 1000) == 5
+    assert await store.clean(PARTITION, range_id, 1000) == 0
+    completed = await store.persist(PARTITION, range_id, [task(n) for n in range(1, 21)], RECORD)
+    assert sorted(key.run_at for key in completed) == list(range(11, 21))
+
+
+async def test_what_is_left_is_counted(store: Adapter) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(n) for n in range(1, 11)], RECORD)
+    beside = (await store.take_over(BESIDE)).range_id
+    await store.persist(BESIDE, beside, [task(100, partition=4)], RECORD)
+    last = (await everything(store))[-1]
+    await store.finish(PARTITION, range_id, [again(last, 500)])
+    assert await store.unfinished("reminders", 3) == 4
+    assert await store.unfinished("reminders", 100) == 11
+    assert await store.unfinished("letters", 100) == 0
+    statuses = await store.statuses("reminders", 8)
+    assert set(statuses) == {3, 4}
+    assert statuses[3] == (range_id, RECORD, 10, 7, TaskKey(1, "a", "u"))
+    assert statuses[4] == (beside, RECORD, 1, 0, TaskKey(100, "a", "u"))
+
+
+async def test_writes_of_one_partition_at_once_leave_nothing_half_done(store: Adapter) -> None:
+    """The engine ends runs while it persists what comes again."""
+    range_id = (await store.take_over(PARTITION)).range_id
+    tasks = [task(n) for n in range(40)]
+    await store.persist(PARTITION, range_id, tasks, RECORD)
+    rows = await everything(store)
+    await asyncio.gather(
+        *(store.finish(PARTITION, range_id, [ended(row)]) for row in rows),
+        *(store.persist(PARTITION, range_id, tasks, RECORD) for _ in range(10)),
+    )
+    assert await everything(store) == []
+    assert len(await store.persist(PARTITION, range_id, tasks, RECORD)) == 40

@@ -1,0 +1,233 @@
+"""The promises of `fairlead.ports.task_log.TaskLog`, kept by every adapter against its real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.connect import task_store
+from fairlead.core.ids import IdSource, id_text
+from fairlead.model import NewTask, PartitionKey, TaskKey
+from fairlead.ports.task_log import Drop, Entry, Submit
+from fairlead.stores.migrate import migrate
+from fairlead.stores.sql_task_log import SqlTaskLog
+from fairlead.testing.memory_task_log import MemoryTaskLog
+
+P0, P1, OTHER = PartitionKey("reminders", 0), PartitionKey("reminders", 1), PartitionKey("letters", 0)
+AWKWARD = """'); DROP TABLE fairlead_task_log;-- "quoted" \\ %s $1 ?1 ü 🧭\nline\ttab"""
+
+source = IdSource()
+
+Log = Any
+"""A TaskLog."""
+
+
+async def opened(kind: str, url: str, beside: Log = None) -> Log:
+    if kind == "memory":
+        return MemoryTaskLog(SYSTEM_CLOCK, beside)
+    store = task_store(url)
+    migrate(store.database)
+    return SqlTaskLog(store, SYSTEM_CLOCK)
+
+
+async def closed(log: Log) -> None:
+    await log.close()
+    if not hasattr(log, "_database"):
+        return
+    await log._database.close_async()
+    log._database.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def url(kind: str, request: pytest.FixtureRequest) -> str:
+    return "" if kind == "memory" else str(request.getfixturevalue(f"{kind}_url"))
+
+
+@pytest.fixture
+async def log(kind: str, url: str) -> AsyncIterator[Log]:
+    log = await opened(kind, url)
+    yield log
+    await closed(log)
+
+
+@pytest.fixture
+async def other(kind: str, url: str, log: Log) -> AsyncIterator[Log]:
+    """Another node's way to the same log."""
+    other = await opened(kind, url, beside=log)
+    yield other
+    await closed(other)
+
+
+def entries(count: int, partition: PartitionKey = P0, payload: bytes = b"{}") -> list[Entry]:
+    return [
+        Submit(
+            NewTask(
+                id_text(new),
+                *partition,
+                "work",
+                payload,
+                "json",
+                5,
+                AWKWARD,
+                1.5,
+                AWKWARD,
+                f"u{new}",
+                1_000 + n,
+                7,
+                False,
+                None,
+            )
+        )
+        for n, new in enumerate(source.block(count, 1_700_000_000_000_000))
+    ]
+
+
+async def append(log: Log, new: list[Entry]) -> None:
+    await asyncio.wrap_future(log.append(new))
+
+
+async def received(
+    log: Log, wanted: Iterable[PartitionKey], count: int, commit: bool = True
+) -> dict[PartitionKey, list[Entry]]:
+    """The next `count` entries of the partitions."""
+    found: dict[PartitionKey, list[Entry]] = {}
+    wanted = list(wanted)
+    async with asyncio.timeout(60):
+        while sum(map(len, found.values())) < count:
+            for batch in await log.receive(wanted, 100):
+                found.setdefault(batch.partition, []).extend(batch.entries)
+                if commit:
+                    await log.commit(batch)
+    return found
+
+
+async def test_entries_come_by_partition_in_the_order_in_which_they_were_appended(log: Log, other: Log) -> None:
+    mine, theirs, strange = entries(130), entries(70, P1), entries(5, OTHER)
+    for start in range(0, 130, 13):
+        await append(
+            other, [*mine[start : start + 13], *theirs[start : start + 7]] if start < 70 else mine[start : start + 13]
+        )
+    theirs = [e for start in range(0, 70, 13) for e in theirs[start : start + 7]]
+    await append(other, strange)
+    assert await received(log, [P0, P1], 130 + len(theirs)) == {P0: mine, P1: theirs}
+    assert await received(log, [OTHER], 5) == {OTHER: strange}
+
+
+async def test_a_drop_comes_as_it_was_made(log: Log) -> None:
+    drop = Drop(*P0, TaskKey(5, AWKWARD, "u"), AWKWARD, 9)
+    await append(log, [*entries(1), drop])
+    assert (await received(log, [P0], 2))[P0][1] == drop
+
+
+async def test_what_is_not_committed_is_given_again_to_the_next_owner_and_what_is_committed_is_not(
+    log: Log, other: Log
+) -> None:
+    first, second = entries(3), entries(4)
+    await append(log, first)
+    assert await received(log, [P0], 3) == {P0: first}
+    await append(log, second)
+    assert await received(log, [P0], 4, commit=False) == {P0: second}
+    assert await received(other, [P0], 4) == {P0: second}
+
+
+async def test_one_batch_of_a_partition_is_out_until_it_is_committed_or_taken_back(log: Log) -> None:
+    first, second = entries(3), entries(4)
+    await append(log, first)
+    (batch,) = await log.receive([P0], 100)
+    await append(log, [*second, *entries(1, P1)])
+    assert [b.partition for b in await log.receive([P0, P1], 100)] == [P1], "of the other partition only"
+    log.rewind(P0)
+    assert await received(log, [P0], 7) == {P0: first + second}
+
+
+async def test_a_batch_is_not_larger_than_asked_for_by_much(log: Log) -> None:
+    await append(log, entries(500))
+    (batch,) = await log.receive([P0], 100)
+    assert 1 <= len(batch.entries) <= 100
+
+
+async def test_it_waits_until_told_to_look(log: Log) -> None:
+    waiting = asyncio.create_task(log.receive([P0], 100))
+    await asyncio.sleep(0)
+    log.look()
+    async with asyncio.timeout(60):
+        assert await waiting == ()
+
+
+async def test_an_append_is_found_without_a_wake(log: Log, other: Log) -> None:
+    waiting = asyncio.create_task(received(log, [P0], 1))
+    await asyncio.sleep(0)
+    new = entries(1)
+    await append(other, new)
+    assert await waiting == {P0: new}
+
+
+async def test_it_says_whether_anything_is_left_in_a_partition(log: Log, other: Log) -> None:
+    await append(log, entries(1, P1))
+    assert not await log.is_behind(P0)
+    await append(other, entries(30))
+    assert await log.is_behind(P0)
+    await received(log, [P0], 30, commit=False)
+    assert await log.is_behind(P0)
+    log.rewind(P0)
+    await received(log, [P0], 30)
+    assert not await log.is_behind(P0)
+
+
+async def test_large_payloads_travel_whole(log: Log) -> None:
+    new = entries(2, payload=bytes(range(256)) * 4096)
+    await append(log, new)
+    assert await received(log, [P0], 2) == {P0: new}
+
+
+async def test_what_waits_is_counted(log: Log) -> None:
+    await append(log, [*entries(3), *entries(2, P1), *entries(9, OTHER)])
+    assert await log.lag("reminders") == {0: 3, 1: 2}
+    await received(log, [P0], 3)
+    assert await log.lag("reminders") == {1: 2}
+
+
+async def test_a_message_that_is_no_entry_is_passed_over_and_counted(log: Log, kind: str) -> None:
+    if kind == "memory":
+        pytest.skip("keeps entries, not messages")
+    before, after = entries(1), entries(1)
+    await append(log, before)
+    sql = "INSERT INTO fairlead_task_log (queue, partition, message) VALUES ('reminders', 0, '{\"type\": \"submit\"}')"
+    with log._database.transaction() as connection:
+        connection.execute(sql)
+    await append(log, after)
+    (batch,) = await log.receive([P0], 100)
+    assert (batch.entries, batch.unreadable) == ([*before, *after], 1)
+    await log.commit(batch)
+    assert await log.lag("reminders") == {}
+
+
+async def test_an_append_in_the_callers_transaction_is_there_when_that_commits_also_when_later_ones_came_first(
+    log: Log, other: Log
+) -> None:
+    """SQLite has one writer, so there nothing can come in between."""
+    if not log.joins_transactions:
+        pytest.skip("joins no transaction")
+    late, soon, never = entries(1), entries(1), entries(1)
+    database = log._database
+    if database.dialect == "postgres":
+        with database.transaction() as connection:
+            database.join(connection, log.appending(late))
+            await append(other, soon)
+            assert await received(log, [P0], 1) == {P0: soon}
+    else:
+        with database.transaction() as connection:
+            database.join(connection, log.appending(late))
+    with pytest.raises(ZeroDivisionError), database.transaction() as connection:
+        database.join(connection, log.appending(never))
+        raise ZeroDivisionError
+    assert await received(log, [P0], 1) == {P0: late}

@@ -1,0 +1,171 @@
+"""Ordered queues as a person uses them: workers as processes, one of them killed; `fairlead ordered`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.test_command_line import environment, fairlead
+
+SHOP = """
+import asyncio, os, sys, time
+import fairlead
+app = fairlead.App("sqlite:///shop.db")
+app.queue("reminders", kind="ordered", partitions=8)
+
+def note(*words):
+    with open("runs.log", "a") as log:
+        log.write(" ".join(map(str, words)) + "\\n")
+
+@app.task(queue="reminders")
+async def remind(key: str, n: int) -> None:
+    note("start", key, n, os.getpid())
+    await asyncio.sleep(0.02)
+    note("end", key, n, os.getpid())
+
+@app.task(queue="reminders")
+async def hang() -> None:
+    note("hanging")
+    await asyncio.sleep(1000)
+
+@app.task(queue="reminders", retry=fairlead.NoRetry())
+def fail() -> None:
+    raise ValueError("no luck")
+
+if __name__ == "__main__":
+    drafts = [remind.options(ordering_key=f"k{n % 10}").draft(key=f"k{n % 10}", n=n) for n in range(int(sys.argv[1]))]
+    for handle in app.submit_many(drafts):
+        handle.result(10)
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+def submit(folder: Path, code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", f"from shop import *; {code}"],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def log_of(folder: Path) -> list[list[str]]:
+    path = folder / "runs.log"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_worker_runs_what_is_in_the_log_and_stops_when_nothing_is_left(shop: Path) -> None:
+    subprocess.run([sys.executable, "shop.py", "40"], cwd=shop, env=environment(), check=True)
+    fairlead(shop, "worker", "shop:app", "--until-empty")
+    for key in range(10):
+        assert [int(line[2]) for line in log_of(shop) if line[:2] == ["end", f"k{key}"]] == list(range(key, 40, 10))
+
+
+def test_a_killed_worker_is_followed_by_another_and_no_key_is_run_out_of_order_or_twice_at_once(shop: Path) -> None:
+    subprocess.run([sys.executable, "shop.py", "400"], cwd=shop, env=environment(), check=True)
+    first = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", "worker", "shop:app"], cwd=shop, env=environment(), stderr=subprocess.DEVNULL
+    )
+    while len(log_of(shop)) < 100:
+        assert first.poll() is None
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    fairlead(shop, "worker", "shop:app", "--until-empty")
+    killed = str(first.pid)
+    lines = log_of(shop)
+    for key in (f"k{n}" for n in range(10)):
+        of_key = [line for line in lines if line[1] == key]
+        running: list[str] | None = None
+        finished: list[int] = []
+        for what, _, n, pid in of_key:
+            if what == "start":
+                assert running is None or running[1] == killed != pid, "two at once"
+                running = [n, pid]
+            else:
+                assert running == [n, pid]
+                running = None
+                finished.append(int(n))
+        expected = list(range(int(key[1:]), 400, 10))
+        assert sorted(set(finished)) == expected, "none lost"
+        assert sorted(finished) == finished, "in order"
+        assert len(finished) <= len(expected) + 1, "doubles only of what was in flight"
+
+
+def test_tasks_attempts_status_and_drop(shop: Path) -> None:
+    stuck = submit(shop, "print(hang.options(ordering_key='a', unique_key='u').submit().id)")
+    submit(shop, "remind.options(ordering_key='a').submit(key='a', n=1)")
+    failed = submit(shop, "print(fail.options(ordering_key='b').submit().id)")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", "worker", "shop:app"], cwd=shop, env=environment(), stderr=subprocess.DEVNULL
+    )
+    url = ("--url", "sqlite:///shop.db")
+    try:
+        while ["hanging"] not in log_of(shop):
+            assert worker.poll() is None
+        waiting = json.loads(fairlead(shop, "ordered", "tasks", "reminders", "--key", "a", "--json", *url))
+        assert [(task["name"], task["unique_key"] == "u") for task in waiting] == [("hang", True), ("remind", False)]
+        assert "hang" in fairlead(shop, "ordered", "tasks", "reminders", *url)
+        dropped = json.loads(fairlead(shop, "ordered", "drop", "reminders", "a", "--json", *url))
+        assert dropped["dropped"]["unique_key"] == "u"
+        while ["end", "a", "1", str(worker.pid)] not in log_of(shop):
+            assert worker.poll() is None
+    finally:
+        worker.terminate()
+        assert worker.wait() == 0
+    (attempt,) = json.loads(fairlead(shop, "ordered", "attempts", stuck, "--json", *url))
+    assert (attempt["outcome"], attempt["next_state"]) == ("cancelled", "CANCELLED")
+    assert "no luck" in fairlead(shop, "ordered", "attempts", failed, *url)
+    views = json.loads(fairlead(shop, "ordered", "status", "reminders", "--json", *url))
+    assert [view["partition"] for view in views] == list(range(8))
+    assert {view["unfinished"] for view in views} == {view["lag"] for view in views} == {0}
+    assert "0 tasks in the schedule, 0 entries in the log" in fairlead(shop, "doctor", *url)
+    assert fairlead(shop, "ordered", "status", "reminders", *url)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exits", "why"),
+    [
+        (["tasks", "unknown"], 2, "no queue named 'unknown' is known; known: reminders"),
+        (["tasks", "reminders", "--limit", "0"], 2, "Invalid value for '--limit'"),
+        (["tasks", "reminders", "--partition", "-1"], 2, "Invalid value for '--partition'"),
+        (["tasks", "reminders", "--partition", "8"], 2, "queue 'reminders' has partitions 0 to 7, not 8"),
+        (["drop", "reminders", "a", "--run-at", "2026-01-31T09:00:00+00:00"], 2, "by both --run-at and --unique-key"),
+        (["drop", "reminders", "a", "--unique-key", "u"], 2, "by both --run-at and --unique-key"),
+        (["drop", "reminders", "a", "--unique-key", "u", "--run-at", "soon"], 2, "--run-at 'soon'"),
+        (["drop", "reminders", "a", "--unique-key", "u", "--run-at", "2026-01-31T09:00:00"], 2, "naive datetime"),
+        (["drop", "reminders", "nobody"], 1, "nothing of ordering key 'nobody' waits"),
+        (["attempts", "no-such-task"], 1, "no attempt of task 'no-such-task'"),
+        (["status", "unknown"], 2, "no queue named 'unknown'"),
+    ],
+)  # fmt: skip
+def test_o19_wrong_use_is_refused_with_its_reason(shop: Path, arguments: list[str], exits: int, why: str) -> None:
+    submit(shop, "app._ordered.settle_partitions({'reminders'})")
+    assert why in fairlead(shop, "ordered", *arguments, "--url", "sqlite:///shop.db", exits=exits)
+
+
+def test_o18_a_task_is_named_by_its_time_in_both_forms(shop: Path) -> None:
+    for n, form in enumerate(("1893456000000000", "2030-01-01T00:00:00+00:00")):
+        submit(
+            shop,
+            "from datetime import *; remind.options(ordering_key='ü|,', unique_key='\"u\" 2', "
+            f"run_at=datetime(2030, 1, 1, tzinfo=timezone.utc)).submit(key='x', n={n})",
+        )
+        url = ("--url", "sqlite:///shop.db")
+        args = ["ordered", "drop", "reminders", "ü|,", "--unique-key", '"u" 2', "--run-at", form]
+        assert "told its owner" in fairlead(shop, *args, *url)
+    fairlead(shop, "worker", "shop:app", "--until-empty")
+    assert json.loads(fairlead(shop, "ordered", "tasks", "reminders", "--json", *url)) == []

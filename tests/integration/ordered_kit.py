@@ -1,0 +1,113 @@
+"""What the cases of ordered queues share: pairs of a log and a schedule, a clock that can be set, a record of runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fairlead import App
+from fairlead.clock import MICROS, SystemClock
+from fairlead.core.partitions import partition_of
+
+PAIRS = ["sqlite", "postgres"]
+"""A task log and a schedule store each; what an application needs for one is known to `open_app`."""
+
+SOON = 60.0
+"""Seconds that nothing takes unless it is broken."""
+
+
+class SetClock(SystemClock):
+    """The machine's clock, set ahead by some seconds."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        self.ahead = ahead
+
+    def now(self) -> int:
+        return super().now() + round(self.ahead * MICROS)
+
+
+@dataclass
+class Runs:
+    """Starts and ends of runs, in order; and events to wait for."""
+
+    started: list[tuple[str, float]] = field(default_factory=list)
+    """(name, wall time in seconds)."""
+    running: Counter[str] = field(default_factory=Counter)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.started]
+
+    def at(self, name: str) -> float:
+        """When it started the first time."""
+        return next(at for n, at in self.started if n == name)
+
+    def start(self, name: str, now: float) -> None:
+        self.started.append((name, now))
+        self.changed.set()
+
+    async def until(self, *names: str) -> None:
+        """Wait until all of these have started."""
+        async with asyncio.timeout(SOON):
+            while not set(names) <= set(self.names):
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def until_count(self, count: int) -> None:
+        async with asyncio.timeout(SOON):
+            while len(self.started) < count:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@dataclass
+class Kit:
+    """An application with one ordered queue, `reminders`, and a task that notes its runs."""
+
+    app: App
+    runs: Runs
+    remind: Any
+    clock: SetClock
+
+    def at(self, seconds: float) -> datetime:
+        """So many seconds from now."""
+        return datetime.fromtimestamp(self.clock.now() / MICROS, UTC) + timedelta(seconds=seconds)
+
+    def submit(
+        self, name: str, ordering_key: str = "a", at: datetime | None = None, unique_key: str | None = None
+    ) -> Any:
+        options: dict[str, Any] = {"ordering_key": ordering_key}
+        if at is not None:
+            options["run_at"] = at
+        if unique_key is not None:
+            options["unique_key"] = unique_key
+        return self.remind.options(**options).submit(name=name)
+
+
+def open_app(url: str, clock: SetClock | None = None, runs: Runs | None = None, **queue: Any) -> Kit:
+    """`url`: of a pair."""
+    clock = clock or SetClock()
+    app = App(url, clock=clock)
+    app.queue("reminders", kind="ordered", **{"partitions": 8, **queue})
+    runs = runs or Runs()
+
+    @app.task(queue="reminders")
+    async def remind(name: str) -> None:
+        runs.start(name, clock.now() / MICROS)
+
+    app.migrate()
+    return Kit(app, runs, remind, clock)
+
+
+def keys_of_partitions(partitions: int, wanted: int) -> list[str]:
+    """Ordering keys of so many different partitions."""
+    found: dict[int, str] = {}
+    n = 0
+    while len(found) < wanted:
+        found.setdefault(partition_of(f"k{n}", 0, partitions), f"k{n}")
+        n += 1
+    return [found[partition] for partition in sorted(found)]

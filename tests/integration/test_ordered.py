@@ -1,0 +1,463 @@
+"""Ordered queues from end to end, on every pair of a log and a schedule: the cases of the published scheduler by their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fairlead import App, ConfigurationError, Exponential, InvalidTask, NoRetry, State
+from fairlead.clock import MICROS
+from fairlead.core.partitions import partition_of
+from fairlead.errors import StoreUnavailable
+from fairlead.model import TaskKey
+from fairlead.testing import running, settled
+from tests.integration.ordered_kit import PAIRS, SOON, Kit, Runs, keys_of_partitions, open_app
+
+
+@pytest.fixture(params=PAIRS)
+def url(request: pytest.FixtureRequest) -> str:
+    """A fresh pair of each kind in turn."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def kit(url: str) -> Iterator[Kit]:
+    kit = open_app(url)
+    yield kit
+    kit.app.close()
+
+
+async def test_o1_now_and_later_with_equal_and_other_ordering_keys_times_and_unique_keys(kit: Kit) -> None:
+    later = kit.at(1.5)
+    expected = set()
+    async with running(kit.app) as node:
+        for ordering_key, at, unique_key in itertools.product("ab", (None, later), (None, "u", "v")):
+            name = f"{ordering_key} {'later' if at else 'now'} {unique_key}"
+            kit.submit(name, ordering_key, at, unique_key)
+            expected.add(name)
+        await kit.runs.until(*expected)
+        await settled(kit.app, node, SOON)
+    assert sorted(kit.runs.names) == sorted(expected)
+    for name, at in kit.runs.started:
+        assert ("later" in name) == (at >= later.timestamp())
+
+
+async def test_o2_a_task_due_while_nothing_runs_is_run_at_once_after_the_start_and_once(kit: Kit) -> None:
+    async with running(kit.app) as node:
+        kit.submit("before")
+        await kit.runs.until("before")
+        await settled(kit.app, node, SOON)
+        kit.submit("due while down", at=kit.at(30))
+        while await kit.app.connections.log.lag("reminders"):
+            await asyncio.sleep(0.01)
+    kit.clock.ahead += 60
+    async with running(kit.app) as node:
+        await kit.runs.until("due while down")
+        await settled(kit.app, node, SOON)
+    assert kit.runs.names == ["before", "due while down"]
+
+
+async def test_o3_what_is_due_beyond_the_look_ahead_runs_on_time(url: str) -> None:
+    kit = open_app(url, look_ahead=1.0)
+    async with running(kit.app) as node:
+        at = kit.at(2.5)
+        kit.submit("far", at=at)
+        while await kit.app.connections.log.lag("reminders"):
+            await asyncio.sleep(0.01)
+        loaded = [len(p._life.schedule) for p in node.ordered._partitions.values() if p._life is not None]
+        assert sum(loaded) == 0, "not in memory yet"
+        await kit.runs.until("far")
+    assert 0 <= kit.runs.at("far") - at.timestamp() < 1.0
+    kit.app.close()
+
+
+@pytest.mark.parametrize("keys", ["aa", "ab"])
+async def test_o4_the_later_one_submitted_first_each_runs_at_its_time(kit: Kit, keys: str) -> None:
+    async with running(kit.app):
+        late, early = kit.at(1.2), kit.at(0.6)
+        kit.submit("late", keys[0], late)
+        kit.submit("early", keys[1], early)
+        await kit.runs.until("late", "early")
+    assert kit.runs.names == ["early", "late"]
+    assert kit.runs.at("late") >= late.timestamp() and kit.runs.at("early") >= early.timestamp()
+
+
+async def test_o5_the_same_key_twice_runs_once_with_what_came_last(kit: Kit) -> None:
+    at = kit.at(1.0)
+    kit.submit("in the log", at=at, unique_key="one")
+    kit.submit("instead", at=at, unique_key="one")
+    async with running(kit.app) as node:
+        kit.submit("first", at=at, unique_key="two")
+        while await kit.app.connections.log.lag("reminders"):
+            await asyncio.sleep(0.01)
+        kit.submit("when loaded", at=at, unique_key="two")
+        await kit.runs.until("instead", "when loaded")
+        await settled(kit.app, node, SOON)
+        kit.submit("after it has run", at=at, unique_key="one")
+        kit.submit("last", at=kit.at(0.2))
+        await kit.runs.until("last")
+        await settled(kit.app, node, SOON)
+    assert kit.runs.names == ["instead", "when loaded", "last"]
+
+
+async def test_o6_late_within_the_grace_runs_at_once_and_later_than_that_is_refused(url: str) -> None:
+    kit = open_app(url, grace=20.0)
+    kit.submit("10 s late", at=kit.at(-10))
+    with pytest.raises(
+        InvalidTask, match=r"30.* s ago, more than the grace of 20 s of queue 'reminders'; leave run_at out"
+    ):
+        kit.submit("30 s late", at=kit.at(-30))
+    async with running(kit.app) as node:
+        await kit.runs.until("10 s late")
+        await settled(kit.app, node, SOON)
+    assert kit.runs.names == ["10 s late"]
+    kit.app.close()
+
+
+async def test_o7_a_task_before_the_one_that_has_run_still_runs(kit: Kit) -> None:
+    async with running(kit.app) as node:
+        kit.submit("second", at=kit.at(-1))
+        await kit.runs.until("second")
+        await settled(kit.app, node, SOON)
+        kit.submit("first", at=kit.at(-5))
+        await kit.runs.until("first")
+    assert kit.runs.names == ["second", "first"]
+
+
+async def test_o8_a_failing_task_is_tried_again_after_its_wait_while_others_run_and_its_own_key_waits(kit: Kit) -> None:
+    failed: list[float] = []
+
+    @kit.app.task(queue="reminders", retry=Exponential(max_attempts=100, first=1.0, jitter=0.5))
+    async def fragile() -> None:
+        kit.runs.start("fragile", kit.clock.now() / MICROS)
+        if not failed:
+            failed.append(kit.clock.now() / MICROS)
+            raise RuntimeError("not yet")
+
+    async with running(kit.app) as node:
+        handle = fragile.options(ordering_key="a").submit()
+        kit.submit("behind it", "a")
+        await kit.runs.until("fragile")
+        kit.submit("other", "b")
+        await kit.runs.until("other", "behind it")
+        await settled(kit.app, node, SOON)
+    assert kit.runs.names == ["fragile", "other", "fragile", "behind it"]
+    again = kit.runs.started[2][1]
+    assert 0.5 <= again - failed[0] < 2.0
+    attempts = kit.app.management.attempts(handle.id)
+    assert [(a.attempt, a.tries, a.outcome, a.next_state) for a in attempts] == [
+        (1, 1, "retried", "WAITING"),
+        (2, 2, "done", "DONE"),
+    ]
+    assert "RuntimeError: not yet" in str(attempts[0].error_text)
+
+
+async def test_o9_two_nodes_share_the_ordering_keys_and_none_is_lost_or_doubled_as_one_goes_and_comes(url: str) -> None:
+    runs = Runs()
+    first, second = open_app(url, runs=runs), open_app(url, runs=runs)
+    where: dict[str, list[str]] = {}
+
+    def noting(kit: Kit, node: str) -> Any:
+        @kit.app.task(queue="reminders", name="where")
+        async def note(key: str) -> None:
+            where.setdefault(key, []).append(node)
+            runs.start(f"{key} {len(where[key])}", 0.0)
+
+        return note
+
+    one, _ = noting(first, "one"), noting(second, "two")
+    keys = keys_of_partitions(8, 8)
+    rounds = 0
+
+    async def a_round() -> set[str]:
+        nonlocal rounds
+        rounds += 1
+        for key in keys:
+            one.options(ordering_key=key).submit(key=key)
+        await runs.until(*(f"{key} {rounds}" for key in keys))
+        return {where[key][-1] for key in keys}
+
+    async def until_shared(node: Any, count: int) -> None:
+        async with asyncio.timeout(SOON):
+            while len(node.ownership.owned) != count:
+                await asyncio.sleep(0.02)
+
+    async with running(first.app, lease_seconds=2.0) as node_one:
+        async with running(second.app, lease_seconds=2.0) as node_two:
+            await until_shared(node_one, 4)
+            await until_shared(node_two, 4)
+            assert await a_round() == {"one", "two"}
+        await until_shared(node_one, 8)
+        assert await a_round() == {"one"}
+        async with running(second.app, lease_seconds=2.0) as node_two:
+            await until_shared(node_two, 4)
+            assert await a_round() == {"one", "two"}
+    assert all(len(nodes) == rounds for nodes in where.values())
+    first.app.close()
+    second.app.close()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_o10_a_stuck_head_is_dropped_by_a_person_and_the_next_of_its_key_runs(kit: Kit, kind: str) -> None:
+    release = threading.Event()
+
+    @kit.app.task(queue="reminders")
+    async def hang() -> None:
+        kit.runs.start("hang", 0.0)
+        await asyncio.Event().wait()
+
+    @kit.app.task(queue="reminders")
+    def block() -> None:
+        asyncio.run_coroutine_threadsafe(_start(kit.runs, "hang"), loop).result()
+        release.wait(SOON)
+
+    loop = asyncio.get_running_loop()
+    stuck = hang if kind == "async" else block
+    async with running(kit.app) as node:
+        handle = stuck.options(ordering_key="a").submit()
+        kit.submit("behind it", "a")
+        await kit.runs.until("hang")
+        kit.submit("other", "b")
+        await kit.runs.until("other")
+        assert kit.runs.names == ["hang", "other"]
+        kit.app.management.ordered.drop("reminders", handle.key, actor="ada")
+        await kit.runs.until("behind it")
+        release.set()
+        await settled(kit.app, node, SOON)
+        assert node.ordered.reloads() == {}
+    (attempt,) = kit.app.management.attempts(handle.id)
+    assert (attempt.outcome, attempt.next_state, attempt.error_text) == ("cancelled", "CANCELLED", "by ada")
+
+
+async def _start(runs: Runs, name: str) -> None:
+    runs.start(name, 0.0)
+
+
+async def test_c9f_a_drop_of_a_waiting_task_costs_no_reload_and_the_key_does_not_come_back(kit: Kit) -> None:
+    async with running(kit.app) as node:
+        at = kit.at(1.0)
+        handle = kit.submit("unwanted", at=at, unique_key="u")
+        kit.submit("wanted", at=at)
+        kit.submit("far", at=kit.at(4000), unique_key="far")
+        kit.app.management.ordered.drop("reminders", handle.key, actor="ada")
+        kit.submit("unwanted again", at=at, unique_key="u")
+        kit.app.management.ordered.drop("reminders", TaskKey(kit.clock.now(), "a", "nothing"), actor="ada")
+        await kit.runs.until("wanted")
+        await settled(kit.app, node, SOON)
+        assert node.ordered.reloads() == {}
+        assert kit.runs.names == ["wanted"]
+    assert kit.app.management.attempts(handle.id)[0].outcome == "cancelled"
+
+
+async def test_o11_c9d_a_store_failure_reloads_that_partition_only_and_nothing_is_lost(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.ordered.partition.FIRST_PAUSE", 0.05)
+    broken, well = keys_of_partitions(8, 2)
+    async with running(kit.app) as node:
+        store = node.ordered._around.store
+        persist, finish = store.persist, store.finish
+        failures = {"persist": 2, "finish": 2}
+
+        async def failing(what: str, call: Any, partition: Any, *rest: Any) -> Any:
+            if partition.partition == partition_of(broken, 0, 8) and failures[what]:
+                failures[what] -= 1
+                raise StoreUnavailable("the store is away")
+            return await call(partition, *rest)
+
+        monkeypatch.setattr(store, "persist", lambda *rest: failing("persist", persist, *rest), raising=False)
+        monkeypatch.setattr(store, "finish", lambda *rest: failing("finish", finish, *rest), raising=False)
+        kit.submit("in the broken one", broken)
+        kit.submit("in another", well)
+        await kit.runs.until("in another")
+        assert "in the broken one" not in kit.runs.names
+        await kit.runs.until("in the broken one")
+        kit.submit("once more", broken)
+        await kit.runs.until("once more")
+        await settled(kit.app, node, SOON)
+        assert failures == {"persist": 0, "finish": 0}
+        assert {key.partition: n for key, n in node.ordered.reloads().items()} == {partition_of(broken, 0, 8): 4}
+    assert kit.runs.names == ["in another", "in the broken one", "once more"]
+
+
+async def test_o17_a_row_that_cannot_be_read_stops_its_own_partition_and_is_not_removed(kit: Kit) -> None:
+    broken, well = keys_of_partitions(8, 2)
+    async with running(kit.app):
+        kit.submit("broken", broken, at=kit.at(30), unique_key="u")
+        while await kit.app.connections.log.lag("reminders"):
+            await asyncio.sleep(0.01)
+    database = kit.app.store.database
+    with database.transaction() as connection:
+        connection.execute("UPDATE fairlead_schedule SET task = 'nonsense'")
+    kit.clock.ahead += 30
+    async with running(kit.app) as node:
+        kit.submit("well", well)
+        await kit.runs.until("well")
+        async with asyncio.timeout(SOON):
+            while not node.ordered.reloads():
+                await asyncio.sleep(0.01)
+    with database.transaction() as connection:
+        assert list(connection.execute("SELECT count(*) FROM fairlead_schedule"))[0][0] == 1
+    assert kit.runs.names == ["well"]
+
+
+async def test_o20_a_submit_that_cannot_be_taken_says_why(kit: Kit, tmp_path: Any) -> None:
+    with pytest.raises(InvalidTask, match="queue 'reminders' is ordered, so its tasks need an ordering_key"):
+        kit.remind.submit(name="no key")
+    kit.submit("fine").result(timeout=SOON)
+    lost = App(f"sqlite:///{tmp_path}/no/such/folder/tasks.db")
+    lost.queue("reminders", kind="ordered")
+
+    @lost.task(queue="reminders")
+    async def remind() -> None: ...
+
+    with pytest.raises(StoreUnavailable):
+        remind.options(ordering_key="a").submit().result(timeout=SOON)
+
+
+@pytest.mark.parametrize("hours", [3, 72])
+async def test_o21_c9a_whatever_is_due_runs_in_order_however_long_everything_was_down(url: str, hours: int) -> None:
+    kit = open_app(url)
+    async with running(kit.app):
+        for n in reversed(range(20)):
+            for key in "ab":
+                kit.submit(f"{key}{n}", key, at=kit.at(60 + n * 600), unique_key=str(n))
+        while await kit.app.connections.log.lag("reminders"):
+            await asyncio.sleep(0.01)
+    kit.submit("a still in the log", "a", at=kit.at(30))
+    kit.clock.ahead += hours * 3600
+    async with running(kit.app) as node:
+        await kit.runs.until("a17", "b17")
+        await settled(kit.app, node, SOON)
+    due = {3: 18, 72: 20}[hours]  # 60 s + 17 * 600 s are the last within 3 hours
+    for key in "ab":
+        ran = [name for name in kit.runs.names if name.startswith(key) and name[1:].isdigit()]
+        assert ran == [f"{key}{n}" for n in range(due)]
+    assert kit.runs.names.count("a still in the log") == 1
+    assert kit.runs.names.index("a still in the log") < kit.runs.names.index("a0")
+    kit.app.close()
+
+
+async def test_c9c_a_head_that_fails_for_ever_holds_its_own_key_only_and_up_to_a_limit_if_it_has_one(kit: Kit) -> None:
+    @kit.app.task(queue="reminders", retry=NoRetry())
+    async def hopeless() -> None:
+        raise RuntimeError("never")
+
+    async with running(kit.app) as node:
+        handle = hopeless.options(ordering_key="a").submit()
+        kit.submit("behind it", "a")
+        await kit.runs.until("behind it")
+        await settled(kit.app, node, SOON)
+    (attempt,) = kit.app.management.attempts(handle.id)
+    assert (attempt.outcome, attempt.next_state) == ("failed", "FAILED")
+    assert handle.state() == State.FAILED
+
+
+async def test_c9b_a_burst_of_due_tasks_stays_in_the_store_and_all_of_it_runs_in_order(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fairlead.ordered.queues as queues
+
+    monkeypatch.setattr(queues, "MOST_IN_MEMORY", 80)
+    monkeypatch.setattr(queues, "_LEAST", 10)
+    most = 0
+    kit.remind.options(ordering_key="x").submit_many([])
+    drafts = [kit.remind.options(ordering_key=f"k{n % 97}").draft(name=f"k{n % 97} {n}") for n in range(1500)]
+    async with running(kit.app) as node:
+        kit.app.submit_many(drafts)
+        async with asyncio.timeout(SOON):
+            while len(kit.runs.started) < 1500:
+                most = max(most, *(len(p._life.schedule) if p._life else 0 for p in node.ordered._partitions.values()))
+                await asyncio.sleep(0.005)
+        await settled(kit.app, node, SOON)
+    assert most <= 4 * 10 + 10
+    for key in range(97):
+        of_key = [int(name.split()[1]) for name in kit.runs.names if name.startswith(f"k{key} ")]
+        assert of_key == list(range(key, 1500, 97))
+
+
+async def test_c9e_another_number_of_partitions_is_refused_before_an_ordering_key_is_in_two_of_them(kit: Kit) -> None:
+    async with running(kit.app):
+        kit.submit("one")
+        await kit.runs.until("one")
+    other = open_app(kit.app.url, partitions=9)
+    with pytest.raises(ConfigurationError, match="'reminders' has 8 partitions, and ordered queues keep theirs"):
+        other.submit("two")
+    with pytest.raises(ConfigurationError, match="'reminders' has 8 partitions"):
+        other.app.node()
+    other.app.close()
+
+
+async def test_a_submit_in_the_callers_transaction_exists_if_that_commits(kit: Kit) -> None:
+    database = kit.app.store.database
+    with pytest.raises(ZeroDivisionError), database.transaction() as connection:
+        kit.remind.options(ordering_key="a", connection=connection).submit(name="rolled back")
+        raise ZeroDivisionError
+    async with running(kit.app) as node:
+        with database.transaction() as connection:
+            kit.remind.options(ordering_key="a", connection=connection).submit(name="committed")
+        await kit.runs.until("committed")
+        await settled(kit.app, node, SOON)
+    assert kit.runs.names == ["committed"]
+
+
+async def test_what_does_not_go_with_an_ordered_queue_is_refused_when_declared(tmp_path: Any) -> None:
+    app = App(f"sqlite:///{tmp_path}/tasks.db")
+    with pytest.raises(ConfigurationError, match="kind 'sorted' is unknown"):
+        app.queue("reminders", kind="sorted")
+    app.queue("reminders", kind="ordered")
+    for wrong in ({"keep_result": True}, {"transactional": True}):
+        with pytest.raises(ConfigurationError, match="does not go with the ordered queue 'reminders'"):
+
+            @app.task(queue="reminders", **wrong)  # type: ignore[call-overload, untyped-decorator]
+            async def remind(connection: Any = None) -> None: ...
+
+
+async def test_concurrency_limits_and_pauses_hold_for_ordered_queues_too(url: str) -> None:
+    from fairlead import Limit
+
+    kit = open_app(url, concurrency=Limit(2))
+    at_once, most = 0, 0
+
+    @kit.app.task(queue="reminders")
+    async def slow(n: int) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.01)
+        at_once -= 1
+        kit.runs.start(str(n), 0.0)
+
+    async with running(kit.app) as node:
+        for n in range(30):
+            slow.options(ordering_key=f"k{n}").submit(n=n)
+        await kit.runs.until_count(30)
+        await settled(kit.app, node, SOON)
+    assert most == 2
+    kit.app.close()
+
+
+async def test_the_last_runs_of_a_node_that_stops_are_written_and_no_partition_goes_before(kit: Kit) -> None:
+    started, finish = asyncio.Event(), asyncio.Event()
+
+    @kit.app.task(queue="reminders")
+    async def slow() -> None:
+        started.set()
+        await finish.wait()
+        kit.runs.start("slow", 0.0)
+
+    async with running(kit.app, drain=SOON) as node:
+        handle = slow.options(ordering_key="a").submit()
+        await started.wait()
+        node.stop()
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            assert len(node.ownership.owned) == 8, "its partitions are its own while anything of them runs"
+        finish.set()
+    assert handle.state() == State.DONE
+    assert not [o for o in await kit.app.connections.coordinator.leases() if o.name.startswith("partition/")]

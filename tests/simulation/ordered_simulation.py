@@ -1,0 +1,381 @@
+"""Ordered queues under faults: the real partitions over stores that fail, lose answers and are slow, nodes that crash, on a
+clock of their own.
+
+A schedule is a seed. Between any two calls to a store a node may crash: nothing of it goes on, and a call on its way may
+have done its work or not. Another one follows it, when its leases have run out, or at once, before it knows.
+
+    python -m tests.simulation.ordered_simulation SEED
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from fairlead.clock import MICROS
+from fairlead.core.booking import Booking
+from fairlead.core.ids import id_text
+from fairlead.core.partitions import partition_of
+from fairlead.core.trigger_table import TriggerTable
+from fairlead.errors import StoreUnavailable
+from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
+from fairlead.ordered.queues import OrderedQueues
+from fairlead.ordered.surroundings import Surroundings
+from fairlead.ports.observer import Silent
+from fairlead.ports.task_log import Drop, Submit
+from fairlead.queue import Queue
+from fairlead.testing.memory_schedule import MemoryScheduleStore
+from fairlead.testing.memory_task_log import MemoryTaskLog
+from tests.simulation.virtual_clock import VirtualClock
+
+QUEUE = "q"
+HOUR = 3600.0
+
+
+class Broken(Exception):
+    """A promise was broken; says which, in which schedule."""
+
+
+@dataclass
+class Faults:
+    """What happens to the calls of one node."""
+
+    chance: Random
+    clock: VirtualClock
+    share: float
+    is_dead: bool = False
+    crash_in: int | None = None
+    """Calls until it crashes."""
+    crashed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def around(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        await self._pause()
+        if self.share and self.chance.random() < self.share / 2:
+            raise StoreUnavailable("not reached")
+        result = await call()
+        await self._pause()
+        if self.share and self.chance.random() < self.share / 2:
+            raise StoreUnavailable("the answer was lost")
+        return result
+
+    async def _pause(self) -> None:
+        """Nothing comes back to a dead node."""
+        if self.crash_in is not None:
+            self.crash_in -= 1
+            if self.crash_in <= 0:
+                self.is_dead = True
+                self.crashed.set()
+        if self.is_dead:
+            await asyncio.get_running_loop().create_future()
+        if self.chance.random() < 0.3:
+            await self.clock.sleep(self.chance.choice((0.0, 0.001, 0.1, 3.0)))
+        if self.is_dead:
+            await asyncio.get_running_loop().create_future()
+
+
+class Faulty:
+    """A store or a log whose calls go through faults."""
+
+    def __init__(self, real: Any, faults: Faults) -> None:
+        self._real = real
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if name in ("rewind", "look", "joins_transactions", "location"):
+            return found
+        return lambda *rest, **named: self._faults.around(lambda: found(*rest, **named))
+
+
+class Node:
+    """What a node does for its ordered queues, without threads and stores of tasks."""
+
+    def __init__(self, simulation: Simulation, faults: Faults) -> None:
+        self.simulation = simulation
+        self.faults = faults
+        self.clock = simulation.clock
+        booking = Booking(simulation.chance.choice((1, 3, 1000)))
+        booking.register_queue(QUEUE, None)
+        self.table = TriggerTable(booking)
+        self._booking = booking
+        self._wanted = asyncio.Event()
+        self.in_flight: dict[str, asyncio.Task[None]] = {}
+        self._stopped: dict[str, bool] = {}
+        around = Surroundings(
+            "node", Faulty(MemoryTaskLog(self.clock, simulation.log), faults), Faulty(simulation.store, faults), self.table,
+            self._wanted.set, self._stop_run, self._settled, Silent(), self.clock,
+        )  # type: ignore[arg-type]  # fmt: skip
+        self.ordered = OrderedQueues([simulation.queue], around, drain=5.0)
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            group.create_task(self.ordered.run())
+            group.create_task(self._dispatch())
+
+    async def _dispatch(self) -> None:
+        booking = self._booking
+        booking.register_task(QUEUE, "work")
+        while True:
+            self._wanted.clear()
+            triggers, _ = self.table.take(100, self.clock.monotonic())
+            for trigger in triggers:
+                task = self.ordered.grab(trigger, self.clock.now())
+                if task is None:
+                    self.table.freed(booking.unbook(trigger, self.clock.monotonic()))
+                    continue
+                running = self._group.create_task(self._work(trigger, task))
+                self.in_flight[task.id] = running
+            if not triggers:
+                await self._wanted.wait()
+
+    async def _work(self, trigger: Any, task: Any) -> None:
+        simulation = self.simulation
+        key = simulation.keys[task.id]
+        finish: Finish | None = None
+        simulation.started(self, task.id, key)
+        try:
+            began = self.clock.now()
+            await self.clock.sleep(simulation.chance.choice((0.0, 0.01, 1.0, 20.0)))
+            now = self.clock.now()
+            if simulation.chance.random() < simulation.failing:
+                finish = Finish(
+                    task.id, task.version, Outcome.RETRIED, State.WAITING, began, now, "E", "e", None, now + MICROS
+                )
+            else:
+                finish = Finish(task.id, task.version, Outcome.DONE, State.DONE, began, now)
+        except asyncio.CancelledError:
+            if self.faults.is_dead:
+                raise
+            if self._stopped.get(task.id):
+                finish = Finish(
+                    task.id, task.version, Outcome.CANCELLED, State.SUBMITTED, began, self.clock.now(), spends_try=False
+                )
+        finally:
+            simulation.ended(self, task.id, key, finish)
+        if freed := self._booking.free(trigger, self.clock.monotonic()):
+            self.table.freed(freed)
+        if finish is not None:
+            self.ordered.ended(trigger, finish)
+        else:
+            self.ordered.let_go([trigger])
+            self._settled([task.id])
+        self._wanted.set()
+
+    def _stop_run(self, task_id: str, keeps_end: bool) -> None:
+        running = self.in_flight.get(task_id)
+        if running is not None and not running.done():
+            self._stopped[task_id] = keeps_end
+            running.cancel()
+
+    def _settled(self, ids: Collection[str]) -> None:
+        for task_id in ids:
+            self.in_flight.pop(task_id, None)
+        self._wanted.set()
+
+    async def die(self) -> None:
+        """Nothing of it goes on."""
+        self.faults.is_dead = True
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+class Simulation:
+    """One schedule. Raises Broken as soon as a promise is."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.chance = Random(seed)
+        self.clock = VirtualClock()
+        self.log = MemoryTaskLog(self.clock)
+        self.store = MemoryScheduleStore()
+        self.partitions = self.chance.choice((1, 2, 5))
+        self.queue = Queue(
+            QUEUE, partitions=self.partitions, kind="ordered", look_ahead=self.chance.choice((1.0, 60.0, 300.0))
+        )
+        self.failing = self.chance.choice((0.0, 0.0, 0.3))
+        self.share = self.chance.choice((0.0, 0.02, 0.2))
+        self.keys: dict[str, TaskKey] = {}
+        self.appended: dict[TaskKey, int] = {}
+        """When the log had it first."""
+        self.dropped: set[TaskKey] = set()
+        self.done: dict[TaskKey, int] = {}
+        """When a run of it ended well, the first time."""
+        self.good_runs: Counter[TaskKey] = Counter()
+        self.at_work: dict[str, tuple[Node, str]] = {}
+        """By ordering key."""
+        self.lives: list[Node] = []
+        self.node: Node | None = None
+        self.told: list[asyncio.Task[None]] = []
+        self.crashes = 0
+        self.number = 0
+
+    def fail(self, why: str) -> None:
+        raise Broken(f"seed {self.seed}: {why}")
+
+    # what the handlers see --------------------------------------------------------------------------------------------
+
+    def started(self, node: Node, task_id: str, key: TaskKey) -> None:
+        if self.clock.now() < key.run_at:
+            self.fail(f"{key} runs before its time")
+        if key.ordering_key in self.at_work and self.at_work[key.ordering_key][0] is node:
+            self.fail(f"two tasks of {key.ordering_key!r} run at once")
+        self.at_work[key.ordering_key] = (node, task_id)
+        if node is not self.node:
+            return  # it has been followed by another, and will be told so by its first write
+        patience = 200 * MICROS
+        for other, at in self.appended.items():
+            if other.ordering_key == key.ordering_key and other < key and at + patience < self.clock.now():
+                rows = self.store.partitions[PartitionKey(QUEUE, self.of(key.ordering_key))]
+                if other in rows.tasks:
+                    self.fail(f"{key} overtakes {other}")
+
+    def ended(self, node: Node, task_id: str, key: TaskKey, finish: Finish | None) -> None:
+        if self.at_work.get(key.ordering_key) == (node, task_id):
+            del self.at_work[key.ordering_key]
+        if finish is not None and finish.next_state == State.DONE:
+            self.good_runs[key] += 1
+            self.done.setdefault(key, self.clock.now())
+
+    # what happens -----------------------------------------------------------------------------------------------------
+
+    def of(self, ordering_key: str) -> int:
+        return partition_of(ordering_key, 0, self.partitions)
+
+    def submit(self) -> None:
+        now = self.clock.now()
+        entries: list[Submit | Drop] = []
+        for _ in range(self.chance.choice((1, 1, 5, 60))):
+            self.number += 1
+            ordering_key = self.chance.choice("abcdefgh" if self.chance.random() < 0.9 else "x")
+            run_at = (
+                now
+                + round(self.chance.choice((-5.0, 0.0, 1.0, 30.0, 400.0, HOUR / 4)) * MICROS)
+                + self.chance.randrange(5)
+            )
+            task_id = id_text(self.number)
+            made = NewTask(
+                task_id, QUEUE, self.of(ordering_key), "work", b"{}", "json", 5, "", 1.0, ordering_key,
+                self.chance.choice("uv"), run_at, now, False, None,
+            )  # fmt: skip
+            key = ScheduledTask.of(made).key
+            self.keys[task_id] = key
+            self.appended.setdefault(key, now)
+            entries.append(Submit(made))
+        if self.appended and self.chance.random() < 0.1:
+            key = self.chance.choice(list(self.appended))
+            self.dropped.add(key)
+            entries.append(Drop(QUEUE, self.of(key.ordering_key), key, "ada", now))
+        self.log.append(entries)
+        if self.node is not None:
+            self.node.ordered.look()
+
+    def begin(self) -> None:
+        faults = Faults(self.chance, self.clock, self.share)
+        if self.chance.random() < 0.6:
+            faults.crash_in = self.chance.choice((1, 5, 20, 100, 400))
+        self.node = Node(self, faults)
+        self.lives.append(self.node)
+        self.node.ordered.assign([PartitionKey(QUEUE, n) for n in range(self.partitions)])
+
+    async def follow(self) -> None:
+        """Another node takes over: the one before is dead, has left in good order, or does not know yet."""
+        node, self.node = self.node, None
+        if node is not None:
+            fate = self.chance.random()
+            if node.faults.is_dead or fate < 0.5:
+                self.crashes += 1
+                await node.die()
+            elif fate >= 0.7:
+                self.told.append(asyncio.create_task(self._tell(node)))
+            else:
+                leaving = asyncio.create_task(
+                    node.ordered.release([PartitionKey(QUEUE, n) for n in range(self.partitions)])
+                )
+                await self.clock.run(leaving.done, 600)
+                await node.die()
+        self.begin()
+
+    async def _tell(self, node: Node) -> None:
+        """Its leases have run out: it finds out by itself."""
+        await self.clock.sleep(self.chance.choice((0.1, 2.0, 10.0)))
+        node.ordered.assign([])
+
+    async def go(self) -> None:
+        self.begin()
+        for _ in range(self.chance.choice((10, 40))):
+            what = self.chance.random()
+            if what < 0.6:
+                self.submit()
+            elif what < 0.75:
+                await self.follow()
+            seconds = self.chance.choice((0.0, 0.5, 10.0, 300.0, HOUR if what > 0.97 else 1.0))
+            await self.clock.run(lambda: self.node is None or self.node.faults.crashed.is_set(), seconds)
+            self.check()
+        self.share = 0.0
+        for told in self.told:
+            told.cancel()
+        for old in self.lives:
+            await old.die()
+        self.failing = 0.0
+        self.node = None
+        self.begin()
+        assert self.node is not None
+        self.node.faults.crash_in = None
+        if not await self.clock.run(lambda: set(self.appended) <= self.over(), 30 * HOUR):
+            self.fail(f"never ended: {sorted(set(self.appended) - self.over())[:5]}")
+        await self.clock.run(lambda: False, 30)
+        self.check()
+        await self.node.die()
+        left = [key for rows in self.store.partitions.values() for key in rows.tasks]
+        if left:
+            self.fail(f"left in the schedule: {left[:5]}")
+        for key in set(self.appended) - self.dropped:
+            if not self.good_runs[key]:
+                self.fail(f"{key} counts as completed and never ran to its end")
+        most = 2 * len(self.lives)  # a run of each node may be cut off, or end unheard after the node has been followed
+        if too_often := [key for key, runs in self.good_runs.items() if runs > most]:
+            self.fail(f"ran too often: {too_often[:5]}")
+
+    def over(self) -> set[TaskKey]:
+        return {key for rows in self.store.partitions.values() for key in rows.completed}
+
+    def check(self) -> None:
+        for node in self.lives:
+            if node.task.done() and not node.task.cancelled() and (error := node.task.exception()) is not None:
+                raise Broken(f"seed {self.seed}: a node broke") from error
+        for rows in self.store.partitions.values():
+            below = [key for key in rows.tasks if key <= rows.record.floor]
+            if below:
+                self.fail(f"below the floor {rows.record.floor}: {below[:3]}")
+            both = rows.tasks.keys() & rows.completed.keys()
+            if both:
+                self.fail(f"completed and in the schedule: {sorted(both)[:3]}")
+
+
+def simulate(seed: int) -> Simulation:
+    """Run one schedule. Raises Broken."""
+    simulation: list[Simulation] = []
+
+    async def main() -> None:
+        simulation.append(Simulation(seed))
+        await simulation[0].go()
+
+    asyncio.run(main())
+    return simulation[0]
+
+
+def main(seeds: Sequence[str]) -> None:
+    for seed in seeds:
+        done = simulate(int(seed))
+        print(f"seed {seed}: {len(done.appended)} keys, {len(done.lives)} nodes, {done.crashes} crashes: all well")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,72 @@
+"""Ordered queues under faults: what is promised holds in every schedule, and a part that breaks a promise is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fairlead.core.schedule import Schedule
+from fairlead.ordered.persistence import Persistence
+from fairlead.testing.memory_schedule import MemoryScheduleStore
+from fairlead.testing.memory_task_log import MemoryTaskLog
+from tests.simulation.ordered_simulation import Broken, simulate
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_crashes_between_any_two_calls_and_lost_answers_lose_double_and_reorder_nothing(seed: int) -> None:
+    simulate(seed)
+
+
+def floor_ignores_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schedule, "floor_with", lambda self, tasks: self.floor)
+
+
+def committed_before_persisted(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_in = Persistence._take_in
+
+    async def early(self: Persistence, batch: Any) -> None:
+        await self._log.commit(batch)
+        await take_in(self, batch._replace(mark=0))
+
+    monkeypatch.setattr(Persistence, "_take_in", early)
+
+
+def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryScheduleStore, "_fenced", lambda self, partition, range_id: self.partitions[partition])
+
+
+def early_by_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    due = Schedule.due
+    monkeypatch.setattr(Schedule, "due", lambda self, now: due(self, now + 1_000_000))
+    next_due = Schedule.next_due
+    monkeypatch.setattr(Schedule, "next_due", lambda self: None if (at := next_due(self)) is None else at - 1_000_000)
+
+
+def the_log_forgets_what_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = MemoryTaskLog.receive
+
+    async def forgetting(self: MemoryTaskLog, *rest: Any) -> Any:
+        batches = await receive(self, *rest)
+        for batch in batches:
+            await self.commit(batch)
+        return [batch._replace(mark=0) for batch in batches]
+
+    monkeypatch.setattr(MemoryTaskLog, "receive", forgetting)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        floor_ignores_what_is_written, committed_before_persisted, no_fence, early_by_a_second,
+        the_log_forgets_what_was_received,
+    ],
+)  # fmt: skip
+def test_a_part_that_breaks_its_promise_is_found_out(
+    broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    with pytest.raises((Broken, AssertionError, KeyError, ExceptionGroup)):
+        for seed in range(60):
+            simulate(seed)

@@ -1,0 +1,55 @@
+"""A clock that jumps to the next thing somebody waits for, as soon as nothing else can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from fairlead.clock import MICROS
+
+START = 1_700_000_000 * MICROS
+
+
+class VirtualClock:
+    """See `fairlead.clock.Clock`. Everything of a simulation waits by it, and by nothing else."""
+
+    def __init__(self) -> None:
+        self._now = START
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._numbers = count()
+
+    def now(self) -> int:
+        return self._now
+
+    def monotonic(self) -> float:
+        return (self._now - START) / MICROS
+
+    async def sleep(self, seconds: float) -> None:
+        future = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (self._now + round(seconds * MICROS), next(self._numbers), future))
+        await future
+
+    async def run(self, until: Callable[[], bool], seconds: float) -> bool:
+        """Let time pass until that is so; False: it was not after so long."""
+        end = self._now + round(seconds * MICROS)
+        while True:
+            await self._settle()
+            if until():
+                return True
+            while self._waiting and self._waiting[0][2].done():
+                heapq.heappop(self._waiting)
+            if not self._waiting or self._waiting[0][0] > end:
+                self._now = end
+                return False
+            at, _, future = heapq.heappop(self._waiting)
+            self._now = max(self._now, at)
+            future.set_result(None)
+
+    async def _settle(self) -> None:
+        """Until nothing can go on without time passing."""
+        ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        while ready:
+            await asyncio.sleep(0)

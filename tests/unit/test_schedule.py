@@ -1,0 +1,405 @@
+"""The schedule of a partition: exact small cases, and its promises under whatever happens."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.schedule import Read, Schedule, just_before
+from fairlead.core.throughput import Window
+from fairlead.model import BEFORE_ALL, NewTask, ScheduledTask, TaskKey
+
+SECOND = 1_000_000
+
+
+def task(run_at: int, ordering_key: str = "a", unique_key: str = "u", id: str = "") -> NewTask:
+    return NewTask(
+        id or f"{ordering_key}/{run_at}/{unique_key}", "q", 0, "work", b"{}", "json", 5, "", 1.0, ordering_key, unique_key,
+        run_at, 0, False, None,
+    )  # fmt: skip
+
+
+def key(run_at: int, ordering_key: str = "a", unique_key: str = "u") -> TaskKey:
+    return TaskKey(run_at, ordering_key, unique_key)
+
+
+class Stored:
+    """A store as the schedule sees it, and what has run."""
+
+    def __init__(self) -> None:
+        self.rows: dict[TaskKey, ScheduledTask] = {}
+        self.completed: set[TaskKey] = set()
+        self.floor = BEFORE_ALL
+
+    def read(self, read: Read) -> list[ScheduledTask]:
+        found = [
+            row
+            for row_key, row in sorted(self.rows.items())
+            if read.after < row_key <= read.through and read.ordering_key in (None, row_key.ordering_key)
+        ]
+        return found[: read.limit]
+
+    def write(self, schedule: Schedule | None, tasks: list[NewTask]) -> None:
+        done = {ScheduledTask.of(t).key for t in tasks} & self.completed
+        if schedule is not None:
+            self.floor = schedule.floor_with(tasks)
+        for new in tasks:
+            row = ScheduledTask.of(new)
+            if row.key in done:
+                continue
+            known = self.rows.get(row.key)
+            if known is None or known.task.id != new.id:
+                self.rows[row.key] = row
+        if schedule is not None:
+            schedule.written(tasks, done)
+
+    def end(self, schedule: Schedule, ran: ScheduledTask, retry_at: int | None = None) -> None:
+        again = None
+        if retry_at is None:
+            self.completed.add(ran.key)
+            self.rows.pop(ran.key, None)
+        else:
+            again = ScheduledTask(ran.key, ran.task, ran.attempt + 1, ran.tries + 1, retry_at)
+            if self.rows[ran.key].task.id == ran.task.id:
+                self.rows[ran.key] = again
+        schedule.ended(ran.key, again)
+
+    def catch_up(self, schedule: Schedule, now: int) -> None:
+        while (read := schedule.next_read(now)) is not None:
+            schedule.read_done(self.read(read))
+
+
+def started(stored: Stored, now: int, window: Window | None = None) -> Schedule:
+    schedule = Schedule(stored.floor, window or Window())
+    stored.catch_up(schedule, now)
+    return schedule
+
+
+# small cases ----------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_of_one_ordering_key_run_one_by_one_in_order_of_time_and_others_beside_them() -> None:
+    stored = Stored()
+    schedule = started(stored, 0)
+    stored.write(schedule, [task(2, "a"), task(1, "a"), task(1, "b")])
+    first = schedule.due(5)
+    assert [t.key for t in first] == [key(1, "a"), key(1, "b")]
+    assert schedule.due(5) == []
+    stored.end(schedule, first[0])
+    assert [t.key for t in schedule.due(5)] == [key(2, "a")]
+
+
+def test_o15_nothing_runs_before_its_time_and_the_next_time_is_known() -> None:
+    stored = Stored()
+    schedule = started(stored, 0)
+    stored.write(schedule, [task(10), task(7, "b")])
+    assert schedule.next_due() == 7
+    assert schedule.due(6) == []
+    assert [t.key for t in schedule.due(9)] == [key(7, "b")]
+    assert schedule.next_due() == 10
+
+
+def test_o15_the_same_key_overwrites_in_memory_and_in_the_next_try_of_one_that_runs() -> None:
+    stored = Stored()
+    schedule = started(stored, 0)
+    stored.write(schedule, [task(1, id="first")])
+    stored.write(schedule, [task(1, id="second")])
+    (ran,) = schedule.due(1)
+    assert ran.task.id == "second"
+    stored.write(schedule, [task(1, id="third")])
+    assert schedule.due(1) == []
+    stored.end(schedule, ran, retry_at=100)
+    (again,) = schedule.due(1)
+    assert (again.task.id, again.attempt) == ("third", 0)
+
+
+def test_a_completed_key_never_runs_again() -> None:
+    stored = Stored()
+    schedule = started(stored, 0)
+    stored.write(schedule, [task(1)])
+    stored.end(schedule, schedule.due(1)[0])
+    stored.write(schedule, [task(1, id="again")])
+    assert schedule.due(10) == []
+    assert started(stored, 10).due(10) == []
+
+
+def test_a_task_that_waits_for_its_retry_holds_its_own_key_only() -> None:
+    stored = Stored()
+    schedule = started(stored, 0)
+    stored.write(schedule, [task(1), task(2), task(2, "b")])
+    (ran,) = [t for t in schedule.due(1) if t.key.ordering_key == "a"]
+    stored.end(schedule, ran, retry_at=50)
+    assert [t.key for t in schedule.due(49)] == [key(2, "b")]
+    (again,) = schedule.due(50)
+    assert (again.key, again.attempt, again.tries) == (key(1), 1, 1)
+
+
+def test_o7_a_task_before_the_one_that_ran_last_still_runs() -> None:
+    stored = Stored()
+    schedule = started(stored, 20)
+    stored.write(schedule, [task(10)])
+    stored.end(schedule, schedule.due(20)[0])
+    stored.write(schedule, [task(5)])
+    assert [t.key for t in schedule.due(20)] == [key(5)]
+    assert stored.floor < key(5)
+
+
+def test_o3_due_beyond_the_look_ahead_is_read_in_time() -> None:
+    stored = Stored()
+    window = Window(look_ahead=15 * SECOND, prefetch=5 * SECOND)
+    schedule = started(stored, 0, window)
+    stored.write(schedule, [task(20 * SECOND)])
+    assert len(schedule) == 0
+    assert schedule.next_read_at() is not None and schedule.next_read_at() <= 10 * SECOND + 1  # type: ignore[operator]
+    stored.catch_up(schedule, schedule.next_read_at() or 0)
+    assert schedule.next_due() == 20 * SECOND
+
+
+def test_o13_a_full_page_is_read_on_from_its_last_key_and_a_partial_one_ends_the_look_ahead() -> None:
+    stored = Stored()
+    window = Window(in_flight=10, page=5, look_ahead=100)
+    stored.write(None, [task(n, f"k{n}") for n in range(7)])
+    schedule = Schedule(BEFORE_ALL, window)
+    read = schedule.next_read(50)
+    assert read == Read(None, BEFORE_ALL, just_before(151), 5)
+    assert schedule.next_read(50) is None, "one at a time"
+    schedule.read_done(stored.read(read))
+    assert schedule.read_through == key(4, "k4")
+    read = schedule.next_read(50)
+    assert read is not None and read.after == key(4, "k4")
+    schedule.read_done(stored.read(read))
+    assert schedule.read_through == just_before(151)
+
+
+def test_o13_a_failed_read_keeps_its_place() -> None:
+    schedule = Schedule(BEFORE_ALL, Window())
+    read = schedule.next_read(50)
+    schedule.read_failed()
+    assert schedule.next_read(50) == read
+
+
+def test_o13_what_lies_before_the_place_read_to_goes_straight_to_memory_and_the_rest_waits_in_the_store() -> None:
+    stored = Stored()
+    schedule = started(stored, 0, Window(look_ahead=100))
+    stored.write(schedule, [task(100), task(101)])
+    assert (schedule.get(key(100)) is not None, schedule.get(key(101)) is None) == (True, True)
+
+
+def test_o14_nothing_is_read_at_the_limit_and_again_when_there_is_room_for_a_read_worth_it() -> None:
+    stored = Stored()
+    stored.write(None, [task(n, f"k{n:03}") for n in range(300)])
+    schedule = started(stored, 1000, Window(in_flight=100, page=1000))
+    assert (len(schedule), schedule.next_read(1000), schedule.next_read_at()) == (100, None, None)
+    due = schedule.due(1000)
+    for ran in due[:9]:
+        stored.end(schedule, ran)
+    assert schedule.next_read(1000) is None
+    stored.end(schedule, due[9])
+    read = schedule.next_read(1000)
+    assert read is not None and (read.after, read.limit) == (key(99, "k099"), 10)
+
+
+def test_o14_when_nothing_is_behind_the_next_read_comes_just_before_what_was_read_ends() -> None:
+    stored = Stored()
+    schedule = started(stored, 0, Window(look_ahead=300 * SECOND, prefetch=5 * SECOND))
+    assert schedule.next_read_at() == 295 * SECOND + 1
+    assert schedule.next_read(295 * SECOND) is None
+    assert schedule.next_read(295 * SECOND + 1) is not None
+
+
+def test_o15_overdue_at_once_and_merged_out_of_order_they_go_out_by_time() -> None:
+    stored = Stored()
+    schedule = started(stored, 100)
+    for at in (50, 10, 90, 30, 70):
+        stored.write(schedule, [task(at, f"k{at}")])
+    assert [t.key.run_at for t in schedule.due(100)] == [10, 30, 50, 70, 90]
+    assert (len(schedule), schedule.live, schedule.next_due()) == (5, 5, None)
+
+
+def test_what_ends_while_a_read_is_on_its_way_is_not_brought_back_by_it() -> None:
+    stored = Stored()
+    schedule = started(stored, 0, Window(look_ahead=100, prefetch=50))
+    stored.write(schedule, [task(1)])
+    (ran,) = schedule.due(60)
+    read = schedule.next_read(60)
+    assert read is not None
+    schedule.read_failed()
+    schedule.read_through = BEFORE_ALL
+    read = schedule.next_read(60)
+    assert read is not None
+    rows = stored.read(read)
+    assert [row.key for row in rows] == [key(1)]
+    stored.end(schedule, ran)
+    schedule.read_done(rows)
+    assert schedule.due(60) == []
+
+
+def test_c9b_a_burst_of_due_tasks_does_not_fill_memory_and_all_of_it_runs() -> None:
+    stored = Stored()
+    schedule = started(stored, 1000, Window(in_flight=50, page=50))
+    for start in range(0, 5000, 100):
+        stored.write(schedule, [task(n, f"k{n}") for n in range(start, start + 100)])
+        assert len(schedule) <= 50
+    ran = []
+    while stored.rows:
+        due = schedule.due(10_000)
+        ran += [t.key.run_at for t in due]
+        assert len(schedule) <= 50
+        for each in due:
+            stored.end(schedule, each)
+        stored.catch_up(schedule, 10_000)
+    assert ran == list(range(5000)), "the longest due first"
+
+
+def test_one_stuck_ordering_key_with_thousands_behind_it_delays_no_other() -> None:
+    stored = Stored()
+    stored.write(None, [task(n, "stuck") for n in range(5000)] + [task(5000 + n, f"k{n}") for n in range(10)])
+    schedule = started(stored, 10_000, Window(in_flight=100, page=100))
+    assert len(schedule.due(10_000)) == 11
+    assert len(schedule) <= 30
+
+
+def test_the_floor_goes_on_with_what_ends_also_among_tasks_of_the_same_time() -> None:
+    stored = Stored()
+    stored.write(None, [task(7, f"k{n:04}") for n in range(1000)])
+    schedule = started(stored, 10)
+    for ran in schedule.due(10)[:600]:
+        stored.end(schedule, ran)
+    assert schedule.floor == key(7, "k0599")
+
+
+def test_runs_that_go_on_from_before_a_reload_keep_their_ordering_key() -> None:
+    stored = Stored()
+    schedule = started(stored, 0)
+    stored.write(schedule, [task(1), task(2)])
+    (ran,) = schedule.due(5)
+    schedule = Schedule(stored.floor, Window(), [ran])
+    stored.catch_up(schedule, 5)
+    assert schedule.due(5) == []
+    stored.end(schedule, ran)
+    assert [t.key for t in schedule.due(5)] == [key(2)]
+
+
+# whatever happens -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_whatever_happens_every_task_ends_once_in_order_and_memory_is_bounded(seed: int) -> None:
+    Run(random.Random(seed)).go()
+
+
+class Run:
+    """One schedule of writes, reads, runs, failures, drops and crashes, looked at after every step."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.window = Window(
+            in_flight=chance.choice([1, 2, 5, 20]),
+            per_key=chance.choice([2, 3, 8]),
+            page=chance.choice([1, 2, 7, 50]),
+            look_ahead=chance.choice([0, 5, 50]),
+            prefetch=chance.choice([0, 2]),
+        )
+        self.now = 0
+        self.stored = Stored()
+        self.schedule = Schedule(BEFORE_ALL, self.window)
+        self.running: list[ScheduledTask] = []
+        self.reading: list[ScheduledTask] | None = None
+        self.submitted: set[TaskKey] = set()
+        self.ends: Counter[TaskKey] = Counter()
+
+    def go(self) -> None:
+        steps = [
+            self.write,
+            self.read,
+            self.answer,
+            self.start,
+            self.finish,
+            self.retry,
+            self.drop,
+            self.tick,
+            self.crash,
+        ]
+        weights = [self.chance.choice([1, 3, 10]) for _ in steps[:-1]] + [self.chance.choice([0, 0.3, 1])]
+        for _ in range(120):
+            self.chance.choices(steps, weights)[0]()
+            self.check()
+        for _ in range(4000):
+            if not self.stored.rows:
+                break
+            self.now += 100
+            for step in (self.read, self.answer, self.start, self.finish):
+                step()
+                self.check()
+        assert not self.stored.rows
+        assert set(self.ends) == self.submitted and set(self.ends.values()) <= {1}
+
+    def check(self) -> None:
+        assert all(row_key > self.stored.floor for row_key in self.stored.rows)
+        assert all(row_key > self.schedule.floor for row_key in self.stored.rows)
+        keys = [ran.key.ordering_key for ran in self.running]
+        assert len(keys) == len(set(keys))
+        assert len(self.schedule) <= self.window.most_loaded + self.window.page + len(self.running)
+
+    def write(self) -> None:
+        if self.reading is not None:
+            return
+        tasks = []
+        for n in range(self.chance.choice([1, 3, 20])):
+            run_at = max(0, self.now + self.chance.randint(-10, 60))
+            tasks.append(
+                task(run_at, self.chance.choice("abcde"), self.chance.choice("uvw"), id=str(self.chance.random()))
+            )
+        self.submitted |= {ScheduledTask.of(t).key for t in tasks}
+        self.stored.write(self.schedule, tasks)
+
+    def read(self) -> None:
+        if self.reading is None and (read := self.schedule.next_read(self.now)) is not None:
+            self.reading = self.stored.read(read)
+
+    def answer(self) -> None:
+        if self.reading is not None:
+            self.schedule.read_done(self.reading)
+            self.reading = None
+
+    def start(self) -> None:
+        for found in self.schedule.due(self.now):
+            assert found.ready_at <= self.now
+            before = [k for k in self.stored.rows if k.ordering_key == found.key.ordering_key and k < found.key]
+            assert not before, f"{found.key} overtakes {before}"
+            assert found == self.stored.rows[found.key]
+            self.running.append(found)
+
+    def _ended(self) -> ScheduledTask | None:
+        return self.running.pop(self.chance.randrange(len(self.running))) if self.running else None
+
+    def finish(self) -> None:
+        if (ran := self._ended()) is not None:
+            self.stored.end(self.schedule, ran)
+            self.ends[ran.key] += 1
+
+    def retry(self) -> None:
+        if (ran := self._ended()) is not None:
+            self.stored.end(self.schedule, ran, self.now + self.chance.randint(1, 30))
+
+    def drop(self) -> None:
+        idle = [row for row in self.stored.rows.values() if row.key not in {ran.key for ran in self.running}]
+        if idle and self.reading is None:
+            dropped = self.chance.choice(idle)
+            self.stored.end(self.schedule, dropped)
+            self.ends[dropped.key] += 1
+
+    def tick(self) -> None:
+        self.now += self.chance.randint(1, 40)
+
+    def crash(self) -> None:
+        if self.chance.random() < 0.5:
+            self.stored.floor = self.schedule.floor
+        self.reading = None
+        if self.chance.random() < 0.5:
+            self.running.clear()
+        self.schedule = Schedule(self.stored.floor, self.window, self.running)
