@@ -469,7 +469,7 @@ class App:
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         store = self.store
         self._check_handlers(wanted)
-        has_ordered = self._ordered.settle_partitions(wanted)
+        has_ordered = self._ordered.check(wanted)
         node_settings = NodeSettings(**settings)
         extra = [periodic_poller(self)] if self.periodics else []
         if isinstance(store, SqlTaskStore):

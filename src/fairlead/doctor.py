@@ -15,7 +15,7 @@ from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import owners_of
 from fairlead.errors import StoreUnavailable, UnknownTask
 from fairlead.model import LaneKey, PartitionKey, State, TaskRecord
-from fairlead.ordered_management import STALE_SECONDS
+from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.overview import owners
 from fairlead.ports.history import START, Place
 from fairlead.ports.trigger_channel import PartitionStatus

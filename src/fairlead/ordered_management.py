@@ -13,15 +13,13 @@ from fairlead.core.partitions import partition_of
 from fairlead.engine.ownership import owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleRecord, TaskKey
+from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.ports.schedule_store import ScheduleStatus, hour_of
 from fairlead.ports.task_log import Drop, Entry
 from fairlead.ports.wake import Wake
 
 if TYPE_CHECKING:
     from fairlead.app import App
-
-STALE_SECONDS = 300.0
-"""An unfinished task that was due longer ago than this is stale."""
 
 _ALL = TaskKey(1 << 62, "", "")
 

@@ -13,6 +13,7 @@ from fairlead.handler import Handler
 from fairlead.model import ScheduledTask
 from fairlead.ordered.accept import Acceptance
 from fairlead.ports.task_log import Submit, TaskLog
+from fairlead.ports.task_store import TaskFilter
 from fairlead.ports.wake import Wake
 from fairlead.queue import Queue
 from fairlead.task import Draft, encode
@@ -73,6 +74,26 @@ class OrderedSubmission:
                 )
         if connection is None:
             self._settled |= wanted
+        return True
+
+    def check(self, queues: Collection[str]) -> bool:
+        """The same before a node serves these. Raises ConfigurationError also for what would never run there."""
+        app = self._app
+        if not self.settle_partitions(queues):
+            return False
+        for periodic in app.periodics:
+            if app.queues[periodic.handler.queue].is_ordered:
+                raise ConfigurationError(
+                    f"periodic task {periodic.handler.name!r}: its queue is ordered; have it in another queue, and let it "
+                    "submit tasks to this one"
+                )
+        store = app.sql_store
+        for name in queues:
+            if app.queues[name].is_ordered and store.database.look(store.tasks(TaskFilter(queue=name), 1)):
+                raise ConfigurationError(
+                    f"queue {name!r} holds tasks from before it was ordered, which would never run: let a worker finish them "
+                    "that declares it as it was, or cancel them; or give the ordered queue another name"
+                )
         return True
 
     def submit(self, drafts: Sequence[Draft], connection: Any) -> list[TaskHandle]:

@@ -366,7 +366,6 @@ async def test_c9b_a_burst_of_due_tasks_stays_in_the_store_and_all_of_it_runs_in
     monkeypatch.setattr(queues, "MOST_IN_MEMORY", 80)
     monkeypatch.setattr(queues, "_LEAST", 10)
     most = 0
-    kit.remind.options(ordering_key="x").submit_many([])
     drafts = [kit.remind.options(ordering_key=f"k{n % 97}").draft(name=f"k{n % 97} {n}") for n in range(1500)]
     async with running(kit.app) as node:
         kit.app.submit_many(drafts)
@@ -393,6 +392,27 @@ async def test_c9e_another_number_of_partitions_is_refused_before_an_ordering_ke
     other.app.close()
 
 
+async def test_metrics_tell_what_is_loaded_in_flight_stale_and_read_ahead(kit: Kit) -> None:
+    pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
+    from fairlead.contrib.prometheus import PrometheusObserver
+
+    observer = PrometheusObserver()
+    kit.app.observer = observer
+    kit.submit("long overdue", at=kit.at(1))
+    kit.submit("ahead", "b", at=kit.at(900))
+    kit.clock.ahead += 600
+
+    def gauge(what: str) -> float | None:
+        return observer.registry.get_sample_value(f"fairlead_ordered_{what}", {"queue": "reminders"})
+
+    async with asyncio.timeout(SOON):
+        async with running(kit.app):
+            await kit.runs.until("long overdue")
+            while not (gauge("loaded") == 1.0 and (gauge("look_ahead_seconds") or 0) > 290):
+                await asyncio.sleep(0.05)
+    assert (gauge("in_flight"), gauge("stale"), gauge("failing_partitions")) == (0.0, 0.0, 0.0)
+
+
 async def test_a_submit_in_the_callers_transaction_exists_if_that_commits(kit: Kit) -> None:
     database = kit.app.store.database
     with pytest.raises(ZeroDivisionError), database.transaction() as connection:
@@ -416,6 +436,36 @@ async def test_what_does_not_go_with_an_ordered_queue_is_refused_when_declared(t
 
             @app.task(queue="reminders", **wrong)  # type: ignore[call-overload, untyped-decorator]
             async def remind(connection: Any = None) -> None: ...
+
+
+async def test_a_queue_with_tasks_from_before_it_was_ordered_is_not_served_and_loses_none(url: str) -> None:
+    before = App(url)
+    before.migrate()
+    before.queue("reminders", partitions=8)
+
+    @before.task(queue="reminders")
+    async def remind(name: str) -> None: ...
+
+    remind.submit(name="old")
+    before.store.database.run(before.sql_store.registration({"reminders": 8}))
+    kit = open_app(url)
+    with pytest.raises(ConfigurationError, match="'reminders' holds tasks from before it was ordered"):
+        kit.app.node()
+    async with running(before) as node:
+        await settled(before, node, SOON)
+    async with running(kit.app):
+        kit.submit("new")
+        await kit.runs.until("new")
+    before.close()
+    kit.app.close()
+
+
+async def test_a_periodic_task_in_an_ordered_queue_is_refused(kit: Kit) -> None:
+    @kit.app.periodic("* * * * *", queue="reminders")
+    async def nightly() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="periodic task 'nightly': its queue is ordered"):
+        kit.app.node()
 
 
 async def test_concurrency_limits_and_pauses_hold_for_ordered_queues_too(url: str) -> None:

@@ -262,6 +262,17 @@ def test_one_stuck_ordering_key_with_thousands_behind_it_delays_no_other() -> No
     assert len(schedule) <= 30
 
 
+def test_an_ordering_key_with_very_much_behind_it_is_passed_over_by_whole_pages() -> None:
+    stored = Stored()
+    stored.write(None, [task(n, "much") for n in range(5000)] + [task(5000 + n, f"k{n}") for n in range(50)])
+    schedule, reads = Schedule(stored.floor, Window(in_flight=100, page=1000)), 0
+    while (read := schedule.next_read(10_000)) is not None:
+        schedule.read_done(stored.read(read))
+        reads += 1
+    assert reads <= 8
+    assert len(schedule.due(10_000)) == 51
+
+
 def test_the_floor_goes_on_with_what_ends_also_among_tasks_of_the_same_time() -> None:
     stored = Stored()
     stored.write(None, [task(7, f"k{n:04}") for n in range(1000)])

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from fairlead.app import App
 from fairlead.clock import MICROS
 from fairlead.model import Finish, GrabbedTask, NewTask, TaskRecord, Trigger
+from fairlead.ports.observer import OrderedGauges
 
 _DELAYS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 
@@ -33,6 +34,16 @@ class PrometheusObserver:
         self._oldest = Gauge(
             "fairlead_oldest_ready_seconds", "Wait of the oldest SUBMITTED task", ["queue"], registry=r
         )
+        self._ordered = {
+            what: Gauge(f"fairlead_ordered_{what}", text, ["queue"], registry=r)
+            for what, text in (
+                ("loaded", "Tasks of an ordered queue in memory"),
+                ("in_flight", "Tasks of an ordered queue handed out, and their ends not yet written"),
+                ("stale", "Of those in memory, due more than 5 minutes ago"),
+                ("look_ahead_seconds", "From now to where the schedule was read; negative: catching up"),
+                ("failing_partitions", "Partitions that are being loaded anew"),
+            )
+        }
         self._incidents = Gauge("fairlead_incidents", "Tasks in ERROR", labels, registry=r)
         self._events = Counter(
             "fairlead_events", "Healed triggers, lost grabs, resumed tasks and the like", ["event"], registry=r
@@ -64,6 +75,11 @@ class PrometheusObserver:
     def gauges(self, look_ahead: int, in_flight: int) -> None:
         self._look_ahead.set(look_ahead)
         self._in_flight.set(in_flight)
+
+    def ordered(self, queues: dict[str, OrderedGauges]) -> None:
+        for queue, gauges in queues.items():
+            for gauge, value in zip(self._ordered.values(), gauges, strict=True):
+                gauge.labels(queue).set(value)
 
     def oldest_ready(self, ages: dict[str, float]) -> None:
         self._oldest.clear()

@@ -59,6 +59,8 @@ class Schedule:
         self._ended_first = BEFORE_ALL
         """The last key that ended while it was the first of all: what is at or below it and in the store came later."""
         self._is_turn_of_short = False
+        self._is_passing_over = False
+        """Most of the last page stayed in the store: a key with very much behind it."""
         for task in running:
             self._load(task)
             self._lines[task.key.ordering_key].running = task.key
@@ -93,6 +95,10 @@ class Schedule:
             bound = self.read_through
         skipped = (line.skipped_after for line in self._lines.values() if line.skipped_after is not None)
         return min(bound, self.read_through, min(skipped, default=bound))
+
+    def due_before(self, run_at: int) -> int:
+        """How many tasks in memory were due before this time."""
+        return bisect_left(self._keys, just_before(run_at))
 
     def get(self, key: TaskKey) -> ScheduledTask | None:
         """The task with this key, if it is in memory."""
@@ -131,7 +137,8 @@ class Schedule:
         through = just_before(now + self._window.look_ahead + 1)
         if through <= self.read_through:
             return None
-        return Read(None, self.read_through, through, self._window.room(self.live, len(self)))
+        room = self._window.room(self.live, len(self))
+        return Read(None, self.read_through, through, self._window.page if self._is_passing_over else room)
 
     def _next_short(self) -> Read | None:
         for ordering_key in list(self._short):
@@ -149,12 +156,17 @@ class Schedule:
             self.read_through = rows[-1].key if len(rows) == read.limit else read.through
         else:
             self._lines[read.ordering_key].skipped_after = None
+        loaded_before = len(self)
         for row in rows:
             again = self._ended_meanwhile.get(row.key, row)
             if again is not None:
                 self._take_in(again if again.task.id == row.task.id else row)
         self._ended_meanwhile.clear()
-        if read.ordering_key is not None:
+        if read.ordering_key is None:
+            is_mostly_passed = 2 * (len(self) - loaded_before) < len(rows)
+            # A page that was too large may leave nothing behind, so the next one is as large as there is room.
+            self._is_passing_over = not self._evict() and is_mostly_passed
+        else:
             line = self._lines[read.ordering_key]
             if line.skipped_after is None and len(rows) == read.limit:
                 line.skipped_after = rows[-1].key
@@ -207,8 +219,8 @@ class Schedule:
             self._load(task)
         self._changed(task.key.ordering_key)
 
-    def _evict(self) -> None:
-        """Forget the last by key of what does not run, until the rest may stay."""
+    def _evict(self) -> bool:
+        """Forget the last by key of what does not run, until the rest may stay; False when all may."""
         lowest = None
         place = len(self._keys) - 1
         while place >= 0 and (self._window.is_exceeded(self.live, len(self)) or self._keys[place].run_at == lowest):
@@ -219,12 +231,13 @@ class Schedule:
                 self._changed(key.ordering_key)
                 lowest = key.run_at
         if lowest is None:
-            return
+            return False
         self.read_through = min(self.read_through, just_before(lowest))
         for ordering_key, line in list(self._lines.items()):
             if line.skipped_after is not None and line.skipped_after >= self.read_through:
                 line.skipped_after = None  # all of that is above what counts as read
                 self._changed(ordering_key)
+        return True
 
     # running ----------------------------------------------------------------------------------------------------------
 

@@ -127,9 +127,9 @@ class Dispatcher:
 
     def _start_ordered(self, triggers: list[Trigger]) -> list[Trigger]:
         """Start those of ordered queues, which are in no task store; answers the others."""
-        ordered = [trigger for trigger in triggers if trigger.queue in self._ordered]
-        if not ordered:
+        if not self._ordered:
             return triggers
+        ordered = [trigger for trigger in triggers if trigger.queue in self._ordered]
         if executions := self._grab_ordered(ordered, are_booked=True):
             self._observer.grabbed([(execution.trigger, execution.grabbed) for execution in executions])
             self._start(executions)

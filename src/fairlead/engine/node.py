@@ -499,7 +499,10 @@ class Node:
     def _stop_ordered(self, task_id: str, keeps_end: bool) -> None:
         """Nobody waits for a thread that goes on."""
         execution = self.dispatcher.in_flight.get(task_id)
-        if execution is None or not execution.is_running:
+        if execution is None or (execution.started_at is not None and not execution.is_running):
+            return
+        if not execution.is_running:  # its executor will not begin it
+            execution.cancel(CancelReason.SHUTDOWN if keeps_end else CancelReason.CANCELLED)
             return
         if keeps_end:
             self._stop_run(execution, CancelReason.SHUTDOWN)
@@ -521,7 +524,7 @@ class Node:
 
     def _end(self, execution: Execution, finish: Finish) -> None:
         """Have the end of a run written."""
-        if execution.trigger.queue in self.ordered:
+        if self.ordered and execution.trigger.queue in self.ordered:
             self._observer.finished([(execution.trigger, execution.grabbed, finish)])
             self.ordered.ended(execution.trigger, finish)
         else:
@@ -533,7 +536,8 @@ class Node:
 
     def _settled(self, executions: Sequence[Execution]) -> None:
         in_flight = self.dispatcher.in_flight
-        if ordered := [execution for execution in executions if execution.trigger.queue in self.ordered]:
+        if self.ordered:
+            ordered = [execution for execution in executions if execution.trigger.queue in self.ordered]
             known = [execution for execution in ordered if in_flight.get(execution.grabbed.id) is execution]
             self.ordered.let_go([execution.trigger for execution in known])
             executions = [execution for execution in executions if execution.trigger.queue not in self.ordered]
@@ -570,4 +574,6 @@ class Node:
     async def _measure(self) -> None:
         while True:
             self._observer.gauges(len(self.table), len(self.dispatcher.in_flight))
+            if gauges := self.ordered.gauges():
+                self._observer.ordered(gauges)
             await self._clock.sleep(1.0)

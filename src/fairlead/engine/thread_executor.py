@@ -64,13 +64,14 @@ class ThreadExecutor:
         while (execution := self._queue.get()) is not None:
             result: Any = None
             error: BaseException | None = None
-            execution.start(self._clock.now())
-            set_run(execution)
-            try:
-                result = self._call(execution)
-            except BaseException as raised:  # SystemExit of a handler too: it must not end the thread unseen
-                error = raised
-            set_run(None)
+            if execution.cancel_reason is None:  # else it is over before it began
+                execution.start(self._clock.now())
+                set_run(execution)
+                try:
+                    result = self._call(execution)
+                except BaseException as raised:  # SystemExit of a handler too: it must not end the thread unseen
+                    error = raised
+                set_run(None)
             with self._lock:
                 self._ended.append((execution, result, error))
                 tell = not self._told

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
-from fairlead.ordered.partition import FIRST_PAUSE, LONGEST_PAUSE, Partition
+from fairlead.ordered.partition import Partition, pause_after
 from fairlead.ordered.surroundings import Surroundings
 
 log = logging.getLogger("fairlead.ordered")
@@ -37,7 +37,7 @@ class Intake:
                     "the task log cannot be read", exc_info=trouble, extra={"failures": failures, "error": str(error)}
                 )
                 self._around.observer.counted("task_log_failures")
-                await self._around.clock.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failures - 1)))
+                await self._around.clock.sleep(pause_after(failures))
 
     async def _receive(self) -> None:
         wanted = [key for key, partition in self._partitions.items() if partition.has_room]

@@ -32,7 +32,7 @@ class Life:
         describe: Callable[[ScheduleRecord], ScheduleRecord],
         around: Surroundings,
     ) -> None:
-        """`stop`: end what becomes of a task that was handed out; False when its run goes on until `over` is told."""
+        """`stop`: ends a task that was handed out; True when it had not begun. `describe` completes a record."""
         self._partition = partition
         self._range_id = owned.range_id
         self._completion = completion
@@ -55,7 +55,7 @@ class Life:
 
     async def last_words(self) -> None:
         """After `run` was cancelled and nothing runs any more: keep what spares the next owner work."""
-        await self.persistence.keep()
+        await self.persistence.keep_last()
 
     def over(self, ends: Sequence[RunEnd]) -> None:
         """These ends are in the store."""

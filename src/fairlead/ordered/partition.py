@@ -29,6 +29,7 @@ from fairlead.ordered.completion import Completion
 from fairlead.ordered.ending import end_of_run
 from fairlead.ordered.life import Life
 from fairlead.ordered.surroundings import Surroundings
+from fairlead.ports.observer import OrderedGauges
 from fairlead.ports.schedule_store import Fenced
 from fairlead.ports.task_log import Batch
 
@@ -40,8 +41,20 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 FENCED_PAUSE = 10.0
 """Seconds after another owner was met: by then this node has been told that its lease is gone, if it is."""
 
+STALE_SECONDS = 300.0
+"""An unfinished task that was due longer ago than this is stale."""
+
+FURTHEST_BEHIND = -1e9
+"""Seconds of look-ahead shown for a partition that has not read anything yet."""
+
 _MANY = 5
 """Failures in a row from which they are an error, no longer a warning."""
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to wait after so many failures in a row."""
+    doubled: float = FIRST_PAUSE * 2 ** min(failures - 1, 16)  # not for ever: it would outgrow a float
+    return min(LONGEST_PAUSE, doubled)
 
 
 class Partition:
@@ -83,16 +96,9 @@ class Partition:
         owned = await self._around.store.take_over(self.key)
         running = [scheduled for scheduled, _ in self._running.values()]
         life = Life(
-            self.key,
-            owned,
-            self._window,
-            running,
-            self._completion,
-            self._hand_out,
-            self._stop,
-            self._describe,
+            self.key, owned, self._window, running, self._completion, self._hand_out, self._stop, self._describe,
             self._around,
-        )
+        )  # fmt: skip
         if self._is_leaving:
             life.scheduler.stop()
         self._life = life
@@ -118,7 +124,7 @@ class Partition:
             exc_info=None if isinstance(cause, StoreUnavailable | Fenced) else cause,
         )
         self._around.observer.counted("ordered_reloads")
-        pause: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.reloads - 1))
+        pause = pause_after(self.reloads)
         return max(pause, FENCED_PAUSE) if isinstance(cause, Fenced) else pause
 
     def resize(self, window: Window) -> None:
@@ -276,6 +282,16 @@ class Partition:
             self._around.stop_run(task_id, False)
         self._running.clear()
         self._around.settled(unwritten)
+
+    def gauges(self) -> OrderedGauges:
+        """How it is now."""
+        in_flight = len(self._running) + len(self._handed_out)
+        if self._life is None:
+            return OrderedGauges(0, in_flight, 0, 0.0, int(self.reloads > 0))
+        schedule, now = self._life.schedule, self._around.clock.now()
+        stale = schedule.due_before(now - round(STALE_SECONDS * MICROS))
+        look_ahead = max((schedule.read_through.run_at - now) / MICROS, FURTHEST_BEHIND)
+        return OrderedGauges(len(schedule), in_flight, stale, look_ahead, 0)
 
     def _describe(self, record: ScheduleRecord) -> ScheduleRecord:
         clock = self._around.clock

@@ -63,6 +63,7 @@ class Persistence:
         self._clock = clock
         self._alarm = Alarm(clock)
         self._batch: Batch | None = None
+        self._is_writing = False
         self._kept: ScheduleRecord | None = None
         self._keep_at = clock.monotonic()
         self._wait_until = clock.monotonic() + CATCH_UP_SECONDS
@@ -103,6 +104,12 @@ class Persistence:
             self._is_caught_up = True
             self._caught_up()
 
+    async def keep_last(self) -> None:
+        """After `run` was cancelled: keep the record, unless a write was cut off. What that one may have brought is not in
+        memory, and may lie below the floor that is known here."""
+        if not self._is_writing:
+            await self.keep()
+
     async def keep(self) -> None:
         """Keep the record, if it says something new; and clean, now and then."""
         record = self._describe()
@@ -125,9 +132,11 @@ class Persistence:
 
     async def _persist(self, tasks: Sequence[NewTask]) -> None:
         record = msgspec.structs.replace(self._describe(), floor=self._schedule.floor_with(tasks))
+        self._is_writing = True
         completed = await self._store.persist(self._partition, self._range_id, tasks, record)
         self._kept = record
         self._schedule.written(tasks, completed)
+        self._is_writing = False
         self._changed()
 
     async def _drop(self, drop: Drop) -> None:

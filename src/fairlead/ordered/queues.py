@@ -11,6 +11,7 @@ from fairlead.model import Finish, GrabbedTask, PartitionKey, Trigger
 from fairlead.ordered.intake import Intake
 from fairlead.ordered.partition import Partition
 from fairlead.ordered.surroundings import Surroundings
+from fairlead.ports.observer import OrderedGauges
 from fairlead.queue import Queue
 
 MOST_IN_MEMORY = 20_000
@@ -40,6 +41,10 @@ class OrderedQueues:
     def _around(self) -> Surroundings:
         assert self._given is not None
         return self._given
+
+    def __len__(self) -> int:
+        """How many queues."""
+        return len(self._queues)
 
     @property
     def names(self) -> Collection[str]:
@@ -187,6 +192,17 @@ class OrderedQueues:
             left += sum((await self._around.log.lag(queue)).values())
             left += await self._around.store.unfinished(queue, self._around.clock.now())
         return left
+
+    def gauges(self) -> dict[str, OrderedGauges]:
+        """Of each queue that this node has partitions of."""
+        found: dict[str, OrderedGauges] = {}
+        for key, partition in self._partitions.items():
+            one, so_far = partition.gauges(), found.get(key.queue)
+            found[key.queue] = one if so_far is None else OrderedGauges(
+                so_far.loaded + one.loaded, so_far.in_flight + one.in_flight, so_far.stale + one.stale,
+                min(so_far.look_ahead, one.look_ahead), so_far.failing + one.failing,
+            )  # fmt: skip
+        return found
 
     def reloads(self) -> Mapping[PartitionKey, int]:
         """Failures in a row, of the partitions that have any."""

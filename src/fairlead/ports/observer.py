@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fairlead.model import Finish, GrabbedTask, NewTask, TaskRecord, Trigger
+
+
+class OrderedGauges(NamedTuple):
+    """An ordered queue on this node."""
+
+    loaded: int
+    """Tasks in memory."""
+    in_flight: int
+    """Handed out, and their ends not yet written."""
+    stale: int
+    """Of those in memory, due more than 5 minutes ago."""
+    look_ahead: float
+    """Seconds from now up to which everything is in memory, in the partition that is behind most; negative: it catches up."""
+    failing: int
+    """Partitions that are being loaded anew."""
 
 
 class Observer(Protocol):
@@ -22,6 +37,9 @@ class Observer(Protocol):
 
     def gauges(self, look_ahead: int, in_flight: int) -> None:
         """Triggers in memory and tasks grabbed but not completed, now."""
+
+    def ordered(self, queues: dict[str, OrderedGauges]) -> None:
+        """The ordered queues of this node, now. Called only where there are any."""
 
     def oldest_ready(self, ages: dict[str, float]) -> None:
         """Seconds that the oldest SUBMITTED task of each queue has waited."""
@@ -41,6 +59,7 @@ class Silent:
     def grabbed(self, tasks: Sequence[tuple[Trigger, GrabbedTask]]) -> None: ...
     def finished(self, runs: Sequence[tuple[Trigger, GrabbedTask, Finish]]) -> None: ...
     def gauges(self, look_ahead: int, in_flight: int) -> None: ...
+    def ordered(self, queues: dict[str, OrderedGauges]) -> None: ...
     def oldest_ready(self, ages: dict[str, float]) -> None: ...
     def incident(self, tasks: Sequence[TaskRecord]) -> None: ...
     def counted(self, what: str, count: int = 1) -> None: ...
