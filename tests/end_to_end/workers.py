@@ -15,11 +15,18 @@ ROOT = Path(__file__).parents[2]
 
 
 class Crew:
-    """Some `fairlead worker` processes of `crash_app`."""
+    """Some `fairlead worker` processes, of `crash_app` unless another application is named."""
 
     def __init__(
-        self, url: str, folder: Path, size: int, seed: int | None = None, seconds: float | None = None
+        self,
+        url: str,
+        folder: Path,
+        size: int,
+        seed: int | None = None,
+        seconds: float | None = None,
+        application: str = "crash_app:app",
     ) -> None:
+        self._application = application
         self.trace = folder / "trace"
         self.log = folder / "workers.log"
         self.seed = random.randrange(1 << 30) if seed is None else seed
@@ -44,7 +51,7 @@ class Crew:
                     "-m",
                     "fairlead",
                     "worker",
-                    "crash_app:app",
+                    self._application,
                     "--drain",
                     "5",
                     "--log-level",

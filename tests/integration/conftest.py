@@ -11,11 +11,14 @@ CLIENTS = {"kafka": "confluent_kafka", "redis": "redis"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """On Redis there is no order but the channel's own: tests of orders are marked `ordered`, and run on the others."""
+    """On Redis there is no order but the channel's own: tests of orders are marked `ordered`, and run on the others. What no
+    channel has a part in is marked `stores`."""
     if "store_url" in metafunc.fixturenames:
-        kinds = ["sqlite", "postgres", "sqlite and kafka"]
-        if metafunc.definition.get_closest_marker("ordered") is None:
-            kinds += ["sqlite and redis", "postgres and redis"]
+        kinds = ["sqlite", "postgres"]
+        if metafunc.definition.get_closest_marker("stores") is None:
+            kinds.append("sqlite and kafka")
+            if metafunc.definition.get_closest_marker("ordered") is None:
+                kinds.append("sqlite and redis")
         metafunc.parametrize("store_url", kinds, indirect=True)
 
 

@@ -41,6 +41,8 @@ from opentelemetry.trace import SpanKind, StatusCode  # noqa: E402
 from fairlead.contrib.opentelemetry import Tracing  # noqa: E402
 from tests.spans import Spans, attributes, ids, is_parent, linked, traceparent  # noqa: E402
 
+pytestmark = pytest.mark.stores
+
 SOON = 20.0
 TRACE, SPAN = 0xABCDEF0123456789ABCDEF0123456789, 0xABCDEF0123456789
 TRACEPARENT = f"00-{TRACE:032x}-{SPAN:016x}-01"

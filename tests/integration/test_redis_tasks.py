@@ -363,7 +363,7 @@ async def test_a_task_that_takes_its_workers_with_it_goes_to_error(redis_url: st
         dead.takes_over()
     async with running(app):
         await until(lambda: bool(in_error(app)))
-    assert not ran and in_error(app)[0].error_type == "NodeLost"
+    assert not ran and in_error(app)[0].error_type == "fairlead.errors.NodeLost"
     app.close()
 
 

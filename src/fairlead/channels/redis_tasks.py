@@ -30,6 +30,9 @@ class Tasks(Protocol):
     def take(self, queue: str, delivery: Delivery) -> Trigger | None:
         """Keep what was claimed, and answer its trigger; None if it is no task."""
 
+    def settled(self, task_ids: Iterable[str]) -> None:
+        """The engine is through with these, or has grabbed them."""
+
     async def give_back(self, task_ids: Collection[str]) -> None:
         """These did not run here: they are for anybody. Raises StoreUnavailable."""
 
@@ -108,7 +111,10 @@ class RedisTaskChannel:
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
         """They are grabbed, or gone; how their messages end is the task store's matter."""
-        self._waiting.difference_update(trigger.id for trigger in triggers)
+        ids = [trigger.id for trigger in triggers]
+        self._waiting.difference_update(ids)
+        if self._tasks.consumer is not None:
+            self._tasks.settled(ids)
 
     def room_freed(self) -> None:
         if self._tasks.consumer is not None:

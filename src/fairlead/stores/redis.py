@@ -294,6 +294,12 @@ class RedisTaskStore:
             self.claimed[found.body.id] = found
         return self.claimed[found.body.id].trigger()
 
+    def settled(self, task_ids: Iterable[str]) -> None:
+        """The engine is through with these: of those that are another node's by now nothing is kept."""
+        for task_id in task_ids:
+            if task_id not in self._claims:
+                self.claimed.pop(task_id, None)
+
     # pollers: readers of the queue do what they would ------------------------------------------------------------------
 
     async def wake_due(self, now: int, limit: int) -> Woken:

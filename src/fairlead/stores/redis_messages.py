@@ -9,6 +9,7 @@ import msgspec
 from fairlead.model import DEFAULT_WEIGHT, Finish, GrabbedTask, NewTask, State, TaskRecord, Trigger, TriggerPath
 from fairlead.sharded.lanes import Delivery
 from fairlead.sharded.message import RESERVED, Entry, SetAside
+from fairlead.stores.rows import NODE_LOST
 
 RETRY = "retry/"
 """Tickets of tasks for later begin so, if they ran before."""
@@ -64,7 +65,8 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     def path(self) -> str:
         if self.deliveries > 1:
             return TriggerPath.HEAL
-        return TriggerPath.HOOK if self.ready_at - self.body.submitted_at < 1000 else TriggerPath.POLLER
+        was_later = self.body.attempts > 0 or self.body.run_at > self.body.submitted_at
+        return TriggerPath.POLLER if was_later else TriggerPath.HOOK
 
     def grabbed(self) -> GrabbedTask:
         """As the engine takes it."""
@@ -131,7 +133,7 @@ def dead(letter: SetAside) -> Body | None:
 def record(queue: str, priority: int, letter: SetAside, body: Body) -> TaskRecord:
     """A task in ERROR, as people see it."""
     attempts = body.attempts + letter.deliveries
-    lost = "NodeLost", f"its workers went away {letter.deliveries} times while they had it"
+    lost = NODE_LOST, f"its workers went away {letter.deliveries} times while they had it"
     error = (
         (letter.values["error_type"].decode(), letter.values["error_text"].decode(errors="replace"))
         if "error_type" in letter.values

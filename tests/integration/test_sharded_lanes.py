@@ -1,0 +1,193 @@
+"""The priorities of a queue, and a wait that is given what comes: nothing may lie there while everybody waits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.sharded.lanes import Delivery, Lanes  # noqa: E402
+from fairlead.sharded.message import Entry  # noqa: E402
+from fairlead.sharded.running import run  # noqa: E402
+from fairlead.sharded.settings import Settings  # noqa: E402
+from tests.sharded_queues import SOON  # noqa: E402
+
+GROUP = "workers"
+LONG = 600_000  # ms
+
+
+class Party:
+    """One process of a queue: its lanes, as far as it knows them, and a connection."""
+
+    def __init__(self, url: str, name: str, streams: int = 4) -> None:
+        self.redis = redis.Redis.from_url(url)
+        self.name = name
+        self.lanes = Lanes(Settings("q", "tenants", streams, 2, 3600.0, 10.0, 5), time.monotonic)
+
+    def do(self, steps: Any) -> Any:
+        return run(self.redis, "q", steps)
+
+    def write(self, *numbers: int, priority: int = 5, key: str = "a", at: int | str = "") -> None:
+        entries = [Entry(("fairlead:key", key, "n", n), key, at, f"ticket {n}") for n in numbers]
+        self.do(self.lanes.at(priority).put(entries))
+
+    def look(self, room: int = 100) -> tuple[list[Delivery], Any]:
+        return self.do(self.lanes.look(GROUP, self.name, lambda priority: room))
+
+    def wait(self, empty: Any, millis: int | None = None) -> list[Delivery]:
+        """`millis` instead of the two seconds after which everybody looks by himself."""
+        wait = empty.wait if millis is None else empty.wait._replace(millis=min(millis, LONG))
+        return self.do(self.lanes.wait(GROUP, self.name, empty._replace(wait=wait)))
+
+    def waits(self, pool: ThreadPoolExecutor, is_long: bool = True) -> Future[list[Delivery]]:
+        """Looks, finds nothing and waits, without an end if `is_long`: only what is written can wake it."""
+        before = blocked(self.redis)
+        while True:
+            found, empty = self.look()
+            assert not found
+            answer = pool.submit(self.wait, empty, LONG if is_long else None)
+            until(lambda: answer.done() or blocked(self.redis) > before)
+            if not answer.done():
+                return answer
+            assert answer.result() == []  # what was rung before
+
+
+def blocked(client: Any) -> int:
+    return int(client.info("clients")["blocked_clients"])
+
+
+def until(is_so: Any) -> None:
+    end = time.monotonic() + SOON
+    pause = threading.Event()
+    while not is_so():
+        assert time.monotonic() < end
+        pause.wait(0.002)
+
+
+def numbers(found: list[Delivery]) -> list[int]:
+    return [int(delivery.message.values["n"]) for delivery in found]
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as found:
+        yield found
+
+
+@pytest.fixture
+def parties(redis_url: str) -> Iterator[list[Party]]:
+    found = [Party(redis_url, f"p{n}") for n in range(4)]
+    yield found
+    # Whoever still waits is let go, so that its thread can end.
+    for client in found[0].redis.client_list():
+        found[0].redis.client_unblock(client["id"], error=True)
+    for party in found:
+        party.redis.close()
+
+
+def test_a_better_priority_is_read_first_and_what_there_is_no_room_for_not_at_all(parties) -> None:
+    writer, reader, *_ = parties
+    writer.write(1, 2, 3, priority=9)
+    writer.write(4, 5, priority=0)
+    found, _ = reader.do(reader.lanes.look(GROUP, "r", lambda priority: {0: 1, 9: 5}[priority])), None
+    assert numbers(found[0]) == [4], "there may be more of it, and the lower one has to wait"
+    found = reader.do(reader.lanes.look(GROUP, "r", lambda priority: {0: 0, 9: 2}[priority]))
+    assert numbers(found[0]) == [1, 2] and not found[1].is_whole
+    assert numbers(reader.look()[0]) == [5, 3]
+
+
+def test_of_all_that_wait_one_is_given_the_message_and_the_others_wait_on(parties, pool) -> None:
+    writer, *readers = parties
+    writer.write(0)
+    readers[0].look()
+    answers = [reader.waits(pool) for reader in readers]
+    writer.write(1)
+    until(lambda: any(answer.done() for answer in answers))
+    (given,) = [answer for answer in answers if answer.done()]
+    assert numbers(given.result()) == [1]
+    assert blocked(writer.redis) == 2
+
+
+def test_what_is_written_between_the_look_and_the_wait_is_given_at_once(parties) -> None:
+    writer, reader, *_ = parties
+    writer.write(0)
+    reader.look()
+    _, empty = reader.look()
+    writer.write(1)
+    assert numbers(reader.wait(empty, LONG)) == [1]
+
+
+def test_the_first_message_of_a_priority_that_nobody_knew_wakes_a_reader(parties, pool) -> None:
+    writer, reader, *_ = parties
+    writer.write(0)
+    reader.look()
+    answer = reader.waits(pool)
+    writer.write(1, priority=0)
+    assert answer.result(SOON) == []
+    assert numbers(reader.look()[0]) == [1]
+
+
+def test_the_first_message_of_a_queue_that_nobody_ever_wrote_to_wakes_a_reader(parties, pool) -> None:
+    writer, reader, *_ = parties
+    answer = reader.waits(pool)
+    writer.write(1)
+    assert answer.result(SOON) == []
+    assert numbers(reader.look()[0]) == [1]
+
+
+def test_a_message_in_a_stream_that_was_not_there_wakes_a_reader(parties, pool, redis_url) -> None:
+    writer, reader, *_ = parties
+    writer.write(0)
+    reader.look()
+    answer = reader.waits(pool)
+    grown = Party(redis_url, "grown", streams=64)
+    grown.write(*range(1, 30))
+    answer.result(SOON)
+    left = numbers(answer.result())
+    while found := reader.look()[0]:
+        left += numbers(found)
+    assert sorted(left) == list(range(1, 30))
+    grown.redis.close()
+
+
+def test_a_message_for_later_wakes_who_would_sleep_longer_and_comes_at_its_time(parties, pool) -> None:
+    writer, reader, *_ = parties
+    writer.write(0)
+    reader.look()
+    answer = reader.waits(pool)
+    writer.write(1, at=round(time.time() * 1000) + 300)
+    assert answer.result(SOON) == []
+    found, empty = reader.look()
+    assert not found and empty.wait.millis <= 301
+    reader.wait(empty)
+    until(lambda: bool(found) or found.extend(reader.look()[0]) or bool(found))
+    assert numbers(found) == [1] and time.time() * 1000 >= int(found[0].message.id.split("/")[1].split("-")[0])
+
+
+def test_what_a_reader_was_given_and_never_heard_of_can_be_asked_for(parties) -> None:
+    writer, reader, other, *_ = parties
+    writer.write(1, 2, 3, 4)
+    (known, *_), _ = reader.look(room=2)
+    other.look(room=1)
+    lost = reader.do(reader.lanes.at(5).held(GROUP, reader.name, [known.message.id]))
+    assert len(lost) == 1 and lost[0].deliveries == 1
+    assert lost[0].id != known.message.id
+
+
+def test_a_stream_that_expired_under_a_reader_is_made_anew(parties, pool) -> None:
+    writer, reader, *_ = parties
+    writer.write(0)
+    reader.look()
+    _, empty = reader.look()
+    reader.wait(empty, 1)
+    for key in writer.redis.keys("{q}:5:s*"):
+        writer.redis.delete(key)
+    assert reader.wait(empty, LONG) == [], "it says that something is gone, and does not raise"
+    answer = reader.waits(pool)
+    writer.write(1)
+    assert numbers(answer.result(SOON)) == [1]
