@@ -13,7 +13,7 @@ from fairlead.core import permits
 from fairlead.engine.cluster_limits import cluster_wide
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import owners_of
-from fairlead.errors import StoreUnavailable, UnknownTask
+from fairlead.errors import StoreUnavailable, UnknownQueue, UnknownTask
 from fairlead.model import LaneKey, PartitionKey, State, TaskRecord
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.overview import owners
@@ -113,7 +113,7 @@ async def examine(app: App) -> list[Finding]:
                 )
         if serving and read_by is not None and not app.channel.orders:
             found += _unowned(queue.queue, queue.partitions, read_by)
-        if isinstance(store, SqlTaskStore):
+        if leases is not None and isinstance(store, SqlTaskStore):
             found += await _ordered(app, queue.queue)
         declared = app.queues.get(queue.queue)
         if declared is not None and declared.partitions < queue.partitions:
@@ -160,7 +160,10 @@ async def _permits(app: App) -> list[Finding]:
 
 async def _ordered(app: App, queue: str) -> list[Finding]:
     """Of an ordered queue; of another, nothing."""
-    views = await app.management.ordered.status(queue)
+    try:
+        views = await app.management.ordered.status(queue)
+    except UnknownQueue:  # tasks were submitted, and no worker has come yet
+        return []
     if not views:
         return []
     told = [
