@@ -68,6 +68,7 @@ def test_four_processes_migrate_at_once_and_each_file_is_applied_once(store_url:
     for process in processes:
         process.join(30)
     database = open_database(store_url)
+    assert [answer for answer in answers if isinstance(answer, str)] == []
     assert sorted(answers) == sorted([[], [], [], [migration.name for migration in migrations(database.dialect)]])
     check(database)
     database.close()
