@@ -6,6 +6,7 @@ written by the next life. When it fails again and again it waits longer and long
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Sequence
 
@@ -88,6 +89,10 @@ class Partition:
             try:
                 await self._live()
             except Exception as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    # A task group that fails while it is cancelled raises its failures only.
+                    raise asyncio.CancelledError from error
                 pause = self._torn_down(error, self._around.clock.monotonic() - self._began)
                 await self._around.clock.sleep(pause)
 
