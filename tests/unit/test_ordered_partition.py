@@ -15,6 +15,7 @@ from fairlead.core.trigger_table import TriggerTable
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State
 from fairlead.ordered.intake import Intake
+from fairlead.ordered.life import Life
 from fairlead.ordered.partition import Partition, pause_after
 from fairlead.ordered.surroundings import Surroundings
 from fairlead.ports.observer import Silent
@@ -237,3 +238,20 @@ async def test_a_partition_given_up_in_the_middle_of_a_write_leaves_a_floor_belo
     await bench.partition.close()
     rows = bench.store.partitions[KEY]
     assert submitted.key in rows.tasks and rows.record.floor < submitted.key
+
+
+async def test_one_that_is_cancelled_while_it_fails_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task group that has failures raises these, and forgets that it was cancelled."""
+
+    async def fails_as_it_is_cancelled(life: Life) -> None:
+        async def part() -> None:
+            bench.tasks[0].cancel()
+            raise StoreUnavailable("the store is away")
+
+        async with asyncio.TaskGroup() as parts:
+            parts.create_task(part())
+
+    monkeypatch.setattr(Life, "run", fails_as_it_is_cancelled)
+    bench.begin()
+    await bench.wait(100)
+    assert bench.tasks[0].cancelled()

@@ -89,10 +89,6 @@ class Partition:
             try:
                 await self._live()
             except Exception as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    # A task group that fails while it is cancelled raises its failures only.
-                    raise asyncio.CancelledError from error
                 pause = self._torn_down(error, self._around.clock.monotonic() - self._began)
                 await self._around.clock.sleep(pause)
 
@@ -108,9 +104,14 @@ class Partition:
             life.scheduler.stop()
         self._life = life
         self._around.log.look()
+        # In a task of its own: a task group that fails while it is cancelled raises its failures, and forgets the rest.
+        living = asyncio.ensure_future(life.run())
         try:
-            await life.run()
+            await asyncio.wait([living])
+            living.result()
         finally:
+            living.cancel()
+            await asyncio.gather(living, return_exceptions=True)
             self._withdraw()
             if not self._is_leaving:
                 self._life = None
