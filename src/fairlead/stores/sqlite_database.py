@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
@@ -65,7 +66,7 @@ class SqliteDatabase:
                 check_same_thread=False,
                 cached_statements=256,
             )
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(connection, self.busy_timeout)
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")  # one of SYNCHRONOUS
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
@@ -194,6 +195,20 @@ class SqliteDatabase:
         while self._idle:
             self._idle.pop().close()
         self.turn.close()
+
+
+def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
+    """Raises sqlite3.OperationalError when others keep the file for longer than `patience` seconds."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+        # Where several open a new file at once SQLite answers so without waiting, as two of them could wait for each other.
+        time.sleep(0.02)
 
 
 @contextmanager
