@@ -3,14 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests wait more than they compute: three at a time use two cores. Each process starts the servers that its tests need.
+JOBS ?= 3
 
-.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded soak services clean postgresql java redis
+.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-cost soak services clean postgresql java redis
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
 
 test: $(STAMP) postgresql java redis  ## all tests but those of single tables on Spark, against the real servers
-	@$(BIN)/python -m pytest -q --durations=10 -m 'not spark'
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10 -m 'not spark'
 
 test-pipeline: $(STAMP) postgresql java  ## the tests of the pipeline that need a real Spark; half an hour and more
 	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --durations=10 -m spark
@@ -35,7 +37,7 @@ bench-fair: $(STAMP) postgresql java  ## what fairness gives and costs: a real t
 	@$(BIN)/python bench/fairness.py --backlog 5000000 --only postgres --idle-transaction
 
 bench-pipeline: $(STAMP) postgresql java  ## the pipeline: ten million attempts beside DuckDB, bulk submit beside COPY, a real trace
-	@$(BIN)/python bench/pipeline.py; $(BIN)/python bench/pipeline_submit.py; $(BIN)/python bench/pipeline_lcg.py
+	@$(BIN)/python bench/pipeline.py; $(BIN)/python bench/pipeline_submit.py; $(BIN)/python bench/pipeline_lcg.py; $(BIN)/python bench/pipeline_replay.py
 
 bench-limits: $(STAMP) java  ## cluster-wide limits while workers are killed and stopped, counted from outside; two minutes
 	@$(BIN)/python bench/limits.py
@@ -48,6 +50,13 @@ bench-redis: $(STAMP) postgresql redis  ## triggers through Redis beside the dat
 
 bench-sharded: $(STAMP) redis  ## the sharded queue beside bare commands of Redis, and what its scripts cost the server; five minutes
 	@$(BIN)/python bench/sharded.py
+
+bench-ordered: $(STAMP) java  ## ordered queues on SQLite and on Kafka + Cassandra: a real trace, kills, servers away, a million due at once; hours
+	@for run in trace kills million steady; do $(BIN)/python bench/ordered.py $$run; $(BIN)/python bench/ordered.py $$run --servers; done
+	@$(BIN)/python bench/ordered.py outage --servers
+
+bench-cost: $(STAMP)  ## Jain's index of worker-seconds on a real trace: tasks counted, tuned weights, cost="runtime"; ten minutes
+	@$(BIN)/python bench/cost.py; $(BIN)/python bench/cost.py --shuffle
 
 services: $(STAMP) postgresql java redis  ## the real servers, on loopback, until Ctrl-C
 	@$(BIN)/python -m services

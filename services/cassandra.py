@@ -1,10 +1,13 @@
-"""A Cassandra server of our own: its jars from Maven, one node on free ports of the loopback."""
+"""Cassandra servers of our own: their jars from Maven, a lone node or two datacentres on free ports of the loopback."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from services.jars import Jars
@@ -18,8 +21,6 @@ _SETTINGS = {
     "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
     "endpoint_snitch": "SimpleSnitch",
     "num_tokens": 1,
-    "listen_address": "127.0.0.1",
-    "rpc_address": "127.0.0.1",
     # Batch: a write is answered once it is on disk. Periodic answers before, and loses it even to kill -9 of the process.
     "commitlog_sync": "batch",
     "auto_snapshot": False,
@@ -35,7 +36,7 @@ _SETTINGS = {
 """What differs from Cassandra's own defaults, beside folders and ports."""
 
 _JVM_OPTIONS = [
-    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=256m", "-XX:+ExitOnOutOfMemoryError",
+    "-XX:MaxDirectMemorySize=256m", "-XX:+ExitOnOutOfMemoryError",
     "-Xshare:auto", "-Dfile.encoding=UTF-8", "-Djdk.attach.allowAttachSelf=true",
     "-Dio.netty.tryReflectionSetAccessible=true",
     # A lone node need not wait until it has heard of others.
@@ -69,18 +70,42 @@ _OPTIONS_REQUEST = b"\x04\x00\x00\x00\x05\x00\x00\x00\x00"
 _SUPPORTED = 0x06
 
 
+@dataclass(frozen=True)
+class Place:
+    """Of a node in a cluster."""
+
+    address: str
+    storage_port: int
+    datacentre: str = ""
+    seeds: tuple[str, ...] = ()
+    """Nodes to begin with, as `storage` says it; none: itself."""
+    heap: str = "512m"
+
+    @property
+    def storage(self) -> str:
+        """Where other nodes reach it."""
+        return f"{self.address}:{self.storage_port}"
+
+
 class CassandraServer(JavaServer):
     """See `Server`. `url` names no keyspace."""
 
     name = "cassandra"
     title = "Cassandra"
     jars = Jars("cassandra", VERSION, "Cassandra")
+    start_seconds = 300
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place | None = None) -> None:
         """Starts nothing. Raises MissingProgram."""
         super().__init__()
+        self._place = place or Place("127.0.0.1", free_port())
         self._keyspaces = 0
         self._session: Any = None
+
+    @property
+    def host(self) -> str:
+        """Its address and port."""
+        return f"{self._place.address}:{self._port}"
 
     @property
     def url(self) -> str:
@@ -88,14 +113,12 @@ class CassandraServer(JavaServer):
 
     def url_of(self, keyspace: str) -> str:
         """The URL of one keyspace of this server."""
-        return f"cassandra://127.0.0.1:{self._port}/{keyspace}"
+        return f"cassandra://{self.host}/{keyspace}"
 
     def create_keyspace(self) -> str:
         """A fresh, empty keyspace; answers its URL."""
-        from cassandra.cluster import Cluster
-
         if self._session is None:
-            self._session = Cluster(["127.0.0.1"], self._port, protocol_version=5).connect()
+            self._session = self.connect()
         self._keyspaces += 1
         name = f"test_{self._keyspaces}"
         self._session.execute(
@@ -103,12 +126,20 @@ class CassandraServer(JavaServer):
         )
         return self.url_of(name)
 
+    def connect(self) -> Any:
+        """A session of the driver's; whoever asked shuts its cluster down."""
+        from cassandra.cluster import Cluster
+
+        return Cluster([self._place.address], self._port, protocol_version=5).connect()
+
     def _prepare(self) -> None:
-        folder, storage_port = self.folder, free_port()
-        seeds = {"seeds": f"127.0.0.1:{storage_port}"}
+        folder, place = self.folder, self._place
+        seeds = {"seeds": ",".join(place.seeds or [place.storage])}
         settings = _SETTINGS | {
+            "listen_address": place.address,
+            "rpc_address": place.address,
             "native_transport_port": self._port,
-            "storage_port": storage_port,
+            "storage_port": place.storage_port,
             "seed_provider": [{"class_name": "org.apache.cassandra.locator.SimpleSeedProvider", "parameters": [seeds]}],
             "data_file_directories": [str(folder / "data")],
             "commitlog_directory": str(folder / "commitlog"),
@@ -116,6 +147,9 @@ class CassandraServer(JavaServer):
             "hints_directory": str(folder / "hints"),
             "cdc_raw_directory": str(folder / "cdc_raw"),
         }
+        if place.datacentre:
+            settings |= {"endpoint_snitch": "GossipingPropertyFileSnitch", "hinted_handoff_enabled": True}
+            (folder / "rackdc").write_text(f"dc={place.datacentre}\nrack=one\n")
         # JSON is YAML too.
         (folder / "cassandra.yaml").write_text(json.dumps(settings, indent=1))
         (folder / "logback.xml").write_text(_LOGBACK)
@@ -129,8 +163,11 @@ class CassandraServer(JavaServer):
             "logback.configurationFile": folder / "logback.xml",
             "java.io.tmpdir": folder / "tmp",
             "jna.tmpdir": folder / "tmp",
+            "cassandra-rackdc.properties": (folder / "rackdc").as_uri(),
         }
         return self._java(
+            f"-Xms{self._place.heap}",
+            f"-Xmx{self._place.heap}",
             *_JVM_OPTIONS,
             *(f"--add-exports={package}=ALL-UNNAMED" for package in _EXPORTS),
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS),
@@ -140,7 +177,7 @@ class CassandraServer(JavaServer):
 
     def _is_ready(self) -> bool:
         """It answers in its own protocol."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 2) as connection:
+        with contextlib.suppress(OSError), socket.create_connection((self._place.address, self._port), 2) as connection:
             connection.sendall(_OPTIONS_REQUEST)
             header = connection.recv(9)
             return len(header) >= 5 and header[4] == _SUPPORTED
@@ -151,3 +188,50 @@ class CassandraServer(JavaServer):
             self._session.cluster.shutdown()
             self._session = None
         super()._end(mode)
+
+
+class TwoDatacentres:
+    """A cluster of two nodes on two addresses of the loopback, each a datacentre of its own: `dc1` and `dc2`."""
+
+    name = CassandraServer.name
+
+    def __init__(self) -> None:
+        """Starts nothing. Raises MissingProgram."""
+        ports = free_port(), free_port()
+        seeds = tuple(f"127.0.0.{n}:{port}" for n, port in enumerate(ports, 1))
+        self.dc1, self.dc2 = (
+            CassandraServer(Place(f"127.0.0.{n}", port, f"dc{n}", seeds, heap="384m"))
+            for n, port in enumerate(ports, 1)
+        )
+
+    def url_of(self, keyspace: str) -> str:
+        """Of a keyspace with a copy of each row in both; `dc1` is the near one."""
+        hosts = f"{self.dc1.host},{self.dc2.host}"
+        return f"cassandra://{hosts}/{keyspace}?replication=dc1:1,dc2:1&consistency=LOCAL_QUORUM&local_dc=dc1"
+
+    def start(self) -> None:
+        """Return when each knows of the other. Raises as a server does."""
+        try:
+            self.dc1.start()
+            self.dc2.start()
+            for server in (self.dc1, self.dc2):
+                session = server.connect()
+                _until(lambda session=session: bool(session.execute("SELECT peer FROM system.peers_v2").all()))
+                session.cluster.shutdown()
+        except BaseException:
+            self.stop("immediate")
+            raise
+
+    def stop(self, mode: str = "fast") -> None:
+        """End both; their folders are removed."""
+        self.dc2.stop(mode)
+        self.dc1.stop(mode)
+
+
+def _until(is_so: Callable[[], bool], seconds: float = 60) -> None:
+    tick = threading.Event()
+    for _ in range(int(seconds * 10)):
+        if is_so():
+            return
+        tick.wait(0.1)
+    raise RuntimeError("the two Cassandra nodes did not find each other")

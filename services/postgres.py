@@ -57,15 +57,16 @@ class PostgresServer(Server):
         """The URL of one database of this server."""
         return f"postgresql://fairlead:{self._password}@127.0.0.1:{self._port}/{database}"
 
-    def create_database(self) -> str:
-        """A fresh, empty database; answers its URL."""
+    def create_database(self, template: str = "template1") -> str:
+        """A fresh database, empty or a copy of `template`, to which nobody is connected; answers its URL."""
         import psycopg
         from psycopg import sql
 
         self._databases += 1
         name = f"test_{self._databases}"
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            command = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+            connection.execute(command.format(sql.Identifier(name), sql.Identifier(template)))
         return self.url_of(name)
 
     def disconnect(self, url: str) -> None:

@@ -20,6 +20,7 @@ from services.postgres import PostgresServer
 from services.redis import RedisServer
 from services.server import Server
 from services.zookeeper import ZooKeeperServer
+from tests.databases import Databases
 
 settings.register_profile("fairlead", deadline=None, print_blob=True)
 settings.load_profile("fairlead")
@@ -68,6 +69,20 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     yield url
     if postgres_server.pid is not None:
         postgres_server.disconnect(url)
+
+
+@pytest.fixture(scope="session")
+def migrated_databases(postgres_server: PostgresServer) -> Databases:
+    """See `Databases`."""
+    return Databases(postgres_server)
+
+
+@pytest.fixture
+def migrated_postgres_url(migrated_databases: Databases) -> Iterator[str]:
+    """A database without a row; nothing stays connected to it."""
+    url = migrated_databases.take()
+    yield url
+    migrated_databases.give_back(url)
 
 
 @pytest.fixture(scope="session")
@@ -127,9 +142,9 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'tasks.db'}"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "migrated_postgres"], ids=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest) -> str:
-    """A fresh store of each kind in turn."""
+    """A fresh store of each kind in turn; to migrate it is left to the test, and is quick."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 

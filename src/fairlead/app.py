@@ -7,9 +7,8 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
@@ -20,28 +19,29 @@ from fairlead.connect import (
     connect,
     lake_keeper,
     require_lake,
-    schedule_store,
     task_log,
 )
 from fairlead.coordination.alone import NEEDS_COORDINATOR, Alone
 from fairlead.core.cluster_limits import AnyLimit
 from fairlead.core.processing import Processing, ProcessingPolicy
 from fairlead.core.retry import Exponential, RetryPolicy
-from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, UnknownQueue
+from fairlead.errors import ConfigurationError, NotSupported, UnknownQueue
 from fairlead.handle import TaskHandle
-from fairlead.handler import Handler, RunInterceptor, entered, overridden
-from fairlead.model import NewTask, Submitted, TaskRecord
-from fairlead.ordered_submission import OrderedSubmission, fit
+from fairlead.handler import Handler, RunInterceptor
+from fairlead.model import TaskRecord
+from fairlead.ordered_submission import fit
 from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
+from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import Bell, TriggerChannel
-from fairlead.ports.wake import Wake, joined, with_triggers
 from fairlead.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.stores.migrate import check, is_new, migrate
 from fairlead.stores.sql_store import SqlTaskStore
-from fairlead.task import Draft, Submission, Task, encode, joined_connection
-from fairlead.transaction import Transaction, announce_after_commit
+from fairlead.submitter import Submitter
+from fairlead.task import Draft, Task
+from fairlead.transaction import Transaction
 
 if TYPE_CHECKING:
     from fairlead.engine.node import Node
@@ -54,9 +54,6 @@ DEFAULT_QUEUE = "default"
 PAYLOAD_LIMIT = 1 << 20
 """Bytes of JSON."""
 
-BULK = 1000
-"""A submit of more tasks than this, in a transaction of our own, is encoded and written in pieces of as many."""
-
 DEFAULT_RETRY = Exponential(max_attempts=5)
 DEFAULT_PROCESSING = Processing()
 
@@ -65,7 +62,8 @@ class App:
     """Declares queues and tasks, and submits. Nothing is opened before the first use.
 
     `url`: where tasks live, `sqlite:///tasks.db` or `postgresql://...`; else $FAIRLEAD_URL, [tool.fairlead] or fairlead.toml.
-    `channel`, `coordinator`, `backlog`: URLs too; the database itself by default.
+    `channel`, `coordinator`, `backlog`: URLs too; the database itself by default. `log`, `schedule`: of ordered queues, the
+    same: kafka://host:9092 and cassandra://host:9042/keyspace.
     `lake`: a folder, or $FAIRLEAD_LAKE, or a file as above: workers then move the history of attempts there, as Parquet;
     "" for none, whatever is configured.
     """
@@ -77,6 +75,8 @@ class App:
         channel: str | None = None,
         coordinator: str | None = None,
         backlog: str | None = None,
+        log: str | None = None,
+        schedule: str | None = None,
         lake: str | None = None,
         name: str = "fairlead",
         payload_limit: int = PAYLOAD_LIMIT,
@@ -92,18 +92,19 @@ class App:
         self.on_incident = on_incident
         self.clock = clock
         self.queues: dict[str, Queue] = {}
-        self._ordered = OrderedSubmission(self)
         self.handlers: dict[str, Handler] = {}
         self.periodics: list[Periodic] = []
         self._partitions: dict[str, int] = {}
-        self._urls = (url, channel, coordinator, backlog)
+        self._urls = {
+            "url": url, "channel": channel, "coordinator": coordinator, "backlog": backlog, "log": log, "schedule": schedule,
+        }  # fmt: skip
         self._lake = lake_of(lake)
         if self._lake is not None:
             require_lake()
         self._connections: Connections | None = None
         self._checked = False
         self._lock = threading.RLock()
-        self._transactions: dict[int, Transaction] = {}
+        self.submitter = Submitter(self, self._partitions)
 
     # declaring --------------------------------------------------------------------------------------------------------
 
@@ -117,16 +118,17 @@ class App:
         kind: str = "tasks",
         grace: float = 10.0,
         look_ahead: float = 300.0,
+        cost: str = "tasks",
     ) -> Queue:
         """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError for bad values.
 
         `partitions`: 4 by default, 120 of an ordered queue. `kind="ordered"`: a queue by ordering keys and times, from a
         log of its own; `grace`: how many seconds late its tasks may be submitted; `look_ahead`: how many seconds before
-        their time they are in memory.
+        their time they are in memory. `cost="runtime"`: fairness keys share the time that runs take, not their number.
         """
         if partitions is None:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
-        queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead)
+        queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead, cost)
         if self._connections is not None:
             self._check_order(self._connections.channel, queue)
         if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
@@ -227,111 +229,16 @@ class App:
 
     def submit_many(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         """Submit drafts of any tasks in one transaction: the caller's when they carry a connection."""
-        if not drafts:
-            return []
-        if not self.interceptors:
-            return self._submit(drafts)
-        with self._intercepted(drafts) as submission:
-            submission.handles = handles = self._submit(submission.drafts)
-            return handles
+        return self.submitter.submit(drafts)
 
     async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         """The same from asynchronous code."""
-        if not drafts:
-            return []
-        if not self.interceptors:
-            return await self._submit_async(drafts)
-        with self._intercepted(drafts) as submission:
-            submission.handles = handles = await self._submit_async(submission.drafts)
-            return handles
+        return await self.submitter.submit_async(drafts)
 
     def transaction(self, connection: Any) -> Transaction:
         """`with app.transaction(connection):` (or `async with`) begins and commits on a plain connection, and tells the
         nodes after the commit; nothing is told after a rollback. Submits inside use `connection=` as ever."""
         return Transaction(self, connection)
-
-    @contextmanager
-    def _intercepted(self, drafts: Sequence[Draft]) -> Iterator[Submission]:
-        for submitting in overridden(self.interceptors, "submitting"):
-            drafts = [submitting(draft) for draft in drafts]
-        submission = Submission(drafts)
-        with entered(overridden(self.interceptors, "submission"), submission):
-            yield submission
-
-    def _submit(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        connection = joined_connection(drafts)
-        if self._ordered.takes(drafts):
-            return self._ordered.submit(drafts, connection)
-        store = self.store
-        if connection is not None:
-            tasks = self._encode(drafts)
-            submitted, wake = store.database.join(connection, store.submission(tasks))
-            wake = self._carrying(wake, tasks, submitted)
-            self._announce_later(connection, wake)
-            return self._handles(tasks, submitted, wake)
-        if len(drafts) <= BULK:
-            tasks = self._encode(drafts)
-            submitted, wake = store.database.run(store.submission(tasks))
-            self.channel.announce(self._carrying(wake, tasks, submitted))
-            return self._handles(tasks, submitted, None)
-        tasks = []
-
-        def pieces() -> Iterator[list[NewTask]]:
-            for start in range(0, len(drafts), BULK):
-                piece = self._encode(drafts[start : start + BULK])
-                tasks.extend(piece)
-                yield piece
-
-        submitted, wakes = store.database.run(store.bulk(pieces()))
-        self.channel.announce(self._carrying(joined(wakes), tasks, submitted))
-        return self._handles(tasks, submitted, None)
-
-    async def _submit_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        connection = joined_connection(drafts)
-        if self._ordered.takes(drafts):
-            return await self._ordered.submit_async(drafts, connection)
-        tasks = self._encode(drafts)
-        steps = self.store.submission(tasks)
-        if connection is None:
-            submitted, wake = await self.store.database.run_async(steps)
-            self.channel.announce(self._carrying(wake, tasks, submitted))
-            return self._handles(tasks, submitted, None)
-        submitted, wake = await self.store.database.join_async(connection, steps)
-        wake = self._carrying(wake, tasks, submitted)
-        self._announce_later(connection, wake)
-        return self._handles(tasks, submitted, wake)
-
-    def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
-        if self.channel.orders and any(draft.options.ordering_key is not None for draft in drafts):
-            raise InvalidTask(
-                f"ordering_key: {self.channel.location} gives each task to whichever node is free, in no order; "
-                "use the channel of the database, or Kafka"
-            )
-        return encode(drafts, self._partitions, self.clock.now(), self.payload_limit)
-
-    def _carrying(self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]) -> Wake:
-        """The wake of a submit, with its triggers where the channel carries them."""
-        if not self.channel.carries_triggers:
-            return wake
-        return with_triggers(wake, tasks, submitted, placed_only=not self.channel.orders)
-
-    def _handles(self, tasks: Sequence[NewTask], submitted: Sequence[Submitted], wake: Wake | None) -> list[TaskHandle]:
-        self.observer.submitted(tasks)
-        return [
-            TaskHandle(self, id, is_new, task.keep_result, wake)
-            for task, (id, is_new, _) in zip(tasks, submitted, strict=True)
-        ]
-
-    def _announce_later(self, connection: Any, wake: Wake) -> None:
-        from fairlead.current import current_task
-
-        task = current_task()
-        if task is not None and task.connection is connection:
-            task.wakes.append(wake)
-        elif (transaction := self._transactions.get(id(connection))) is not None:
-            transaction.wakes.append(wake)
-        else:
-            announce_after_commit(connection, lambda: self.channel.announce(wake))
 
     # where tasks live -------------------------------------------------------------------------------------------------
 
@@ -341,25 +248,28 @@ class App:
         return self._settings().url
 
     def _settings(self) -> Settings:
-        url, channel, coordinator, backlog = self._urls
-        return Settings.load(url=url, channel=channel, coordinator=coordinator, backlog=backlog)
+        return Settings.load(None, **self._urls)
 
     @property
     def connections(self) -> Connections:
         """The adapters, made at first use, the schema not yet checked."""
         with self._lock:
             if self._connections is None:
-                settings = self._settings()
-                self._connections = connect(
-                    settings.url, settings.channel, settings.coordinator, settings.backlog, self.clock, self._partitions,
-                    lambda what, count: self.observer.counted(what, count),  # whoever observes by then
-                )  # fmt: skip
+                self._connections = connect(self._settings(), self.clock, self._partitions, self._counted)
                 for queue in self.queues.values():
                     self._check_order(self._connections.channel, queue)
             return self._connections
 
+    def _counted(self, what: str, count: int) -> None:
+        self.observer.counted(what, count)  # whoever observes by then
+
     @staticmethod
     def _check_order(channel: TriggerChannel, queue: Queue) -> None:
+        if channel.orders and queue.cost != "tasks":
+            raise ConfigurationError(
+                f"queue {queue.name!r}: cost={queue.cost!r} does not go with {channel.location}, which counts tasks: leave "
+                "cost= out, or use another channel"
+            )
         if channel.orders and queue.order is not None:
             raise ConfigurationError(
                 f"queue {queue.name!r}: order={queue.order!r} does not go with {channel.location}, which brings tasks by "
@@ -406,20 +316,28 @@ class App:
         return Management(self)
 
     def migrate(self) -> list[str]:
-        """Bring the schema up to date, in the backlog store too; answers the names of the migrations applied."""
+        """Bring the schema up to date, in the backlog store and the schedule too; answers the names of the migrations
+        applied."""
         if not isinstance(self.connections.store, SqlTaskStore):
             return []
         applied = migrate(self.connections.store.database)
         if self._settings().backlog is not None:
             self._wait_for(self.connections.backlog.migrate())
+        if self._settings().schedule is not None and self.connections.schedule is not None:
+            self._wait_for(self.connections.schedule.migrate())
         return applied
 
     def close(self) -> None:
         """Close all connections. The application may be used again."""
         with self._lock:
             if self._connections is not None:
-                if self._settings().backlog is not None:
-                    self._wait_for(self._connections.backlog.close())
+                settings, connections = self._settings(), self._connections
+                if settings.backlog is not None:
+                    self._wait_for(connections.backlog.close())
+                if settings.log is not None and connections.log is not None:
+                    self._wait_for(connections.log.close())
+                if settings.schedule is not None and connections.schedule is not None:
+                    self._wait_for(connections.schedule.close())
                 self._connections.channel.shut()
                 self._connections.coordinator.close()
                 self._connections.store.database.close()
@@ -452,12 +370,14 @@ class App:
 
     # working ----------------------------------------------------------------------------------------------------------
 
-    def node(self, *, queues: Iterable[str] | None = None, **settings: Any) -> Node:
+    def node(self, *, queues: Iterable[str] | None = None, identity: str | None = None, **settings: Any) -> Node:
         """A worker node of this application, to be run in an event loop: `await app.node().run()`.
 
-        `queues`: which ones it serves (all by default). Further settings: see `fairlead.engine.node.NodeSettings`.
+        `queues`: which ones it serves (all by default). `identity`: kept over restarts; with `restart_seconds` its partitions
+        wait for it, so that a quick restart moves nothing. Further settings: see `fairlead.engine.node.NodeSettings`.
         Raises UnknownQueue.
         """
+        from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node, NodeSettings
         from fairlead.engine.pollers import bulk_poller, lake_poller
         from fairlead.periodic import periodic_poller
@@ -466,10 +386,12 @@ class App:
         for queue in wanted:
             if queue not in self.queues:
                 raise UnknownQueue(f"no queue named {queue!r}; this application has {', '.join(sorted(self.queues))}")
+        if identity is not None:
+            settings["name"] = name_of(identity)
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         store = self.store
         self._check_handlers(wanted)
-        has_ordered = self._ordered.check(wanted)
+        has_ordered = self.submitter.ordered.check(wanted)
         node_settings = NodeSettings(**settings)
         extra = [periodic_poller(self)] if self.periodics else []
         if isinstance(store, SqlTaskStore):
@@ -489,5 +411,12 @@ class App:
             self.interceptors,
             extra,
             self.on_incident,
-            (task_log(self.sql_store, self.clock), schedule_store(self.sql_store)) if has_ordered else None,
+            self._log_and_schedule() if has_ordered else None,
         )
+
+    def _log_and_schedule(self) -> tuple[TaskLog, ScheduleStore]:
+        """Of a node's ordered queues: the log is its own."""
+        schedule = self.connections.schedule
+        assert schedule is not None  # where there are rows of tasks
+        own_log = task_log(self._settings().log, self.sql_store, self.clock, self._partitions, self._counted)
+        return own_log, schedule

@@ -11,7 +11,7 @@ from typing import Any
 
 from fairlead.errors import ConfigurationError
 
-_KEYS = ("url", "channel", "coordinator", "backlog", "lake")
+_KEYS = ("url", "channel", "coordinator", "backlog", "log", "schedule", "lake")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Settings:
     channel: str | None = None
     coordinator: str | None = None
     backlog: str | None = None
+    log: str | None = None
+    schedule: str | None = None
     lake: str | None = None
 
     @classmethod

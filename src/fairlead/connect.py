@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from fairlead.channels.database import DatabaseChannel
 from fairlead.clock import Clock
+from fairlead.config import Settings
 from fairlead.coordination.alone import Alone
 from fairlead.coordination.database import DatabaseCoordinator
 from fairlead.errors import ConfigurationError
@@ -27,6 +29,10 @@ KNOWN = (
 )
 
 _REDIS = ("redis", "rediss", "unix")
+_DATABASE = (None, "database", "database://")
+"""Of a part that may live elsewhere: in the database of the task store."""
+
+Counted = Callable[[str, int], None]
 
 
 class Connections(NamedTuple):
@@ -38,53 +44,48 @@ class Connections(NamedTuple):
     channel: TriggerChannel
     coordinator: Coordinator
     log: TaskLog | None = None
-    """Of ordered queues, for submits."""
+    """Of ordered queues, for submits: a node has one of its own."""
+    schedule: ScheduleStore | None = None
+
+    async def close_async(self) -> None:
+        """Let go of what this event loop has opened. It may be used again."""
+        await self.backlog.close()
+        for part in (self.log, self.schedule):
+            if part is not None:
+                await part.close()
+        await self.store.database.close_async()
 
 
-def connect(
-    url: str,
-    channel: str | None,
-    coordinator: str | None,
-    backlog: str | None,
-    clock: Clock,
-    partitions: Mapping[str, int],
-    counted: Callable[[str, int], None],
-) -> Connections:
+def connect(settings: Settings, clock: Clock, partitions: Mapping[str, int], counted: Counted) -> Connections:
     """The adapters for these URLs; nothing is opened yet. `partitions`: of the queues, as far as this process knows them;
     `counted`: is told what went wrong and how often. Raises ConfigurationError for a URL of no known kind."""
-    if urlsplit(url).scheme in _REDIS:
-        return _redis(url, channel, coordinator, backlog, counted, clock)
-    store = task_store(url)
-    bell = _memory_bell() if channel == "memory://" else _bell(store)
+    if urlsplit(settings.url).scheme in _REDIS:
+        return _redis(settings, clock, counted)
+    store = task_store(settings.url)
+    bell = _memory_bell() if settings.channel == "memory://" else _bell(store)
     return Connections(
         store,
-        backlog_store(backlog, store),
+        backlog_store(settings.backlog, store),
         bell,
-        _channel(channel, store, bell, partitions, counted, clock),
-        _coordinator(coordinator, store, clock),
-        task_log(store, clock),
+        _channel(settings.channel, store, bell, partitions, counted, clock),
+        _coordinator(settings.coordinator, store, clock),
+        task_log(settings.log, store, clock, partitions, counted),
+        schedule_store(settings.schedule, store),
     )
 
 
-def _redis(
-    url: str,
-    channel: str | None,
-    coordinator: str | None,
-    backlog: str | None,
-    counted: Callable[[str, int], None],
-    clock: Clock,
-) -> Connections:
+def _redis(settings: Settings, clock: Clock, counted: Counted) -> Connections:
     """Tasks that live in Redis alone: it is store, channel and order in one."""
-    for name, other in (("channel", channel), ("backlog", backlog)):
-        if other is not None:
+    for name in ("channel", "backlog", "log", "schedule"):
+        if (other := getattr(settings, name)) is not None:
             raise ConfigurationError(f"{name}={_without_secret(other)!r}: tasks on Redis need none; leave it out")
-    _require_redis()
+    _require("redis", "redis")
     from fairlead.channels.redis_tasks import RedisTaskChannel
     from fairlead.sharded.place import Place
     from fairlead.stores.no_backlog import NoBacklog
     from fairlead.stores.redis import MOST_LOST, RedisTaskStore
 
-    place = Place.of(url)
+    place = Place.of(settings.url)
     store = RedisTaskStore(place)
     bell = _memory_bell()
     return Connections(
@@ -92,15 +93,16 @@ def _redis(
         NoBacklog(),
         bell,
         RedisTaskChannel(place, store, bell, counted, MOST_LOST, clock),
-        _coordinator(coordinator, None, clock),
+        _coordinator(settings.coordinator, None, clock),
     )
 
 
-def _require_redis() -> None:
+def _require(module: str, extra: str) -> None:
+    """Raises ConfigurationError when an optional library is not installed."""
     try:
-        import redis  # noqa: F401
+        import_module(module)
     except ImportError as error:
-        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[redis]'") from error
+        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[{extra}]'") from error
 
 
 def _channel(
@@ -108,14 +110,14 @@ def _channel(
     store: SqlTaskStore,
     bell: Bell,
     partitions: Mapping[str, int],
-    counted: Callable[[str, int], None],
+    counted: Counted,
     clock: Clock,
 ) -> TriggerChannel:
-    if url in (None, "database", "memory://", "database://"):
+    if url in (*_DATABASE, "memory://"):
         return DatabaseChannel(store, bell, clock)
     assert url is not None
     if urlsplit(url).scheme in _REDIS:
-        _require_redis()
+        _require("redis", "redis")
         from fairlead.channels.redis import RedisChannel
 
         return RedisChannel(url, store, bell, counted, clock)
@@ -124,26 +126,20 @@ def _channel(
             f"channel {_without_secret(url)!r} is unknown; use 'database' (default), 'memory://', kafka://host:9092 or "
             "redis://host:6379/0"
         )
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[kafka]'") from error
+    _require("confluent_kafka", "kafka")
     from fairlead.channels.kafka import KafkaChannel
 
     return KafkaChannel(url, store, bell, partitions, counted, clock)
 
 
 def _coordinator(url: str | None, store: SqlTaskStore | None, clock: Clock) -> Coordinator:
-    if url in (None, "database", "database://"):
+    if url in _DATABASE:
         return Alone() if store is None else DatabaseCoordinator(store)
     if urlsplit(url).scheme != "zookeeper":
         raise ConfigurationError(
             f"coordinator {_without_secret(url)!r} is unknown; use 'database' (default) or zookeeper://host:2181/folder"
         )
-    try:
-        import kazoo  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[zookeeper]'") from error
+    _require("kazoo", "zookeeper")
     from fairlead.coordination.zookeeper import ZooKeeperCoordinator
 
     return ZooKeeperCoordinator(url, clock)
@@ -152,13 +148,10 @@ def _coordinator(url: str | None, store: SqlTaskStore | None, clock: Clock) -> C
 def backlog_store(url: str | None, store: SqlTaskStore) -> BacklogStore:
     """The backlog store of a URL, cassandra://host:port/keyspace or one of a task store; without one it lives in the
     tables of the task store."""
-    if url in (None, "database", "database://"):
+    if url in _DATABASE:
         return _sql_backlog_store(store)
     if urlsplit(url).scheme == "cassandra":
-        try:
-            import cassandra  # noqa: F401
-        except ImportError as error:
-            raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[cassandra]'") from error
+        _require("cassandra", "cassandra")
         from fairlead.stores.cassandra import CassandraBacklogStore
 
         return CassandraBacklogStore(url)
@@ -175,18 +168,42 @@ def _sql_backlog_store(store: SqlTaskStore) -> BacklogStore:
     return PostgresBacklogStore(store)
 
 
-def task_log(store: SqlTaskStore, clock: Clock) -> TaskLog:
-    """The log of ordered queues, one for each node and one for submits: in the database of the task store."""
-    from fairlead.stores.sql_task_log import SqlTaskLog
+def task_log(
+    url: str | None, store: SqlTaskStore, clock: Clock, partitions: Mapping[str, int], counted: Counted
+) -> TaskLog:
+    """The log of ordered queues, one for each node and one for submits: kafka://host:9092, or in the database of the task
+    store."""
+    if url in _DATABASE:
+        from fairlead.stores.sql_task_log import SqlTaskLog
 
-    return SqlTaskLog(store, clock)
+        return SqlTaskLog(store, clock)
+    assert url is not None
+    if urlsplit(url).scheme != "kafka":
+        raise ConfigurationError(
+            f"log {_without_secret(url)!r} is unknown; use 'database' (default) or kafka://host:9092"
+        )
+    _require("confluent_kafka", "kafka")
+    from fairlead.channels.kafka_task_log import KafkaTaskLog
+
+    return KafkaTaskLog(url, partitions, counted, clock)
 
 
-def schedule_store(store: SqlTaskStore) -> ScheduleStore:
-    """The schedule of ordered queues: in the database of the task store."""
-    from fairlead.stores.sql_schedule import SqlScheduleStore
+def schedule_store(url: str | None, store: SqlTaskStore) -> ScheduleStore:
+    """The schedule of ordered queues: cassandra://host:9042/keyspace, or in the database of the task store. The history of
+    attempts is the task store's in either case."""
+    if url in _DATABASE:
+        from fairlead.stores.sql_schedule import SqlScheduleStore
 
-    return SqlScheduleStore(store)
+        return SqlScheduleStore(store)
+    assert url is not None
+    if urlsplit(url).scheme != "cassandra":
+        raise ConfigurationError(
+            f"schedule {_without_secret(url)!r} is unknown; use 'database' (default) or cassandra://host:9042/keyspace"
+        )
+    _require("cassandra", "cassandra")
+    from fairlead.stores.cassandra_schedule import CassandraScheduleStore
+
+    return CassandraScheduleStore(url, store)
 
 
 def require_lake() -> None:
@@ -231,11 +248,8 @@ def task_store(url: str) -> SqlTaskStore:
             raise ConfigurationError(f"URL {url!r}: {why}; use {KNOWN} (option: ?synchronous=FULL)")
         return SqliteTaskStore(SqliteDatabase(Path(path), options.get("synchronous", "FULL")))
     if scheme in ("postgresql", "postgres"):
-        try:
-            import asyncpg  # noqa: F401
-            import psycopg  # noqa: F401
-        except ImportError as error:
-            raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[postgres]'") from error
+        for driver in ("asyncpg", "psycopg"):
+            _require(driver, "postgres")
         from fairlead.stores.postgres import PostgresTaskStore
         from fairlead.stores.postgres_database import PostgresDatabase
 

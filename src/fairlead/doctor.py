@@ -18,8 +18,10 @@ from fairlead.model import LaneKey, PartitionKey, State, TaskRecord
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.overview import owners
 from fairlead.ports.history import START, Place
+from fairlead.ports.policy_store import PolicyState
 from fairlead.ports.trigger_channel import PartitionStatus
 from fairlead.stores.sql_history import SqlHistory
+from fairlead.stores.sql_policies import SqlPolicies
 from fairlead.stores.sql_store import SqlTaskStore
 
 Severity = Literal["ok", "note", "problem"]
@@ -125,6 +127,7 @@ async def examine(app: App) -> list[Finding]:
             )
     if isinstance(store, SqlTaskStore):
         found += _readers(store, now)
+        found += _policies(store)
     if leases is not None:
         found += await _permits(app)
     if app.handlers:
@@ -189,6 +192,23 @@ async def _ordered(app: App, queue: str) -> list[Finding]:
     return [*told, Finding("ok", what)]
 
 
+def _policies(store: SqlTaskStore) -> Iterator[Finding]:
+    """Where computed weights count, and where they are not allowed to."""
+    policies = SqlPolicies(store)
+    for queue, policy in sorted(store.database.look(policies.newest()).items()):
+        if policy.state == PolicyState.ACTIVE and policy.guarded:
+            trial = ", on trial" if policy.judged_at is None else ""
+            yield Finding(
+                "ok", f"queue {queue}: computed weights of {len(policy.guarded)} keys, version {policy.version}{trial}"
+            )
+    for switch in store.database.look(policies.switches()):
+        where = f" --queue {switch.queue}" if switch.queue else ""
+        what = (
+            f"computed weights of {switch.queue or 'every queue'} are {switch.mode}, by {switch.author}: {switch.why}"
+        )
+        yield Finding("note", what, f"`fairlead pipeline tune --on{where}`")
+
+
 def _readers(store: SqlTaskStore, now: int) -> Iterator[Finding]:
     """Who follows the history; what they have not read, and lakes not compared, is not cleaned."""
     history = SqlHistory(store.database)
@@ -236,7 +256,10 @@ async def _channel(
     of_queue: dict[str, list[PartitionStatus]] = {queue: [] for queue in queues}
     for partition in status.partitions:
         of_queue[partition.queue].append(partition)
+    by_leases = by_leases or {}
     for queue, partitions in of_queue.items():
+        if not partitions and any(key.queue == queue for key in by_leases):
+            continue  # an ordered one: its partitions are held by leases
         if len(partitions) < queues[queue]:
             what = f"topic of {queue}: {len(partitions) or 'no'} partitions, the queue has {queues[queue]}"
             found.append(Finding("note", what, "a worker makes it, or makes it larger, when it starts"))
@@ -245,7 +268,8 @@ async def _channel(
         each = f" ({', '.join(lags[:_MOST_SHOWN])}{', ...' if len(lags) > _MOST_SHOWN else ''})" if lags else ""
         lag = f"lag {sum(p.lag for p in partitions):,}{each}"
         found.append(Finding("ok", f"topic of {queue}: {len(partitions)} partitions, {lag}"))
-    return found, {PartitionKey(p.queue, p.partition): p.owner for p in status.partitions if p.owner is not None}
+    shared_out = {PartitionKey(p.queue, p.partition): p.owner for p in status.partitions if p.owner is not None}
+    return found, {**by_leases, **shared_out}
 
 
 def _unowned(queue: str, partitions: int, read_by: Mapping[PartitionKey, str]) -> Iterator[Finding]:

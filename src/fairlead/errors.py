@@ -25,6 +25,10 @@ class UnknownQueue(FairleadError, LookupError):
     """A queue that the application does not define."""
 
 
+class UnknownPolicy(FairleadError, LookupError):
+    """No version of computed weights has that number, or it is kept no longer."""
+
+
 class NotSupported(FairleadError):
     """The store, or the channel, that was chosen cannot do that; says which can."""
 

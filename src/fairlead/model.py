@@ -90,6 +90,15 @@ LOWEST = Level(0, 0)
 """Below every level that is given to a task."""
 
 
+class RunTimesRecord(msgspec.Struct, frozen=True):
+    """What a queue that charges run time has learnt, for the next owner and for people."""
+
+    unit: int = 0
+    """Microseconds: the run time for which a key of weight 1 is charged a whole stride; 0: not known yet."""
+    means: list[tuple[str, str, int, int]] = []
+    """(task name, fairness key, mean run time in microseconds, runs it rests on), those that ran last."""
+
+
 class LaneRecord(msgspec.Struct, frozen=True):
     """What is kept of a lane's fair backlog beside its rows, for the next owner and for people."""
 
@@ -107,6 +116,8 @@ class LaneRecord(msgspec.Struct, frozen=True):
     """Triggers in the owner's memory when this was written; only for people."""
     next_passes: list[tuple[str, int]] = []
     """(fairness key, next pass) of the keys furthest ahead."""
+    run_times: RunTimesRecord | None = None
+    """None: the queue counts tasks."""
 
 
 class NewTask(msgspec.Struct, frozen=True, gc=False):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlead.clock import MICROS
-from fairlead.connect import schedule_store
 from fairlead.core.partitions import partition_of
 from fairlead.engine.ownership import owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleRecord, TaskKey
+from fairlead.ordered.accept import check
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.ports.schedule_store import ScheduleStatus, hour_of
 from fairlead.ports.task_log import Drop, Entry
@@ -52,21 +52,27 @@ class OrderedManagement:
     def __init__(self, app: App) -> None:
         self._app = app
         self._tasks = app.sql_store
-        self._store = schedule_store(self._tasks)
-        log = app.connections.log
-        assert log is not None
+        log, schedule = app.connections.log, app.connections.schedule
+        assert log is not None and schedule is not None  # where there are rows of tasks
         self._log = log
+        self._store = schedule
 
     async def tasks(
         self, queue: str, *, ordering_key: str | None = None, partition: int | None = None, limit: int = 100
     ) -> list[ScheduledTask]:
-        """Unfinished tasks that are in the schedule, the earliest first, at most `limit`."""
+        """Unfinished tasks that are in the schedule, the earliest first, at most `limit`. Raises InvalidTask for a partition
+        that is not there, or in which the ordering key is not."""
         partitions: Sequence[int] = range(self._partitions(queue))
+        if partition is not None and partition not in partitions:
+            raise InvalidTask(f"queue {queue!r} has partitions 0 to {len(partitions) - 1}, not {partition}")
         if ordering_key is not None:
-            partitions = [partition_of(ordering_key, 0, len(partitions))]
+            its_own = partition_of(ordering_key, 0, len(partitions))
+            if partition not in (None, its_own):
+                raise InvalidTask(
+                    f"ordering key {ordering_key!r} is in partition {its_own}, not {partition}: name one of both"
+                )
+            partitions = [its_own]
         elif partition is not None:
-            if partition not in partitions:
-                raise InvalidTask(f"queue {queue!r} has partitions 0 to {len(partitions) - 1}, not {partition}")
             partitions = [partition]
         found = []
         for number in partitions:
@@ -75,11 +81,13 @@ class OrderedManagement:
 
     def drop(self, queue: str, key: TaskKey, *, actor: str = "a person") -> None:
         """End this task, whatever it does: its owner is told through the log. It counts as completed, so its key does not
-        run again; the next one of its ordering key does. A run under way is stopped (one in a thread goes on unheard)."""
+        run again; the next one of its ordering key does. A run under way is stopped (one in a thread goes on unheard).
+        Raises InvalidTask for a key that no task can have."""
         app = self._app
         entry: Entry = Drop(
             queue, partition_of(key.ordering_key, 0, self._partitions(queue)), key, actor, app.clock.now()
         )
+        check(entry)
         self._log.append([entry]).result()
         app.channel.announce(Wake(log=[queue]))
 

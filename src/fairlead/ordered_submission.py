@@ -104,7 +104,7 @@ class OrderedSubmission:
         database = self._app.sql_store.database
         if connection is not None:
             database.join(connection, log.appending(entries))
-            self._app._announce_later(connection, wake)
+            self._app.submitter.announce_later(connection, wake)
             appended.set_result(None)
             return self._handles(entries, appended, wake)
         if not log.joins_transactions:
@@ -123,7 +123,7 @@ class OrderedSubmission:
         database = self._app.sql_store.database
         if connection is not None:
             await database.join_async(connection, log.appending(entries))
-            self._app._announce_later(connection, wake)
+            self._app.submitter.announce_later(connection, wake)
             appended.set_result(None)
             return self._handles(entries, appended, wake)
         if not log.joins_transactions:

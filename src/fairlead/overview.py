@@ -9,7 +9,7 @@ import msgspec
 from fairlead.app import App
 from fairlead.engine.ownership import owners_of
 from fairlead.errors import UnknownQueue
-from fairlead.model import LaneKey, Level, PartitionKey
+from fairlead.model import LaneKey, Level, PartitionKey, RunTimesRecord
 from fairlead.ports.task_store import KeyLoad, QueueStatus
 
 
@@ -46,6 +46,8 @@ class Overview(msgspec.Struct, frozen=True):
     """The fairness keys with most tasks that may run."""
     keys: int
     """How many fairness keys have such tasks."""
+    run_times: RunTimesRecord | None = None
+    """Of a queue that charges run time: what its workers last kept of what they have learnt."""
 
 
 async def owners(app: App, queues: Collection[str]) -> dict[PartitionKey, str]:
@@ -78,4 +80,12 @@ async def overview(app: App, queue: str, most_keys: int = 10) -> Overview:
             )
         partitions.append(PartitionView(number, read_by.get(key), None if found is None else found.range_id, lanes))
     heaviest, keys = management.heaviest_keys(queue, most_keys)
-    return Overview(status, partitions, heaviest, keys)
+    learnt = [
+        record.run_times
+        for key, found in records.items()
+        for record in found.lanes.values()
+        if key.queue == queue and record.run_times is not None
+    ]
+    # Every lane of a node keeps the same; that of the node which knows most is shown.
+    run_times = max(learnt, key=lambda record: len(record.means), default=None)
+    return Overview(status, partitions, heaviest, keys, run_times)

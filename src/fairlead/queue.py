@@ -30,6 +30,8 @@ class Queue:
     """Of an ordered queue: seconds that a task may be late when it is submitted."""
     look_ahead: float = 300.0
     """Of an ordered queue: seconds before its time that a task is brought into memory."""
+    cost: str = "tasks"
+    """What fairness keys have equal shares of: "tasks", each counts the same; "runtime", the time that their runs take."""
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > 200 or "\x00" in self.name:
@@ -38,6 +40,13 @@ class Queue:
             raise ConfigurationError(f"queue {self.name!r}: order {self.order!r} is unknown; use 'fair' or 'fifo'")
         if self.kind not in ("tasks", "ordered"):
             raise ConfigurationError(f"queue {self.name!r}: kind {self.kind!r} is unknown; use 'tasks' or 'ordered'")
+        if self.cost not in ("tasks", "runtime"):
+            raise ConfigurationError(f"queue {self.name!r}: cost {self.cost!r} is unknown; use 'tasks' or 'runtime'")
+        if self.cost == "runtime" and (self.order == "fifo" or self.kind == "ordered"):
+            what = "order='fifo'" if self.order == "fifo" else "kind='ordered'"
+            raise ConfigurationError(
+                f"queue {self.name!r}: cost='runtime' is for fair queues; leave {what} out, or cost= out"
+            )
         if not (0 <= self.grace < math.inf and 1 <= self.look_ahead < math.inf):
             raise ConfigurationError(f"queue {self.name!r}: grace must be at least 0 s, look_ahead at least 1 s")
         if not 1 <= self.partitions <= MOST_PARTITIONS:

@@ -37,13 +37,13 @@ class Transaction:
             raise ConfigurationError(
                 f"app.transaction() takes a connection of sqlite3 or psycopg, not {type(connection).__name__}"
             )
-        self._app._transactions[id(connection)] = self
+        self._app.submitter.transactions[id(connection)] = self
         return connection
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._app._transactions.pop(id(self._connection), None)
+        self._app.submitter.transactions.pop(id(self._connection), None)
         if self._inner is not None:
             self._inner.__exit__(kind, error, trace)
         elif error is None:
@@ -62,13 +62,13 @@ class Transaction:
             await self._inner.__aenter__()
         else:
             raise ConfigurationError(f"app.transaction() takes a driver's connection, not {type(connection).__name__}")
-        self._app._transactions[id(connection)] = self
+        self._app.submitter.transactions[id(connection)] = self
         return connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._app._transactions.pop(id(self._connection), None)
+        self._app.submitter.transactions.pop(id(self._connection), None)
         if self._inner is not None:
             await self._inner.__aexit__(kind, error, trace)
         elif error is None:

@@ -561,6 +561,9 @@ async def test_on_cassandra_a_keyspace_without_tables_says_what_to_run(
         "cassandra://u:hush@host:port/k",
         "cassandra://u:hush@host/k?replication=0",
         "cassandra://u:hush@host/k?replication=many",
+        "cassandra://u:hush@host/k?replication=dc1:1,dc2",
+        "cassandra://u:hush@host/k?replication=dc1:1,dc'2:1",
+        "cassandra://u:hush@host/k?local_dc=",
         "cassandra://u:hush@host/k?consistency=ONE",
         "cassandra://u:hush@host/k?consistancy=QUORUM",
     ],
@@ -574,8 +577,11 @@ def test_a_cassandra_url_that_is_wrong_is_refused_without_its_password(cassandra
 def test_a_cassandra_url_says_where_who_and_how(cassandra_driver: Any) -> None:
     url = "cassandra://me:p%40ss@one:9043,two/tasks?replication=3&consistency=QUORUM"
     assert cassandra_driver.CassandraUrl.parse(url) == cassandra_driver.CassandraUrl(
-        [("one", 9043), ("two", 9042)], "tasks", "me", "p@ss", 3, "QUORUM"
+        [("one", 9043), ("two", 9042)], "tasks", "me", "p@ss", "3", "QUORUM"
     )
     assert cassandra_driver.CassandraUrl.parse("cassandra://one/tasks") == cassandra_driver.CassandraUrl(
-        [("one", 9042)], "tasks", None, "", 1, "LOCAL_QUORUM"
+        [("one", 9042)], "tasks", None, "", "1", "LOCAL_QUORUM"
     )
+    two = cassandra_driver.CassandraUrl.parse("cassandra://one/tasks?replication=dc1:3,dc2:2&local_dc=dc2")
+    assert two.local_dc == "dc2"
+    assert two.strategy == "{'class': 'NetworkTopologyStrategy', 'dc1': 3, 'dc2': 2}"

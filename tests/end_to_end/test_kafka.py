@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -31,6 +32,17 @@ def wait_for_runs(crew: Crew, count: int) -> None:
     assert len(crew.runs()) >= count, crew.log.read_text()[-4000:]
 
 
+def wait_until_shared(crew: Crew) -> None:
+    """The two workers have all six partitions between them; one that is on its way when the broker goes is nobody's."""
+    deadline = time.monotonic() + PATIENCE
+    owned: list[str] = []
+    while sorted(owned) != [f"crash/{n}" for n in range(6)] and time.monotonic() < deadline:
+        time.sleep(0.05)  # the workers write the log: no event of ours tells
+        changes = [line for line in crew.log.read_text().splitlines() if "partitions changed" in line]
+        owned = re.findall(r"crash/\d", " ".join(changes[-2:])) if len(changes) > 1 else []
+    assert len(owned) == 6, crew.log.read_text()[-4000:]
+
+
 def test_a_worker_killed_and_one_added_lose_nothing_and_repeat_only_what_was_in_flight(
     store_url: str, kafka_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +70,7 @@ def test_a_broker_that_goes_and_comes_back_under_load_loses_nothing_and_repeats_
         with Crew(store_url, tmp_path, 2) as crew:
             submit_in_pieces(app, range(400))
             wait_for_runs(crew, 400)
+            wait_until_shared(crew)
             server.crash()
             submit_in_pieces(app, range(400, 2000))
             wait_for_runs(crew, 2000)  # by their rows

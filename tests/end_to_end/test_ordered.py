@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.core.partitions import partition_of
 from tests.end_to_end.test_command_line import environment, fairlead
 
 SHOP = """
@@ -136,25 +137,44 @@ def test_tasks_attempts_status_and_drop(shop: Path) -> None:
     assert fairlead(shop, "ordered", "status", "reminders", *url)
 
 
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shop whose store knows its queue, for what changes nothing."""
+    folder = tmp_path_factory.mktemp("known")
+    (folder / "shop.py").write_text(SHOP)
+    submit(folder, "app.node()")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("arguments", "exits", "why"),
     [
         (["tasks", "unknown"], 2, "no queue named 'unknown' is known; known: reminders"),
         (["tasks", "reminders", "--limit", "0"], 2, "Invalid value for '--limit'"),
+        (["tasks", "reminders", "--limit", "some"], 2, "Invalid value for '--limit'"),
+        (["tasks", "reminders", "--limit", "99999999999999999999"], 2, "Invalid value for '--limit'"),
+        (["tasks", "reminders", "--key", "a", "--partition", "{other}"], 2, "'a' is in partition {its_own}, not {other}"),
         (["tasks", "reminders", "--partition", "-1"], 2, "Invalid value for '--partition'"),
         (["tasks", "reminders", "--partition", "8"], 2, "queue 'reminders' has partitions 0 to 7, not 8"),
         (["drop", "reminders", "a", "--run-at", "2026-01-31T09:00:00+00:00"], 2, "by both --run-at and --unique-key"),
         (["drop", "reminders", "a", "--unique-key", "u"], 2, "by both --run-at and --unique-key"),
         (["drop", "reminders", "a", "--unique-key", "u", "--run-at", "soon"], 2, "--run-at 'soon'"),
         (["drop", "reminders", "a", "--unique-key", "u", "--run-at", "2026-01-31T09:00:00"], 2, "naive datetime"),
+        (["drop", "reminders", "a", "--unique-key", "u", "--run-at", "9" * 30], 2, "within the years 1 to 9999"),
+        (["drop", "reminders", "a", "--unique-key", "", "--run-at", "1"], 2, "unique_key is empty"),
+        (["drop", "reminders", "", "--unique-key", "u", "--run-at", "1"], 2, "ordering_key is empty"),
+        (["drop", "unknown", "a"], 2, "no queue named 'unknown' is known; known: reminders"),
+        (["drop", "reminders"], 2, "Missing argument 'ordering_key'"),
         (["drop", "reminders", "nobody"], 1, "nothing of ordering key 'nobody' waits"),
         (["attempts", "no-such-task"], 1, "no attempt of task 'no-such-task'"),
         (["status", "unknown"], 2, "no queue named 'unknown'"),
     ],
 )  # fmt: skip
-def test_o19_wrong_use_is_refused_with_its_reason(shop: Path, arguments: list[str], exits: int, why: str) -> None:
-    submit(shop, "app._ordered.settle_partitions({'reminders'})")
-    assert why in fairlead(shop, "ordered", *arguments, "--url", "sqlite:///shop.db", exits=exits)
+def test_o19_wrong_use_is_refused_with_its_reason(known: Path, arguments: list[str], exits: int, why: str) -> None:
+    its_own = partition_of("a", 0, 8)
+    names = {"its_own": its_own, "other": (its_own + 1) % 8}
+    arguments, why = [argument.format(**names) for argument in arguments], why.format(**names)
+    assert why in fairlead(known, "ordered", *arguments, "--url", "sqlite:///shop.db", exits=exits)
 
 
 def test_o18_a_task_is_named_by_its_time_in_both_forms(shop: Path) -> None:

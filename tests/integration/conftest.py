@@ -24,12 +24,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A fresh store of each kind in turn, and the channel that goes with it."""
+    """A fresh store of each kind in turn, as the one of all tests, and the channel that goes with it."""
     store, _, channel = request.param.partition(" and ")
     if channel:
         pytest.importorskip(CLIENTS[channel], reason=f"needs the extra {channel}")
         monkeypatch.setenv("FAIRLEAD_CHANNEL", request.getfixturevalue(f"{channel}_url"))
-    return str(request.getfixturevalue(f"{store}_url"))
+    return str(request.getfixturevalue("migrated_postgres_url" if store == "postgres" else f"{store}_url"))
 
 
 @pytest.fixture

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from fairlead import App
 from fairlead.clock import MICROS, SystemClock
 from fairlead.core.partitions import partition_of
+from fairlead.stores.sql_schedule import SqlScheduleStore
 
-PAIRS = ["sqlite", "postgres"]
-"""A task log and a schedule store each; what an application needs for one is known to `open_app`."""
+PAIRS = ["sqlite", "postgres", "sqlite, kafka, cassandra", "sqlite, kafka", "sqlite, database, cassandra"]
+"""A task store, and a log and a schedule of ordered queues if they live elsewhere."""
 
 SOON = 60.0
 """Seconds that nothing takes unless it is broken."""
+
+
+def open_pair(pair: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a fresh task store; where the log and the schedule are stands in the environment."""
+    store, *others = pair.split(", ")
+    for part, server in zip(("LOG", "SCHEDULE"), others, strict=False):
+        if server == "database":
+            continue
+        pytest.importorskip({"kafka": "confluent_kafka"}.get(server, server), reason=f"needs the extra {server}")
+        monkeypatch.setenv(f"FAIRLEAD_{part}", str(request.getfixturevalue(f"{server}_url")))
+    return str(request.getfixturevalue(f"{store}_url"))
 
 
 class SetClock(SystemClock):
@@ -85,11 +101,13 @@ class Kit:
             options["run_at"] = at
         if unique_key is not None:
             options["unique_key"] = unique_key
-        return self.remind.options(**options).submit(name=name)
+        handle = self.remind.options(**options).submit(name=name)
+        handle.result(SOON)  # a log elsewhere may take a moment, in which it is not behind
+        return handle
 
 
 def open_app(url: str, clock: SetClock | None = None, runs: Runs | None = None, **queue: Any) -> Kit:
-    """`url`: of a pair."""
+    """`url`: of its task store."""
     clock = clock or SetClock()
     app = App(url, clock=clock)
     app.queue("reminders", kind="ordered", **{"partitions": 8, **queue})
@@ -111,3 +129,43 @@ def keys_of_partitions(partitions: int, wanted: int) -> list[str]:
         found.setdefault(partition_of(f"k{n}", 0, partitions), f"k{n}")
         n += 1
     return [found[partition] for partition in sorted(found)]
+
+
+@contextmanager
+def cassandra_of(app: App) -> Iterator[Any]:
+    """A session of the keyspace in which an application has its schedule."""
+    from cassandra.cluster import Cluster
+
+    url = app.connections.schedule.session.url  # type: ignore[union-attr]
+    (host, port), *_ = url.hosts
+    with Cluster([host], port, protocol_version=5) as cluster:
+        yield cluster.connect(url.keyspace)
+
+
+def damage_rows(app: App) -> None:
+    """Every task in the schedule becomes something else, as a broken program or disk might have it."""
+    if is_in_database(app):
+        with app.store.database.transaction() as connection:
+            connection.execute("UPDATE fairlead_schedule SET task = 'nonsense'")
+        return
+    keys = ("queue", "partition", "hour", "run_at", "ordering_key", "unique_key")
+    where = " AND ".join(f"{key} = %s" for key in keys)
+    with cassandra_of(app) as session:
+        for row in session.execute(f"SELECT {', '.join(keys)} FROM fairlead_schedule"):
+            late = f"UPDATE fairlead_schedule USING TIMESTAMP {2**62} SET task = 'nonsense' WHERE {where}"
+            session.execute(late, tuple(row))
+
+
+def rows_of(app: App) -> list[str]:
+    """What is in the schedule."""
+    tasks = "SELECT task FROM fairlead_schedule"
+    if is_in_database(app):
+        with app.store.database.transaction() as connection:
+            return [row[0] for row in connection.execute(tasks)]
+    with cassandra_of(app) as session:
+        return [row.task for row in session.execute(tasks)]
+
+
+def is_in_database(app: App) -> bool:
+    """Its schedule is where its tasks are."""
+    return isinstance(app.connections.schedule, SqlScheduleStore)

@@ -228,7 +228,7 @@ async def test_what_an_owner_left_is_taken_over_in_order_and_nothing_is_lost(app
     with suppress(asyncio.CancelledError, ExceptionGroup):
         await task
     assert ran[: 2 * 50].count("b") == 50
-    async with running(app, concurrency=50, look_ahead=100) as node:
+    async with running(app, concurrency=50, look_ahead=100, lease_seconds=1.0) as node:
         await settled(app, node)
     counts = Counter(ran)
     assert counts["b"] == 50  # they had run, and long been completed

@@ -25,6 +25,15 @@ def open_database(url: str) -> AnyDatabase:
     return SqliteDatabase(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else PostgresDatabase(url)
 
 
+pytestmark = pytest.mark.stores
+
+
+@pytest.fixture
+def store_url(request: pytest.FixtureRequest) -> str:
+    """With nothing in it."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
 @pytest.fixture
 def database(store_url: str) -> Iterator[AnyDatabase]:
     database = open_database(store_url)

@@ -7,20 +7,31 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from fairlead import App, Limit, State
 from fairlead.doctor import examine
-from fairlead.engine.node import Node
-from fairlead.engine.pollers import Intervals
 from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.model import PRIORITIES
 from fairlead.testing import running, settled
 from services.redis import RedisServer
+from tests.integration.channel_kit import (
+    NEVER,
+    NO_POLLERS,
+    SOON,
+    counting,
+    counts,
+    grabs,
+    is_up_to_date,
+    noting,
+    owning,
+    sticking,
+    twin,
+    until,
+)
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.channels import redis as channel_module  # noqa: E402
@@ -29,82 +40,20 @@ from fairlead.sharded.consumer import Consumer  # noqa: E402
 from fairlead.sharded.place import GROUP  # noqa: E402
 from fairlead.sharded.running import run  # noqa: E402
 
-SOON = 30.0
-NEVER = 1e9
-NO_POLLERS = Intervals(*[NEVER] * 9)
-
-
-class Counting:
-    """An observer that counts."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def counted(self, what: str, count: int = 1) -> None:
-        self.counts[what] += count
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None
-
-
-def application(url: str, channel: str) -> App:
-    found = App(url, channel=channel, observer=Counting())
-    found.migrate()
-    return found
-
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def app(request: pytest.FixtureRequest, redis_url: str) -> Iterator[App]:
     """An application of each store in turn, its triggers through Redis, what goes wrong counted."""
-    found = application(request.getfixturevalue(f"{request.param}_url"), redis_url)
+    found = counting(request.getfixturevalue(f"{request.param}_url"), redis_url)
     yield found
     found.close()
 
 
 @pytest.fixture
 def sqlite_app(sqlite_url: str, redis_url: str) -> Iterator[App]:
-    found = application(sqlite_url, redis_url)
+    found = counting(sqlite_url, redis_url)
     yield found
     found.close()
-
-
-def twin(app: App) -> App:
-    """Another process, as it were."""
-    return App(app.url, channel=app._urls[1], observer=Counting())
-
-
-def counts(app: App) -> Counter[str]:
-    return app.observer.counts  # type: ignore[attr-defined]
-
-
-def noting(app: App, **options: Any) -> tuple[Any, list[int]]:
-    """A task that notes its number, and these numbers."""
-    ran: list[int] = []
-
-    @app.task(**options)
-    async def note(n: int) -> None:
-        ran.append(n)
-
-    return note, ran
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON):
-        while not is_so():
-            await asyncio.sleep(0.02)
-
-
-def is_up_to_date(app: App) -> bool:
-    lanes = app.channel._lanes.values()
-    return bool(lanes) and not any(lane.is_behind or lane.is_reading for lane in lanes)
-
-
-@asynccontextmanager
-async def keeping(app: App, partitions: int = 4, **settings: Any) -> AsyncIterator[Node]:
-    """A node that keeps the rows of so many partitions, and has read them."""
-    async with running(app, **settings) as node:
-        await until(lambda: len(node.ownership.owned) == partitions and is_up_to_date(app))
-        yield node
 
 
 @pytest.fixture
@@ -121,13 +70,6 @@ def sweeps_every(app: App, seconds: float) -> None:
     app.channel._heal_every = seconds
     app.channel._heal_at = app.clock.monotonic() + seconds
     app.channel._changed.set()
-
-
-def grabs(app: App) -> Counter[str]:
-    """How many attempts each task had."""
-    with app.store.database.transaction() as connection:
-        rows = connection.execute("SELECT task_id, count(*) FROM fairlead_attempts GROUP BY task_id").fetchall()
-    return Counter({str(task_id): count for task_id, count in rows})
 
 
 def stats(app: App, queue: str = "default") -> tuple[int, int]:
@@ -173,7 +115,7 @@ async def test_more_than_messages_carry_is_brought_by_the_keeper(app: App, monke
     sent: list[Any] = []
     monkeypatch.setattr(Sender, "send", lambda self, triggers: sent.append(triggers))
     note, ran = noting(app)
-    async with keeping(app) as node:
+    async with owning(app) as node:
         sweeps_every(app, NEVER)
         await note.submit_many_async([{"n": n} for n in range(3000)])
         await settled(app, node)
@@ -194,7 +136,7 @@ async def test_what_is_due_later_and_what_is_tried_again_comes_by_its_row(app: A
         if tries[n] < 2:
             raise ValueError("a fault of the test")
 
-    async with keeping(app) as node:
+    async with owning(app) as node:
         await shaky.submit_async(1)
         await shaky.options(run_at=datetime.now(UTC) + timedelta(seconds=0.5)).submit_async(2)
         await until(lambda: tries == {1: 2, 2: 2})
@@ -204,14 +146,9 @@ async def test_what_is_due_later_and_what_is_tried_again_comes_by_its_row(app: A
 async def test_the_keeper_writes_nothing_twice(app: App) -> None:
     note, ran = noting(app)
     app.queue("default", concurrency=Limit(1))
-    gate, begun = asyncio.Event(), asyncio.Event()
+    stuck, begun, gate = sticking(app)
 
-    @app.task
-    async def stuck() -> None:
-        begun.set()
-        await gate.wait()
-
-    async with keeping(app) as node:
+    async with owning(app) as node:
         await stuck.submit_async()
         await begun.wait()
         await note.submit_many_async([{"n": n} for n in range(500)])
@@ -253,7 +190,7 @@ def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(sqlite_app: Ap
         "import sys\nfrom fairlead import App\napp = App(sys.argv[1], channel=sys.argv[2])\n"
         "@app.task\ndef note(n: int) -> None: ...\nnote.submit(1)\n"
     )
-    command = [sys.executable, "-c", program, sqlite_app.url, str(sqlite_app._urls[1])]
+    command = [sys.executable, "-c", program, sqlite_app.url, str(sqlite_app._urls["channel"])]
     subprocess.run(command, check=True, timeout=60)
     assert stats(sqlite_app) == (1, 0)
 
@@ -398,7 +335,7 @@ async def test_what_a_limit_stops_starves_no_other_task(app: App) -> None:
 
 async def test_a_paused_queue_stands_still_and_goes_on(app: App) -> None:
     note, ran = noting(app)
-    async with keeping(app) as node:
+    async with owning(app) as node:
         app.management.pause("default")
         await until(lambda: node._paused == {"default"})
         await note.submit_many_async([{"n": n} for n in range(300)])
@@ -441,15 +378,10 @@ def test_a_url_says_what_is_wrong_with_it(sqlite_url: str, monkeypatch: pytest.M
 
 
 async def test_triggers_that_redis_has_lost_are_healed_and_run_once(app: App, client: Any) -> None:
-    gate, begun = asyncio.Event(), asyncio.Event()
     note, ran = noting(app)
+    stuck, begun, gate = sticking(app)
 
-    @app.task
-    async def stuck() -> None:
-        begun.set()
-        await gate.wait()
-
-    async with keeping(app, concurrency=1) as node:
+    async with owning(app, concurrency=1) as node:
         await stuck.submit_async()
         await begun.wait()
         await note.submit_many_async([{"n": n} for n in range(700)])
@@ -483,7 +415,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
     # Wakes are lost too: only sweeps can heal.
     monkeypatch.setattr(channel_module.RedisChannel, "_heard", lambda self, wake: None)
     note, ran = noting(app)
-    async with keeping(app, intervals=NO_POLLERS) as node:
+    async with owning(app, intervals=NO_POLLERS) as node:
         sweeps_every(app, 0.5)
         for n in range(0, 1000, 5):
             await note.submit_many_async([{"n": n + i} for i in range(5)])
@@ -495,7 +427,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
 async def test_what_a_dead_node_held_is_reclaimed_by_another(
     sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = application(sqlite_url, f"{redis_url}?reclaim=1")
+    app = counting(sqlite_url, f"{redis_url}?reclaim=1")
     note, ran = noting(app)
     note.submit_many([{"n": n} for n in range(50)])
     app.channel.shut()
@@ -519,7 +451,7 @@ async def test_what_a_dead_node_held_is_reclaimed_by_another(
 
 
 async def test_what_a_node_holds_for_long_is_not_taken_from_it(sqlite_url: str, redis_url: str) -> None:
-    app = application(sqlite_url, f"{redis_url}?reclaim=1")
+    app = counting(sqlite_url, f"{redis_url}?reclaim=1")
     other = twin(app)
     gate = asyncio.Event()
     for each in (app, other):
@@ -530,7 +462,7 @@ async def test_what_a_node_holds_for_long_is_not_taken_from_it(sqlite_url: str, 
 
     note = app.task(name="note")(handler)
     other.task(name="note")(handler)
-    async with keeping(app) as node:
+    async with owning(app) as node:
         await note.submit_many_async([{"n": n} for n in range(30)])
         await until(lambda: len(node.table) == 29)
         async with running(other):
@@ -604,17 +536,12 @@ async def submit(app: App, handler: Any, numbers: range) -> None:
 
 async def test_while_redis_is_away_submits_go_on_and_all_runs_when_it_is_back(sqlite_url: str) -> None:
     """It comes back empty, as it keeps nothing on disk."""
-    gate, begun = asyncio.Event(), asyncio.Event()
     with RedisServer() as server:
-        app = application(sqlite_url, server.url)
+        app = counting(sqlite_url, server.url)
         note, ran = noting(app)
+        long, begun, gate = sticking(app)
 
-        @app.task
-        async def long() -> None:
-            begun.set()
-            await gate.wait()
-
-        async with keeping(app, intervals=NO_POLLERS) as node:
+        async with owning(app, intervals=NO_POLLERS) as node:
             sweeps_every(app, NEVER)
             await note.submit_async(0)
             await settled(app, node)
@@ -636,17 +563,12 @@ async def test_while_redis_is_away_submits_go_on_and_all_runs_when_it_is_back(sq
 
 
 async def test_a_redis_that_restarts_empty_loses_no_task(sqlite_url: str) -> None:
-    gate, begun = asyncio.Event(), asyncio.Event()
     with RedisServer() as server:
-        app = application(sqlite_url, server.url)
+        app = counting(sqlite_url, server.url)
         note, ran = noting(app)
+        stuck, begun, gate = sticking(app)
 
-        @app.task
-        async def stuck() -> None:
-            begun.set()
-            await gate.wait()
-
-        async with keeping(app, concurrency=1) as node:
+        async with owning(app, concurrency=1) as node:
             await stuck.submit_async()
             await begun.wait()
             await note.submit_many_async([{"n": n} for n in range(400)])
@@ -664,7 +586,7 @@ async def test_a_submitter_is_not_held_up_by_a_redis_that_does_not_answer(sqlite
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        app = application(sqlite_url, f"redis://127.0.0.1:{deaf.getsockname()[1]}/0?socket_timeout=0.2")
+        app = counting(sqlite_url, f"redis://127.0.0.1:{deaf.getsockname()[1]}/0?socket_timeout=0.2")
         note, _ = noting(app)
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -703,7 +625,7 @@ async def test_the_doctor_tells_what_waits(sqlite_app: App) -> None:
 
     assert any("redis://127.0.0.1" in what and "reachable" in what for what in await said())
     assert any("triggers of default: 500 waiting, 0 held by workers, the oldest for" in what for what in await said())
-    async with keeping(app) as node:
+    async with owning(app) as node:
         await until(lambda: len(node.table) == 499)
         assert any("triggers of default: 0 waiting, 499 held" in what for what in await said()), await said()
         assert not any("nobody reads" in what for what in await said())

@@ -6,8 +6,9 @@ import asyncio
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from fairlead.current import current_task  # noqa: E402
 from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, StoreUnavailable, UnknownTask  # noqa: E402
 from fairlead.sharded import SyncShardedQueue  # noqa: E402
 from fairlead.sharded.place import GROUP, Place  # noqa: E402
+from fairlead.sharded.steps import Call  # noqa: E402
+from fairlead.stores.redis_messages import RETRY, Body, entry  # noqa: E402
 from fairlead.testing import drain, running, settled  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
 
@@ -327,6 +330,34 @@ class Dead:
 
     def takes_over(self) -> list[str]:
         return [message.id for message in self._queue._do(self._steps.reclaim(GROUP, "dead too", 0.0, 100))]
+
+
+def test_a_retry_is_counted_also_when_its_time_comes_as_one_counts(app: App) -> None:
+    """Before each command of the count in turn. Else a worker `--until-empty` could end before it has run."""
+    lane = app.store.place.lanes("default", 5).at(5)
+    body = Body("7", "note", b"{}", "json", None, 1.0, 0, 0, attempts=1)
+    with SyncShardedQueue(app.store.place.url, "unused") as redis:
+        for moment in count():
+            redis._do(one(Call(("FLUSHALL",))))
+            seconds, micros = redis._do(one(Call(("TIME",))))
+            soon = int(seconds) * 1000 + int(micros) // 1000 + 200
+            redis._do(lane.put([entry(body, "", at=soon, ticket=f"{RETRY}7")]))
+            counting, answer = app.store.unfinished(["default"]), None
+            for commands in count():
+                try:
+                    command = counting.send(answer)
+                except StopIteration as end:
+                    assert end.value == (1, 0), moment
+                    break
+                if commands == moment:
+                    redis._do(lane.read_many(GROUP, "reader", 1, SOON))
+                answer = redis._do(one(command))
+            if moment == commands:
+                break
+
+
+def one(command: Any) -> Iterator[Any]:
+    return (yield command)
 
 
 async def test_what_a_dead_node_had_runs_on_another_one_and_nothing_else_runs_twice(redis_url: str) -> None:

@@ -87,7 +87,7 @@ class Faulty:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._real, name)
-        if name in ("rewind", "look", "joins_transactions", "location"):
+        if name in ("look", "joins_transactions", "location"):
             return found
         return lambda *rest, **named: self._faults.around(lambda: found(*rest, **named))
 

@@ -16,6 +16,7 @@ import pytest
 
 from fairlead import App, State
 from fairlead.clock import SystemClock
+from fairlead.config import Settings
 from fairlead.connect import connect
 from fairlead.errors import StoreUnavailable
 from fairlead.stores.sqlite import SqliteTaskStore
@@ -95,7 +96,7 @@ async def test_whatever_answers_are_lost_every_task_runs_and_no_run_is_counted_t
 ) -> None:
     clock = HastyClock()
     app = App(f"sqlite:///{tmp_path}/tasks.db", clock=clock)
-    connections = connect(app.url, None, None, None, clock, {}, app.observer.counted)
+    connections = connect(Settings(app.url), clock, {}, app.observer.counted)
     store = FaultyStore(connections.store.database)  # type: ignore[arg-type]
     backlog = FaultyBacklog(store)
     store.faults = backlog.faults = Faults(seed, share=0.3)

@@ -7,20 +7,21 @@ import logging
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlead.core.booking import Booking
 from fairlead.core.throughput import Window
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.errors import StoreUnavailable
-from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State
+from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
 from fairlead.ordered.intake import Intake
 from fairlead.ordered.life import Life
 from fairlead.ordered.partition import Partition, pause_after
 from fairlead.ordered.surroundings import Surroundings
 from fairlead.ports.observer import Silent
 from fairlead.ports.schedule_store import Fenced
-from fairlead.ports.task_log import Submit
+from fairlead.ports.task_log import Drop, Submit
 from fairlead.testing.memory_schedule import MemoryScheduleStore
 from fairlead.testing.memory_task_log import MemoryTaskLog
 from tests.simulation.virtual_clock import VirtualClock
@@ -122,6 +123,36 @@ async def test_it_waits_longer_and_longer_while_it_fails_and_says_so_and_begins_
     assert (bench.partition.reloads, bench.store.partitions[KEY].record.trouble) == (0, None)
 
 
+async def test_of_partitions_that_fail_for_a_store_that_is_away_one_says_so_for_all_and_when_it_is_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    around = bench.partition._around
+    partitions = [Partition(PartitionKey("q", n), Window(), around) for n in range(10)]
+
+    async def away(*rest: Any) -> Any:
+        raise StoreUnavailable("the store is away")
+
+    monkeypatch.setattr(bench.store, "take_over", away)
+    bench.tasks = [asyncio.create_task(partition.run()) for partition in partitions]
+    with caplog.at_level(logging.INFO, "fairlead.ordered"):
+        await bench.wait(30)
+        assert all(partition.reloads >= 5 for partition in partitions)
+        said = [(record.levelname, record.partition, record.partitions) for record in caplog.records]
+        assert {partition for _, partition, _ in said} == {PartitionKey("q", 0)} and len(said) == partitions[0].reloads
+        assert said[0] == ("WARNING", PartitionKey("q", 0), 1) and said[-1] == ("ERROR", PartitionKey("q", 0), 10)
+        caplog.clear()
+        partitions[0].drop()
+        bench.tasks[0].cancel()
+        await bench.wait(33)
+        assert {record.partition for record in caplog.records} == {PartitionKey("q", 1)}, "another one speaks now"
+        caplog.clear()
+        monkeypatch.undo()
+        await bench.wait(61)
+    assert [(record.getMessage(), record.partitions) for record in caplog.records] == [
+        ("the partitions of ordered queues are loaded again", 10)
+    ]
+
+
 def test_pauses_grow_to_a_minute_and_stay_there_for_ever() -> None:
     assert [pause_after(n) for n in (1, 2, 3, 8, 100_000)] == [0.5, 1.0, 2.0, 60.0, 60.0]
 
@@ -203,6 +234,34 @@ async def test_a_partition_that_is_lost_stops_its_runs_and_writes_none_of_their_
     assert bench.store.history == {} and bench.settled == ["first"]
 
 
+async def test_a_partition_that_is_lost_still_tries_to_write_the_ends_it_has_and_a_later_owner_refuses_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.begin()
+    for n in range(2):
+        bench.submit(ordering_key=f"k{n}", id=f"t{n}")
+    await bench.wait(1)
+    assert bench.start() == ["t0", "t1"]
+    finish = bench.store.finish
+
+    async def away(*about: Any) -> None:
+        raise StoreUnavailable("the store is away")
+
+    monkeypatch.setattr(bench.store, "finish", away)
+    bench.done("t0")
+    await bench.wait(0.1)
+    bench.tasks[0].cancel()
+    ends = bench.partition.drop()
+    assert [end.scheduled.task.id for end in ends] == ["t0"]
+    monkeypatch.setattr(bench.store, "finish", finish)
+    await bench.partition.write_last(ends)
+    assert [end.scheduled.task.id for end in bench.store.history.values()] == ["t0"]
+    await bench.store.take_over(KEY)
+    await bench.partition.write_last(ends)
+    assert "their ends could not be written" in caplog.text
+    assert len(bench.store.history) == 1
+
+
 async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_as_it_is_now(bench: Bench) -> None:
     bench.begin()
     first = bench.submit(id="u")
@@ -255,3 +314,175 @@ async def test_one_that_is_cancelled_while_it_fails_ends(bench: Bench, monkeypat
     bench.begin()
     await bench.wait(100)
     assert bench.tasks[0].cancelled()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"ordering_key": None}, "ordering_key is empty"),
+        ({"ordering_key": "a" * 1025}, "ordering_key has 1025 bytes"),
+        ({"unique_key": "\x00"}, "must not hold a NUL"),
+        ({"run_at": 10**30}, "within the years 1 to 9999"),
+        ({"priority": 10}, "priority 10"),
+    ],
+)
+async def test_an_entry_that_no_schedule_can_hold_is_left_out_and_stops_nobody(
+    bench: Bench, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], why: str
+) -> None:
+    """Other programs write to a log too."""
+    task = bench.submit(id="before").task
+    bench.log.append([Submit(msgspec.structs.replace(task, id="broken", **changes))])
+    bench.log.append([Drop("q", 0, TaskKey(10**30, "a", "u"), "ada", 0)])
+    bench.submit(ordering_key="b", id="after")
+    bench.begin()
+    await bench.wait(1)
+    assert bench.start() == ["before", "after"]
+    assert bench.observer.counts == {"corrupt_log_entries": 2}
+    assert [record.getMessage() for record in caplog.records] == ["an entry of the task log is left out"] * 2
+    assert why in caplog.records[0].error
+    assert not await bench.log.is_behind(KEY)
+    assert bench.partition.reloads == 0
+
+
+async def test_o13_writes_and_reads_of_a_partition_come_one_after_the_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    under_way = most = 0
+
+    def slow(name: str) -> None:
+        call = getattr(bench.store, name)
+
+        async def counted(*arguments: Any) -> Any:
+            nonlocal under_way, most
+            calls[name] += 1
+            under_way += 1
+            most = max(most, under_way)
+            await bench.clock.sleep(0.3)
+            under_way -= 1
+            return await call(*arguments)
+
+        monkeypatch.setattr(bench.store, name, counted)
+
+    for name in ("persist", "read", "keep"):
+        slow(name)
+    bench.begin()
+    for n in range(100):  # through two look-aheads
+        bench.submit(after=500.0, ordering_key=f"k{n}", id=f"t{n}")
+        await bench.wait(7.0 if n % 10 == 9 else 0.1)
+    await bench.wait(600)
+    assert most == 1
+    assert calls["persist"] >= 10 and calls["read"] >= 3 and calls["keep"] >= 3
+    assert len(bench.start()) == 100
+
+
+async def test_o14_who_is_woken_for_nothing_reads_nothing_more_and_hands_out_at_the_exact_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+    read = bench.store.read
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await read(*arguments)
+
+    monkeypatch.setattr(bench.store, "read", counted)
+    bench.begin()
+    await bench.wait(1)
+    due = bench.submit(after=10).key.run_at
+    assert bench.partition._life is not None and reads == 1
+    for _ in range(99):
+        bench.partition._life.look()
+        bench.log.look()
+        await bench.wait(0.1)
+        assert bench.start() == []
+    await bench.wait((due - bench.clock.now()) / 1_000_000)
+    assert (bench.clock.now(), bench.start(), reads) == (due, ["t"], 1)
+
+
+async def test_it_takes_over_only_when_the_log_has_been_rewound_and_tries_again_while_that_fails(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier owner is fenced by the take-over: what it commits after that must be received again."""
+    done: list[str] = []
+    rewind, take_over = bench.log.rewind, bench.store.take_over
+
+    async def failing(partition: PartitionKey) -> None:
+        done.append("rewind")
+        if len(done) < 3:
+            raise StoreUnavailable("the log is away")
+        await rewind(partition)
+
+    async def noting(partition: PartitionKey) -> Any:
+        done.append("take over")
+        return await take_over(partition)
+
+    monkeypatch.setattr(bench.log, "rewind", failing)
+    monkeypatch.setattr(bench.store, "take_over", noting)
+    bench.submit()
+    bench.begin()
+    await bench.wait(5)
+    assert done == ["rewind", "rewind", "rewind", "take over"]
+    assert bench.observer.counts["ordered_reloads"] == 2
+    assert bench.start() == ["t"]
+
+
+async def test_a_batch_that_comes_when_the_partition_is_leaving_is_received_when_it_stays(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the log cannot be rewound at once."""
+    receive, rewind, failures = bench.log.receive, bench.log.rewind, 0
+
+    async def leaving(*about: Any) -> Any:
+        batches = await receive(*about)
+        if batches:
+            bench.partition.leave()
+        return batches
+
+    async def failing(partition: PartitionKey) -> None:
+        nonlocal failures
+        if failures < 2:
+            failures += 1
+            raise StoreUnavailable("the log is away")
+        await rewind(partition)
+
+    bench.begin()
+    await bench.wait(1)
+    monkeypatch.setattr(bench.log, "receive", leaving)
+    monkeypatch.setattr(bench.log, "rewind", failing)
+    bench.submit()
+    await bench.wait(5)
+    assert failures == 2 and await bench.log.is_behind(KEY)
+    monkeypatch.setattr(bench.log, "receive", receive)
+    bench.partition.stay()
+    await bench.wait(5)
+    assert bench.start() == ["t"]
+
+
+async def test_a_partition_that_is_loaded_while_submits_never_cease_begins_with_what_came_after_its_load(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def always(partition: PartitionKey) -> bool:
+        return True
+
+    monkeypatch.setattr(bench.log, "is_behind", always)
+    monkeypatch.setattr(bench.log, "commit", slowed(bench, bench.log.commit))
+    bench.submit(id="waits")
+    bench.begin()
+    started: list[str] = []
+    for n in range(30):
+        await bench.wait(0.1)
+        bench.submit(ordering_key=f"k{n}", id=f"t{n}")
+        if started := bench.start():
+            break
+    assert started[:1] == ["waits"]
+    assert 1.0 <= bench.clock.monotonic() < 2.5, "not before what was there is in the schedule, nor after ten seconds"
+
+
+def slowed(bench: Bench, call: Any) -> Any:
+    async def slow(*arguments: Any) -> Any:
+        await bench.clock.sleep(0.3)
+        return await call(*arguments)
+
+    return slow

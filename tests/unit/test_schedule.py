@@ -116,6 +116,37 @@ def test_o15_the_same_key_overwrites_in_memory_and_in_the_next_try_of_one_that_r
     assert (again.task.id, again.attempt) == ("third", 0)
 
 
+def test_between_what_is_unfinished_all_that_was_done_is_told_once_and_most_first() -> None:
+    stored = Stored()
+    schedule = started(stored, 0)
+    stored.write(schedule, [task(n, f"k{n}") for n in range(1, 11)])
+    stuck = {1, 4, 9}
+    for ran in schedule.due(10):
+        stored.end(schedule, ran, retry_at=100 if ran.key.run_at in stuck else None)
+    first, second, third = (key(n, f"k{n}") for n in sorted(stuck))
+    assert schedule.floor < first
+    pairs = schedule.done(2)
+    assert pairs == [(second, third), (first, second)]
+    assert schedule.done(100) == []
+    stored.write(schedule, [task(6, "late")])
+    (ran,) = schedule.due(10)
+    stored.end(schedule, ran)
+    assert schedule.done(100) == [(second, third)]
+    (ran, *_) = schedule.due(100)
+    stored.end(schedule, ran)
+    assert schedule.floor >= first and schedule.done(100) == [], "what lies below the floor is not told"
+
+
+def test_nothing_is_told_to_be_done_where_more_of_a_key_is_left_in_the_store() -> None:
+    stored = Stored()
+    schedule = started(stored, 0, Window(per_key=2))
+    stored.write(schedule, [task(n, "stuck") for n in (1, 3, 5, 7)])
+    stored.write(schedule, [task(n, f"k{n}") for n in (2, 4, 6)])
+    for ran in schedule.due(10):
+        stored.end(schedule, ran, retry_at=100 if ran.key.ordering_key == "stuck" else None)
+    assert schedule.done(100) == [(key(1, "stuck"), key(3, "stuck"))]
+
+
 def test_a_completed_key_never_runs_again() -> None:
     stored = Stored()
     schedule = started(stored, 0)
@@ -219,6 +250,15 @@ def test_o15_overdue_at_once_and_merged_out_of_order_they_go_out_by_time() -> No
     assert (len(schedule), schedule.live, schedule.next_due()) == (5, 5, None)
 
 
+def test_o15_what_is_in_memory_is_counted_also_by_when_it_was_due() -> None:
+    stored = Stored()
+    schedule = started(stored, 100)
+    stored.write(schedule, [task(10, "a", "u"), task(10, "a", "v"), task(20, "b"), task(90, "c")])
+    assert [schedule.due_before(at) for at in (10, 11, 20, 21, 100)] == [0, 2, 2, 3, 4]
+    stored.end(schedule, schedule.due(100)[0])
+    assert (len(schedule), schedule.live, schedule.due_before(21)) == (3, 3, 2)
+
+
 def test_what_ends_while_a_read_is_on_its_way_is_not_brought_back_by_it() -> None:
     stored = Stored()
     schedule = started(stored, 0, Window(look_ahead=100, prefetch=50))
@@ -271,6 +311,35 @@ def test_an_ordering_key_with_very_much_behind_it_is_passed_over_by_whole_pages(
         reads += 1
     assert reads <= 8
     assert len(schedule.due(10_000)) == 51
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 80), st.integers(1, 30), st.integers(1, 3), st.integers(0, 2**32))
+def test_c9b_any_number_of_tasks_of_the_same_time_comes_to_rest_in_memory_and_all_of_them_run(
+    keys: int, each: int, times: int, seed: int
+) -> None:
+    """Reading ends though nothing runs yet: a partition that was just loaded begins after that."""
+    shuffled = random.Random(seed)
+    store = Stored()
+    store.write(None, [task(shuffled.randrange(times), f"k{k}", f"u{n}") for k in range(keys) for n in range(each)])
+    total, window = len(store.rows), Window(in_flight=10, page=30, per_key=4)
+    schedule = Schedule(BEFORE_ALL, window)
+    ran: list[TaskKey] = []
+    while len(ran) < total:
+        reads = 0
+        while (read := schedule.next_read(SECOND)) is not None:
+            schedule.read_done(store.read(read))
+            reads += 1
+            assert reads <= 20 + 2 * total // 5
+        assert not window.is_exceeded(schedule.live, len(schedule))
+        due = schedule.due(SECOND)
+        assert due
+        for scheduled in due:
+            ran.append(scheduled.key)
+            store.end(schedule, scheduled)
+    for name in {found.ordering_key for found in ran}:
+        of_key = [found for found in ran if found.ordering_key == name]
+        assert of_key == sorted(of_key)
 
 
 def test_the_floor_goes_on_with_what_ends_also_among_tasks_of_the_same_time() -> None:
@@ -355,6 +424,10 @@ class Run:
         keys = [ran.key.ordering_key for ran in self.running]
         assert len(keys) == len(set(keys))
         assert len(self.schedule) <= self.window.most_loaded + self.window.page + len(self.running)
+        if self.chance.random() < 0.2:
+            for above, below in self.schedule.done(self.chance.choice([1, 100])):
+                assert self.schedule.floor <= above < below
+                assert not [row_key for row_key in self.stored.rows if above < row_key < below]
 
     def write(self) -> None:
         if self.reading is not None:

@@ -6,14 +6,15 @@ Through confluent-kafka (librdkafka).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus
@@ -23,10 +24,30 @@ KNOWN = "kafka://[user:password@]host:9092[,host...]/[?prefix=fairlead.&reset=ea
 ADMIN_SECONDS = 5.0
 """Kafka answers a question within so long, or is away."""
 
+CLOSE_SECONDS = 15.0
+"""For a consumer to say good-bye."""
+
+TopicPlace = tuple[str, int]
+"""Topic and partition."""
+
 _LONGEST = 249
 """Characters of a topic's name."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+class Extent(NamedTuple):
+    """What is in a partition."""
+
+    done: int
+    """The first offset that is not committed."""
+    end: int
+    """The offset that the next message gets."""
+
+    @property
+    def left(self) -> int:
+        """Messages that are not done with."""
+        return max(0, self.end - self.done)
 
 
 @dataclass(frozen=True)
@@ -88,6 +109,12 @@ class Place:
         return _queue(topic[len(self.prefix) :])
 
     @property
+    def log(self) -> Place:
+        """Where the logs of ordered queues are: topics and a group of their own. No name of a queue begins with ".lo" in a
+        topic's name, so none of them is another queue's."""
+        return replace(self, prefix=f"{self.prefix}task.log.")
+
+    @property
     def group(self) -> str:
         """The consumer group of all nodes."""
         return self.prefix.rstrip("._-") or self.prefix
@@ -136,6 +163,45 @@ class Place:
         except KafkaException as error:
             raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
+    def settle(self, queue: str, partitions: int, config: Mapping[str, str], seconds: float = ADMIN_SECONDS) -> None:
+        """Make the queue's topic, so configured, if it is missing; it keeps its number of partitions. Raises
+        ConfigurationError when it has another one, and StoreUnavailable."""
+        topic = self.topic(queue)
+        deadline = time.monotonic() + seconds
+        try:
+            admin = self.admin()
+            while True:
+                about = admin.list_topics(timeout=seconds).topics.get(topic)
+                if about is not None and about.error is None:
+                    break
+                new = NewTopic(topic, partitions, self.replication, config=dict(config))
+                try:
+                    admin.create_topics([new], request_timeout=seconds)[topic].result()
+                    return
+                except KafkaException as error:
+                    # Somebody else is quicker: it will be listed in a moment.
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                        raise
+        except KafkaException as error:
+            raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
+        if (count := len(about.partitions)) != partitions:
+            raise ConfigurationError(
+                f"queue {queue!r}: its topic {topic} at {self.location} has {count} partitions, and ordered queues keep "
+                f"theirs: declare it with partitions={count}, or give the log another prefix"
+            )
+
+    def trim(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Delete what lies below these offsets, by topic and partition. Raises StoreUnavailable."""
+        if not offsets:
+            return
+        places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        try:
+            admin = self.admin()  # without it, its answers never come
+            for answer in admin.delete_records(places, request_timeout=ADMIN_SECONDS).values():
+                answer.result()
+        except KafkaException as error:
+            raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
+
     def status(self, queues: Collection[str]) -> ChannelStatus:
         """Brokers, partitions with their owners, and what lags. Raises StoreUnavailable."""
         topics = {self.topic(queue): queue for queue in queues}
@@ -155,12 +221,7 @@ class Place:
                 for member in group.members
                 for place in member.assignment.topic_partitions
             }
-            asked = ConsumerGroupTopicPartitions(self.group, places or None)
-            committed = admin.list_consumer_group_offsets([asked], **timeout)[self.group].result().topic_partitions
-            done = {(place.topic, place.partition): place.offset for place in committed}
-            earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            first = admin.list_offsets(dict.fromkeys(places, earliest), **timeout)
-            last = admin.list_offsets(dict.fromkeys(places, latest), **timeout)
+            found = self._extents([(place.topic, place.partition) for place in places])
             brokers = len(about.brokers)
             return ChannelStatus(
                 "1 broker" if brokers == 1 else f"{brokers} brokers",
@@ -169,14 +230,37 @@ class Place:
                         topics[place.topic],
                         place.partition,
                         owners.get((place.topic, place.partition)),
-                        last[place].result().offset
-                        - max(first[place].result().offset, done.get((place.topic, place.partition), 0)),
+                        found[place.topic, place.partition].left,
                     )
                     for place in places
                 ],
             )
         except KafkaException as error:
             raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
+
+    def _extents(self, places: Collection[TopicPlace]) -> dict[TopicPlace, Extent]:
+        """Asked by a consumer that reads nothing."""
+        if not places:
+            return {}
+        consumer = Consumer(self.settings({"group.id": self.group, "enable.auto.commit": False, "error_cb": silent}))
+        try:
+            return extents(consumer, places)
+        finally:
+            consumer.close()
+
+
+def extents(consumer: Consumer, places: Iterable[TopicPlace]) -> dict[TopicPlace, Extent]:
+    """Of these partitions. Where nothing was committed, all is to be done from the beginning. Raises KafkaException.
+
+    A consumer asks: librdkafka 2.16 crashes when an administrative client asks for what a group has committed and its
+    coordinator has just moved, and so it may when such a client commits while the broker goes away."""
+    found = {}
+    for at in consumer.committed([TopicPartition(*place) for place in places], timeout=ADMIN_SECONDS):
+        if at.error is not None:
+            raise KafkaException(at.error)
+        first, end = consumer.get_watermark_offsets(at, timeout=ADMIN_SECONDS) or (0, 0)
+        found[at.topic, at.partition] = Extent(max(first, at.offset), end)
+    return found
 
 
 # Asked for with every message.

@@ -12,7 +12,7 @@ import msgspec
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from fairlead.channels.kafka_messages import decode
-from fairlead.channels.kafka_place import ADMIN_SECONDS, Place, reason
+from fairlead.channels.kafka_place import ADMIN_SECONDS, CLOSE_SECONDS, Place, reason
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, Trigger
 from fairlead.ports.wake import Lane
@@ -111,9 +111,12 @@ class Receiver:
             self._unprocessed -= count
 
     def end(self) -> None:
-        """Give up all partitions, and leave the group. Blocks until it has."""
+        """Give up all partitions, and leave the group. Blocks until it has, but not for ever: while Kafka is away, a consumer
+        of librdkafka with a commit on its way cannot be closed. The group then takes it for dead."""
         self._is_ending.set()
-        self._thread.join()
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            log.warning("Kafka was not told that this node has left", extra={"channel": self._place.location})
 
     # in the thread ----------------------------------------------------------------------------------------------------
 

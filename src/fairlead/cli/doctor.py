@@ -34,8 +34,7 @@ def doctor(
 
         async def look() -> list[object]:
             found = await (examine(app) if task is None else explain(app, task))
-            await app.connections.backlog.close()
-            await app.connections.store.database.close_async()
+            await app.connections.close_async()
             return list(found)
 
         findings = asyncio.run(look())

@@ -30,7 +30,7 @@ def list_tasks(
     queue: str,
     ordering_key: Annotated[str | None, typer.Option("--key", help="Only of this ordering key.")] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only of this partition.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 100,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -147,7 +147,7 @@ def _run(app: App, looking: Awaitable[T]) -> T:
         try:
             return await looking
         finally:
-            await app.connections.store.database.close_async()
+            await app.connections.close_async()
 
     return asyncio.run(run())
 

@@ -10,6 +10,7 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
+from fairlead.clock import MICROS
 from fairlead.errors import InvalidTask
 from fairlead.overview import overview
 from fairlead.stores.migrate import print_sql
@@ -93,6 +94,7 @@ def show(
                     "partitions": found.partitions,
                     "heaviest": found.heaviest,
                     "keys": found.keys,
+                    "run_times": found.run_times,
                 }
             )
             return
@@ -115,6 +117,12 @@ def show(
             ("fairness key", "tasks", "weight", "share"),
             [(load.fairness_key, load.tasks, f"{load.weight:g}", f"{load.share:.1%}") for load in found.heaviest],
         )
+        if (learnt := found.run_times) is not None:
+            print(f"\nits keys share run time; {learnt.unit / MICROS:g} s count as one task")
+            as_table(
+                ("task", "fairness key", "mean run, s"),
+                [(name, key, f"{mean / MICROS:.4g}") for name, key, mean, _ in learnt.means[:keys]],
+            )
 
 
 @queues.command("weight")
@@ -140,8 +148,7 @@ async def _with_stores(app: App, looking: Awaitable[T]) -> T:
     try:
         return await looking
     finally:
-        await app.connections.backlog.close()
-        await app.connections.store.database.close_async()
+        await app.connections.close_async()
 
 
 def migrate(

@@ -41,6 +41,12 @@ class LogLevel(StrEnum):
 def worker(
     application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, as in shop:app.")],
     queues: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Kept over restarts: a quick one moves no partition to another worker.")
+    ] = None,
+    restart: Annotated[
+        float, typer.Option(min=0, help="With --name: seconds that its partitions wait for it after a stop.")
+    ] = 30.0,
     concurrency: Annotated[int, typer.Option(min=1, help="Tasks that run at once, of all kinds.")] = 500,
     threads: Annotated[int, typer.Option(min=1, help="Synchronous handlers at once.")] = 16,
     processes: Annotated[int, typer.Option(min=1, help="Handlers with executor='process' at once.")] = 2,
@@ -68,6 +74,8 @@ def worker(
             observe(app, metrics_host, metrics_port)
         node = app.node(
             queues=None if queues is None else [queue.strip() for queue in queues.split(",") if queue.strip()],
+            identity=name,
+            restart_seconds=0.0 if name is None else restart,
             concurrency=concurrency,
             threads=threads,
             processes=processes,

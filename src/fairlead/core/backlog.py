@@ -124,6 +124,8 @@ class Backlog:
         self._recorded_at: float | None = None
         for key, following in record.next_passes:
             passes.resume(key, following)
+        if record.run_times is not None:
+            passes.resume_run_times(record.run_times)
 
     def __len__(self) -> int:
         return len(self._loaded)
@@ -178,6 +180,8 @@ class Backlog:
         assert self._writing is None
         for level in map(_level, [*carried, *behind]):
             self._taken[level] = self._loaded.pop(level)
+        for trigger in behind:
+            self._passes.left(trigger.fairness_key, trigger.name)
         return self._write(
             [*(self._renew(trigger) for trigger in carried), *map(self._level, behind)], [*carried, *behind]
         )
@@ -251,7 +255,9 @@ class Backlog:
         new = [trigger for trigger in entries if self._is_news(_level(trigger))]
         for trigger in new:
             self._load(trigger)
-            self._passes.saw(trigger.fairness_key, trigger.weight, _level(trigger).turn, self.virtual_time)
+            turn, number = _level(trigger)
+            if number >> _ID_BITS != self.range_id:
+                self._passes.saw(trigger.fairness_key, trigger.weight, turn, self.virtual_time, trigger.name)
         if entries:
             self.read_level = max(self.read_level, _level(entries[-1]))
             self.max_level = max(self.max_level, self.read_level)
@@ -315,6 +321,10 @@ class Backlog:
         # A may lag: it is looked for once for many acks, for it takes a walk over everything that is not acked.
         if self._acks_unseen * _ACKS_SHARE >= len(self._loaded) + len(self._taken):
             self._advance()
+
+    def ended(self, trigger: Trigger, cost: int) -> None:
+        """One that was placed here has run, for so many microseconds; or it never will: 0."""
+        self._passes.ended(trigger.fairness_key, trigger.weight, trigger.name, cost)
 
     def _advance(self) -> None:
         self._acks_unseen = 0
@@ -382,6 +392,7 @@ class Backlog:
             next_passes=self._passes.heaviest(
                 HEAVIEST_KEPT, ((trigger.fairness_key, _level(trigger).turn) for trigger in unstored)
             ),
+            run_times=self._passes.run_times(),
         )
 
     # levels -----------------------------------------------------------------------------------------------------------
@@ -392,7 +403,7 @@ class Backlog:
             # A name that was idle or new starts with the lane; one that a limit holds back keeps its own time.
             self._served[name] = self.virtual_time
         floor = max(self._served[name], self.ack_level.turn)
-        turn = self._passes.give(trigger.fairness_key, trigger.weight, floor)
+        turn = self._passes.give(trigger.fairness_key, trigger.weight, floor, name)
         self._last_id += 1
         self.read_seq = max(self.read_seq, trigger.seq)
         return msgspec.structs.replace(trigger, level=Level(turn, self._last_id))

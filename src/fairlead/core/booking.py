@@ -63,6 +63,11 @@ class Booking:
         elsewhere."""
 
     @property
+    def booked(self) -> int:
+        """Slots of the node that are taken."""
+        return self._booked
+
+    @property
     def room(self) -> int:
         """Slots of the node that are free: with none, no booking can succeed."""
         return self._slots - self._booked

@@ -14,6 +14,7 @@ One read may be on its way at a time, and no write meanwhile; runs may end at an
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -21,6 +22,8 @@ from typing import NamedTuple
 from fairlead.core.serial import Line
 from fairlead.core.throughput import Window
 from fairlead.model import BEFORE_ALL, NewTask, ScheduledTask, TaskKey
+
+_MOST_OVER = 50_000
 
 
 class Read(NamedTuple):
@@ -58,6 +61,8 @@ class Schedule:
         """What the read that is on its way may bring as it was before its run ended, and what came of it."""
         self._ended_first = BEFORE_ALL
         """The last key that ended while it was the first of all: what is at or below it and in the store came later."""
+        self._over: deque[TaskKey] = deque(maxlen=_MOST_OVER)
+        """Keys that were completed since `done` was asked."""
         self._is_turn_of_short = False
         self._is_passing_over = False
         """Most of the last page stayed in the store: a key with very much behind it."""
@@ -93,8 +98,26 @@ class Schedule:
                 bound = self._ended_first
         else:
             bound = self.read_through
+        return min(bound, self._known_through)
+
+    @property
+    def _known_through(self) -> TaskKey:
+        """Every unfinished task with this key or a lower one is in memory."""
         skipped = (line.skipped_after for line in self._lines.values() if line.skipped_after is not None)
-        return min(bound, self.read_through, min(skipped, default=bound))
+        return min(self.read_through, min(skipped, default=self.read_through))
+
+    def done(self, most: int) -> list[tuple[TaskKey, TaskKey]]:
+        """Pairs of keys above the floor between which, themselves left out, no task of the store is unfinished: those where
+        most tasks have ended since it was last asked."""
+        floor, bound = self.floor, self._known_through
+        ended = Counter[tuple[TaskKey, TaskKey]]()
+        for key in self._over:
+            if floor < key < bound:
+                place = bisect_left(self._keys, key)
+                above = max(floor, self._keys[place - 1]) if place else floor
+                ended[above, min([bound, *self._keys[place : place + 1]])] += 1
+        self._over.clear()
+        return [pair for pair, _ in ended.most_common(most)]
 
     def due_before(self, run_at: int) -> int:
         """How many tasks in memory were due before this time."""
@@ -223,16 +246,21 @@ class Schedule:
         """Forget the last by key of what does not run, until the rest may stay; False when all may."""
         lowest = None
         place = len(self._keys) - 1
-        while place >= 0 and (self._window.is_exceeded(self.live, len(self)) or self._keys[place].run_at == lowest):
+        while place >= 0 and self._window.is_exceeded(self.live, len(self)):
             key = self._keys[place]
             place -= 1
             if not self.is_running(key):
                 self._unload(key)
+                line = self._lines[key.ordering_key]
+                if not line.tasks:
+                    line.skipped_after = None  # all that was passed over lies above what counts as read from here on
                 self._changed(key.ordering_key)
-                lowest = key.run_at
+                lowest = key
         if lowest is None:
             return False
-        self.read_through = min(self.read_through, just_before(lowest))
+        # Up to the last that stays below it, not to a time: a million tasks may be due at the same one.
+        below = bisect_left(self._keys, lowest) - 1
+        self.read_through = min(self.read_through, self._keys[below] if below >= 0 else just_before(lowest.run_at))
         for ordering_key, line in list(self._lines.items()):
             if line.skipped_after is not None and line.skipped_after >= self.read_through:
                 line.skipped_after = None  # all of that is above what counts as read
@@ -286,6 +314,7 @@ class Schedule:
         elif again is None:
             if self._keys[0] == key:
                 self._ended_first = key
+            self._over.append(key)
             self._unload(key)
         elif known.task.id == again.task.id:
             line.put(again)

@@ -73,8 +73,9 @@ class TriggerTable:
         """Triggers by priority."""
         return {priority: size for priority, size in sorted(self._sizes.items()) if size}
 
-    def push(self, trigger: Trigger) -> None:
-        """Add a trigger: one of a fair lane at its level, any other behind all that came before it."""
+    def push(self, trigger: Trigger, turn: int | None = None) -> None:
+        """Add a trigger: one of a fair lane at its level, any other behind all that came before it. `turn`: where in its lane
+        it stands, if that is not the turn of its level."""
         priority = trigger.priority
         key = (priority, self._booking.column(trigger))
         self._sequence += 1
@@ -85,10 +86,12 @@ class TriggerTable:
             order = (rank, 0, self._sequence)
         else:
             lane = self._lanes[trigger.queue, trigger.partition, priority]
+            if turn is None:
+                turn = trigger.level.turn
             if not lane.size:
-                lane.base = max(lane.base, self._served[priority] - trigger.level.turn)
+                lane.base = max(lane.base, self._served[priority] - turn)
             lane.size += 1
-            order = (lane.base + trigger.level.turn, trigger.level.id, self._sequence)
+            order = (lane.base + turn, trigger.level.id, self._sequence)
         column = self._columns.get(key)
         if column is None:
             column = self._columns[key] = Column(*key, trigger)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from fairlead.core.run_times import RunTimes
 from fairlead.engine.fair_partition import FairPartition, Surroundings
 from fairlead.model import LaneKey, PartitionKey, Trigger
 
@@ -18,7 +19,8 @@ _LEAST = 500
 class Backlogs:
     """Triggers of fair queues pass through here; each belongs to a partition this node owns, or is forgotten."""
 
-    def __init__(self, queues: Collection[str], around: Surroundings) -> None:
+    def __init__(self, queues: Collection[str], around: Surroundings, timed: Collection[str] = ()) -> None:
+        """`timed`: of the queues, those that charge run time."""
         self._queues = frozenset(queues)
         self._around = around
         self._forget = around.forget
@@ -27,6 +29,8 @@ class Backlogs:
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._weights: dict[str, dict[str, float]] = {queue: {} for queue in queues}
+        self.run_times = {queue: RunTimes() for queue in timed}
+        """Of the queues that charge them, by all that has run on this node."""
 
     def __contains__(self, queue: str) -> bool:
         return queue in self._queues
@@ -52,7 +56,9 @@ class Backlogs:
             self._partitions.pop(gone).drop()
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self._queues:
-                partition = self._partitions[key] = FairPartition(key, self._weights[key.queue], self._around)
+                run_times = self.run_times.get(key.queue)
+                partition = FairPartition(key, self._weights[key.queue], run_times, self._around)
+                self._partitions[key] = partition
                 if self._group is not None:
                     self._serve(partition)
         counts: dict[str, int] = {}
@@ -137,6 +143,18 @@ class Backlogs:
                 self._forget(those)
             else:
                 partition.returned(priority, those)
+
+    def ended(self, trigger: Trigger, started_at: int | None, now: int) -> None:
+        """A run has ended, however it did, or will not begin: None. Microseconds."""
+        run_times = self.run_times.get(trigger.queue)
+        if run_times is None:
+            return
+        cost = 0 if started_at is None else max(1, now - started_at)
+        partition = self._partitions.get(PartitionKey(trigger.queue, trigger.partition))
+        if partition is not None and partition.is_started:
+            partition.ended(trigger, cost)
+        if cost:
+            run_times.ended(trigger.name, trigger.fairness_key, cost)
 
     def _lanes(self, triggers: Iterable[Trigger]) -> list[tuple[FairPartition | None, int, list[Trigger]]]:
         """By lane, with its partition if that is ours and has been taken over."""

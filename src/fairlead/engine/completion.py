@@ -20,7 +20,7 @@ MOST_AT_ONCE = 1000
 """Finishes in one batch."""
 
 MOST_WAITING = 5000
-"""Finishes in memory: beyond, nothing more is grabbed until the store has caught up."""
+"""Ends in memory, of any kind of queue: beyond, nothing more is grabbed until the store has caught up."""
 
 _PAUSE_AFTER_TROUBLE = 0.5  # seconds
 

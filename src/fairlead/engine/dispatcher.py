@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from fairlead.clock import MICROS, Clock
 from fairlead.core.booking import Booking, PolicyFailed
 from fairlead.core.trigger_table import TriggerTable
-from fairlead.engine.completion import MOST_WAITING, Completion
+from fairlead.engine.completion import MOST_WAITING
 from fairlead.engine.execution import Execution
 from fairlead.engine.intake import Intake
 from fairlead.engine.ordering import Ordering
+from fairlead.engine.runs import Runs
 from fairlead.errors import StoreUnavailable
 from fairlead.handler import Handler
 from fairlead.model import Trigger
@@ -41,10 +42,8 @@ class Dispatcher:
         intake: Intake,
         ordering: Ordering,
         ordered: OrderedQueues,
-        completion: Completion,
+        runs: Runs,
         handlers: Mapping[str, Handler],
-        start: Callable[[Sequence[Execution]], None],
-        policy_failed: Callable[[Execution, BaseException], None],
         failed: Callable[[], None],
         observer: Observer,
         clock: Clock,
@@ -56,17 +55,13 @@ class Dispatcher:
         self._intake = intake
         self._ordering = ordering
         self._ordered = ordered
-        self._completion = completion
+        self._runs = runs
         self._handlers = handlers
-        self._start = start
-        self._policy_failed = policy_failed
         self._failed = failed
         self._observer = observer
         self._clock = clock
         self._wanted = asyncio.Event()
         self._is_stopping = False
-        self.in_flight: dict[str, Execution] = {}
-        """Grabbed and not yet completed, by task id."""
         self._batches: set[int] = set()
 
     def wake(self) -> None:
@@ -99,7 +94,7 @@ class Dispatcher:
         if self._is_stopping:
             return False
         self._wanted.clear()
-        if self._completion.unwritten >= MOST_WAITING:
+        if len(self._runs.in_flight) - self._booking.booked >= MOST_WAITING:
             return False
         triggers, broken = self._table.take(MOST_AT_ONCE, self._clock.monotonic())
         if not triggers and not broken:
@@ -109,7 +104,7 @@ class Dispatcher:
         triggers = self._start_ordered(triggers)
         self._intake.taken(triggers)
         if triggers and (executions := await self._grab(triggers, are_booked=True)):
-            self._start(executions)
+            self._runs.start(executions)
         if broken:
             await self._record_broken(broken)
         return True
@@ -119,11 +114,11 @@ class Dispatcher:
         errors = {failure.trigger.id: failure.error for failure in broken}
         triggers = [failure.trigger for failure in broken]
         for execution in self._grab_ordered(triggers, are_booked=False):
-            self._policy_failed(execution, errors[execution.grabbed.id])
+            self._runs.policy_failed(execution, errors[execution.grabbed.id])
         triggers = [trigger for trigger in triggers if trigger.queue not in self._ordered]
         self._intake.taken(triggers)
         for execution in await self._grab(triggers, are_booked=False):
-            self._policy_failed(execution, errors[execution.grabbed.id])
+            self._runs.policy_failed(execution, errors[execution.grabbed.id])
 
     def _start_ordered(self, triggers: list[Trigger]) -> list[Trigger]:
         """Start those of ordered queues, which are in no task store; answers the others."""
@@ -132,7 +127,7 @@ class Dispatcher:
         ordered = [trigger for trigger in triggers if trigger.queue in self._ordered]
         if executions := self._grab_ordered(ordered, are_booked=True):
             self._observer.grabbed([(execution.trigger, execution.grabbed) for execution in executions])
-            self._start(executions)
+            self._runs.start(executions)
         return [trigger for trigger in triggers if trigger.queue not in self._ordered]
 
     def _grab_ordered(self, triggers: Sequence[Trigger], are_booked: bool) -> list[Execution]:
@@ -145,7 +140,7 @@ class Dispatcher:
                 self._unbook([trigger], are_booked)
                 continue
             execution = Execution(trigger, task, self._handlers.get(trigger.name), are_booked)
-            self.in_flight[task.id] = execution
+            self._runs.in_flight[task.id] = execution
             executions.append(execution)
         return executions
 
@@ -166,7 +161,7 @@ class Dispatcher:
             kept = set(map(id, wanted_by.values()))
             self._unbook([trigger for trigger in triggers if id(trigger) not in kept], are_booked)
         executions = []
-        handlers, in_flight = self._handlers, self.in_flight
+        handlers, in_flight = self._handlers, self._runs.in_flight
         for task in grabbed:
             trigger = wanted_by.pop((task.id, task.version - 1))
             execution = Execution(trigger, task, handlers.get(trigger.name), are_booked)
@@ -183,7 +178,7 @@ class Dispatcher:
 
     def ended_batches(self) -> list[int]:
         """Grabs of which nothing is in flight any more; each is told once."""
-        ended = self._batches - {execution.grabbed.batch for execution in self.in_flight.values()}
+        ended = self._batches - {execution.grabbed.batch for execution in self._runs.in_flight.values()}
         self._batches -= ended
         return sorted(ended)
 

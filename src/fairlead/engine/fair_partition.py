@@ -16,7 +16,10 @@ from fairlead.core.aside import StandAside
 from fairlead.core.backlog import Backlog, Changes, Timing, Write
 from fairlead.core.counters import Counters
 from fairlead.core.passes import Passes
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.core.run_times import RunTimes
+from fairlead.core.time_passes import TimePasses
+from fairlead.core.trigger_table import Held, TriggerTable
+from fairlead.core.turns import Turns
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore, Fenced
@@ -53,6 +56,8 @@ class _Lane:
     backlog: Backlog
     order_until: float
     """Monotonic seconds: until then, or until the channel has given all it had, nothing is dispatched."""
+    turns: Turns | None = None
+    """Of a queue that charges run time: they say what of it stands in the trigger table."""
     is_ordering: bool = True
     inbox: list[Trigger] = field(default_factory=list)
     unlooked: list[Trigger] = field(default_factory=list)
@@ -89,11 +94,15 @@ class Surroundings:
 class FairPartition:
     """See the module. `run()` for as long as the node owns the partition, then `close()`."""
 
-    def __init__(self, key: PartitionKey, weights: Mapping[str, float], around: Surroundings) -> None:
+    def __init__(
+        self, key: PartitionKey, weights: Mapping[str, float], run_times: RunTimes | None, around: Surroundings
+    ) -> None:
+        """`run_times`: of a queue that charges them; None: each task counts the same."""
         self.key = key
         self.is_started = False
         """It has taken over: `positions` are known."""
         self._weights = weights
+        self._run_times = run_times
         self._capacity = around.look_ahead
         self._store = around.store
         self._table = around.table
@@ -152,6 +161,7 @@ class FairPartition:
         self.is_started = False
         dropped = self._table.drop([self.key])
         undispatched = [t for lane in self._lanes.values() if lane.is_ordering for t in lane.backlog.loaded()]
+        undispatched += [t for lane in self._lanes.values() if lane.turns is not None for t in lane.turns.waiting()]
         waiting = [t for lane in self._lanes.values() for t in [*lane.inbox, *lane.unlooked]]
         unwritten = [t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries]
         self._lanes.clear()
@@ -216,7 +226,11 @@ class FairPartition:
 
     def taken(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """These have left the table, to be grabbed."""
-        self._lanes[priority].backlog.take(triggers)
+        lane = self._lanes[priority]
+        lane.backlog.take(triggers)
+        if lane.turns is not None:
+            lane.turns.taken(triggers, self._clock.monotonic())
+            self._show(lane, lane.turns)
 
     def answered(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Their grab was answered, won or lost: they are done with here."""
@@ -230,6 +244,15 @@ class FairPartition:
         """They left without a run: one that comes again is news."""
         if (lane := self._lanes.get(priority)) is not None:
             self._not_levelled(lane, triggers)
+            for trigger in triggers:
+                self.ended(trigger, 0)
+
+    def ended(self, trigger: Trigger, cost: int) -> None:
+        """A run has ended, after so many microseconds; or it never began: 0."""
+        lane = self._lanes.get(trigger.priority)
+        if lane is not None and lane.turns is not None:
+            lane.backlog.ended(trigger, cost)
+            lane.turns.ended(trigger, cost)
 
     def returned(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Nobody knows whether they were grabbed: they are tried again, at their place."""
@@ -237,8 +260,9 @@ class FairPartition:
         known = [] if lane is None else [trigger for trigger in triggers if trigger in lane.backlog]
         if lane is not None:
             lane.backlog.give_back(known)
-            for trigger in known:
-                self._table.push(trigger)
+            if lane.turns is not None:
+                lane.turns.returned(known, self._clock.monotonic())
+            self._push(lane, known)
         still = {trigger.id for trigger in known}
         self._forget([trigger for trigger in triggers if trigger.id not in still])
 
@@ -335,9 +359,12 @@ class FairPartition:
         now = self._clock.monotonic()
         if lane.is_ordering or not lane.aside.is_due(lane.backlog, now):
             return
-        chosen = lane.aside.choose(lane.backlog, self._table.held_back(lane.key), now)
+        held = self._table.held_back(lane.key)
+        if lane.turns is not None:
+            held = [_with_those_behind(column, lane.turns) for column in held]
+        chosen = lane.aside.choose(lane.backlog, held, now)
         if chosen is not None:
-            self._table.remove([*chosen.carried, *chosen.behind])
+            self._remove(lane, [*chosen.carried, *chosen.behind])
             lane.write = lane.backlog.relocate(*chosen)
 
     def _apply(self, lane: _Lane, changes: Changes) -> None:
@@ -345,20 +372,44 @@ class FairPartition:
             self._forget(changes.dropped)
             return
         if changes.dropped:
-            self._table.remove(changes.dropped)
+            self._remove(lane, changes.dropped)
             self._forget(changes.dropped)
         kept_out = []
         for trigger in changes.added:
-            if trigger.ordering_key is None or self._admits(trigger):
+            if trigger.ordering_key is not None and not self._admits(trigger):
+                kept_out.append(trigger)
+            elif lane.turns is None:
                 self._table.push(trigger)
             else:
-                kept_out.append(trigger)
+                lane.turns.add([trigger], self._clock.monotonic())
+                if trigger.ordering_key is not None:  # whether the next one is admitted depends on what is in the table
+                    self._show(lane, lane.turns)
+        if lane.turns is not None:
+            self._show(lane, lane.turns)
         if kept_out:
             lane.backlog.ack(kept_out)  # never taken: the lane's time does not move on with them
             self._not_levelled(lane, kept_out)
             self._forget(kept_out)
         if changes.added:
             self._dispatch()
+
+    def _push(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
+        if lane.turns is not None:
+            self._show(lane, lane.turns)
+            return
+        for trigger in triggers:
+            self._table.push(trigger)
+
+    def _show(self, lane: _Lane, turns: Turns) -> None:
+        for trigger, turn in turns.next(self._clock.monotonic()):
+            self._table.push(trigger, turn)
+
+    def _remove(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
+        if lane.turns is None:
+            self._table.remove(triggers)
+        else:
+            self._table.remove(lane.turns.remove(triggers))
+            self._show(lane, lane.turns)
 
     def _not_levelled(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
         for trigger in triggers:
@@ -376,13 +427,25 @@ class FairPartition:
 
     def _add_lane(self, priority: int, record: LaneRecord | None) -> _Lane:
         """`record` None: nothing of the lane was ever kept."""
+        passes, turns = Passes(Counters(), self._weights), None
+        if self._run_times is not None:
+            passes = TimePasses(Counters(), self._weights, self._run_times)
+            turns = Turns(self._weights, self._run_times)
         backlog = Backlog(
             self._range_id,
             record or LaneRecord(),
-            Passes(Counters(), self._weights),
+            passes,
             self._capacity,
             Timing(delete_acks=self._store.delete_acks, persist_seconds=self._store.persist_seconds),
             is_new=record is None,
         )
-        lane = self._lanes[priority] = _Lane(LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS)
+        lane = self._lanes[priority] = _Lane(
+            LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS, turns
+        )
         return lane
+
+
+def _with_those_behind(held: Held, turns: Turns) -> Held:
+    """A column that limits stop, with what would follow it into the table."""
+    behind = {id(trigger): trigger for shown in held.triggers for trigger in turns.behind(shown)}
+    return Held([*held.triggers, *behind.values()], held.taken)

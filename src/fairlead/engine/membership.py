@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
 from fairlead.clock import MICROS, Clock
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.task_store import QueueSettings, TaskStore
 
 log = logging.getLogger("fairlead.membership")
@@ -17,6 +18,20 @@ log = logging.getLogger("fairlead.membership")
 HEARTBEAT_SECONDS = 2.5
 SILENT_SECONDS = 10.0
 """A node not heard of for this long counts as dead."""
+
+_MARK = "#"
+
+
+def name_of(identity: str) -> str:
+    """A name for one start of a process that keeps its identity over restarts. Raises ConfigurationError."""
+    if not identity.strip() or _MARK in identity:
+        raise ConfigurationError(f"worker name {identity!r}: use a text without {_MARK}")
+    return f"{identity}{_MARK}{uuid.uuid4().hex[:8]}"
+
+
+def identity_of(node: str) -> str:
+    """Who a node is, whichever start of it this is; a node without an identity is its name."""
+    return node.partition(_MARK)[0]
 
 
 class View(msgspec.Struct, frozen=True):
@@ -27,7 +42,7 @@ class View(msgspec.Struct, frozen=True):
     weights: Mapping[str, Mapping[str, float]]
     """By fairness key, of the queues whose weights have changed."""
     members: frozenset[str]
-    """Living nodes that share a queue with this one."""
+    """Identities of the living nodes that share a queue with this one."""
 
 
 class Membership:
@@ -43,7 +58,9 @@ class Membership:
         taken_away: Callable[[Collection[str]], None],
         ended_batches: Callable[[], Sequence[int]],
         clock: Clock,
+        restart_seconds: float = 0.0,
     ) -> None:
+        """`restart_seconds`: for so long after its end the node still has its share of the partitions, as if it lived."""
         self._node = node
         self._store = store
         self._partitions = dict(partitions)
@@ -52,6 +69,7 @@ class Membership:
         self._taken_away = taken_away
         self._ended_batches = ended_batches
         self._clock = clock
+        self._restart_seconds = restart_seconds
         self._look = asyncio.Event()
         self._is_registered = False
         self._is_retired = False
@@ -63,9 +81,27 @@ class Membership:
         self._look.set()
 
     async def retire(self) -> None:
-        """From now on it serves no queue: the others share the partitions without it. Raises StoreUnavailable."""
+        """From now on it serves no queue: the others share the partitions without it, unless it is to come back. Raises
+        StoreUnavailable."""
         self._is_retired = True
-        await self._store.heartbeat(self._node, [], self._clock.now())
+        await self._say_so()
+
+    async def forget_earlier_starts(self) -> None:
+        """Of this node, those that hold nothing. Raises StoreUnavailable."""
+        if _MARK not in self._node:
+            return
+        for record in await self._store.database.read(self._store.nodes()):
+            is_earlier = record.node != self._node and identity_of(record.node) == identity_of(self._node)
+            if is_earlier and not await self._store.held(record.node):
+                await self._store.forget_node(record.node)
+
+    async def _say_so(self) -> None:
+        queues, now = sorted(self._partitions), self._clock.now()
+        if self._is_retired and self._restart_seconds:
+            now += round(self._restart_seconds * MICROS)
+        elif self._is_retired:
+            queues = []
+        await self._store.heartbeat(self._node, queues, now)
 
     async def run(self) -> None:
         """Beat for as long as the node lives."""
@@ -101,14 +137,14 @@ class Membership:
     async def beat(self) -> None:
         """One round."""
         now = self._clock.now()
-        await self._store.heartbeat(self._node, [] if self._is_retired else sorted(self._partitions), now)
+        await self._say_so()
         if ended := self._ended_batches():
             await self._store.forget_grabs(self._node, ended)
         queues = await self._queues()
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         nodes = await self._store.database.read(self._store.nodes())
         members = frozenset(
-            record.node
+            identity_of(record.node)
             for record in nodes
             if record.node not in silent and not self._partitions.keys().isdisjoint(record.queues)
         )

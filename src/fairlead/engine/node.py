@@ -9,33 +9,28 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fairlead.clock import Clock
 from fairlead.core.booking import Booking
-from fairlead.core.limits import ConcurrencyPolicy
 from fairlead.core.trigger_table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.cluster_limits import TTL, ClusterLimits, place_of
 from fairlead.engine.completion import Completion
 from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.dispatcher import Dispatcher
-from fairlead.engine.execution import CancelReason, Execution
+from fairlead.engine.execution import Execution
 from fairlead.engine.fair_partition import Surroundings
 from fairlead.engine.intake import FEW_AHEAD, LOOK_AHEAD, Intake
-from fairlead.engine.invocation import Committed, Invocation, Superseded
-from fairlead.engine.loop_executor import LoopExecutor
+from fairlead.engine.invocation import Invocation
 from fairlead.engine.membership import Membership, View
 from fairlead.engine.ordering import Ordering
-from fairlead.engine.outcome import failed, stopped, succeeded
 from fairlead.engine.ownership import LEASE_SECONDS, Ownership
 from fairlead.engine.pollers import Intervals, Poller, Pollers
-from fairlead.engine.process_executor import ProcessExecutor
+from fairlead.engine.runs import Runs
 from fairlead.engine.slots import Slots
-from fairlead.engine.thread_executor import ThreadExecutor
 from fairlead.errors import StoreUnavailable
-from fairlead.handler import ExecutorKind, Handler, RunInterceptor
-from fairlead.model import Finish, PartitionKey, State, TaskRecord, Trigger
+from fairlead.handler import Handler, RunInterceptor
+from fairlead.model import PartitionKey, TaskRecord, Trigger
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ordered.surroundings import Surroundings as OrderedSurroundings
 from fairlead.ports.backlog_store import BacklogStore
@@ -66,6 +61,8 @@ class NodeSettings:
     processes: int = 2
     drain: float = 20.0
     """How long running tasks may take to end after a stop; what is left then is handed back."""
+    restart_seconds: float = 0.0
+    """How long its share of the partitions waits for it after a stop; see `fairlead.engine.membership.name_of`."""
     application: str | None = None
     """MODULE:APP, for the children of the process executor."""
     intervals: Intervals = field(default_factory=Intervals)
@@ -113,8 +110,9 @@ class Node:
 
         slots = Slots(settings.threads, settings.processes)
         self._booking = Booking(settings.concurrency)
+        self.runs = Runs(self._booking, self._freed, self._wake_dispatcher, observer, clock)
         self.limits = ClusterLimits(
-            name, coordinator, self._freed, self._stop_runs_on, self._children, clock, settings.permit_seconds
+            name, coordinator, self._freed, self.runs.stop_on, self.runs.children, clock, settings.permit_seconds
         )
         for queue in queues:
             self._booking.register_queue(queue.name, self.limits.on_node(queue.concurrency, queue.name))
@@ -127,28 +125,37 @@ class Node:
             queue.name for queue in queues if queue.order != "fifo" and not queue.is_ordered and not channel.orders
         )
         ordered_around = None if ordered is None else OrderedSurroundings(
-            name, *ordered, self.table, self._wake_dispatcher, self._stop_ordered, self._ordered_settled, observer, clock
+            name, *ordered, self.table, self._wake_dispatcher, self.runs.stop_ordered, self.runs.ordered_settled, observer,
+            clock,
         )  # fmt: skip
         self.ordered = OrderedQueues([queue for queue in queues if queue.is_ordered], ordered_around, settings.drain)
         self.ordering = Ordering(
-            store, self.table, self._booking, self._found, self._gone, self._runs_here, self._wake_dispatcher, clock
+            store,
+            self.table,
+            self._booking,
+            self._found,
+            self._gone,
+            self.runs.__contains__,
+            self._wake_dispatcher,
+            clock,
         )
         around = Surroundings(
             backlog_store, self.table, self._read_on, channel.is_behind, channel.room_freed, self.ordering.admits,
             self._forget, self._wake_dispatcher, settings.look_ahead, clock,
         )  # fmt: skip
-        self.backlogs = Backlogs(self._fair, around)
+        self.backlogs = Backlogs(self._fair, around, {queue.name for queue in queues if queue.cost == "runtime"})
         self.intake = Intake(
             channel, self.table, self.backlogs, self.ordering.admits, self._wake_dispatcher, observer, clock,
             settings.look_ahead, max(FEW_AHEAD, 2 * settings.concurrency) if channel.orders else settings.look_ahead,
         )  # fmt: skip
-        self.completion = Completion(name, store, channel.announce, self._settled, observer, clock)
+        self.completion = Completion(name, store, channel.announce, self.runs.settled, observer, clock)
+        self.runs.tell(self.completion, self.ordering, self.ordered, self.backlogs, self.intake)
         self.dispatcher = Dispatcher(
-            name, store, self.table, self._booking, self.intake, self.ordering, self.ordered, self.completion, handlers,
-            self._start, self._policy_failed, self._grab_failed, observer, clock,
+            name, store, self.table, self._booking, self.intake, self.ordering, self.ordered, self.runs,
+            handlers, self._grab_failed, observer, clock,
         )  # fmt: skip
         self._invocation = Invocation(name, store, channel.announce, interceptors, clock)
-        self._deadlines = Deadlines(self.dispatcher.in_flight, self._overdue, clock)
+        self._deadlines = Deadlines(self.runs.in_flight, self.runs.overdue, clock)
         self._has_timeouts = any(handler.processing.timeout is not None for handler in handlers.values())
         self._pollers = [
             *Pollers(store, channel.announce, handlers, observer, on_incident, clock, settings.intervals).all(),
@@ -157,28 +164,22 @@ class Node:
         self._due_poller = next(poller for poller in self._pollers if poller.name == "due")
         self.ownership = Ownership(
             name, coordinator, [poller.name for poller in self._pollers], self._assigned, self._release,
-            channel.announce, clock, settings.lease_seconds, by_lease=not channel.shares_partitions,
-            may_go=self.ordered.may_go,
+            channel.announce, clock, settings.lease_seconds, self._is_shared_out, self.ordered.may_go,
         )  # fmt: skip
         self._membership = Membership(
             name, store, {queue.name: queue.partitions for queue in queues}, self._seen,
-            self._held, self._taken_away, self.dispatcher.ended_batches, clock,
+            self.runs.held, self.runs.taken_away, self.dispatcher.ended_batches, clock, settings.restart_seconds,
         )  # fmt: skip
 
     @property
     def in_flight(self) -> int:
         """Tasks grabbed and not yet completed."""
-        return len(self.dispatcher.in_flight)
+        return len(self.runs.in_flight)
 
     async def unfinished(self) -> tuple[int, int]:
         """How many tasks of its queues are left to run or to retry, and how many are in ERROR."""
         left, in_error = await self._store.database.read(self._store.unfinished(self.queues))
         return left + await self.ordered.unfinished(), in_error
-
-    def _held(self) -> Collection[str]:
-        """Ids of the tasks that it holds in the task store."""
-        in_flight = self.dispatcher.in_flight
-        return [task_id for task_id, execution in in_flight.items() if execution.trigger.queue not in self.ordered]
 
     @property
     def queues(self) -> list[str]:
@@ -190,6 +191,7 @@ class Node:
     async def run(self) -> None:
         """Start, serve until `stop()`, drain, leave. Raises what broke a part: nothing fails unseen."""
         await self._membership.beat()
+        await self._membership.forget_earlier_starts()
         await self._channel.open(self._heard)
         try:
             await self.ownership.renew()
@@ -198,20 +200,17 @@ class Node:
             await self._serve()
         finally:
             await self._channel.close()
+            await self.ordered.close()
         log.info("node stopped", extra={"node": self.settings.name})
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as executors:
-            self._loop_executor = LoopExecutor(self._clock, self._invocation.on_loop, self._finished)
-            self._thread_executor = ThreadExecutor(
-                self._clock, self.settings.threads, self._invocation.in_thread, self._finished
-            )
-            self._process_executor = ProcessExecutor(
-                self._clock,
-                self.settings.processes,
-                self.settings.application,
-                self._invocation.around,
-                self._finished,
+            settings = self.settings
+            looping = self.runs.open(
+                self._invocation,
+                settings.threads,
+                settings.processes,
+                settings.application,
                 self.limits.guard,
                 executors,
             )
@@ -227,7 +226,7 @@ class Node:
                         self.ordered.run(),
                         self.ordering.run(),
                         self.completion.run(),
-                        self._loop_executor.run(),
+                        looping,
                         *([self._deadlines.run()] if self._has_timeouts else []),
                         self._reconcile(),
                         self.limits.run(),
@@ -276,38 +275,21 @@ class Node:
             log.warning("partitions are free when their leases run out", extra={"error": str(error)})
 
     async def _drain(self) -> None:
-        waiting = [
-            *self._loop_executor.take_back(), *self._thread_executor.take_back(), *self._process_executor.take_back(),
-        ]  # fmt: skip
-        await self._hand_back(waiting)
-        in_flight = self.dispatcher.in_flight
-        deadline = self._clock.monotonic() + self.settings.drain
-        await self._until_ended(deadline)
-        if in_flight:
-            log.warning("stopping tasks that did not end in time", extra={"tasks": sorted(in_flight)})
-            for execution in list(in_flight.values()):
-                if execution.is_running:
-                    self._stop_run(execution, CancelReason.SHUTDOWN)
-            await self._until_ended(self._clock.monotonic() + _PATIENCE)  # they get their turn to clean up
+        await self._hand_back(self.runs.take_back())
+        await self.runs.until_ended(self._clock.monotonic() + self.settings.drain)
+        if self.runs.in_flight:
+            log.warning("stopping tasks that did not end in time", extra={"tasks": sorted(self.runs.in_flight)})
+            self.runs.stop_all()
+            await self.runs.until_ended(self._clock.monotonic() + _PATIENCE)  # they get their turn to clean up
         try:
             async with asyncio.timeout(_PATIENCE_WITH_STORE):
                 await self.completion.settled()
         except TimeoutError:
             log.warning("left with ends unwritten; their tasks run again", extra={"tasks": self.completion.unwritten})
 
-    async def _until_ended(self, deadline: float) -> None:
-        """Wait until nothing is in flight, or until the deadline (monotonic seconds)."""
-        while self.dispatcher.in_flight and self._clock.monotonic() < deadline:
-            self._ended.clear()
-            try:
-                async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
-                    await self._ended.wait()
-            except TimeoutError:
-                return
-
     async def _hand_back(self, executions: Sequence[Execution]) -> None:
         if ordered := [execution for execution in executions if execution.trigger.queue in self.ordered]:
-            self._settled(ordered)
+            self.runs.settled(ordered)
             executions = [execution for execution in executions if execution.trigger.queue not in self.ordered]
         if not executions:
             return
@@ -319,19 +301,19 @@ class Node:
             self._ask_reconcile.set()
             return
         finally:
-            self._settled(executions)
+            self.runs.settled(executions)
         if wake is not None:
             self._channel.announce(wake)
 
     async def _leave(self) -> None:
-        await self._process_executor.stop()
-        self._thread_executor.stop()
-        self.unstoppable = await self._loop_executor.stop()
+        self.unstoppable = await self.runs.close()
         if self.unstoppable:
             log.warning("handlers ignored that they were cancelled", extra={"handlers": self.unstoppable})
         try:
-            # A node that may still hold something stays known: it falls silent, and the others resume what it held.
-            if not self.dispatcher.in_flight and not self._ask_reconcile.is_set():
+            # A node that may still hold something stays known: it falls silent, and the others resume what it held. One that
+            # is to come back does so too: it counts as living meanwhile.
+            is_going = not self.settings.restart_seconds
+            if is_going and not self.runs.in_flight and not self._ask_reconcile.is_set():
                 await self._store.forget_node(self.settings.name)
             self._channel.announce(Wake(control=True))
         except StoreUnavailable as error:
@@ -366,20 +348,20 @@ class Node:
         self._channel.assign(fifo | self.backlogs.positions())
 
     def _found(self, triggers: Sequence[Trigger]) -> None:
-        self.intake.found([trigger for trigger in triggers if not self._runs_here(trigger.id)])
+        self.intake.found([trigger for trigger in triggers if trigger.id not in self.runs])
 
     def _gone(self, triggers: Collection[Trigger]) -> None:
         self.intake.gone(triggers)
-
-    def _runs_here(self, task_id: str) -> bool:
-        return task_id in self.dispatcher.in_flight
 
     def _forget(self, triggers: Collection[Trigger]) -> None:
         self.intake.forget(triggers)
 
     def _join(self) -> None:
-        name, seconds = self.settings.name, self.settings.lease_seconds
-        self._channel.join(self.ownership.partitions, name, self.ownership, seconds)
+        partitions = {queue: count for queue, count in self.ownership.partitions.items() if queue not in self.ordered}
+        self._channel.join(partitions, self.settings.name, self.ownership, self.settings.lease_seconds)
+
+    def _is_shared_out(self, queue: str) -> bool:
+        return self._channel.shares_partitions and queue not in self.ordered
 
     def _seen(self, view: View) -> None:
         partitions = {queue: settings.partitions for queue, settings in view.queues.items()}
@@ -412,142 +394,12 @@ class Node:
         if wake.log or wake.is_empty:
             self.ordered.look()
 
-    def _taken_away(self, ids: Collection[str]) -> None:
-        for task_id in ids:
-            execution = self.dispatcher.in_flight.get(task_id)
-            # One whose run has ended is only waiting for its completion; the store will say what became of it.
-            if execution is not None and execution.is_running:
-                execution.cancel(CancelReason.CANCELLED)
-
-    def _start(self, executions: Sequence[Execution]) -> None:
-        if len(executions) == 1 or all(
-            e.handler is not None and e.handler.executor is ExecutorKind.LOOP for e in executions
-        ):
-            kinds = {self._kind(executions[0]): executions}
-        else:
-            kinds = {}
-            for execution in executions:
-                kinds.setdefault(self._kind(execution), []).append(execution)  # type: ignore[attr-defined]
-        for kind, those in kinds.items():
-            if kind is ExecutorKind.LOOP:
-                self._loop_executor.start(those)
-            elif kind is ExecutorKind.THREAD:
-                self._thread_executor.start(those)
-            else:
-                self._process_executor.start(those)
-
-    @staticmethod
-    def _kind(execution: Execution) -> ExecutorKind:
-        return ExecutorKind.LOOP if execution.handler is None else execution.handler.executor
-
-    def _finished(self, execution: Execution, result: Any, error: BaseException | None, now: int) -> None:
-        """A run has ended. Its slot is free from here on; its task is ours until the completion is written."""
-        trigger = execution.trigger
-        if freed := self._booking.free(trigger, self._clock.monotonic()):
-            self.table.freed(freed)
-        execution.is_running = False
-        if execution.is_abandoned:
-            log.warning("a stopped run has returned; what it returned is dropped", extra={"task_id": trigger.id})
-        elif isinstance(result, Committed):
-            execution.is_done = result.finish.next_state == State.DONE
-            self._observer.finished([(trigger, execution.grabbed, result.finish)])
-            self._settled([execution])
-        else:
-            if execution.cancel_reason is not None:
-                finish = stopped(execution, now)
-            elif isinstance(error, Superseded):
-                finish = None
-            elif error is not None:
-                finish = failed(execution, error, now)
-            else:
-                finish = succeeded(execution, result, now)
-            if finish is not None:
-                execution.is_done = finish.next_state == State.DONE
-                self._end(execution, finish)
-            else:
-                self._settled([execution])
-        self.dispatcher.wake()
-
     def _grab_failed(self) -> None:
         self._ask_reconcile.set()  # it may have happened all the same
         self._channel.look_again()
 
     def _freed(self, limits: Iterable[Hashable]) -> None:
         self.table.freed(limits)
-        self.dispatcher.wake()
-
-    def _children(self) -> Collection[int]:
-        return self._process_executor.children
-
-    def _stop_runs_on(self, policy: ConcurrencyPolicy) -> None:
-        """One in a thread goes on, and its permits stay booked, until it returns or the process ends."""
-        for execution in list(self.dispatcher.in_flight.values()):
-            if execution.is_running and self._booking.uses(execution.trigger, policy):
-                execution.cancel(CancelReason.PERMITS)
-
-    def _overdue(self, execution: Execution) -> None:
-        self._stop_run(execution, CancelReason.TIMEOUT)
-
-    def _stop_run(self, execution: Execution, reason: CancelReason) -> None:
-        """Stop a run. One in a thread cannot be interrupted: its end is written now, whenever the thread returns."""
-        is_interruptible = execution.runner is not None
-        execution.cancel(reason)
-        if not is_interruptible and (finish := stopped(execution, self._clock.now())) is not None:
-            execution.is_abandoned = True
-            self._end(execution, finish)
-
-    def _stop_ordered(self, task_id: str, keeps_end: bool) -> None:
-        """Nobody waits for a thread that goes on."""
-        execution = self.dispatcher.in_flight.get(task_id)
-        if execution is None or (execution.started_at is not None and not execution.is_running):
-            return
-        if not execution.is_running:  # its executor will not begin it
-            execution.cancel(CancelReason.SHUTDOWN if keeps_end else CancelReason.CANCELLED)
-            return
-        if keeps_end:
-            self._stop_run(execution, CancelReason.SHUTDOWN)
-            return
-        is_interruptible = execution.runner is not None
-        execution.cancel(CancelReason.CANCELLED)
-        if not is_interruptible:
-            log.warning(
-                "a handler in a thread cannot be stopped; it may go on beside others", extra={"task_id": task_id}
-            )
-            execution.is_abandoned = True
-            self._settled([execution])
-
-    def _ordered_settled(self, ids: Collection[str]) -> None:
-        for task_id in ids:
-            self.dispatcher.in_flight.pop(task_id, None)
-        self._ended.set()
-        self.dispatcher.wake()
-
-    def _end(self, execution: Execution, finish: Finish) -> None:
-        """Have the end of a run written."""
-        if self.ordered and execution.trigger.queue in self.ordered:
-            self._observer.finished([(execution.trigger, execution.grabbed, finish)])
-            self.ordered.ended(execution.trigger, finish)
-        else:
-            self.completion.add(execution, finish)
-
-    def _policy_failed(self, execution: Execution, error: BaseException) -> None:
-        execution.started_at = self._clock.now()
-        self._end(execution, failed(execution, error, execution.started_at))
-
-    def _settled(self, executions: Sequence[Execution]) -> None:
-        in_flight = self.dispatcher.in_flight
-        if self.ordered:
-            ordered = [execution for execution in executions if execution.trigger.queue in self.ordered]
-            known = [execution for execution in ordered if in_flight.get(execution.grabbed.id) is execution]
-            self.ordered.let_go([execution.trigger for execution in known])
-            executions = [execution for execution in executions if execution.trigger.queue not in self.ordered]
-            self._ordered_settled([execution.grabbed.id for execution in known])
-        for execution in executions:
-            in_flight.pop(execution.grabbed.id, None)
-            if execution.trigger.ordering_key is not None and execution.is_booked:
-                self.ordering.ended(execution.trigger, execution.is_done)
-        self.intake.forget([execution.trigger for execution in executions])
-        self._ended.set()
         self.dispatcher.wake()
 
     # keeping honest ---------------------------------------------------------------------------------------------------
@@ -559,7 +411,7 @@ class Node:
             try:
                 await self._clock.sleep(1.0)
                 held = await self._store.held(self.settings.name)
-                unknown = [(task_id, version) for task_id, version in held if task_id not in self.dispatcher.in_flight]
+                unknown = [(task_id, version) for task_id, version in held if task_id not in self.runs]
                 if unknown:
                     log.warning("handing back tasks grabbed unknowingly", extra={"tasks": len(unknown)})
                     wake = await self._store.hand_back(self.settings.name, unknown)
@@ -573,7 +425,7 @@ class Node:
 
     async def _measure(self) -> None:
         while True:
-            self._observer.gauges(len(self.table), len(self.dispatcher.in_flight))
+            self._observer.gauges(len(self.table), len(self.runs.in_flight))
             if gauges := self.ordered.gauges():
                 self._observer.ordered(gauges)
             await self._clock.sleep(1.0)

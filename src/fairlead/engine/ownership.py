@@ -1,6 +1,7 @@
 """Which partitions and which pollers are this node's: leases, shared evenly among the nodes that live.
 
-A channel may share out the partitions by itself (`TriggerChannel.shares_partitions`): then leases elect the pollers only.
+A channel may share out the partitions of its queues by itself (`TriggerChannel.shares_partitions`): leases then elect the
+pollers, and share out what is left.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from fairlead.clock import Clock
+from fairlead.engine.membership import identity_of
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.ports.coordinator import Coordinator, Lease
@@ -49,12 +51,13 @@ class Ownership:
         announce: Callable[[Wake], None],
         clock: Clock,
         lease_seconds: float = LEASE_SECONDS,
-        by_lease: bool = True,
+        is_shared_out: Callable[[str], bool] = lambda queue: False,
         may_go: Callable[[Collection[PartitionKey]], Collection[PartitionKey]] = lambda keys: keys,
     ) -> None:
-        """`by_lease`: otherwise partitions come and go by `gained`, `hand_over` and `lost`. `may_go`: which of those that
-        are beyond this node's share it may give up now; it is asked again about the others."""
+        """`is_shared_out`: the partitions of this queue come and go by `gained`, `hand_over` and `lost`, not by leases.
+        `may_go`: which of those that are beyond this node's share it may give up now; it is asked again about the others."""
         self._node = node
+        self._identity = identity_of(node)
         self._coordinator = coordinator
         self._pollers = tuple(pollers)
         self._assigned = assigned
@@ -62,7 +65,7 @@ class Ownership:
         self._announce = announce
         self._clock = clock
         self._lease_seconds = lease_seconds
-        self._by_lease = by_lease
+        self._is_shared_out = is_shared_out
         self._may_go = may_go
         self._is_leaving = False
         self._look = asyncio.Event()
@@ -70,7 +73,7 @@ class Ownership:
         self.partitions: Mapping[str, int] = {}
         """How many partitions each queue has that this node serves."""
         self.members: frozenset[str] = frozenset()
-        """Living nodes to share with; kept up to date by the membership."""
+        """Identities of the living nodes to share with; kept up to date by the membership."""
         self.owned: frozenset[PartitionKey] = frozenset()
         self._elected: set[str] = set()
         self.changed = asyncio.Event()
@@ -90,7 +93,8 @@ class Ownership:
         while True:
             self._look.clear()
             try:
-                async with asyncio.timeout(max(0.1, every)):
+                # Cut off early it would begin again behind whatever it waits for.
+                async with asyncio.timeout(max(every, self._expires - self._clock.monotonic())):
                     await self.renew()
             except (StoreUnavailable, TimeoutError) as error:
                 if self._clock.monotonic() >= self._expires and (self.owned or self._elected):
@@ -111,8 +115,12 @@ class Ownership:
             self._hold(held)
             return
         leases = await self._coordinator.leases()
-        served = self.partitions if self._by_lease else {}
-        wanted = [lease_of(PartitionKey(q, p)) for q, count in served.items() for p in range(count)]
+        wanted = [
+            lease_of(PartitionKey(queue, partition))
+            for queue, count in self.partitions.items()
+            if not self._is_shared_out(queue)
+            for partition in range(count)
+        ]
         beyond = [lease_of(key) for key in self._may_go(_partitions(self._beyond_share(held, wanted)))]
         if beyond:
             held = {name: range_id for name, range_id in held.items() if name not in beyond}
@@ -138,7 +146,7 @@ class Ownership:
         these queues, whose leases are renewed until they are given up too. Nothing more is taken."""
         self._is_leaving = True
         kept = frozenset(key for key in self.owned if key.queue in but)
-        names = [lease_of(key) for key in self.owned - kept] if self._by_lease else []
+        names = [lease_of(key) for key in self.owned - kept if not self._is_shared_out(key.queue)]
         names += [_POLLER + name for name in self._elected]
         await self._releasing(self.owned - kept)
         self._elect(())
@@ -165,9 +173,9 @@ class Ownership:
             self._announce(wake)
 
     def _share(self, partitions: int) -> int:
-        nodes = sorted(self.members | {self._node})
+        nodes = sorted(self.members | {self._identity})
         base, rest = divmod(partitions, len(nodes))
-        return base + (nodes.index(self._node) < rest)
+        return base + (nodes.index(self._identity) < rest)
 
     def _beyond_share(self, held: Mapping[str, int], wanted: Sequence[str]) -> list[str]:
         mine = sorted(name for name in held if name.startswith(_PARTITION))
@@ -178,8 +186,7 @@ class Ownership:
 
     def _hold(self, held: Mapping[str, int]) -> None:
         self._elect(held)
-        if self._by_lease:
-            self._own(_partitions(held))
+        self._own(_partitions(held) | {key for key in self.owned if self._is_shared_out(key.queue)})
 
     def _elect(self, held: Iterable[str]) -> None:
         elected = {name.removeprefix(_POLLER) for name in held if name.startswith(_POLLER)}

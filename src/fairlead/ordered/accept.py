@@ -9,9 +9,26 @@ import msgspec
 
 from fairlead.clock import MICROS, to_datetime
 from fairlead.errors import InvalidTask
-from fairlead.model import NewTask
-from fairlead.ports.task_log import Submit
+from fairlead.model import NewTask, ScheduledTask
+from fairlead.options import Options
+from fairlead.ports.task_log import Entry, Submit
 from fairlead.queue import Queue
+
+
+def check(entry: Entry) -> None:
+    """Raises InvalidTask for an entry that no schedule can hold, which would stop its partition for good. Submits are
+    checked before they are here; other programs write to a log too, and people name what to drop."""
+    if isinstance(entry, Submit):
+        task = entry.task
+        key = ScheduledTask.of(task).key
+        options = Options(fairness_key=task.fairness_key, weight=task.weight, priority=task.priority)
+    else:
+        key, options = entry.key, Options()
+    options.changed({"ordering_key": key.ordering_key, "unique_key": key.unique_key})
+    try:
+        to_datetime(key.run_at)
+    except OverflowError:
+        raise InvalidTask(f"run_at {key.run_at}: use microseconds since 1970, within the years 1 to 9999") from None
 
 
 class Acceptance:

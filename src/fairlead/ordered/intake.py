@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import InvalidTask, StoreUnavailable
 from fairlead.model import PartitionKey
+from fairlead.ordered.accept import check
 from fairlead.ordered.partition import Partition, pause_after
 from fairlead.ordered.surroundings import Surroundings
+from fairlead.ports.task_log import Batch, Entry
 
 log = logging.getLogger("fairlead.ordered")
 
@@ -22,6 +24,8 @@ class Intake:
     def __init__(self, partitions: Mapping[PartitionKey, Partition], around: Surroundings) -> None:
         self._partitions = partitions
         self._around = around
+        self._without_room: set[PartitionKey] = set()
+        """Partitions that failed, or were leaving, when a batch of theirs came: it is to be received again."""
 
     async def run(self) -> None:
         """Read for as long as the node lives. A log that fails is tried again, later each time; the partitions live on."""
@@ -40,12 +44,30 @@ class Intake:
                 await self._around.clock.sleep(pause_after(failures))
 
     async def _receive(self) -> None:
+        for key in list(self._without_room):
+            await self._around.log.rewind(key)
+            self._without_room.discard(key)
         wanted = [key for key, partition in self._partitions.items() if partition.has_room]
         for batch in await self._around.log.receive(wanted, PAGE):
-            if batch.unreadable:
-                self._around.observer.counted("corrupt_log_entries", batch.unreadable)
             partition = self._partitions.get(batch.partition)
-            if partition is None or not partition.has_room:
-                self._around.log.rewind(batch.partition)  # it has gone, or failed, meanwhile
+            if partition is None:
+                continue  # who owns it next begins with a rewind
+            if partition.has_room:
+                partition.accept(self._checked(batch))
             else:
-                partition.accept(batch)
+                self._without_room.add(batch.partition)
+
+    def _checked(self, batch: Batch) -> Batch:
+        """Without the entries that no schedule can hold."""
+        fit: list[Entry] = []
+        for entry in batch.entries:
+            try:
+                check(entry)
+                fit.append(entry)
+            except InvalidTask as error:
+                log.error(
+                    "an entry of the task log is left out", extra={"partition": batch.partition, "error": str(error)}
+                )
+        if left_out := batch.unreadable + len(batch.entries) - len(fit):
+            self._around.observer.counted("corrupt_log_entries", left_out)
+        return batch._replace(entries=fit)

@@ -48,6 +48,9 @@ STALE_SECONDS = 300.0
 FURTHEST_BEHIND = -1e9
 """Seconds of look-ahead shown for a partition that has not read anything yet."""
 
+LAST_SECONDS = 10.0
+"""How long a partition that is gone may take to write what had ended before."""
+
 _MANY = 5
 """Failures in a row from which they are an error, no longer a warning."""
 
@@ -76,6 +79,8 @@ class Partition:
         self._is_leaving = False
         self._left = Alarm(around.clock)
         self._began = 0.0
+        self._range_id = 0
+        """Of the last take-over."""
         self.reloads = 0
         """Failures in a row."""
         self.trouble: str | None = None
@@ -93,8 +98,11 @@ class Partition:
                 await self._around.clock.sleep(pause)
 
     async def _live(self) -> None:
-        self._around.log.rewind(self.key)
+        # First: an earlier owner may be writing what it has not committed, and is fenced only below.
+        await self._around.log.rewind(self.key)
         owned = await self._around.store.take_over(self.key)
+        self._range_id = owned.range_id
+        self._around.troubles.over(self.key)
         running = [scheduled for scheduled, _ in self._running.values()]
         life = Life(
             self.key, owned, self._window, running, self._completion, self._hand_out, self._stop, self._describe,
@@ -123,10 +131,11 @@ class Partition:
         self.reloads = 1 if lasted >= LONGEST_PAUSE else self.reloads + 1
         self.trouble = f"{type(cause).__qualname__}: {cause}"
         is_news = not isinstance(cause, Fenced) and self.reloads >= _MANY
+        failing = self._around.troubles.failed(self.key) if isinstance(cause, StoreUnavailable) else 1
         log.log(
-            logging.ERROR if is_news else logging.WARNING,
+            logging.DEBUG if not failing else logging.ERROR if is_news else logging.WARNING,
             "a partition of an ordered queue is loaded anew",
-            extra={"partition": self.key, "failures": self.reloads, "error": self.trouble},
+            extra={"partition": self.key, "failures": self.reloads, "error": self.trouble, "partitions": failing},
             exc_info=None if isinstance(cause, StoreUnavailable | Fenced) else cause,
         )
         self._around.observer.counted("ordered_reloads")
@@ -276,18 +285,34 @@ class Partition:
                 await self._life.last_words()
             except Exception as error:
                 log.info("left without keeping its record", extra={"partition": self.key, "error": str(error)})
-        self.drop()
+        if ends := self.drop():
+            await self.write_last(ends)
 
-    def drop(self) -> None:
-        """It is somebody else's: what runs is to end, and none of it will be written."""
+    def drop(self) -> list[RunEnd]:
+        """It is somebody else's: what runs is to end, and none of it will be written. Answers the ends of runs that were not
+        written yet."""
+        self._around.troubles.forget(self.key)
         self._withdraw()
         self._life = None
+        ends = [end for end in self._completion.waiting if end.scheduled.task.id not in self._dropped]
         unwritten = [end.scheduled.task.id for end in self._completion.waiting]
         self._completion.waiting.clear()
         for task_id in self._running.keys() - set(unwritten):
             self._around.stop_run(task_id, False)
         self._running.clear()
         self._around.settled(unwritten)
+        return ends
+
+    async def write_last(self, ends: Sequence[RunEnd]) -> None:
+        """Try once: it spares the next owner these runs. The store refuses it if that one has begun."""
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                await self._around.store.finish(self.key, self._range_id, ends)
+        except (StoreUnavailable, Fenced, TimeoutError) as error:
+            log.warning(
+                "runs that had ended run again at the next owner: their ends could not be written",
+                extra={"partition": self.key, "runs": len(ends), "error": str(error)},
+            )
 
     def gauges(self) -> OrderedGauges:
         """How it is now."""

@@ -23,8 +23,14 @@ log = logging.getLogger("fairlead.ordered")
 CATCH_UP_SECONDS = 10.0
 """How long a partition that was just loaded waits for what lies in the log already: some of it may come first."""
 
+DRIFT_SECONDS = 1.0
+"""As far apart may the clocks of two machines be: what was submitted so long after the load was not in the log by then."""
+
 KEEP_SECONDS = 5.0
 """How often the record is kept while it changes: after a crash, so much is read again."""
+
+MOST_DONE = 200
+"""Pairs of keys told with the record between which nothing is unfinished."""
 
 CLEAN_SECONDS = 60.0
 KEEP_COMPLETIONS = 14 * 86_400.0
@@ -67,6 +73,7 @@ class Persistence:
         self._kept: ScheduleRecord | None = None
         self._keep_at = clock.monotonic()
         self._wait_until = clock.monotonic() + CATCH_UP_SECONDS
+        self._news_from = clock.now() + round(DRIFT_SECONDS * MICROS)
         self._clean_at = clock.monotonic() + CLEAN_SECONDS
 
     @property
@@ -101,8 +108,11 @@ class Persistence:
     async def _look_at_log(self) -> None:
         is_late = self._clock.monotonic() >= self._wait_until
         if is_late or not await self._log.is_behind(self._partition):
-            self._is_caught_up = True
-            self._caught_up()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._is_caught_up = True
+        self._caught_up()
 
     async def keep_last(self) -> None:
         """After `run` was cancelled: keep the record, unless a write was cut off. What that one may have brought is not in
@@ -114,7 +124,8 @@ class Persistence:
         """Keep the record, if it says something new; and clean, now and then."""
         record = self._describe()
         if self._kept is None or msgspec.structs.replace(record, updated_at=self._kept.updated_at) != self._kept:
-            await self._store.keep(self._partition, self._range_id, record)
+            done = self._schedule.done(MOST_DONE)
+            await self._store.keep(self._partition, self._range_id, record, done)
             self._kept = record
         self._keep_at = self._clock.monotonic() + KEEP_SECONDS
         if self._clock.monotonic() >= self._clean_at:
@@ -129,6 +140,9 @@ class Persistence:
             if drop is not None:
                 await self._drop(drop)
         await self._log.commit(batch)
+        # Where submits never cease the log is never empty; but they came after what it was found with.
+        if not self._is_caught_up and any(_told_at(entry) >= self._news_from for entry in batch.entries):
+            self._begin()
 
     async def _persist(self, tasks: Sequence[NewTask]) -> None:
         record = msgspec.structs.replace(self._describe(), floor=self._schedule.floor_with(tasks))
@@ -156,6 +170,11 @@ class Persistence:
         self._schedule.read_done(rows)
         self._changed()
         return True
+
+
+def _told_at(entry: Entry) -> int:
+    """Microseconds, by the clock of who submitted it."""
+    return entry.at if isinstance(entry, Drop) else entry.task.submitted_at
 
 
 def _in_turns(entries: Iterable[Entry]) -> Iterable[tuple[Sequence[NewTask], Drop | None]]:

@@ -103,7 +103,9 @@ class OrderedQueues:
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
         self._leaving_at.pop(key, None)
-        self._partitions.pop(key).drop()
+        partition = self._partitions.pop(key)
+        if (ends := partition.drop()) and self._group is not None:
+            self._group.create_task(partition.write_last(ends))
 
     def may_go(self, keys: Collection[PartitionKey]) -> set[PartitionKey]:
         """Of these, which others are to have, those that nothing runs of any more. The rest starts nothing from here on;
@@ -149,6 +151,11 @@ class OrderedQueues:
         if self._partitions.get(partition.key) is partition:
             del self._partitions[partition.key]
             self._leaving_at.pop(partition.key, None)
+
+    async def close(self) -> None:
+        """The node has ended."""
+        if self._queues:
+            await self._around.log.close()
 
     def leave(self) -> None:
         """The node is ending: start nothing more."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
 from fairlead.core.trigger_table import TriggerTable
+from fairlead.ordered.troubles import Troubles
 from fairlead.ports.observer import Observer
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
@@ -28,3 +29,4 @@ class Surroundings:
     """The ends of the runs of these tasks are written, or nobody needs them any more."""
     observer: Observer
     clock: Clock
+    troubles: Troubles = field(default_factory=Troubles)

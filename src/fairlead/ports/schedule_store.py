@@ -82,12 +82,19 @@ class ScheduleStore(Protocol):
         or nothing. No key comes twice in one call. Once this is answered it is not lost. Raises Fenced, and
         StoreUnavailable when it may or may not have landed: it is then repeated."""
 
-    async def keep(self, partition: PartitionKey, range_id: int, record: ScheduleRecord) -> None:
-        """Keep the record. Raises Fenced, StoreUnavailable."""
+    async def keep(
+        self,
+        partition: PartitionKey,
+        range_id: int,
+        record: ScheduleRecord,
+        done: Sequence[tuple[TaskKey, TaskKey]] = (),
+    ) -> None:
+        """Keep the record. `done`: pairs of keys between which, themselves left out, nothing is unfinished, so that what
+        is still kept of completed tasks there may be deleted; no `persist` runs meanwhile. Raises Fenced, StoreUnavailable."""
 
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
         """Forget what was completed before this time (microseconds), and not above the floor that was kept, a batch of it;
-        answers how much. Raises Fenced, StoreUnavailable."""
+        answers how much, in units of its own. It may leave more of it than that. Raises Fenced, StoreUnavailable."""
 
     async def unfinished(self, queue: str, now: int) -> int:
         """How many tasks are due, or have run and are to be retried."""

@@ -79,7 +79,7 @@ class TaskLog(Protocol):
         them; a log that knows at once may raise right away. Entries of one partition keep their order."""
 
     def appending(self, entries: Sequence[Entry]) -> Steps[None]:
-        """The same as steps of a transaction, where the log joins them."""
+        """The same as steps of a transaction, where the log joins them; elsewhere raises NotSupported."""
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         """What comes next in the partitions, about `limit` entries in all. Of each at most one batch is out: until that one
@@ -93,8 +93,10 @@ class TaskLog(Protocol):
     async def is_behind(self, partition: PartitionKey) -> bool:
         """Entries of the partition are there that are not committed."""
 
-    def rewind(self, partition: PartitionKey) -> None:
-        """What was received of it and not committed is to be received again."""
+    async def rewind(self, partition: PartitionKey) -> None:
+        """When it returns, all that was not committed when it was called will be received again, whatever an earlier owner
+        commits later. So a new owner awaits this before it fences the earlier one. Raises StoreUnavailable; then call it
+        again."""
 
     def look(self) -> None:
         """There may be more, or more is wanted: do not wait."""

@@ -271,9 +271,10 @@ class QueueSteps:
         found = yield Call(("SMISMEMBER", f"{self._settings.prefix}once", *marks))
         return [bool(is_there) for is_there in found]
 
-    def retries(self, beginning: str) -> Steps[int]:
-        """How many messages are for later whose tickets begin so."""
-        return int((yield self._run(script.RETRIES, beginning)))
+    def unfinished(self, beginning: str) -> Steps[tuple[int, int]]:
+        """How many have not ended, at one moment: messages, and those for later whose tickets begin so; and dead letters."""
+        messages, retries, dead = yield self._run(script.UNFINISHED, beginning)
+        return messages + retries, dead
 
     def dead(self, count: int) -> Steps[list[tuple[str, SetAside]]]:
         """Dead letters, each with its place among them."""

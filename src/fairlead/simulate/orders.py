@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
-from fairlead.core.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.backlog import Changes
 from fairlead.core.counters import Counters
-from fairlead.core.passes import Passes
-from fairlead.model import LaneRecord, Level, Trigger
-from fairlead.simulate.store import ListStore
-
-_NO_CLOCK = 0.0
-_RANGE_ID = 1
+from fairlead.model import Level, Trigger
+from fairlead.simulate.lane import ListedBacklog
 
 
 class Lane(Protocol):
@@ -41,39 +37,25 @@ class FifoLane:
 
 
 class FairLane:
-    """A fair backlog over a list. What is picked is acked at once, and no read or write takes time or fails."""
+    """A fair backlog over a list."""
 
-    def __init__(self, counters: Counters, capacity: int) -> None:
-        self._backlog = Backlog(_RANGE_ID, LaneRecord(), _Passes(counters), capacity, Timing(), is_new=True)
-        self._store = ListStore()
+    def __init__(self, counters: Counters, capacity: int, weights: Mapping[str, float] | None = None) -> None:
+        """`weights`: those set at run time, by key; the mapping may change while the lane is in use."""
+        self._backlog = ListedBacklog(counters, capacity, self._apply, weights)
         self._ready: dict[Level, Trigger] = {}
         self._levels: list[Level] = []
         """A heap of the levels that were ready; one that is not any longer is skipped when it is met."""
 
     def push(self, tasks: Sequence[Trigger]) -> None:
-        placed = self._backlog.place(tasks)
-        if isinstance(placed, Write):
-            self._store.write(placed.entries)
-            placed = self._backlog.written(placed)
-        self._apply(placed)
-        self._settle()
+        self._backlog.push(tasks)
 
     def pick(self) -> Trigger | None:
         while self._levels:
             task = self._ready.pop(heappop(self._levels), None)
             if task is not None:
-                self._backlog.take([task])
-                self._backlog.ack([task])
-                self._settle()
+                self._backlog.dispatch([task])
                 return task
         return None
-
-    def _settle(self) -> None:
-        while (read := self._backlog.next_read()) is not None:
-            self._apply(self._backlog.read(self._store.read_above(read.above, read.limit)))
-        if (through := self._backlog.next_delete(_NO_CLOCK)) is not None:
-            self._store.delete_through(through)
-            self._backlog.deleted(through, _NO_CLOCK)
 
     def _apply(self, changes: Changes) -> None:
         for task in changes.dropped:
@@ -119,9 +101,3 @@ class Order:
             self._waiting[partition] -= 1
             return next(task for lane in self._lanes[partition].values() if (task := lane.pick()) is not None)
         return None
-
-
-class _Passes(Passes):
-    def heaviest(self, most: int, unplaced: Iterable[tuple[str, int]] = ()) -> list[tuple[str, int]]:
-        """None: nobody takes over in a simulation, and sorting a million keys for every write would take long."""
-        return []

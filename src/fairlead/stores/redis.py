@@ -42,29 +42,17 @@ from fairlead.ports.wake import Wake
 from fairlead.sharded import message
 from fairlead.sharded.claims import Claim, Claims, Lane
 from fairlead.sharded.consumer import Consumer
-from fairlead.sharded.lanes import Delivery, Lanes
+from fairlead.sharded.lanes import Delivery
 from fairlead.sharded.place import GROUP, Place
 from fairlead.sharded.stats import Stats
-from fairlead.sharded.steps import QueueSteps
 from fairlead.stores.redis_database import CAN, RedisDatabase
-from fairlead.stores.redis_messages import (
-    RETRY,
-    Body,
-    Held,
-    dead,
-    entry,
-    held,
-    new_entry,
-    of_error,
-    record,
-)
+from fairlead.stores.redis_letters import Letters
+from fairlead.stores.redis_messages import RETRY, Held, held, new_entry, of_error
+from fairlead.stores.redis_queues import Queues
 from fairlead.stores.redis_registry import Asked, Registry
 
 MOST_LOST = 5
 """A task whose workers went away so often goes to ERROR: it may be what kills them."""
-
-MOST_LISTED = 10_000
-"""Tasks in ERROR that are looked through."""
 
 _NO_RECORD = "Redis keeps no record of single tasks, but for those in ERROR"
 
@@ -82,6 +70,8 @@ class RedisTaskStore:
         self._registered: set[str] = set()
         """Queues that this process has made known."""
         self._registry = Registry(place.prefix)
+        self._queues = Queues(place, MOST_LOST)
+        self._letters = Letters(self._registry, self._queues)
 
     # the user's side --------------------------------------------------------------------------------------------------
 
@@ -98,7 +88,7 @@ class RedisTaskStore:
         submitted: list[Submitted | None] = [None] * len(tasks)
         for lane, of_lane in lanes.items():
             entries = [new_entry(tasks[i], window) for i in of_lane]
-            answers = yield from self._at(lane).put(entries)
+            answers = yield from self._queues.at(lane).put(entries)
             for i, (stream, name) in zip(of_lane, answers, strict=True):
                 submitted[i] = Submitted(tasks[i].id, True) if stream is not None else Submitted(name.decode(), False)
         return [found for found in submitted if found is not None], Wake()
@@ -110,21 +100,19 @@ class RedisTaskStore:
         return submitted, [wake]
 
     def task(self, task_id: str) -> Asked[TaskRecord | None]:
-        found = yield from self._letter(task_id)
-        if found is None:
+        letter = yield from self._letters.of(task_id)
+        if letter is None:
             raise NotSupported(f"task {task_id}: {_NO_RECORD}; {CAN} do")
-        return found[1]
+        return letter.task
 
     def tasks(self, where: TaskFilter, limit: int) -> Asked[list[TaskRecord]]:
         if where.state is not State.ERROR:
             raise NotSupported(f"Redis can list only tasks in ERROR (--state ERROR); {CAN} list all")
-        letters = yield from self._letters()
-        found = [task for _, task, _ in letters if _matches(task, where)]
-        return sorted(found, key=lambda task: task.submitted_at)[:limit]
+        return (yield from self._letters.matching(where, limit))
 
     def payload(self, task_id: str) -> Asked[tuple[bytes, str] | None]:
-        found = yield from self._letter(task_id)
-        return None if found is None else (found[2].payload, found[2].payload_format)
+        letter = yield from self._letters.of(task_id)
+        return None if letter is None else (letter.body.payload, letter.body.payload_format)
 
     def attempts(self, task_id: str) -> Asked[list[AttemptRecord]]:
         yield from self.task(task_id)
@@ -137,22 +125,11 @@ class RedisTaskStore:
         self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
     ) -> Asked[Wake | None]:
         """Only of a task in ERROR, and at once."""
-        found = yield from self._letter(task_id)
-        if found is None or found[1].version != version:
-            return None
-        place, task, body = found
-        anew = msgspec.structs.replace(body, attempts=task.attempt, tries=0 if reset_tries else body.tries)
-        steps = self._at(Lane(task.queue, task.priority))
-        return Wake() if (yield from steps.revive(place, entry(anew, task.fairness_key))) else None
+        return Wake() if (yield from self._letters.write_anew(task_id, version, reset_tries)) else None
 
     def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Asked[bool]:
         """Only of a task in ERROR."""
-        found = yield from self._letter(task_id)
-        if found is None or found[1].version != version:
-            return False
-        place, task, _ = found
-        is_gone: bool = yield from self._at(Lane(task.queue, task.priority)).revive(place, None)
-        return is_gone
+        return (yield from self._letters.drop(task_id, version))
 
     def queue_statuses(self) -> Asked[list[QueueStatus]]:
         statuses = []
@@ -180,11 +157,10 @@ class RedisTaskStore:
     def unfinished(self, queues: Sequence[str]) -> Asked[tuple[int, int]]:
         left = in_error = 0
         for queue in queues:
-            for priority in (yield from self._lanes(queue).known()):
-                steps = self._at(Lane(queue, priority))
-                stats = yield from steps.stats(GROUP)
-                left += stats.messages + (yield from steps.retries(RETRY))
-                in_error += stats.dead
+            for lane in (yield from self._queues.written(queue)):
+                of_lane, dead = yield from self._queues.at(lane).unfinished(RETRY)
+                left += of_lane
+                in_error += dead
         return left, in_error
 
     def ahead(self, task_id: str) -> Asked[int]:
@@ -199,7 +175,7 @@ class RedisTaskStore:
         yield
 
     def weights(self, queue: str) -> Asked[dict[str, float]]:
-        found: dict[str, float] = yield from self._at(Lane(queue, PRIORITIES[0])).weights()
+        found: dict[str, float] = yield from self._queues.at(Lane(queue, PRIORITIES[0])).weights()
         return found
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Asked[bool]:
@@ -207,7 +183,7 @@ class RedisTaskStore:
             return False
         was_there = fairness_key in (yield from self.weights(queue))
         for priority in PRIORITIES:
-            yield from self._at(Lane(queue, priority)).set_weight(fairness_key, weight)
+            yield from self._queues.at(Lane(queue, priority)).set_weight(fairness_key, weight)
         return weight is not None or was_there
 
     def pause(self, queue: str, paused: bool) -> Asked[bool]:
@@ -361,31 +337,11 @@ class RedisTaskStore:
         assert self.consumer is not None
         return set(await self.consumer.finish(by_lane)) if by_lane else set()
 
-    def _lanes(self, queue: str) -> Lanes:
-        return self.place.lanes(queue, MOST_LOST)
-
-    def _at(self, lane: Lane) -> QueueSteps:
-        return self._lanes(lane.queue).at(lane.priority)
-
     def _stats(self, queue: str) -> Asked[list[Stats]]:
         found = []
-        for priority in (yield from self._lanes(queue).known()):
-            found.append((yield from self._at(Lane(queue, priority)).stats(GROUP)))
+        for lane in (yield from self._queues.written(queue)):
+            found.append((yield from self._queues.at(lane).stats(GROUP)))
         return found
-
-    def _letters(self) -> Asked[list[tuple[str, TaskRecord, Body]]]:
-        """Every task in ERROR, with its place among the dead letters."""
-        found = []
-        for queue in (yield from self.queue_settings()):
-            for priority in (yield from self._lanes(queue).known()):
-                for place, letter in (yield from self._at(Lane(queue, priority)).dead(MOST_LISTED)):
-                    if (body := dead(letter)) is not None:
-                        found.append((place, record(queue, priority, letter, body), body))
-        return found
-
-    def _letter(self, task_id: str) -> Asked[tuple[str, TaskRecord, Body] | None]:
-        letters = yield from self._letters()
-        return next((letter for letter in letters if letter[1].id == task_id), None)
 
 
 def _end(id: str, mine: Held, finish: Finish) -> message.Finish:
@@ -396,15 +352,6 @@ def _end(id: str, mine: Held, finish: Finish) -> message.Finish:
     if finish.next_state == State.SUBMITTED:
         return message.Finish(id, "again", mine.next(finish))
     return message.Finish(id, "done")
-
-
-def _matches(record: TaskRecord, where: TaskFilter) -> bool:
-    return (
-        where.queue in (None, record.queue)
-        and where.name in (None, record.name)
-        and where.fairness_key in (None, record.fairness_key)
-        and (where.older_than is None or record.submitted_at < where.older_than)
-    )
 
 
 def _refuse(why: str) -> NoReturn:

@@ -6,7 +6,7 @@ Keys begin with the time, so that a B-tree holds the hours in order: there are n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -74,7 +74,7 @@ class SqlScheduleStore:
 
     def _finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> Steps[None]:
         yield from self._fenced(partition, range_id)
-        yield self._statement("append_attempts", batch([attempt_row(end) for end in ends]))
+        yield from append_attempts(self._sql, ends)
         if over := [(*end.scheduled.key, end.finished_at) for end in ends if end.completes]:
             yield self._statement("complete", *partition, batch(over))
             yield self._statement("delete_completed", *partition, batch(over))
@@ -85,7 +85,14 @@ class SqlScheduleStore:
         ]:
             yield self._statement("try_again", *partition, batch(again))
 
-    async def keep(self, partition: PartitionKey, range_id: int, record: ScheduleRecord) -> None:
+    async def keep(
+        self,
+        partition: PartitionKey,
+        range_id: int,
+        record: ScheduleRecord,
+        done: Sequence[tuple[TaskKey, TaskKey]] = (),
+    ) -> None:
+        # Rows went when they were completed.
         # Not durable on its own: a floor that a power cut takes back lies lower, and more is looked at again.
         await self._database.run_async(self._keep(partition, range_id, record), durable=False)
 
@@ -148,6 +155,11 @@ class SqlScheduleStore:
 
     def _statement(self, name: str, *params: Any) -> Statement:
         return Statement(self._sql[name], params)
+
+
+def append_attempts(sql: Mapping[str, str], ends: Sequence[RunEnd]) -> Steps[None]:
+    """Put the runs into the history, each once however often its end is told. `sql`: statements of the dialect's file."""
+    yield Statement(sql["append_attempts"], (batch([attempt_row(end) for end in ends]),))
 
 
 def attempt_row(end: RunEnd) -> tuple[Any, ...]:

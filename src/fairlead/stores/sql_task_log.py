@@ -104,7 +104,7 @@ class SqlTaskLog:
     async def is_behind(self, partition: PartitionKey) -> bool:
         return bool(await self._database.read(self._receive([partition], 1)))
 
-    def rewind(self, partition: PartitionKey) -> None:
+    async def rewind(self, partition: PartitionKey) -> None:
         self._out.discard(partition)
         self._look.set()
 

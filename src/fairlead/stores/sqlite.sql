@@ -348,7 +348,7 @@ UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE queue = ?
 
 -- name: set_weight
 INSERT INTO fairlead_weights (queue, fairness_key, weight) VALUES (?1, ?2, ?3)
-ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight
+ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight, policy = NULL
 
 -- name: clear_weight
 DELETE FROM fairlead_weights WHERE queue = ?1 AND fairness_key = ?2 RETURNING fairness_key

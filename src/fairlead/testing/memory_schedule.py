@@ -76,8 +76,18 @@ class MemoryScheduleStore:
             elif key in rows.tasks and rows.tasks[key].task.id == end.scheduled.task.id:
                 rows.tasks[key] = end.again
 
-    async def keep(self, partition: PartitionKey, range_id: int, record: ScheduleRecord) -> None:
-        self._fenced(partition, range_id).record = record
+    async def keep(
+        self,
+        partition: PartitionKey,
+        range_id: int,
+        record: ScheduleRecord,
+        done: Sequence[tuple[TaskKey, TaskKey]] = (),
+    ) -> None:
+        rows = self._fenced(partition, range_id)
+        rows.record = record
+        for above, below in done:
+            if left := [key for key in rows.tasks if above < key < below]:
+                raise AssertionError(f"between {above} and {below} these are unfinished: {left[:3]}")
 
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
         rows = self._fenced(partition, range_id)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 
 from fairlead.clock import MICROS, Clock
+from fairlead.errors import NotSupported
 from fairlead.model import PartitionKey
 from fairlead.ordered.alarm import Alarm
 from fairlead.ports.statements import Steps
@@ -35,7 +36,7 @@ class MemoryTaskLog:
         return done
 
     def appending(self, entries: Sequence[Entry]) -> Steps[None]:
-        raise NotImplementedError("a log in memory joins no transaction")
+        raise NotSupported("a task log in memory joins no transaction; use one in SQLite or PostgreSQL")
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         free = [key for key in sorted(set(wanted) - self._out) if self.entries.get(key)]
@@ -53,7 +54,7 @@ class MemoryTaskLog:
     async def is_behind(self, partition: PartitionKey) -> bool:
         return bool(self.entries.get(partition))
 
-    def rewind(self, partition: PartitionKey) -> None:
+    async def rewind(self, partition: PartitionKey) -> None:
         self._out.discard(partition)
         self._alarm.ring()
 

@@ -1,0 +1,15 @@
+-- What has not ended, counted at one moment, as a retry moves between the two places. ARGV: how the tickets of retries begin.
+-- Answers messages, retries for later, dead.
+local messages = 0
+for _, stream in ipairs(all_streams(tonumber(redis.call('HGET', meta, 'streams') or 0))) do
+    messages = messages + length(key_of(stream))
+end
+local retries, from = 0, 0
+repeat
+    local tickets = redis.call('ZRANGE', later, from, from + 999)
+    for _, ticket in ipairs(tickets) do
+        if string.sub(ticket, 1, #ARGV[1]) == ARGV[1] then retries = retries + 1 end
+    end
+    from = from + #tickets
+until #tickets < 1000
+return {messages, retries, length(prefix .. 'dead')}

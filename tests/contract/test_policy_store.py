@@ -1,0 +1,219 @@
+"""The promises of `fairlead.ports.policy_store.PolicyStore`, kept by both stores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from fairlead.connect import task_store
+from fairlead.ports.policy_store import EVERY_QUEUE, KEPT_VERSIONS, Draft, PolicyState, Switch, SwitchMode
+from fairlead.stores.migrate import migrate
+from fairlead.stores.sql_policies import SqlPolicies
+from fairlead.stores.sql_store import SqlTaskStore
+
+NOW = 1_700_000_000_000_000
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[SqlTaskStore]:
+    """A fresh store of each kind in turn, with two queues."""
+    store = task_store(store_url)
+    migrate(store.database)
+    for queue in ("q", "other"):
+        store.database.run(registered(store, queue))
+    yield store
+    store.database.close()
+
+
+def registered(store: SqlTaskStore, queue: str) -> Any:
+    yield store.statement("register_queue", queue, 2)
+
+
+@pytest.fixture
+def policies(store: SqlTaskStore) -> SqlPolicies:
+    return SqlPolicies(store)
+
+
+def draft(queue: str = "q", at: int = NOW, **guarded: float) -> Draft:
+    return Draft(queue=queue, author="ann", why="test", computed_at=at, guarded=guarded)
+
+
+def publish(policies: SqlPolicies, supersedes: int | None = None, queue: str = "q", **guarded: float) -> int | None:
+    return policies.tasks.database.run(policies.publish(draft(queue, **guarded), supersedes))
+
+
+def weights(policies: SqlPolicies, queue: str = "q") -> dict[str, float]:
+    """As nodes read them."""
+    return policies.tasks.database.look(policies.tasks.weights(queue))
+
+
+def weights_version(policies: SqlPolicies, queue: str = "q") -> int:
+    return policies.tasks.database.look(policies.tasks.queue_settings())[queue].weights_version
+
+
+def state(policies: SqlPolicies, version: int) -> PolicyState:
+    policy = policies.tasks.database.look(policies.policy(version))
+    assert policy is not None
+    return policy.state
+
+
+def switch(policies: SqlPolicies, mode: SwitchMode, queue: str = EVERY_QUEUE) -> None:
+    policies.tasks.database.run(policies.switch(Switch(queue, mode, "bob", "a flood", NOW)))
+
+
+def test_a_version_is_kept_as_it_was_published(policies: SqlPolicies) -> None:
+    whole = Draft(
+        queue="q", author="ann", why="worker-seconds", computed_at=NOW, input_from=1, input_to=2, input_rows=3,
+        raw={"a": 3.0, "ключ '\"": 0.1}, guarded={"a": 1.25, "ключ '\"": 0.8}, reasons={"a": "one step"}, due={"a": 2.0},
+        is_canary=True,
+    )  # fmt: skip
+    version = policies.tasks.database.run(policies.publish(whole, None))
+    assert version is not None
+    found = policies.tasks.database.look(policies.policy(version))
+    assert found is not None and (found.version, found.state, found.supersedes) == (version, PolicyState.ACTIVE, None)
+    assert {name: getattr(found, name) for name in whole.__struct_fields__} == {
+        name: getattr(whole, name) for name in whole.__struct_fields__
+    }
+    assert weights(policies) == whole.guarded
+    assert policies.tasks.database.look(policies.policy(version + 1)) is None
+
+
+def test_a_new_version_replaces_all_weights_of_the_one_before_and_nodes_can_tell(policies: SqlPolicies) -> None:
+    first = publish(policies, a=2.0, b=0.5)
+    before = weights_version(policies)
+    second = publish(policies, first, b=0.4)
+    assert weights(policies) == {"b": 0.4}
+    assert weights_version(policies) > before
+    assert first is not None and second is not None and second > first
+    assert (state(policies, first), state(policies, second)) == (PolicyState.SUPERSEDED, PolicyState.ACTIVE)
+    assert weights(policies, "other") == {}
+
+
+def test_what_is_not_published_on_top_of_what_counts_is_refused(policies: SqlPolicies) -> None:
+    """Compare-and-set: somebody else has published meanwhile, or rolled back."""
+    first = publish(policies, a=2.0)
+    second = publish(policies, first, a=3.0)
+    before = weights_version(policies)
+    assert publish(policies, first, a=9.0) is None
+    assert publish(policies, None, a=9.0) is None
+    assert weights(policies) == {"a": 3.0}
+    assert second is not None and state(policies, second) == PolicyState.ACTIVE
+    assert publish(policies, None, "unknown", a=1.0) is None
+    assert weights_version(policies) >= before
+
+
+def test_of_many_that_publish_at_once_one_succeeds(policies: SqlPolicies) -> None:
+    gate = threading.Barrier(4)
+
+    def run(number: int) -> int | None:
+        gate.wait()
+        return publish(policies, None, a=float(number + 1))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [version for version in pool.map(run, range(4)) if version is not None]
+    assert len(found) == 1
+    assert [p.state for p in policies.tasks.database.look(policies.policies("q", 10))] == [PolicyState.ACTIVE]
+
+
+def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_is_a_persons(policies: SqlPolicies) -> None:
+    run, look = policies.tasks.database.run, policies.tasks.database.look
+    run(policies.tasks.set_weight("q", "pinned", 7.0))
+    first = publish(policies, pinned=1.0, a=2.0, b=3.0)
+    assert weights(policies) == {"pinned": 7.0, "a": 2.0, "b": 3.0}
+    run(policies.tasks.set_weight("q", "a", 5.0))
+    found = look(policies.weights("q"))
+    assert (found.by_person, found.by_policy) == ({"pinned": 7.0, "a": 5.0}, {"b": 3.0})
+    publish(policies, first, a=1.0, b=1.5)
+    assert weights(policies) == {"pinned": 7.0, "a": 5.0, "b": 1.5}
+
+
+def test_a_roll_back_brings_the_weights_back_and_tells_why(policies: SqlPolicies) -> None:
+    run, look = policies.tasks.database.run, policies.tasks.database.look
+    first = publish(policies, a=2.0)
+    second = publish(policies, first, a=3.0)
+    assert second is not None
+    third = run(policies.roll_back(draft(at=NOW + 5, a=2.0), second, "b waits"))
+    assert third is not None and weights(policies) == {"a": 2.0}
+    gone = look(policies.policy(second))
+    assert (gone.state, gone.verdict, gone.judged_at) == (PolicyState.ROLLED_BACK, "b waits", NOW + 5)
+    assert look(policies.policy(third)).supersedes == second
+    assert run(policies.roll_back(draft(), second, "again")) is None  # it does not count any more
+    assert weights(policies) == {"a": 2.0}
+
+
+def test_a_trial_ends_once(policies: SqlPolicies) -> None:
+    run, look = policies.tasks.database.run, policies.tasks.database.look
+    first = publish(policies, a=2.0)
+    assert first is not None and look(policies.policy(first)).judged_at is None
+    run(policies.judge(first, "fine", NOW + 1))
+    assert (look(policies.policy(first)).judged_at, look(policies.policy(first)).verdict) == (NOW + 1, "fine")
+    publish(policies, first, a=3.0)
+    run(policies.judge(first, "too late", NOW + 2))
+    assert look(policies.policy(first)).verdict == "fine"
+
+
+@pytest.mark.parametrize("queue", ["q", EVERY_QUEUE])
+def test_off_takes_computed_weights_away_and_nothing_is_published(policies: SqlPolicies, queue: str) -> None:
+    run, look = policies.tasks.database.run, policies.tasks.database.look
+    run(policies.tasks.set_weight("q", "pinned", 7.0))
+    first, of_other = publish(policies, a=2.0), publish(policies, None, "other", a=2.0)
+    before = weights_version(policies)
+    switch(policies, SwitchMode.OFF, queue)
+    assert weights(policies) == {"pinned": 7.0}
+    assert weights_version(policies) > before
+    assert first is not None and state(policies, first) == PolicyState.ROLLED_BACK
+    assert publish(policies, None, a=1.0) is None and publish(policies, first, a=1.0) is None
+    assert weights(policies, "other") == ({} if queue == EVERY_QUEUE else {"a": 2.0})
+    assert (publish(policies, of_other, "other", a=3.0) is None) is (queue == EVERY_QUEUE)
+    assert [s.mode for s in look(policies.switches())] == [SwitchMode.OFF]
+    assert run(policies.switch_on(queue)) and not run(policies.switch_on(queue))
+    assert publish(policies, None, a=1.5) is not None
+
+
+def test_frozen_keeps_the_weights_and_still_goes_back(policies: SqlPolicies) -> None:
+    run = policies.tasks.database.run
+    first = publish(policies, a=2.0)
+    assert first is not None
+    switch(policies, SwitchMode.FROZEN, "q")
+    assert weights(policies) == {"a": 2.0}
+    assert publish(policies, first, a=3.0) is None
+    assert run(policies.roll_back(draft(), first, "worse")) is not None
+    assert weights(policies) == {}
+
+
+def test_publishing_and_switching_off_at_once_leaves_nothing_behind(policies: SqlPolicies) -> None:
+    run, look = policies.tasks.database.run, policies.tasks.database.look
+    for _ in range(10):
+        gate = threading.Barrier(2)
+
+        def publishing(gate: threading.Barrier = gate) -> None:
+            gate.wait()
+            publish(policies, None, a=2.0)
+
+        def switching(gate: threading.Barrier = gate) -> None:
+            gate.wait()
+            switch(policies, SwitchMode.OFF)
+
+        with ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(publishing), pool.submit(switching)]:
+                done.result()
+        assert weights(policies) == {}
+        assert all(p.state == PolicyState.ROLLED_BACK for p in look(policies.policies("q", 100)))
+        run(policies.switch_on(EVERY_QUEUE))
+
+
+def test_old_versions_go(policies: SqlPolicies) -> None:
+    look = policies.tasks.database.look
+    of_other = publish(policies, None, "other", a=1.0)
+    version = None
+    for number in range(KEPT_VERSIONS + 5):
+        version = publish(policies, version, a=1.0 + number)
+    kept = look(policies.policies("q", 1000))
+    assert len(kept) == KEPT_VERSIONS and kept[0].version == version
+    newest = look(policies.newest())
+    assert {queue: policy.version for queue, policy in newest.items()} == {"q": version, "other": of_other}
+    assert len(look(policies.policies(None, 1000))) == KEPT_VERSIONS + 1

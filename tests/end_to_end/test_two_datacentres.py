@@ -1,0 +1,115 @@
+"""An ordered queue whose schedule has a copy in each of two datacentres: one is killed and comes back, then the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cassandra", reason="the driver is missing: pip install 'fairlead[cassandra]'")
+
+from fairlead import App  # noqa: E402
+from fairlead.clock import MICROS, SystemClock  # noqa: E402
+from fairlead.testing import running, settled  # noqa: E402
+from services.cassandra import TwoDatacentres  # noqa: E402
+from tests.conftest import serving  # noqa: E402
+
+SOON = 300.0
+"""Seconds that nothing takes unless it is broken."""
+
+KEYS = 20
+JUST_BEFORE = 2.0
+"""Seconds before a kill: what ended then may be known to the killed one only, and runs again."""
+
+clock = SystemClock()
+
+
+@pytest.fixture
+def two() -> Iterator[TwoDatacentres]:
+    yield from serving(TwoDatacentres)
+
+
+class Reminders:
+    """Tasks of many keys, numbered, submitted without a pause; and how they ran."""
+
+    def __init__(self, folder: Path, schedule: str) -> None:
+        self.app = App(f"sqlite:///{folder / 'tasks.db'}", schedule=schedule)
+        self.app.queue("reminders", kind="ordered", partitions=4, look_ahead=5.0)
+        self.submitted = 0
+        self.ran: Counter[int] = Counter()
+        self.order: dict[int, list[int]] = defaultdict(list)
+        self.first_at: dict[int, float] = {}
+        self.changed = asyncio.Event()
+        self.killed_at: list[float] = []
+        self.is_enough = False
+
+        @self.app.task(queue="reminders")
+        async def remind(n: int) -> None:
+            if n not in self.first_at:
+                self.first_at[n] = clock.monotonic()
+                self.order[n % KEYS].append(n)
+            self.ran[n] += 1
+            self.changed.set()
+
+        self.remind = remind
+
+    async def submit(self) -> None:
+        """20 a second, due up to 8 s ahead, those of one key in turn."""
+        while not self.is_enough:
+            n = self.submitted
+            ahead = n % 3 * 4 * MICROS if n % KEYS < 10 else 0
+            self.submitted += 1
+            options = {"run_at": datetime.fromtimestamp((clock.now() + ahead) / MICROS, UTC)} if ahead else {}
+            await asyncio.to_thread(self.remind.options(ordering_key=f"k{n % KEYS}", **options).submit, n=n)
+            await asyncio.sleep(0.04)
+
+    async def go_on(self, count: int = 100) -> None:
+        """Wait until so many more, submitted from now on, have run."""
+        await self.until(self.submitted, self.submitted + count)
+
+    async def until(self, first: int, last: int) -> None:
+        """All of these have run."""
+        async with asyncio.timeout(SOON):
+            while not set(range(first, last)) <= self.first_at.keys():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def kill(self, server: object) -> None:
+        self.killed_at.append(clock.monotonic())
+        server.crash()  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+async def test_a_datacentre_is_killed_and_comes_back_then_the_other_and_every_task_runs(
+    two: TwoDatacentres, tmp_path: Path
+) -> None:
+    reminders = Reminders(tmp_path, two.url_of("reminders"))
+    app = reminders.app
+    await asyncio.to_thread(app.migrate)
+    async with running(app, drain=SOON) as node:
+        submitting = asyncio.create_task(reminders.submit())
+        await reminders.go_on()
+        reminders.kill(two.dc1)  # the near one
+        await reminders.go_on()
+        await asyncio.to_thread(two.dc1.start)
+        await reminders.go_on()
+        while any(not owner.is_whole for owner in app.connections.schedule._owners.values()):
+            await asyncio.sleep(0.1)  # loaded anew by themselves: no event of ours tells
+        reminders.kill(two.dc2)
+        await reminders.go_on()
+        await asyncio.to_thread(two.dc2.start)
+        await reminders.go_on()
+        reminders.is_enough = True
+        await submitting
+        await reminders.until(0, reminders.submitted)  # nothing is lost
+        await settled(app, node, SOON)
+    app.close()
+    twice = [n for n, runs in reminders.ran.items() if runs > 1]
+    assert all(order == sorted(order) for key, order in reminders.order.items() if key >= 10), "of what was due at once"
+    print(f"{reminders.submitted} tasks, {len(twice)} of them ran twice")
+    for n in twice:
+        assert any(0 <= at - reminders.first_at[n] < JUST_BEFORE for at in reminders.killed_at), f"{n} ran twice"

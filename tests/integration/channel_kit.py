@@ -1,0 +1,100 @@
+"""What the tests of the channels share: an application whose troubles are counted, tasks that note their runs, waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fairlead import App
+from fairlead.engine.node import Node
+from fairlead.engine.pollers import Intervals
+from fairlead.testing import running
+
+SOON = 60.0
+"""Seconds that nothing takes unless it is broken."""
+
+NEVER = 1e9
+NO_POLLERS = Intervals(*[NEVER] * 9)
+
+
+class Counting:
+    """An observer that counts."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def counted(self, what: str, count: int = 1) -> None:
+        self.counts[what] += count
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def counting(url: str, channel: str) -> App:
+    """An application on a migrated store, with this channel."""
+    application = App(url, channel=channel, observer=Counting())
+    application.migrate()
+    return application
+
+
+def twin(app: App) -> App:
+    """Another process, as it were."""
+    return App(app.url, channel=app._urls["channel"], observer=Counting())
+
+
+def counts(app: App) -> Counter[str]:
+    """What its observer was told."""
+    return app.observer.counts  # type: ignore[attr-defined]
+
+
+def noting(app: App, **options: Any) -> tuple[Any, list[int]]:
+    """A task that notes its number, and these numbers."""
+    ran: list[int] = []
+
+    @app.task(**options)
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    return note, ran
+
+
+def sticking(app: App) -> tuple[Any, asyncio.Event, asyncio.Event]:
+    """A task that waits, the event of its beginning, and the one that it waits for."""
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def stuck() -> None:
+        begun.set()
+        await gate.wait()
+
+    return stuck, begun, gate
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+def is_up_to_date(app: App) -> bool:
+    """It has read the rows of what it owns."""
+    lanes = app.channel._lanes.values()
+    return bool(lanes) and not any(lane.is_behind or lane.is_reading for lane in lanes)
+
+
+@asynccontextmanager
+async def owning(app: App, partitions: int = 4, **settings: Any) -> AsyncIterator[Node]:
+    """A node that has been given so many partitions, and has read their rows."""
+    async with running(app, **settings) as node:
+        await until(lambda: len(node.ownership.owned) == partitions and is_up_to_date(app))
+        yield node
+
+
+def grabs(app: App) -> Counter[str]:
+    """How many attempts each task had."""
+    with app.store.database.transaction() as connection:
+        rows = connection.execute("SELECT task_id, count(*) FROM fairlead_attempts GROUP BY task_id").fetchall()
+    return Counter({str(task_id): count for task_id, count in rows})

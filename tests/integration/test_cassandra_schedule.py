@@ -1,0 +1,373 @@
+"""The schedule on Cassandra: what lands late of a former owner, deletes by ranges and their tombstones, datacentres."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cassandra", reason="the driver is missing: pip install 'fairlead[cassandra]'")
+
+from cassandra import ConsistencyLevel  # noqa: E402
+
+from fairlead.connect import task_store  # noqa: E402
+from fairlead.errors import SchemaMismatch, StoreUnavailable  # noqa: E402
+from fairlead.model import BEFORE_ALL, ScheduledTask, ScheduleRecord, TaskKey  # noqa: E402
+from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
+from fairlead.stores import cassandra_datacentres, cassandra_owner  # noqa: E402
+from fairlead.stores.cassandra_owner import Owner, next_range_id  # noqa: E402
+from fairlead.stores.cassandra_schedule import OVERLAP, CassandraScheduleStore  # noqa: E402
+from fairlead.stores.cassandra_session import CassandraSession  # noqa: E402
+from fairlead.stores.migrate import migrate  # noqa: E402
+from services.cassandra import CassandraServer  # noqa: E402
+from tests.contract.test_schedule_store import END, NOW, PARTITION, again, ended, everything, task  # noqa: E402
+
+DAY = 24 * HOUR
+
+
+@pytest.fixture
+async def opened(sqlite_url: str, cassandra_url: str) -> AsyncIterator[Callable[[], CassandraScheduleStore]]:
+    """Opens one store after the other on the same tables, as nodes do."""
+    tasks = task_store(sqlite_url)
+    migrate(tasks.database)
+    stores: list[CassandraScheduleStore] = []
+
+    def open_one() -> CassandraScheduleStore:
+        stores.append(CassandraScheduleStore(cassandra_url, tasks))
+        return stores[-1]
+
+    await open_one().migrate()
+    yield open_one
+    for store in stores:
+        await store.close()
+    await tasks.database.close_async()
+    tasks.database.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def store(opened: Callable[[], CassandraScheduleStore]) -> CassandraScheduleStore:
+    return opened()
+
+
+def floor_at(run_at: int) -> ScheduleRecord:
+    return ScheduleRecord(floor=TaskKey(run_at, "", ""))
+
+
+async def insist(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Again until the server answers."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable:
+                await asyncio.sleep(0.1)
+
+
+# owners ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_lands_late_of_a_former_owner_counts_for_nothing(
+    opened: Callable[[], CassandraScheduleStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, later = opened(), opened()
+    first = (await former.take_over(PARTITION)).range_id
+    old = [task(NOW + n) for n in range(6)]
+    await former.persist(PARTITION, first, old, floor_at(0))
+    second = (await later.take_over(PARTITION)).range_id
+    new = [task(NOW + n, payload=b"new") for n in range(1, 5)]
+    await later.persist(PARTITION, second, new, floor_at(1))
+    rows = await everything(later)
+    assert [row.task for row in rows] == [old[0], *new, old[5]]
+    await later.finish(PARTITION, second, [again(rows[1], NOW + 50), ended(rows[2])])
+    before = await everything(later)
+
+    async def nobody_looks(_: Owner) -> None:
+        """All of the former owner's writes were on their way."""
+
+    monkeypatch.setattr(former, "_look", nobody_looks)
+    await former.persist(PARTITION, first, [task(NOW + n, payload=b"late") for n in range(1, 5)], floor_at(NOW + DAY))
+    await former.finish(PARTITION, first, [again(rows[1], NOW + 99)])
+    await former.keep(PARTITION, first, floor_at(NOW + 5), [(TaskKey(NOW, "", ""), TaskKey(NOW + 5, "", ""))])
+    assert former._owners[PARTITION].swept == TaskKey(NOW + 5, "", ""), "it did delete"
+    # It has deleted a row of its own, which is for it to know, and none of the later owner's.
+    assert await everything(later) == before[1:]
+    third = await opened().take_over(PARTITION)
+    assert third.record == floor_at(1) and third.range_id > second > first
+
+
+async def test_a_take_over_while_a_write_is_on_its_way_leaves_it_unanswered(
+    opened: Callable[[], CassandraScheduleStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the log would forget a task that the later owner may have read past."""
+    former, later = opened(), opened()
+    first = (await former.take_over(PARTITION)).range_id
+    await former.persist(PARTITION, first, [task(1), task(2)], ScheduleRecord())
+    rows = await everything(former)
+    write = former._write
+
+    async def overtaken(batches: Any) -> None:
+        await later.take_over(PARTITION)
+        await write(batches)
+
+    monkeypatch.setattr(former, "_write", overtaken)
+    with pytest.raises(Fenced):
+        await former.persist(PARTITION, first, [task(3)], ScheduleRecord())
+    monkeypatch.undo()
+    first = (await former.take_over(PARTITION)).range_id
+    monkeypatch.setattr(former, "_write", overtaken)
+    with pytest.raises(Fenced):
+        await former.finish(PARTITION, first, [ended(rows[0])])
+
+
+def test_range_ids_ascend_with_the_seconds_so_two_datacentres_hand_out_different_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = cassandra_owner._FIRST_SECOND + 1000.5
+    monkeypatch.setattr(cassandra_owner.time, "time", lambda: now)
+    assert next_range_id(0, 0) == 1000
+    assert next_range_id(1000, 7) == 1001, "greater than what it knows, however fast"
+    assert next_range_id(7, 1000) == 1001
+    now += 3
+    assert next_range_id(7, 0) == 1003, "whatever the other one has handed out seconds ago"
+
+
+def test_an_owner_out_of_timestamps_has_to_take_over_again() -> None:
+    owner = Owner(PARTITION, 5, BEFORE_ALL, BEFORE_ALL, True)
+    assert owner.stamp() < owner.stamp() < (6 << 32)
+    owner._calls = (1 << 32) - 2
+    assert owner.stamp() == (6 << 32) - 1
+    with pytest.raises(Fenced, match="take over anew"):
+        owner.stamp()
+
+
+# deletes by ranges ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_submitted_late_below_the_floor_outlives_the_deletes_there(
+    opened: Callable[[], CassandraScheduleStore],
+) -> None:
+    store = opened()
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(10)], ScheduleRecord())
+    rows = await everything(store)
+    await store.finish(PARTITION, range_id, [ended(row) for row in rows[:8]])
+    await store.keep(PARTITION, range_id, floor_at(NOW + 8))
+    late = [task(NOW - HOUR), task(NOW + 3, "late"), task(NOW + 7)]
+    completed = await store.persist(PARTITION, range_id, late, floor_at(NOW - HOUR - 1))
+    assert completed == {rows[7].key}
+    expected = [ScheduledTask.of(late[0]), ScheduledTask.of(late[1]), *rows[8:]]
+    assert await everything(store) == expected
+    # What was begun before may land after it.
+    await store.keep(PARTITION, range_id, floor_at(NOW - HOUR - 1))
+    after = opened()
+    assert (await after.take_over(PARTITION)).record.floor < expected[0].key
+    assert await everything(after) == expected
+
+
+async def completing(store: CassandraScheduleStore, range_id: int, count: int, stuck: int) -> list[TaskKey]:
+    """So many tasks in one hour run while the first `stuck` of them are retried, as a partition lets them: a record and what
+    is done every 500. Answers the keys that are left."""
+    tasks = [task(NOW + n, f"k{n}") for n in range(count)]
+    for start in range(0, count, 1000):
+        await store.persist(PARTITION, range_id, tasks[start : start + 1000], ScheduleRecord())
+    keys = [ScheduledTask.of(t).key for t in tasks]
+    held = keys[:: count // stuck][:stuck] if stuck else []
+    left = iter([t for t in tasks if ScheduledTask.of(t).key not in set(held)])
+    while batch := [t for _, t in zip(range(500), left, strict=False)]:
+        await store.finish(PARTITION, range_id, [ended(ScheduledTask.of(t)) for t in batch])
+        last = ScheduledTask.of(batch[-1]).key
+        floor = keys[0] if held else last
+        within = [*[key for key in held if key < last], last]
+        await store.keep(
+            PARTITION,
+            range_id,
+            ScheduleRecord(floor=TaskKey(floor.run_at, "", "")),
+            list(zip(within, within[1:], strict=False)),
+        )
+    return held
+
+
+@pytest.mark.parametrize("stuck", [0, 1, 20])
+async def test_reads_meet_few_tombstones_also_when_stuck_tasks_hold_the_floor_down(
+    store: CassandraScheduleStore, stuck: int
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    held = await completing(store, range_id, 4000, stuck)
+    floor = (await store.take_over(PARTITION)).record.floor
+    rows, scanned = await store.traced_read(PARTITION, floor, END, 1000)
+    assert [row.key for row in rows] == held
+    print(f"{stuck} stuck: {scanned} tombstones")
+    assert scanned <= 2 * (stuck + 2)
+    _, scanned = await store.traced_read(PARTITION, TaskKey(NOW + 3999, "", ""), END, 1000)
+    assert scanned <= 2
+
+
+async def test_a_gap_of_days_costs_deletes_only_where_something_was_completed(store: CassandraScheduleStore) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW), task(NOW + DAY), task(NOW + 2 * DAY)], ScheduleRecord())
+    rows = await everything(store)
+    await store.finish(PARTITION, range_id, [ended(rows[1])])
+    assert store._owners[PARTITION].completed_in == {(NOW + DAY) // HOUR}
+    await store.keep(PARTITION, range_id, ScheduleRecord(), [(rows[0].key, rows[2].key)])
+    assert store._owners[PARTITION].completed_in == set()
+    assert await everything(store) == [rows[0], rows[2]]
+    assert (await store.traced_read(PARTITION, BEFORE_ALL, END, 10))[1] <= 2
+
+
+async def test_after_three_days_down_all_that_is_overdue_is_read_page_by_page(store: CassandraScheduleStore) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    tasks = [task(NOW + n * HOUR // 7, f"k{n % 3}") for n in range(72 * 7)]
+    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
+    found: list[ScheduledTask] = []
+    while page := await store.read(PARTITION, found[-1].key if found else BEFORE_ALL, END, 100):
+        assert len(page) == min(100, len(tasks) - len(found))
+        found += page
+    assert found == [ScheduledTask.of(t) for t in tasks]
+    of_one = await store.read(PARTITION, found[10].key, END, 1000, "k1")
+    assert of_one == [row for row in found[11:] if row.key.ordering_key == "k1"]
+    assert await store.unfinished("reminders", NOW + 36 * HOUR) == 36 * 7 + 1
+
+
+async def test_whole_hours_are_forgotten_when_they_are_old_and_below_the_floor(store: CassandraScheduleStore) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    tasks = [task(NOW + n * HOUR) for n in range(6)]
+    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
+    rows = await everything(store)
+    await store.finish(PARTITION, range_id, [ended(row, finished_at=row.key.run_at + 1) for row in rows[1:5]])
+    await store.finish(PARTITION, range_id, [ended(rows[0], finished_at=NOW + 5 * DAY)])  # long after its hour
+    await store.keep(PARTITION, range_id, floor_at(NOW + 4 * HOUR))
+    assert await store.clean(PARTITION, range_id, NOW + 3 * HOUR) == 1  # hour 1
+    assert await store.clean(PARTITION, range_id, NOW + 3 * HOUR) == 0
+    assert await store.clean(PARTITION, range_id, NOW + 2 * DAY) == 2  # 2 and 3: the floor lies in the hour of 4
+    range_id = (await store.take_over(PARTITION)).range_id
+    completed = await store.persist(PARTITION, range_id, tasks, floor_at(NOW - 1))
+    assert completed == {rows[0].key, rows[4].key}
+    await store.keep(PARTITION, range_id, floor_at(NOW + 10 * HOUR))
+    assert await store.clean(PARTITION, range_id, NOW + 6 * DAY) == 6
+
+
+# datacentres ----------------------------------------------------------------------------------------------------------
+
+
+class Away:
+    """A second datacentre that may not answer; the one that does has not heard of all."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_away = False
+        self.asked = 0
+        rows = CassandraSession.rows
+
+        async def answering(
+            session: CassandraSession, name: str, *params: Any, **options: Any
+        ) -> AsyncGenerator[Any, None]:
+            if options.get("consistency") == ConsistencyLevel.EACH_QUORUM:
+                self.asked += 1
+                if self.is_away:
+                    raise StoreUnavailable("one is away")
+            async for row in rows(session, name, *params, **options):
+                yield row
+
+        monkeypatch.setattr(CassandraSession, "rows", answering)
+        monkeypatch.setattr(CassandraSession, "datacentres", 2)
+        monkeypatch.setattr(cassandra_datacentres, "PROBE_SECONDS", 0.0)
+
+
+async def test_while_a_datacentre_is_away_no_floor_rises_nothing_is_deleted_and_then_all_is_read_again(
+    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Away(monkeypatch)
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(10)], ScheduleRecord())
+    rows = await everything(store)
+    await store.finish(PARTITION, range_id, [ended(row) for row in rows[:3]])
+    await store.keep(PARTITION, range_id, floor_at(NOW + 2))
+    assert other.asked and store._owners[PARTITION].swept == TaskKey(NOW + 2, "", "")
+
+    other.is_away = True
+    assert await everything(store) == rows[3:]
+    await store.finish(PARTITION, range_id, [ended(row) for row in rows[3:6]])
+    await store.keep(PARTITION, range_id, floor_at(NOW + 5), [(rows[3].key, rows[5].key)])
+    assert (await store.statuses("reminders", 0))[3].record.floor == TaskKey(NOW + 2, "", "")
+    assert store._owners[PARTITION].swept == TaskKey(NOW + 2, "", "")
+    assert await store.clean(PARTITION, range_id, NOW + 100 * DAY) == 0
+    await store.persist(PARTITION, range_id, [task(NOW, "late")], floor_at(NOW - 1))
+    assert (await store.statuses("reminders", 0))[3].record.floor == TaskKey(NOW, "", "")
+
+    owned = await store.take_over(PARTITION)
+    assert owned.record.floor == TaskKey(NOW - OVERLAP, "", ""), "a lower one may be known to the other only"
+    assert [row.key.run_at - NOW for row in await everything(store)] == [0, 6, 7, 8, 9]
+    await store.keep(PARTITION, owned.range_id, floor_at(NOW - OVERLAP))
+    owned = await store.take_over(PARTITION)
+    assert owned.record.floor == TaskKey(NOW - OVERLAP, "", ""), "no lower with each take-over"
+
+    other.is_away = False
+    for told in (
+        lambda: store.keep(PARTITION, owned.range_id, floor_at(NOW + 5)),
+        lambda: store.clean(PARTITION, owned.range_id, 0),
+    ):
+        with pytest.raises(StoreUnavailable, match="answers again"):
+            await told()
+    owned = await store.take_over(PARTITION)
+    assert owned.record.floor == TaskKey(NOW - OVERLAP, "", "")
+    await everything(store)
+    await store.keep(PARTITION, owned.range_id, floor_at(NOW + 5))
+    assert (await store.take_over(PARTITION)).record.floor == TaskKey(NOW + 5, "", "")
+
+
+async def test_a_datacentre_that_has_not_heard_of_a_take_over_is_unavailable_not_a_fence(
+    store: CassandraScheduleStore,
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    store._owners[PARTITION].range_id = range_id + 1  # as it was raised elsewhere
+    with pytest.raises(StoreUnavailable, match="has not caught up"):
+        await store.keep(PARTITION, range_id + 1, ScheduleRecord())
+
+
+# the server -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_keyspace_without_tables_says_what_to_run(sqlite_url: str, cassandra_url: str) -> None:
+    tasks = task_store(sqlite_url)
+    store = CassandraScheduleStore(cassandra_url, tasks)
+    with pytest.raises(SchemaMismatch, match="run migrate"):
+        await store.take_over(PARTITION)
+    for _ in range(2):
+        await store.migrate()
+    assert (await store.take_over(PARTITION)).record == ScheduleRecord()
+    await store.close()
+    tasks.database.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+async def test_killed_it_is_unavailable_and_once_it_is_back_nothing_is_lost_and_the_same_store_goes_on(
+    store: CassandraScheduleStore, cassandra_server: CassandraServer
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(100)], ScheduleRecord())
+    rows = await everything(store)
+    await store.finish(PARTITION, range_id, [ended(row) for row in rows[:50]])
+    cassandra_server.crash()  # kill -9, with nothing flushed but the commit log
+    try:
+        for call in (
+            lambda: store.take_over(PARTITION),
+            lambda: store.persist(PARTITION, range_id, [task(1)], ScheduleRecord()),
+            lambda: store.finish(PARTITION, range_id, [ended(rows[60])]),
+            lambda: store.keep(PARTITION, range_id, ScheduleRecord()),
+            lambda: store.read(PARTITION, BEFORE_ALL, END, 10),
+            lambda: store.traced_read(PARTITION, BEFORE_ALL, END, 10),
+            lambda: store.find(PARTITION, rows[60].key),
+            lambda: store.unfinished("reminders", NOW),
+            lambda: store.statuses("reminders", NOW),
+            lambda: store.clean(PARTITION, range_id, NOW),
+            store.migrate,
+        ):
+            with pytest.raises(StoreUnavailable) as raised:
+                await call()
+            assert raised.value.__cause__ is not None
+    finally:
+        cassandra_server.start()
+    assert await insist(lambda: everything(store)) == rows[50:]
+    await store.finish(PARTITION, range_id, [ended(rows[60])])
+    assert len(await everything(store)) == 49

@@ -1,0 +1,182 @@
+"""Queues that charge run time, on a real node: shares, retries, what spills, hand-over, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead import App, Fixed, Limit
+from fairlead.clock import MICROS, SystemClock
+from fairlead.errors import ConfigurationError
+from fairlead.model import PartitionKey
+from fairlead.overview import overview
+from fairlead.testing import drain, running, settled
+
+pytestmark = pytest.mark.ordered
+
+
+class Stepped(SystemClock):
+    """The clock of the machine, and what the tasks of a test say that they took: so the machine's speed hardly counts. Of
+    a test they say a few seconds together: a clock that leaps further makes a node look dead."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def now(self) -> int:
+        return super().now() + round(self.passed * MICROS)
+
+
+@pytest.fixture
+def clock() -> Stepped:
+    return Stepped()
+
+
+@pytest.fixture
+def timed(store_url: str, clock: Stepped) -> Iterator[App]:
+    app = App(store_url, clock=clock)
+    app.migrate()
+    yield app
+    app.close()
+
+
+async def test_keys_that_wait_together_get_the_same_run_time(timed: App, clock: Stepped) -> None:
+    timed.queue("q", partitions=1, cost="runtime")
+    ran: Counter[str] = Counter()
+    at_half: Counter[str] = Counter()
+
+    @timed.task(queue="q")
+    async def work(key: str, seconds: float) -> None:
+        clock.passed += seconds
+        ran[key] += 1
+        if ran["slow"] == 20 and not at_half:
+            at_half.update(ran)
+
+    timed.submit_many(
+        [
+            work.options(fairness_key=key).draft(key=key, seconds=seconds)
+            for key, tasks, seconds in (("slow", 40, 0.02), ("quick", 400, 0.002))
+            for _ in range(tasks)
+        ]
+    )
+    await drain(timed, concurrency=1)
+    assert ran == {"slow": 40, "quick": 400}
+    assert 120 <= at_half["quick"] <= 240  # 20, if tasks were counted
+
+
+async def test_a_weight_is_a_share_of_the_time(timed: App, clock: Stepped) -> None:
+    timed.queue("q", partitions=1, cost="runtime")
+    ran: Counter[str] = Counter()
+    at_half: Counter[str] = Counter()
+
+    @timed.task(queue="q")
+    async def work(key: str) -> None:
+        clock.passed += 0.005
+        ran[key] += 1
+        if ran["light"] == 20 and not at_half:
+            at_half.update(ran)
+
+    for key, weight in (("light", 1.0), ("heavy", 3.0)):
+        work.options(fairness_key=key, weight=weight).submit_many([{"key": key}] * 150)
+    await drain(timed, concurrency=1)
+    assert 45 <= at_half["heavy"] <= 75
+
+
+async def test_runs_that_fail_count_too(timed: App, clock: Stepped) -> None:
+    timed.queue("q", partitions=1, cost="runtime")
+    ran: Counter[str] = Counter()
+    seen: list[Counter[str]] = []
+
+    @timed.task(queue="q", retry=Fixed(0, max_attempts=3))
+    async def work(key: str) -> None:
+        clock.passed += 0.005
+        ran[key] += 1
+        if ran["sound"] == 60:
+            seen.append(Counter(ran))
+        if key == "broken":
+            raise ValueError("as ever")
+
+    for key in ("broken", "sound"):
+        work.options(fairness_key=key).submit_many([{"key": key}] * 60)
+    await drain(timed, concurrency=1)
+    assert ran["broken"] == 180 and seen[0]["broken"] <= 75
+
+
+async def test_more_than_fits_in_memory_runs_once_each_with_limits_and_ordering_keys(
+    timed: App, clock: Stepped
+) -> None:
+    timed.queue("q", partitions=2, cost="runtime", concurrency=Limit(3, per="fairness_key"))
+    ran: Counter[int] = Counter()
+    in_order: dict[str, list[int]] = {}
+
+    @timed.task(queue="q", concurrency=Limit(2))
+    async def slow(n: int) -> None:
+        clock.passed += 0.002
+        await asyncio.sleep(0)
+        ran[n] += 1
+
+    @timed.task(queue="q")
+    async def quick(n: int, of: str | None = None) -> None:
+        clock.passed += 0.0001
+        ran[n] += 1
+        if of is not None:
+            in_order.setdefault(of, []).append(n)
+
+    drafts = []
+    for n in range(1500):
+        key = "abcde"[n % 5]
+        if n % 3 == 0:
+            drafts.append(slow.options(fairness_key=key).draft(n=n))
+        elif n % 7 == 0:
+            drafts.append(quick.options(fairness_key=key, ordering_key=f"o{n % 4}").draft(n=n, of=f"o{n % 4}"))
+        else:
+            drafts.append(quick.options(fairness_key=key).draft(n=n))
+    timed.submit_many(drafts)
+    await drain(timed, timeout=60, look_ahead=100)
+    assert ran == Counter(range(1500))
+    assert all(numbers == sorted(numbers) for numbers in in_order.values())
+
+
+async def test_the_next_owner_knows_what_was_learnt(timed: App, clock: Stepped) -> None:
+    timed.queue("q", partitions=1, cost="runtime")
+
+    @timed.task(queue="q")
+    async def work(seconds: float) -> None:
+        clock.passed += seconds
+
+    for key, seconds in (("slow", 0.05), ("quick", 0.005)):
+        work.options(fairness_key=key).submit_many([{"seconds": seconds}] * 40)
+    await drain(timed)
+    kept = (await timed.connections.backlog.records())[PartitionKey("q", 0)].lanes[5].run_times
+    assert kept is not None and {key for _, key, *_ in kept.means} == {"slow", "quick"}
+    assert (await overview(timed, "q")).run_times == kept
+    async with running(timed) as node:
+        work.options(fairness_key="new").submit(seconds=0.01)
+        await settled(timed, node)
+        run_times = node.backlogs.run_times["q"]
+        assert run_times.unit == kept.unit
+        assert 0.04 * MICROS < run_times.expected("work", "slow") < 0.06 * MICROS
+        assert run_times.expected("work", "quick") < 0.02 * MICROS
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"cost": "time"}, "cost 'time' is unknown; use 'tasks' or 'runtime'"),
+        ({"cost": "runtime", "order": "fifo"}, "leave order='fifo' out, or cost= out"),
+        ({"cost": "runtime", "kind": "ordered"}, "leave kind='ordered' out, or cost= out"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(sqlite_url: str, settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"queue 'q': ") as refused:
+        App(sqlite_url).queue("q", **settings)  # type: ignore[arg-type]
+    assert said in str(refused.value)
+
+
+def test_a_channel_that_orders_tasks_itself_counts_them() -> None:
+    app = App("redis://127.0.0.1:1/0")
+    app.queue("q", cost="runtime")
+    with pytest.raises(ConfigurationError, match="leave cost= out, or use another channel"):
+        _ = app.connections

@@ -1,0 +1,499 @@
+"""The task log on a real Kafka: what is its own, beside the contract of every log. Cases by their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.core.ids import IdSource, id_text
+from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, StoreUnavailable, UnknownQueue
+from fairlead.model import NewTask, PartitionKey
+from fairlead.ports.task_log import Entry, Submit, encode
+from services.kafka import KafkaServer
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+from fairlead.channels import kafka_appender, kafka_log_reader  # noqa: E402
+from fairlead.channels.kafka_place import Place  # noqa: E402
+from fairlead.channels.kafka_task_log import KafkaTaskLog  # noqa: E402
+
+P0, P1 = PartitionKey("reminders", 0), PartitionKey("reminders", 1)
+SOON = 60.0
+
+source = IdSource()
+
+
+def connect(url: str, partitions: int = 2, counts: Counter[str] | None = None) -> KafkaTaskLog:
+    counts = Counter() if counts is None else counts
+    return KafkaTaskLog(url, {"reminders": partitions}, lambda what, count: counts.update({what: count}), SYSTEM_CLOCK)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[KafkaTaskLog]:
+    log = connect(url)
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+@pytest.fixture
+async def log(kafka_url: str) -> AsyncIterator[KafkaTaskLog]:
+    async with opened(kafka_url) as log:
+        yield log
+
+
+@pytest.fixture
+def server() -> Iterator[KafkaServer]:
+    """One of this test's own, to be stopped."""
+    with KafkaServer() as server:
+        yield server
+
+
+def entries(count: int, partition: PartitionKey = P0, payload: bytes = b"{}") -> list[Entry]:
+    return [
+        Submit(NewTask(id_text(new), *partition, "work", payload, "json", 5, "", 1.0, "a", f"u{n}", 1, 1, False, None))
+        for n, new in enumerate(source.block(count, 1_700_000_000_000_000))
+    ]
+
+
+async def append(log: KafkaTaskLog, new: Sequence[Entry]) -> None:
+    await asyncio.wrap_future(log.append(new))
+
+
+async def received(log: KafkaTaskLog, count: int, wanted: Iterable[PartitionKey] = (P0,)) -> list[Entry]:
+    """The next `count` entries, committed."""
+    found: list[Entry] = []
+    wanted = list(wanted)
+    async with asyncio.timeout(SOON):
+        while len(found) < count:
+            for batch in await log.receive(wanted, 1000):
+                found += batch.entries
+                await log.commit(batch)
+    return found
+
+
+async def until(is_so: Callable[[], Any]) -> None:
+    async with asyncio.timeout(SOON):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+async def waits(log: KafkaTaskLog, lag: dict[int, int]) -> None:
+    async with asyncio.timeout(SOON):
+        while await log.lag("reminders") != lag:
+            await asyncio.sleep(0.05)
+
+
+def produce(log: KafkaTaskLog, values: Sequence[bytes | None], **settings: Any) -> None:
+    """To P0, by another client."""
+    producer = confluent_kafka.Producer(log._place.settings(settings))
+    if settings:
+        producer.init_transactions(SOON)
+    for value in values:
+        if settings:  # each in a transaction, whose end takes an offset of its own
+            producer.begin_transaction()
+        producer.produce(log._place.topic("reminders"), value, partition=0)
+        if settings:
+            producer.commit_transaction(SOON)
+    assert producer.flush(SOON) == 0
+
+
+# offsets --------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_committed_is_not_read_again_after_a_restart(kafka_url: str) -> None:
+    first, second = entries(30), entries(20)
+    async with opened(kafka_url) as log:
+        await append(log, [*first, *second])
+        got: list[Entry] = []
+        while len(got) < 30:
+            (batch,) = await log.receive([P0], 30 - len(got)) or [None]
+            if batch is not None:
+                got += batch.entries
+                await log.commit(batch)
+        assert got == first
+    async with opened(kafka_url) as again:
+        assert await again.lag("reminders") == {0: 20}
+        assert await received(again, 20) == second
+
+
+async def test_a_commit_that_was_not_sent_yet_counts_when_the_partition_is_rewound(
+    log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_log_reader, "COMMIT_EVERY", 1e9)
+    first, second = entries(3), entries(3)
+    await append(log, first)
+    assert await received(log, 3) == first
+    await append(log, second)
+    await log.rewind(P0)
+    assert await received(log, 3) == second
+    assert not await log.is_behind(P0)
+
+
+async def test_what_an_earlier_owner_commits_after_the_rewind_is_received_by_the_new_one(kafka_url: str) -> None:
+    """It may have been writing that, and been fenced: the commit says nothing about what the new owner has in its memory."""
+    async with opened(kafka_url) as earlier, opened(kafka_url) as later:
+        new = entries(5)
+        await append(earlier, new)
+        await later.rewind(P0)
+        assert await received(earlier, 5) == new
+        await waits(later, {})
+        assert await received(later, 5) == new
+
+
+async def test_rewinds_in_the_midst_of_a_stream_leave_no_gap(kafka_url: str) -> None:
+    async with opened(kafka_url) as log:
+        new = entries(20_000)
+        futures = [log.append(new[n : n + 100]) for n in range(0, len(new), 100)]
+        next_at, position = 0, {entry.task.id: n for n, entry in enumerate(new)}  # type: ignore[union-attr]
+        rounds = 0
+        async with asyncio.timeout(SOON):
+            while next_at < len(new):
+                for batch in await log.receive([P0], 700):
+                    rounds += 1
+                    assert position[batch.entries[0].task.id] == next_at  # type: ignore[union-attr]
+                    assert batch.entries == new[next_at : next_at + len(batch.entries)]
+                    if rounds % 3:
+                        await log.commit(batch)
+                        next_at += len(batch.entries)
+                    else:
+                        await log.rewind(P0)
+        assert rounds > 20
+        for future in futures:
+            future.result()
+
+
+async def test_the_offset_of_a_quiet_partition_is_committed_again_and_what_lies_below_is_deleted(
+    log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_log_reader, "KEEP_EVERY", 0.5)
+    monkeypatch.setattr(kafka_log_reader, "COMMIT_EVERY", 0.1)
+    sent: list[int] = []
+    place, confirmed = log._at(P0), kafka_log_reader.LogReader._confirmed
+
+    def noting(self: Any, error: Any, offsets: Any) -> None:
+        sent.extend(at.offset for at in offsets)
+        confirmed(self, error, offsets)
+
+    monkeypatch.setattr(kafka_log_reader.LogReader, "_confirmed", noting)
+    await append(log, entries(7))
+    assert len(await received(log, 7)) == 7
+    consumer = log._running()._consumer
+    await until(lambda: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(*place)) == (7, 7))
+    await until(lambda: sent.count(7) >= 3)
+    await append(log, new := entries(1))
+    await log.rewind(P0)
+    assert await received(log, 1) == new
+
+
+# messages -------------------------------------------------------------------------------------------------------------
+
+
+async def test_empty_and_broken_messages_are_counted_told_and_passed_over(
+    log: KafkaTaskLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, after = entries(1), entries(1)
+    await append(log, before)
+    produce(log, [None, b"", b"[1,2", b"\xff\xfe", b'{"type":"submit"}'])
+    await append(log, after)
+    found, unreadable = [], 0
+    async with asyncio.timeout(SOON):
+        while len(found) < 2:
+            for batch in await log.receive([P0], 100):
+                found += batch.entries
+                unreadable += batch.unreadable
+                await log.commit(batch)
+    assert (found, unreadable) == ([*before, *after], 5)
+    told = [record for record in caplog.records if "cannot be read" in record.message]
+    assert [(record.topic, record.partition, record.offset) for record in told] == [
+        (log._place.topic("reminders"), 0, n) for n in range(1, 6)
+    ]
+    assert not await log.is_behind(P0)
+
+
+async def test_offsets_that_are_no_messages_leave_nobody_behind(log: KafkaTaskLog) -> None:
+    new = entries(3)
+    await append(log, entries(1, P1))
+    await asyncio.to_thread(produce, log, [encode(entry) for entry in new], **{"transactional.id": "other"})
+    assert await received(log, 3) == new
+    await waits(log, {1: 1})
+    assert not await log.is_behind(P0)
+
+
+async def test_a_partition_with_much_in_it_is_not_brought_into_memory(
+    log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_log_reader, "MOST_MESSAGES", 3000)
+    count = 50_000
+    new = entries(count)
+    futures = [log.append(new[n : n + 500]) for n in range(0, count, 500)]
+    for future in futures:
+        await asyncio.wrap_future(future)
+    await log.rewind(P0)
+    reader = log._running()
+    reading = reader._readings[log._at(P0)]
+    await until(lambda: reader._paused)
+    most = len(reading.waiting)
+    found = 0
+    async with asyncio.timeout(SOON):
+        while found < count:
+            for batch in await log.receive([P0], 1000):
+                assert batch.entries == new[found : found + len(batch.entries)]
+                found += len(batch.entries)
+                most = max(most, len(reading.waiting))
+                await log.commit(batch)
+    assert most <= 3000 + kafka_log_reader.PAGE
+
+
+async def test_a_partition_that_is_not_wanted_for_long_is_left_and_taken_up_again(
+    log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_log_reader, "UNWANTED_SECONDS", 0.2)
+    monkeypatch.setattr(kafka_log_reader, "COMMIT_EVERY", 0.1)
+    new, others = entries(10), entries(3, P1)
+    await append(log, [*new[:5], *others])
+    assert await received(log, 5) == new[:5]
+    reader = log._running()
+    await until(lambda: not reader._assigned)
+    await append(log, new[5:])
+    assert await received(log, 5) == new[5:]
+    assert await received(log, 3, [P1]) == others
+
+
+async def test_every_message_arrives_soon_after_it_was_appended(log: KafkaTaskLog) -> None:
+    """That is, nothing sleeps on the way: 200 in a row would take minutes if each met one pause of a second."""
+    await append(log, entries(1))
+    assert len(await received(log, 1)) == 1
+    began = time.monotonic()
+    for _ in range(200):
+        await append(log, new := entries(1))
+        assert await received(log, 1) == new
+    took = time.monotonic() - began
+    print(f"there and back: {took / 200 * 1000:.1f} ms")
+    assert took < SOON
+
+
+# appends --------------------------------------------------------------------------------------------------------------
+
+
+async def test_appends_of_one_thread_keep_their_order_from_the_first_one_on(log: KafkaTaskLog) -> None:
+    """Also while the topic is made, and while the producer has no room."""
+    new = entries(3000)
+    futures = [log.append([entry]) for entry in new]
+    assert await received(log, 3000) == new
+    for future in futures:
+        assert future.done() or future.result(SOON) is None
+
+
+async def test_a_full_producer_holds_appends_back_and_loses_none(
+    kafka_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_appender, "MOST_WAITING", 100)
+    async with opened(f"{kafka_url}&queue.buffering.max.messages=50") as log:
+        new = entries(2000)
+        futures = await asyncio.to_thread(lambda: [log.append(new[n : n + 10]) for n in range(0, 2000, 10)])
+        for future in futures:
+            await asyncio.wrap_future(future)
+        assert await received(log, 2000) == new
+
+
+async def test_threads_append_side_by_side(log: KafkaTaskLog) -> None:
+    mine = [entries(300) for _ in range(4)]
+
+    def run(new: list[Entry]) -> None:
+        for entry in new:
+            last = log.append([entry])
+        last.result(SOON)
+
+    await asyncio.gather(*(asyncio.to_thread(run, new) for new in mine))
+    found = await received(log, 1200)
+    for new in mine:
+        ids = {entry.task.id for entry in new}  # type: ignore[union-attr]
+        assert [entry for entry in found if entry.task.id in ids] == new  # type: ignore[union-attr]
+
+
+async def test_a_task_that_is_too_large_is_refused_and_the_next_one_is_not(log: KafkaTaskLog) -> None:
+    too_large, new = entries(1, payload=b"x" * (13 << 20)), entries(1)
+    await append(log, entries(1))
+    with pytest.raises(InvalidTask, match="too large"):
+        await append(log, too_large)
+    await append(log, new)
+    assert (await received(log, 2))[1:] == new
+
+
+async def test_a_topic_of_another_number_of_partitions_is_refused(kafka_url: str) -> None:
+    """C9e."""
+    async with opened(kafka_url) as log:
+        await append(log, entries(1))
+    other = connect(kafka_url, 3)
+    with pytest.raises(ConfigurationError, match="has 2 partitions, and ordered queues keep theirs"):
+        await append(other, entries(1))
+    with pytest.raises(ConfigurationError, match="partitions=2"):
+        await other.receive([P0], 10)
+    await other.close()
+    with pytest.raises(UnknownQueue, match="letters"):
+        other.append(entries(1, PartitionKey("letters", 0)))
+
+
+def test_it_joins_no_transaction_and_shares_no_topic_with_the_triggers(kafka_url: str) -> None:
+    log, place = connect(kafka_url), Place.of(kafka_url)
+    with pytest.raises(NotSupported, match="joins no transaction"):
+        log.appending(entries(1))
+    assert place.queue(place.log.topic("2e")) != place.queue(place.topic("2e"))
+    assert place.log.topic("2e") != place.topic("task.log.") and place.log.group != place.group
+
+
+# outages --------------------------------------------------------------------------------------------------------------
+
+
+async def test_o20_the_future_says_that_kafka_is_away(log: KafkaTaskLog) -> None:
+    counts: Counter[str] = Counter()
+    away = connect("kafka://127.0.0.1:1/?message.timeout.ms=1500", counts=counts)
+    with pytest.raises(StoreUnavailable, match="127.0.0.1:1") as raised:
+        await append(away, entries(1))
+    assert isinstance(raised.value.__cause__, confluent_kafka.KafkaException)
+    with pytest.raises(StoreUnavailable):
+        await away.rewind(P0)
+    with pytest.raises(StoreUnavailable):
+        await away.lag("reminders")
+    with pytest.raises(StoreUnavailable):
+        await away.is_behind(P0)
+    await away.close()
+    assert counts == {"failed_appends": 1}
+
+
+async def test_o20_while_a_broker_is_away_appends_wait_or_fail_and_all_goes_on_when_it_is_back(
+    server: KafkaServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server.create_prefix()
+    async with opened(url) as log, opened(f"{url}&message.timeout.ms=2000") as quick:
+        await append(log, first := entries(5))
+        await append(quick, entries(1, P1))
+        found = await received(log, 5)
+        server.crash()
+        second = entries(50)
+        patient = [log.append([entry]) for entry in second]
+        with pytest.raises(StoreUnavailable, match="may not have"):
+            await append(quick, entries(1, P1))
+        reading = asyncio.create_task(received(log, 50))
+        with pytest.raises(StoreUnavailable):
+            await log.rewind(P1)
+        assert not reading.done() and not any(future.done() for future in patient)
+        server.start()
+        for future in patient:
+            await asyncio.wait_for(asyncio.wrap_future(future), SOON)
+        found += await reading
+        assert found == first + second
+        await log.rewind(P1)
+        await append(log, third := entries(2, P1))
+        assert (await received(log, 3, [P1]))[-2:] == third
+        await waits(log, {})
+    said = [record for record in caplog.records if "in trouble" in record.message]
+    assert 1 <= len(said) <= 3
+
+
+async def test_it_is_closed_in_time_though_kafka_is_away_and_nothing_is_lost_by_that(
+    server: KafkaServer,
+) -> None:
+    url = server.create_prefix()
+    async with opened(f"{url}&message.timeout.ms=2000") as log:
+        await append(log, new := entries(5))
+        (batch,) = await log.receive([P0], 100) or await log.receive([P0], 100)
+        server.crash()
+        await log.commit(batch)
+        unsent = log.append(entries(1))
+        await until(lambda: log._running()._is_committing)
+        async with asyncio.timeout(SOON):
+            await log.close()
+        assert isinstance(unsent.exception(0), StoreUnavailable)
+        server.start()
+        await append(log, more := entries(1))
+        found: list[Entry] = []
+        while more[0] not in found:
+            found += await received(log, 1)
+        assert found in (more, new + more), "the commit was not sent, or was sent at last"
+
+
+# processes ------------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, sys
+from fairlead.channels.kafka_task_log import KafkaTaskLog
+from fairlead.clock import SYSTEM_CLOCK
+from tests.integration.test_kafka_task_log import P0, entries
+log = KafkaTaskLog(sys.argv[1], {"reminders": 2}, lambda *_: None, SYSTEM_CLOCK)
+"""
+
+
+def run(program: str, url: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM + program, url], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+async def test_a_script_that_ends_after_its_submits_has_appended_them(kafka_url: str) -> None:
+    ended = await asyncio.to_thread(run, "[log.append(entries(1)) for _ in range(500)]", kafka_url)
+    assert ended.returncode == 0, ended.stderr
+    async with opened(kafka_url) as log:
+        assert await log.lag("reminders") == {0: 500}
+
+
+async def test_a_script_that_ends_while_it_reads_commits_what_it_committed(kafka_url: str) -> None:
+    program = """
+import asyncio
+async def read():
+    await asyncio.wrap_future(log.append(entries(5)))
+    count = 0
+    while count < 5:
+        for batch in await log.receive([P0], 10):
+            count += len(batch.entries)
+            await log.commit(batch)
+asyncio.run(read())
+"""
+    ended = await asyncio.to_thread(run, program, kafka_url)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    async with opened(kafka_url) as log:
+        assert await log.lag("reminders") == {}
+
+
+async def test_a_forked_child_appends_and_reads_by_itself(kafka_url: str) -> None:
+    program = """
+import asyncio
+async def use(count):
+    await asyncio.wrap_future(log.append(entries(1)))
+    found = 0
+    while found < count:
+        for batch in await log.receive([P0], 10):
+            found += len(batch.entries)
+asyncio.run(use(1))
+child = os.fork()
+if child == 0:
+    asyncio.run(use(1))
+    sys.exit(7)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 7, status
+"""
+    ended = await asyncio.to_thread(run, program, kafka_url)
+    assert ended.returncode == 0, ended.stderr
+    async with opened(kafka_url) as log:
+        assert await log.lag("reminders") == {0: 2}
+
+
+def test_futures_cannot_be_cancelled(kafka_url: str) -> None:
+    log = connect(kafka_url)
+    future: Future[None] = log.append(entries(1))
+    assert not future.cancel()
+    log.shut()
+    assert future.result(0) is None

@@ -1,0 +1,68 @@
+"""An ordered queue beside another one whose triggers go through a server: who owns what is decided apart."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fairlead import App
+from fairlead.doctor import examine
+from fairlead.engine.node import Node
+from fairlead.model import PartitionKey
+from fairlead.testing import running, settled
+from tests.integration.conftest import CLIENTS
+from tests.integration.ordered_kit import SOON, keys_of_partitions
+
+
+@pytest.fixture(params=sorted(CLIENTS))
+def channel(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(CLIENTS[request.param], reason=f"needs the extra {request.param}")
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+def open_app(url: str, channel: str, ran: list[str]) -> tuple[App, Any, Any]:
+    app = App(url, channel=channel)
+    app.queue("reminders", kind="ordered", partitions=8)
+
+    @app.task(queue="reminders")
+    async def remind(name: str) -> None:
+        ran.append(name)
+
+    @app.task
+    async def mail(name: str) -> None:
+        ran.append(name)
+
+    return app, remind, mail
+
+
+def ordered_of(node: Node) -> set[PartitionKey]:
+    return {key for key in node.ownership.owned if key.queue == "reminders"}
+
+
+async def test_both_queues_run_and_their_partitions_are_shared_out_each_by_its_own_rule(
+    sqlite_url: str, channel: str
+) -> None:
+    ran: list[str] = []
+    (first, remind, mail), (second, *_) = (open_app(sqlite_url, channel, ran) for _ in range(2))
+    first.migrate()
+    async with running(first, lease_seconds=2.0) as one, running(second, lease_seconds=2.0) as two:
+        async with asyncio.timeout(SOON):
+            while not (one.ownership.owned and two.ownership.owned) or len(ordered_of(one) | ordered_of(two)) < 8:
+                await asyncio.sleep(0.02)
+        assert not ordered_of(one) & ordered_of(two)
+        expected = []
+        for n, key in enumerate(keys_of_partitions(8, 8)):
+            remind.options(ordering_key=key).submit(name=f"reminder {n}")
+            mail.submit(name=f"mail {n}")
+            expected += [f"reminder {n}", f"mail {n}"]
+        async with asyncio.timeout(SOON):
+            while len(ran) < len(expected):
+                await asyncio.sleep(0.02)
+        await settled(first, one, SOON)
+        assert sorted(ran) == sorted(expected)
+        findings = await examine(first)
+        assert not [found for found in findings if "reminders" in found.what and found.severity != "ok"]
+    first.close()
+    second.close()

@@ -1,0 +1,78 @@
+"""A worker with an identity keeps its share of the partitions over a restart."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fairlead import App
+from fairlead.engine.membership import identity_of
+from fairlead.engine.node import Node
+from fairlead.testing import running
+from tests.integration.ordered_kit import SOON, Kit, open_app
+
+
+async def until_owned(node: Node, count: int) -> None:
+    async with asyncio.timeout(SOON):
+        while len(node.ownership.owned) != count:
+            await asyncio.sleep(0.02)
+
+
+def changes_of(node: Node) -> list[int]:
+    """How many partitions it has, each time that changes from here on."""
+    told: list[int] = []
+    assigned = node.ownership._assigned
+
+    def noting(owned: frozenset[object]) -> None:
+        told.append(len(owned))
+        assigned(owned)  # type: ignore[arg-type]
+
+    node.ownership._assigned = noting  # type: ignore[assignment]
+    return told
+
+
+def two_workers(url: str) -> tuple[Kit, App]:
+    first = open_app(url)
+    return first, open_app(url, clock=first.clock).app
+
+
+async def test_a_quick_restart_moves_no_partition(sqlite_url: str) -> None:
+    first, second = two_workers(sqlite_url)
+    async with running(first.app, identity="one", restart_seconds=30.0) as stays:
+        async with running(second, identity="two", restart_seconds=30.0) as goes:
+            await until_owned(stays, 4)
+            await until_owned(goes, 4)
+            before = goes.ownership.owned
+        changes = changes_of(stays)
+        async with running(second, identity="two", restart_seconds=30.0) as again:
+            await until_owned(again, 4)
+            assert again.ownership.owned == before
+            assert again.settings.name != goes.settings.name
+            assert identity_of(again.settings.name) == "two"
+        assert changes == []
+        assert {node.node for node in first.app.management.nodes()} == {stays.settings.name, again.settings.name}
+    first.app.close()
+    second.close()
+
+
+async def test_what_does_not_come_back_in_time_loses_its_partitions(sqlite_url: str) -> None:
+    first, second = two_workers(sqlite_url)
+    async with running(first.app, identity="one", restart_seconds=30.0) as stays:
+        async with running(second, identity="two", restart_seconds=30.0) as goes:
+            await until_owned(stays, 4)
+            await until_owned(goes, 4)
+        first.clock.ahead += 60
+        await until_owned(stays, 8)
+    first.app.close()
+    second.close()
+
+
+async def test_without_an_identity_others_go_on_at_once(sqlite_url: str) -> None:
+    first, second = two_workers(sqlite_url)
+    async with running(first.app) as stays:
+        async with running(second) as goes:
+            await until_owned(stays, 4)
+            await until_owned(goes, 4)
+        await until_owned(stays, 8)
+        assert [node.node for node in first.app.management.nodes()] == [stays.settings.name]
+    first.app.close()
+    second.close()

@@ -1,0 +1,168 @@
+"""Queues that charge run time, simulated from placing to the end of the run, with run times chosen to do harm.
+
+The whole core takes part: levels by expected run time, a memory smaller than the backlog, turns, accounts, and several
+workers. Every run is drawn from a seed. FAIRLEAD_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+import pytest
+
+from fairlead.core.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.counters import Counters
+from fairlead.core.run_times import RunTimes
+from fairlead.core.time_passes import TimePasses
+from fairlead.core.turns import Turns
+from fairlead.model import LaneRecord, Level, Trigger
+from fairlead.simulate.fairness import jain
+from fairlead.simulate.store import ListStore
+
+SEED = int(os.environ.get("FAIRLEAD_SEED") or random.randrange(2**32))
+SECOND = 1_000_000
+WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 0.5}
+
+Costs = Callable[[str, int, random.Random], int]
+"""Microseconds of the n-th run of a key."""
+
+
+def constant(key: str, n: int, chance: random.Random) -> int:
+    return {"a": 50, "b": 100, "c": 1000, "d": 3000}[key] * SECOND // 1000
+
+
+def changing(key: str, n: int, chance: random.Random) -> int:
+    """A hundred times as long from one stretch of tasks to the next, each key at another time."""
+    return SECOND // 100 * (100 if (n // 40 + ord(key)) % 2 else 1)
+
+
+def heavy_tailed(key: str, n: int, chance: random.Random) -> int:
+    return round(min(50.0, chance.paretovariate(1.1)) * SECOND / 10)
+
+
+def deceiving(key: str, n: int, chance: random.Random) -> int:
+    """Key a is short for as long as it is watched, and long once it is believed."""
+    return SECOND if key == "a" and n % 31 == 30 else SECOND // 100 if key == "a" else SECOND // 10
+
+
+class Lane:
+    """One lane on some workers; each key has `depth` tasks waiting all the time. Time in microseconds."""
+
+    def __init__(self, costs: Costs, chance: random.Random, workers: int, depth: int, memory: int) -> None:
+        self.costs, self.chance, self.free, self.depth = costs, chance, workers, depth
+        self.run_times = RunTimes()
+        passes = TimePasses(Counters(), WEIGHTS, self.run_times)
+        self.backlog = Backlog(1, LaneRecord(), passes, memory, Timing(), is_new=True)
+        self.turns = Turns(WEIGHTS, self.run_times)
+        self.store = ListStore()
+        self.table: list[tuple[int, int, Trigger]] = []
+        self.shown: set[Level] = set()
+        self.running: list[tuple[int, int, Trigger]] = []
+        self.cost: dict[str, int] = {}
+        self.submitted: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+        self.ran: Counter[str] = Counter()
+        self.now = 0
+
+    def feed(self) -> None:
+        new = []
+        for key in WEIGHTS:
+            while self.waiting[key] < self.depth:
+                number = self.submitted.total() + 1
+                one = Trigger(f"t{number}", 1, "q", 0, "pay", 5, key, 1.0, None, seq=number)
+                self.cost[one.id] = self.costs(key, self.submitted[key], self.chance)
+                self.submitted[key] += 1
+                self.waiting[key] += 1
+                new.append(one)
+        if new:
+            self.chance.shuffle(new)
+            placed = self.backlog.place(new)
+            if isinstance(placed, Write):
+                self.store.write(placed.entries)
+                placed = self.backlog.written(placed)
+            self.apply(placed)
+        self.settle()
+
+    def settle(self) -> None:
+        while (read := self.backlog.next_read()) is not None:
+            self.apply(self.backlog.read(self.store.read_above(read.above, read.limit)))
+        if (through := self.backlog.next_delete(0.0)) is not None:
+            self.store.delete_through(through)
+            self.backlog.deleted(through, 0.0)
+
+    def apply(self, changes: Changes) -> None:
+        self.shown -= {level_of(one) for one in self.turns.remove(changes.dropped)}
+        self.turns.add(changes.added, self.now / 1e6)
+        self.show()
+
+    def show(self) -> None:
+        for one, turn in self.turns.next(self.now / 1e6):
+            self.shown.add(level_of(one))
+            heappush(self.table, (turn, level_of(one).id, one))
+
+    def served(self, until: int) -> Iterator[tuple[str, int]]:
+        """(key, run time) of each task, as it starts."""
+        while self.now < until:
+            self.feed()
+            while self.free and self.table:
+                one = heappop(self.table)[2]
+                if level_of(one) not in self.shown:
+                    continue  # it was dropped, to be read again
+                self.shown.discard(level_of(one))
+                self.free -= 1
+                self.backlog.take([one])
+                self.backlog.ack([one])
+                self.turns.taken([one], self.now / 1e6)
+                self.ran[one.id] += 1
+                self.waiting[one.fairness_key] -= 1
+                heappush(self.running, (self.now + self.cost[one.id], one.seq, one))
+                yield one.fairness_key, self.cost[one.id]
+                self.show()
+                self.feed()
+            self.now, _, ended = heappop(self.running)
+            self.free += 1
+            cost = self.cost[ended.id]
+            self.backlog.ended(ended, cost)
+            self.turns.ended(ended, cost)
+            self.run_times.ended(ended.name, ended.fairness_key, cost)
+
+
+def level_of(one: Trigger) -> Level:
+    assert one.level is not None
+    return one.level
+
+
+def index(lane: Lane, learnt: int, until: int) -> float:
+    """Jain's index of what the keys got by their weights, after a time in which run times are learnt."""
+    got: Counter[str] = Counter()
+    for key, cost in lane.served(until):
+        if lane.now > learnt:
+            got[key] += cost
+    assert max(lane.ran.values()) == 1
+    return jain([got[key] / weight for key, weight in WEIGHTS.items()])
+
+
+@pytest.mark.parametrize("costs", [constant, changing, heavy_tailed, deceiving])
+@pytest.mark.parametrize("workers", [1, 8])
+def test_keys_that_wait_all_the_time_get_the_same_run_time_by_weight(costs: Costs, workers: int) -> None:
+    lane = Lane(costs, random.Random(SEED), workers, depth=50, memory=10_000)
+    found = index(lane, 60 * SECOND // workers, 300 * SECOND // workers)
+    assert found > 0.99, f"FAIRLEAD_SEED={SEED}"
+
+
+@pytest.mark.parametrize("costs", [constant, changing, heavy_tailed, deceiving])
+def test_with_more_waiting_than_fits_in_memory_shares_are_still_nearly_the_same(costs: Costs) -> None:
+    lane = Lane(costs, random.Random(SEED), 4, depth=100, memory=100)
+    found = index(lane, 200 * SECOND, 400 * SECOND)  # what was placed before anything was known has run by then
+    assert found > 0.9, f"FAIRLEAD_SEED={SEED}"
+
+
+def test_the_simulation_tells_a_lane_whose_ends_nobody_hears_of() -> None:
+    lane = Lane(constant, random.Random(SEED), 1, depth=50, memory=10_000)
+    lane.turns.ended = lambda *_: None  # type: ignore[method-assign]
+    lane.run_times.ended = lambda *_: None  # type: ignore[method-assign]
+    assert index(lane, 0, 60 * SECOND) < 0.9

@@ -1,0 +1,92 @@
+"""The feedback as a closed loop over the real fair lane: it comes to rest where it should, soon, and stays there."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.core.guard_rails import Guards
+from tests.simulation.tuning_loop import HOUR, Loop, Round
+
+DUE = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 2.0}
+RUNS = {"a": 4.0, "b": 10.0, "c": 20.0, "d": 10.0}
+FAST = Guards(half_life=2 * HOUR)
+"""A change of the run times is half believed after two rounds; with a day it would take days, whatever the law does."""
+
+SOON = 10
+STEP_AT = 60
+
+
+def with_a_step(key: str, hour: float) -> float:
+    """The tasks of one key take four times as long from then on."""
+    return RUNS[key] * (4 if key == "a" and hour >= STEP_AT else 1)
+
+
+def farthest(round: Round, due: dict[str, float] = DUE) -> float:
+    """How far from what was due to it the key is that is farthest off: 0.1 is a tenth too much or too little."""
+    return max(abs(round.share[key] * sum(due.values()) / due[key] - 1) for key in due)
+
+
+def turns(rounds: list[Round], key: str) -> int:
+    """How often the weight of a key changed its direction."""
+    moves = [after.weights[key] - before.weights[key] for before, after in zip(rounds, rounds[1:], strict=False)]
+    moves = [move for move in moves if move]
+    return sum(one * other < 0 for one, other in zip(moves, moves[1:], strict=False))
+
+
+def test_without_it_the_keys_with_long_tasks_take_the_workers() -> None:
+    rounds = Loop(DUE, lambda key, hour: RUNS[key], Guards(least_tasks=10**9), slots=4).run(6)
+    assert farthest(rounds[-1]) > 0.6 and not any(round.published for round in rounds)
+
+
+@pytest.mark.parametrize(("delay", "off"), [(0, 0.1), (1, 0.15)])
+def test_it_comes_to_rest_within_ten_rounds_without_overshoot(delay: int, off: float) -> None:
+    """From the start, and after a step; also when what is measured comes an hour late."""
+    rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=delay).run(200)
+    assert all(farthest(round) < off for round in rounds[SOON + delay : STEP_AT])
+    settled = rounds[STEP_AT + SOON + delay :]
+    assert all(farthest(round) < off for round in settled)
+    # The tasks of `a` were short: it came from too little. After the step it comes from too much.
+    parts = [round.share["a"] * 5 for round in rounds]
+    assert max(parts[:STEP_AT]) < 1.1 and min(parts[STEP_AT + delay :]) > 0.9
+    # At rest nothing is published any more, and on the way there no weight swings.
+    assert not any(round.published for round in rounds[2 * SOON : STEP_AT])
+    assert not any(round.published for round in rounds[STEP_AT + 3 * SOON :])
+    assert turns(rounds[:STEP_AT], "a") == turns(rounds[:STEP_AT], "c") == turns(rounds[STEP_AT:], "a") == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_noise_moves_it_seldom(seed: int) -> None:
+    """Run times that spread lognormally with sigma 1, measured an hour late."""
+    rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=1, noise=1.0, seed=seed).run(120)
+    for first, last in ((SOON + 1, STEP_AT), (STEP_AT + SOON + 2, 120)):
+        settled = rounds[first:last]
+        mean = {key: sum(round.share[key] for round in settled) / len(settled) for key in DUE}
+        assert farthest(Round(mean, {}, False)) < 0.12, mean
+        assert sum(round.published for round in settled) <= len(settled) / 5
+    assert farthest(Round(mean, {}, False)) < farthest(rounds[0])
+
+
+def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
+    """Run times that swing by 5 % between two rounds and the next two, for 200 rounds: nothing is published after the start."""
+
+    def swings(key: str, hour: float) -> float:
+        return RUNS[key] * (1.05 if (int(hour) // 2 + (key == "a")) % 2 else 0.95)
+
+    rounds = Loop(DUE, swings, FAST, slots=2).run(200)
+    assert not any(round.published for round in rounds[SOON:])
+    assert all(farthest(round) < 0.2 for round in rounds[SOON:])
+
+
+def test_an_oscillating_load_is_followed_and_not_amplified() -> None:
+    """The tasks of one key take up to twice as long by day, and another key has no tasks by night."""
+
+    def by_day(key: str, hour: float) -> float:
+        return RUNS[key] * (1.5 if key == "a" and hour % 24 >= 12 else 1.0)
+
+    def is_active(key: str, hour: float) -> bool:
+        return key != "b" or hour % 24 < 16
+
+    rounds = Loop(DUE, by_day, FAST, slots=2, is_active=is_active).run(200)
+    weights = [round.weights["a"] / round.weights["d"] for round in rounds[24:]]
+    assert max(weights) / min(weights) < 1.5 * 1.1
+    assert all(turns(rounds[24:], key) <= 2 * (200 - 24) / 24 + 1 for key in DUE)

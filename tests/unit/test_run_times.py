@@ -1,0 +1,123 @@
+"""Expected run times: what is learnt, how fast, and how little one wild run or a million keys can do to it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core import run_times
+from fairlead.core.passes import STRIDE_SCALE
+from fairlead.core.run_times import DRAWN, ENOUGH, MEMORY, WILD, RunTimes
+
+SECOND = 1_000_000
+costs = st.integers(1, 10**12)
+
+
+def after(*costs: int, name: str = "pay", key: str = "a") -> RunTimes:
+    found = RunTimes()
+    for cost in costs:
+        found.ended(name, key, cost)
+    return found
+
+
+def test_while_few_runs_have_ended_each_is_charged_the_same() -> None:
+    found = after(*[SECOND] * (ENOUGH - 1))
+    assert found.expected("pay", "a") == 0
+    assert found.charge("pay", "a") == found.charge("mail", "b") == STRIDE_SCALE
+    assert found.virtual(1) == found.virtual(10 * SECOND) == STRIDE_SCALE and found.virtual(0) == 0
+
+
+def test_an_average_run_of_the_queue_is_charged_a_whole_stride() -> None:
+    found = after(*[3 * SECOND] * ENOUGH)
+    assert found.unit == 3 * SECOND
+    assert found.charge("pay", "a") == found.virtual(3 * SECOND) == STRIDE_SCALE
+
+
+def test_an_unknown_key_is_expected_to_be_as_its_name_and_an_unknown_name_as_the_queue() -> None:
+    found = after(*[SECOND] * 20)
+    for _ in range(20):
+        found.ended("mail", "a", 3 * SECOND)
+    assert found.expected("mail", "new") == 3 * SECOND
+    assert found.expected("new", "new") == 2 * SECOND
+
+
+def test_few_runs_of_a_key_are_drawn_to_the_mean_of_the_name() -> None:
+    found = after(*[SECOND] * 1000)
+    found.ended("pay", "slow", 5 * SECOND)
+    of_name = SECOND + 4 * SECOND / MEMORY
+    assert found.expected("pay", "slow") == pytest.approx((5 * SECOND + DRAWN * of_name) / (1 + DRAWN), abs=1)
+
+
+def test_a_key_whose_runs_change_is_followed_within_its_memory() -> None:
+    found = after(*[SECOND] * 1000, *[4 * SECOND] * (3 * MEMORY))
+    assert found.expected("pay", "a") > 3.7 * SECOND
+
+
+@given(st.lists(costs, min_size=ENOUGH, max_size=60), costs)
+def test_one_wild_run_raises_what_is_expected_by_its_share_of_ten_times_that_at_most(before, wild) -> None:
+    found = after(*before)
+    expected = found.expected("pay", "a")
+    found.ended("pay", "a", wild)
+    runs = min(len(before) + 1, MEMORY)
+    assert found.expected("pay", "a") <= expected * (1 + (WILD - 1) / runs) * 1.01 + 2
+
+
+@given(st.lists(costs, min_size=ENOUGH, max_size=100))
+def test_what_is_expected_lies_between_the_least_and_the_most_that_was_seen(seen) -> None:
+    assert min(seen) <= after(*seen).expected("pay", "a") <= max(seen)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["pay", "mail"]), st.sampled_from("abc"), costs), max_size=100))
+def test_every_charge_is_a_whole_number_above_nothing(runs) -> None:
+    found = RunTimes()
+    for name, key, cost in runs:
+        found.ended(name, key, cost)
+        for each in ("pay", "mail", "new"):
+            assert isinstance(found.charge(each, key), int) and found.charge(each, key) >= 1
+
+
+def test_the_unit_moves_in_steps_and_seldom() -> None:
+    found = after(*[SECOND] * 100)
+    units = {found.unit}
+    for n in range(3000):
+        found.ended("pay", "a", SECOND * (2 if n % 2 else 1))
+        units.add(found.unit)
+    assert units == {SECOND}
+    for _ in range(3000):
+        found.ended("pay", "a", 8 * SECOND)
+        units.add(found.unit)
+    assert 2 <= len(units) <= 4 and found.unit > 4 * SECOND
+
+
+def test_the_keys_that_ran_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_times, "MOST_PAIRS", 3)
+    found = after(*[SECOND] * 20, key="steady")
+    for key in ("b", "c", "steady", "d"):
+        found.ended("pay", key, 2 * SECOND if key != "steady" else SECOND)
+    assert [key for _, key, *_ in found.kept()] == ["d", "steady", "c"]
+    monkeypatch.setattr(run_times, "MOST_NAMES", 2)
+    for name in ("one", "two", "three"):
+        found.ended(name, "a", SECOND)
+    assert len(found._names) == 2
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["pay", "mail"]), st.sampled_from("abc"), costs), min_size=ENOUGH, max_size=60)
+)
+def test_the_next_owner_expects_of_known_keys_nearly_what_this_one_did(runs) -> None:
+    before, after = RunTimes(), RunTimes()
+    for name, key, cost in runs:
+        before.ended(name, key, cost)
+    after.resume(before.unit, before.kept())
+    assert after.unit == before.unit
+    for name, key, mean, count in before.kept():
+        pair = after._pairs[name, key]
+        assert (pair.runs, round(pair.mean)) == (count, mean)
+
+
+def test_what_is_known_here_is_not_replaced_by_what_an_owner_before_knew() -> None:
+    found = after(*[SECOND] * 20)
+    found.resume(7, [("pay", "a", 9 * SECOND, 30), ("pay", "b", 9 * SECOND, 30)])
+    assert found.unit == SECOND
+    assert found._pairs["pay", "a"].mean == SECOND and found._pairs["pay", "b"].mean == 9 * SECOND

@@ -1,0 +1,199 @@
+"""Passes by run time: what a key is charged in all, and the bound over the levels that are given."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from heapq import heappop, heappush
+from itertools import permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.backlog import Backlog, Changes, Timing
+from fairlead.core.counters import Counters
+from fairlead.core.passes import STRIDE_SCALE
+from fairlead.core.run_times import RunTimes
+from fairlead.core.time_passes import MOST_OWED, TimePasses
+from fairlead.model import LaneRecord, Level, RunTimesRecord, Trigger
+
+SECOND = 1_000_000
+KEYS = "abc"
+costs = st.integers(1, 20 * SECOND) | st.sampled_from([1, SECOND, 15 * SECOND])
+
+
+class Steady(RunTimes):
+    """A second is a unit, for good."""
+
+    def __init__(self, expected: int | None = None) -> None:
+        super().__init__()
+        self.unit = SECOND
+        self._all.add(SECOND, 1000)
+        self._expected = expected
+
+    def expected(self, name: str, key: str) -> int:
+        return self._expected or super().expected(name, key)
+
+    def _set_unit(self) -> None:
+        pass
+
+
+def passes_of(expected: int | None = SECOND) -> TimePasses:
+    return TimePasses(Counters(), None, Steady(expected))
+
+
+def test_a_key_moves_on_by_what_its_tasks_are_expected_to_take_divided_by_its_weight() -> None:
+    passes = passes_of(3 * SECOND)
+    assert [passes.give("a", 2.0, 0, "pay") for _ in range(3)] == [0, 3 * STRIDE_SCALE // 2, 3 * STRIDE_SCALE]
+
+
+def test_a_run_that_took_longer_puts_off_what_comes_next_and_no_task_that_has_a_level() -> None:
+    passes = passes_of()
+    assert [passes.give("a", 1.0, 0, "pay") for _ in range(2)] == [0, STRIDE_SCALE]
+    passes.ended("a", 1.0, "pay", 5 * SECOND)
+    assert passes.give("a", 1.0, 0, "pay") == (2 + 4) * STRIDE_SCALE
+
+
+def test_what_a_run_did_not_use_lets_the_next_tasks_follow_more_closely_but_not_before_their_own_key() -> None:
+    passes = passes_of(10 * SECOND)
+    assert [passes.give("a", 1.0, 0, "pay") for _ in range(2)] == [0, 10 * STRIDE_SCALE]
+    passes.ended("a", 1.0, "pay", SECOND)
+    turns = [passes.give("a", 1.0, 0, "pay") for _ in range(3)]
+    assert turns == [20 * STRIDE_SCALE, 21 * STRIDE_SCALE, 31 * STRIDE_SCALE]
+
+
+def test_a_key_that_has_been_idle_has_saved_nothing() -> None:
+    passes = passes_of(10 * SECOND)
+    passes.give("a", 1.0, 0, "pay")
+    passes.ended("a", 1.0, "pay", SECOND)
+    now = 50 * STRIDE_SCALE
+    assert [passes.give("a", 1.0, now, "pay") for _ in range(2)] == [now, now + 10 * STRIDE_SCALE]
+
+
+def test_a_run_that_hangs_puts_its_key_off_by_a_bounded_amount() -> None:
+    passes = passes_of()
+    for _ in range(3):
+        passes.give("a", 1.0, 0, "pay")
+    passes.ended("a", 1.0, "pay", 10**12 * SECOND)
+    passes.ended("a", 1.0, "pay", 10**12 * SECOND)
+    assert passes.give("a", 1.0, 0, "pay") == (3 + MOST_OWED) * STRIDE_SCALE
+
+
+def test_what_a_key_owes_is_told_to_the_next_owner_with_what_was_learnt() -> None:
+    passes = TimePasses(Counters(), None, RunTimes())
+    for _ in range(20):
+        passes.give("a", 1.0, 0, "pay")
+        passes._run_times.ended("pay", "a", 2 * SECOND)
+    passes.ended("a", 1.0, "pay", 10 * SECOND)
+    (following,) = passes.heaviest(10)
+    assert following == ("a", passes.give("a", 1.0, 0, "pay"))
+    record = passes.run_times()
+    assert record == RunTimesRecord(2 * SECOND, [("pay", "a", 2 * SECOND, 20)])
+    after = TimePasses(Counters(), None, RunTimes())
+    after.resume_run_times(record)
+    assert after._run_times.expected("pay", "a") == 2 * SECOND
+
+
+def test_a_backlog_keeps_what_was_learnt_in_its_record() -> None:
+    record = LaneRecord(run_times=RunTimesRecord(SECOND, [("pay", "a", 5 * SECOND, 10)]))
+    run_times = RunTimes()
+    backlog = Backlog(2, record, TimePasses(Counters(), None, run_times), 10, Timing())
+    assert run_times.unit == SECOND
+    assert backlog.record().run_times == record.run_times
+
+
+def test_what_was_placed_by_another_owner_is_charged_when_it_is_read_and_by_this_one_only_once() -> None:
+    for range_id, charged in ((1, 1), (2, 2)):
+        passes = passes_of()
+        backlog = Backlog(2, LaneRecord(), passes, 10, Timing(), is_new=False)
+        backlog._passes.give("a", 1.0, 0, "pay")  # at the level below, if it is this owner's
+        assert backlog.next_read() is not None
+        backlog.read([trigger("a", 1, Level(0, (range_id << 40) + 1))])
+        assert passes._charged["pay", "a"][0] == 3 - charged
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(KEYS), costs), min_size=1, max_size=60), st.randoms(use_true_random=False))
+def test_when_all_of_a_key_has_ended_it_was_charged_exactly_what_it_took(tasks, random) -> None:
+    """Neither the order of the ends nor what was expected makes a difference: nothing here owes or saves too much."""
+    passes = passes_of(None)
+    took: Counter[str] = Counter()
+    waiting = []
+    for key, cost in tasks:
+        passes.give(key, 1.0, 0, "pay")
+        waiting.append((key, cost))
+    random.shuffle(waiting)
+    for key, cost in waiting:
+        passes.ended(key, 1.0, "pay", cost)
+        passes._run_times.ended("pay", key, cost)
+        took[key] += cost
+    assert not passes._charged
+    for key, total in took.items():
+        assert passes._counters.next_pass(key) + passes._owed.get(key, 0) == total
+
+
+def trigger(key: str, number: int, level: Level | None = None) -> Trigger:
+    return Trigger(f"t{number}", 1, "q", 0, "pay", 5, key, 1.0, None, seq=number, level=level)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.fixed_dictionaries(dict.fromkeys(KEYS, st.lists(costs, min_size=1, max_size=40))),
+    st.integers(1, 8),
+    st.integers(1, 4),
+)
+def test_by_levels_alone_keys_that_wait_together_are_served_within_the_bound(costs, depth, workers) -> None:
+    """Each key has `depth` tasks waiting as long as it has any; in doubt is all that has a level and has not ended."""
+    passes = passes_of(None)
+    backlog = Backlog(1, LaneRecord(), passes, 10_000, Timing(), is_new=True)
+    left = {key: deque(of_key) for key, of_key in costs.items()}
+    cost_of: dict[str, int] = {}
+    charged: dict[str, int] = {}
+    open_of: defaultdict[str, set[str]] = defaultdict(set)
+    most_charged: Counter[str] = Counter()
+    most_doubt: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
+    table: list[tuple[Level, Trigger]] = []
+    running: list[tuple[int, int, Trigger]] = []
+    lead = dict.fromkeys(permutations(KEYS, 2), 0)
+    now = number = starts = 0
+
+    def feed(key: str) -> None:
+        nonlocal number
+        while left[key] and waiting[key] < depth:
+            number += 1
+            new = trigger(key, number)
+            cost_of[new.id], charged[new.id] = left[key].popleft(), passes._run_times.charge("pay", key)
+            most_charged[key] = max(most_charged[key], charged[new.id])
+            waiting[key] += 1
+            open_of[key].add(new.id)
+            placed = backlog.place([new])
+            assert isinstance(placed, Changes)
+            for one in placed.added:
+                assert one.level is not None
+                heappush(table, (one.level, one))
+            doubt = sum(abs(cost_of[task] - charged[task]) for task in open_of[key])
+            most_doubt[key] = max(most_doubt[key], doubt - min(0, passes._owed.get(key, 0)))
+
+    for key in KEYS:
+        feed(key)
+    while table or running:
+        if not table or len(running) == workers:
+            now, _, ended = heappop(running)
+            open_of[ended.fairness_key].discard(ended.id)
+            backlog.ended(ended, cost_of[ended.id])
+            passes._run_times.ended("pay", ended.fairness_key, cost_of[ended.id])
+            key = ended.fairness_key
+            most_doubt[key] = max(most_doubt[key], -min(0, passes._owed.get(key, 0)))
+            continue
+        _, found = heappop(table)
+        backlog.take([found])
+        backlog.ack([found])
+        key = found.fairness_key
+        starts += 1
+        for pair in lead:
+            if key in pair and waiting[pair[0]] and waiting[pair[1]]:
+                lead[pair] = max(0, lead[pair] + (cost_of[found.id] if key == pair[0] else -cost_of[found.id]))
+                assert lead[pair] <= sum(most_charged[one] + 5 * most_doubt[one] for one in pair) + starts
+        waiting[key] -= 1
+        heappush(running, (now + cost_of[found.id], found.seq, found))
+        feed(key)

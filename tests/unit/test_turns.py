@@ -1,0 +1,335 @@
+"""Turns by run time: the bound, whatever runs take, and that nothing waits for ever or comes twice."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from heapq import heappop, heappush
+from itertools import count, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core import turns as turns_module
+from fairlead.core.passes import STRIDE_SCALE
+from fairlead.core.run_times import RunTimes
+from fairlead.core.turns import MOST_OWED, MOST_SHOWN, Turns
+from fairlead.model import Level, Trigger
+
+KEYS = "abcd"
+NAMES = ("mail", "pay")
+SECOND = 1_000_000
+weights_by_key = st.fixed_dictionaries(dict.fromkeys(KEYS, st.sampled_from([0.5, 1.0, 3.0])))
+costs = st.integers(1, 20 * SECOND) | st.sampled_from([1, SECOND // 100, SECOND, 15 * SECOND])
+"""Microseconds."""
+tasks = st.tuples(st.sampled_from(KEYS), st.sampled_from(NAMES), costs)
+arrivals = st.lists(st.tuples(st.integers(0, 30 * SECOND), tasks), min_size=1, max_size=50)
+_ids = count(1)
+
+
+def trigger(key: str, name: str = "pay", ordering_key: str | None = None, weight: float = 1.0) -> Trigger:
+    number = next(_ids)
+    return Trigger(f"t{number}", 1, "q", 0, name, 5, key, weight, ordering_key, seq=number, level=Level(0, number))
+
+
+class Steady(RunTimes):
+    """A second is a unit, for good: the bound is of intervals in which the unit stands still."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unit = SECOND
+        self._all.add(SECOND, 1000)
+
+    def _set_unit(self) -> None:
+        pass
+
+
+class Exact(Steady):
+    """Knows what runs take beforehand."""
+
+    def __init__(self, costs: dict[str, int]) -> None:
+        super().__init__()
+        self._costs = costs
+
+    def expected(self, name: str, key: str) -> int:
+        return self._costs[key]
+
+
+class Lane:
+    """Tasks that come and run on some workers at once; time is in microseconds."""
+
+    def __init__(self, weights: dict[str, float], run_times: RunTimes, workers: int) -> None:
+        self.turns = Turns(weights, run_times)
+        self.run_times = run_times
+        self.weights = weights
+        self.free = workers
+        self.now = 0
+        self.costs: dict[str, int] = {}
+        self.table: list[tuple[int, int, Trigger]] = []
+        self.running: list[tuple[int, int, Trigger]] = []
+        self.waiting: Counter[str] = Counter()
+        self.charged: dict[str, int] = {}
+        """Of those that run or stand in the table, by id: virtual time."""
+        self.of_key: defaultdict[str, set[str]] = defaultdict(set)
+        self.most_charged: Counter[str] = Counter()
+        self.most_doubt: Counter[str] = Counter()
+        self.started: list[Trigger] = []
+
+    def add(self, key: str, name: str, cost: int) -> None:
+        new = trigger(key, name, weight=self.weights[key])
+        self.costs[new.id] = cost
+        self.waiting[key] += 1
+        self.turns.add([new], self.now / 1e6)
+        self.show()
+
+    def show(self) -> None:
+        for shown, turn in self.turns.next(self.now / 1e6):
+            assert shown.level is not None
+            heappush(self.table, (turn, shown.level.id, shown))
+            key = shown.fairness_key
+            charge = self.turns._stride(self.run_times.charge(shown.name, key), self.turns._keys[key])
+            self.charged[shown.id] = charge
+            self.of_key[key].add(shown.id)
+            self.most_charged[key] = max(self.most_charged[key], charge)
+            doubt = sum(abs(self.took(one, key) - self.charged[one]) for one in self.of_key[key])
+            self.most_doubt[key] = max(self.most_doubt[key], doubt)
+
+    def took(self, task: str, key: str) -> int:
+        return round(self.run_times.virtual(self.costs[task]) / self.weights[key])
+
+    def start(self) -> Trigger | None:
+        if not self.free or not self.table:
+            return None
+        _, number, found = heappop(self.table)
+        self.free -= 1
+        self.started.append(found)
+        heappush(self.running, (self.now + self.costs[found.id], number, found))
+        self.turns.taken([found], self.now / 1e6)
+        self.waiting[found.fairness_key] -= 1
+        self.show()
+        return found
+
+    def end(self) -> None:
+        self.now, _, found = heappop(self.running)
+        self.free += 1
+        self.of_key[found.fairness_key].discard(found.id)
+        self.run_times.ended(found.name, found.fairness_key, self.costs[found.id])
+        self.turns.ended(found, self.costs[found.id])
+
+    def run(self, arrivals: list[tuple[int, tuple[str, str, int]]], started) -> None:
+        """All of it; `started` is told of each start, before the key has one task less waiting."""
+        arrivals = sorted(arrivals)
+        while arrivals or self.running:
+            if arrivals and (not self.running or arrivals[0][0] <= self.running[0][0]):
+                at, task = arrivals.pop(0)
+                self.now = max(self.now, at)
+                if not self.waiting[task[0]]:
+                    started(task[0], None)
+                self.add(*task)
+            else:
+                self.end()
+            while True:
+                before = Counter(self.waiting)
+                found = self.start()
+                if found is None:
+                    break
+                started(found, before)
+
+
+def check_bound(lane: Lane, arrivals, times: int) -> None:
+    lead = dict.fromkeys(permutations(KEYS, 2), 0)
+    """What the first of the pair had more than the second, above the least since both have tasks waiting."""
+
+    def started(what, waiting) -> None:
+        if waiting is None:  # a key has tasks again
+            for pair in lead:
+                if what in pair:
+                    lead[pair] = 0
+            return
+        key = what.fairness_key
+        for pair in lead:
+            if key not in pair or not (waiting[pair[0]] and waiting[pair[1]]):
+                continue
+            took = lane.took(what.id, key)
+            lead[pair] = max(0, lead[pair] + (took if key == pair[0] else -took))
+            bound = sum(lane.most_charged[one] + times * lane.most_doubt[one] for one in pair)
+            assert lead[pair] <= bound + len(lane.started), pair  # a unit a task for what is rounded
+
+    lane.run(arrivals, started)
+    assert len(lane.started) == len(lane.costs) and not lane.turns._flows and not lane.table
+
+
+@settings(max_examples=100, deadline=None)
+@given(weights_by_key, arrivals, st.integers(1, 4))
+def test_keys_that_wait_together_have_equal_run_time_by_weight_within_the_bound(weights, arrivals, workers) -> None:
+    check_bound(Lane(weights, Steady(), workers), arrivals, times=5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    weights_by_key,
+    st.fixed_dictionaries(dict.fromkeys(KEYS, st.integers(1000, 20 * SECOND))),
+    arrivals,
+    st.integers(1, 4),
+)
+def test_with_exact_expectations_it_is_the_bound_of_start_time_fair_queueing(weights, cost, arrivals, workers) -> None:
+    exact = [(at, (key, name, cost[key])) for at, (key, name, _) in arrivals]
+    lane = Lane(weights, Exact(cost), workers)
+    check_bound(lane, exact, times=0)
+    assert not any(lane.most_doubt.values())
+
+
+@settings(max_examples=50, deadline=None)
+@given(weights_by_key, arrivals, st.integers(1, 4))
+def test_tasks_of_one_key_and_name_start_in_the_order_of_their_levels(weights, arrivals, workers) -> None:
+    lane = Lane(weights, Steady(), workers)
+    lane.run(arrivals, lambda *_: None)
+    last: dict[tuple[str, str], Level] = {}
+    for found in lane.started:
+        flow = found.fairness_key, found.name
+        assert found.level is not None and last.get(flow, Level(0, 0)) < found.level
+        last[flow] = found.level
+
+
+class Uncorrected(Turns):
+    """Leaves it at what was expected."""
+
+    def ended(self, trigger: Trigger, cost: int) -> None:
+        super().ended(trigger, self._run_times.expected(trigger.name, trigger.fairness_key))
+
+
+def test_the_bound_is_not_kept_where_ends_correct_nothing() -> None:
+    wrong = dict.fromkeys(KEYS, SECOND)
+    long_and_short = [(0, (key, "pay", cost)) for key, cost in (("a", 15 * SECOND), ("b", 10_000)) for _ in range(60)]
+    lane = Lane(dict.fromkeys(KEYS, 1.0), Exact(wrong), 1)
+    check_bound(lane, long_and_short, times=5)
+    lane = Lane(dict.fromkeys(KEYS, 1.0), Exact(wrong), 1)
+    lane.turns = Uncorrected(lane.weights, lane.run_times)
+    with pytest.raises(AssertionError):
+        check_bound(lane, long_and_short, times=5)
+
+
+def test_a_key_with_long_runs_has_fewer_of_them_from_the_first_on_that_have_ended() -> None:
+    lane = Lane(dict.fromkeys(KEYS, 1.0), Steady(), 1)
+    lane.run(
+        [(0, (key, "pay", cost)) for key, cost in (("a", 10 * SECOND), ("b", SECOND)) for _ in range(60)], _nothing
+    )
+    first = Counter(found.fairness_key for found in lane.started[:55])
+    assert first["b"] >= 48
+
+
+def test_a_run_that_takes_longer_than_expected_counts_while_it_runs() -> None:
+    turns, run_times = Turns({}, Steady()), Steady()
+    a = [trigger("a") for _ in range(3)]
+    turns.add(a[:1], 0.0)
+    turns.next(0.0)
+    turns.taken(a[:1], 0.0)
+    turns.add(a[1:], 100.0)
+    shown = turns.next(100.0)
+    assert shown[0].turn == run_times.virtual(100 * SECOND)
+
+
+def test_a_key_that_was_idle_has_saved_nothing() -> None:
+    turns = Turns({}, Steady())
+    for _ in range(5):
+        one = trigger("a")
+        turns.add([one], 0.0)
+        turns.next(0.0)
+        turns.taken([one], 0.0)
+        turns.ended(one, 10 * SECOND)
+    assert turns.virtual_time == 40 * STRIDE_SCALE
+    new = trigger("b")
+    turns.add([new], 0.0)
+    assert turns.next(0.0)[0].turn == turns.virtual_time
+
+
+def test_one_run_that_hangs_puts_its_key_off_by_a_bounded_amount() -> None:
+    turns = Turns({}, Steady())
+    hung, after, other = trigger("a"), trigger("a"), trigger("b")
+    turns.add([hung], 0.0)
+    turns.next(0.0)
+    turns.taken([hung], 0.0)
+    turns.ended(hung, 10**9 * SECOND)
+    turns.add([after, other], 0.0)
+    found = {shown.trigger.fairness_key: shown.turn for shown in turns.next(0.0)}
+    assert found == {"a": MOST_OWED * STRIDE_SCALE, "b": 0}
+
+
+def test_short_tasks_stand_in_the_table_by_the_dozen_and_long_ones_alone() -> None:
+    short, long = Turns({}, Exact({"a": 1000})), Turns({}, Exact({"a": SECOND}))
+    for turns, most in ((short, 50), (long, 1)):
+        turns.add([trigger("a") for _ in range(200)], 0.0)
+        assert len(turns.next(0.0)) == most
+        assert len(list(turns.waiting())) == 200 - most
+    tiny = Turns({}, Exact({"a": 1}))
+    tiny.add([trigger("a") for _ in range(200)], 0.0)
+    assert len(tiny.next(0.0)) == MOST_SHOWN
+
+
+def test_tasks_with_ordering_keys_all_stand_in_the_table_for_any_may_be_next() -> None:
+    turns = Turns({}, Steady())
+    turns.add([trigger("a", ordering_key=f"o{n % 5}") for n in range(20)], 0.0)
+    assert len(turns.next(0.0)) == 20
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["add", "take", "return", "end", "remove"]), st.integers(0, 7)), max_size=120
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps)
+def test_each_task_is_shown_once_and_none_is_forgotten(steps) -> None:
+    turns = Turns({}, Steady())
+    here: dict[str, Trigger] = {}
+    table: dict[str, Trigger] = {}
+    running: dict[str, Trigger] = {}
+    for what, number in steps:
+        now = float(number)
+        if what == "add":
+            added = [trigger(KEYS[number % 3], NAMES[number % 2], f"o{number}" if number > 5 else None)]
+            here |= {one.id: one for one in added}
+            turns.add(added, now)
+        elif what == "take" and table:
+            taken = [table.pop(task) for task in list(table)[: number + 1]]
+            turns.taken(taken, now)
+            running |= {one.id: one for one in taken}
+        elif what == "return" and running:
+            back = [running.pop(next(iter(running)))]
+            turns.returned(back, now)
+        elif what == "end" and running:
+            ended = running.pop(next(iter(running)))
+            del here[ended.id]
+            turns.ended(ended, number * SECOND)
+        elif what == "remove" and here:
+            gone = [one for one in here.values() if one.id not in running][number::3]
+            assert {one.id for one in turns.remove(gone)} == {one.id for one in gone if one.id in table}
+            for one in gone:
+                del here[one.id]
+                table.pop(one.id, None)
+        for shown, _ in turns.next(now):
+            assert shown.id not in table and shown.id not in running
+            table[shown.id] = shown
+        waiting = {one.id for one in turns.waiting()}
+        assert waiting | table.keys() | running.keys() == here.keys()
+        assert not waiting & table.keys()
+        for one in list(turns.waiting()):
+            assert any(turns_module._flow(shown) == turns_module._flow(one) for shown in table.values()), (
+                "nobody shows it"
+            )
+
+
+def test_keys_without_tasks_are_forgotten_once_the_lane_has_passed_them(monkeypatch) -> None:
+    monkeypatch.setattr(turns_module, "MOST_IDLE", 10)
+    turns = Turns({}, Steady())
+    for n in range(1000):
+        one = trigger(f"k{n}")
+        turns.add([one], 0.0)
+        turns.next(0.0)
+        turns.taken([one], 0.0)
+        turns.ended(one, 50 * SECOND)
+        assert len(turns._keys) <= 12
+
+
+def _nothing(*_: object) -> None:
+    pass
