@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.gold.capacity import CAPACITY
 from fairlead.pipeline.gold.cost import COST
 from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.gold.fairness import FAIRNESS
+from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.gold.slo import SLO, SLO_COUNTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.policies.tables import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.runs import RUNS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.silver.backlog import BACKLOG
@@ -19,6 +22,8 @@ TABLES: tuple[Table, ...] = (
     ATTEMPTS, EVENTS, QUARANTINE,
     TASKS, SERVICE, BACKLOG,
     TENANT_SHARE, FAIRNESS, LATENCY_HIST, LATENCY, SLO_COUNTS, SLO, FAILURES, COST,
+    REPLAYS, REPLAY_WAITS,
+    INCIDENTS, CAPACITY,
     RUNS,
 )  # fmt: skip
 

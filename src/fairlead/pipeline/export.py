@@ -20,10 +20,13 @@ import msgspec
 from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
+from fairlead.pipeline.lake import ledger
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable
+from fairlead.pipeline.lake.tombstones import parted
 from fairlead.ports.history import START, Feed, HistoryStore, Place
 from fairlead.ports.statements import Row, Steps
 
@@ -58,13 +61,16 @@ class Exporter:
         self._look = history.database.look
         self._clock = clock
         self._rows = rows
+        self._lake = lake
         self._attempts, self._events = lake.table(ATTEMPTS), lake.table(EVENTS)
         self._readers = {"attempts": lake.reader, "events": f"{lake.reader}/events"}
 
     def round(self, tell: Callable[[int], None] = lambda rows: None, batches: int | None = None) -> Exported:
         """Export everything that is settled by now, or at most so many batches of each feed; `tell` hears of each batch, in
-        rows. Raises StoreUnavailable, BrokenLake, and CheckFailed when the store is not the one that was exported."""
+        rows. Raises StoreUnavailable, BrokenLake, CheckFailed when the store is not the one that was exported, and
+        ConfigurationError when the lake's keys are hashed with a secret that we have not."""
         started = time.monotonic()
+        hashing = hashing_of(self._lake)
         store_id = self._look(self._history.store_id())
         feeds = self._feeds(store_id)
         # Registered before the first row is read: from here on nothing is cleaned that is not in the lake.
@@ -73,7 +79,7 @@ class Exporter:
         more = False
         for feed in feeds:
             for _ in islice(count(), batches):
-                rows, files = self._batch(feed, store_id)
+                rows, files = self._batch(feed, store_id, hashing)
                 moved.update({feed.name: rows, "files": files})
                 tell(rows)
                 if rows < self._rows:
@@ -147,22 +153,30 @@ class Exporter:
             ),
         ]
 
-    def _batch(self, feed: _Feed, store_id: str) -> tuple[int, int]:
-        """Move the next rows of a feed; answers how many, into how many files."""
+    def _batch(self, feed: _Feed, store_id: str, hashing: Hashing | None) -> tuple[int, int]:
+        """Move the next rows of a feed, but for those of erased keys; answers how many, into how many files."""
         cursor = f"{store_id}/{feed.name}"
         while True:
-            before = feed.table.manifests.newest().cursors.get(cursor)
+            manifest = feed.table.manifests.newest()
+            before, stones = manifest.cursors.get(cursor), manifest.erased
             rows = self._look(feed.read(before))
             if not rows:
                 return 0, 0
             first, last = feed.place_of(rows[0]), feed.place_of(rows[-1])
             # No two exporters ever write one name: of two that read the same range, one has files that count.
             name = f"{store_id}-{feed.name}-{first}-{last}-{uuid.uuid4().hex[:8]}.parquet"
-            written = feed.table.write(feed.as_table(store_id, rows, self._clock.now()), FIRST_GENERATION, name)
-            if feed.table.append(written, {cursor: (before, last)}, self._clock.now()) is not None:
+            told = feed.as_table(store_id, rows, self._clock.now())
+            kept, erased = parted(self._lake, told if hashing is None else hashing.hidden(told), stones)
+            written = feed.table.write(kept, FIRST_GENERATION, name)
+            noted = ledger.write(feed.table, erased) if feed.name == "attempts" else []
+            moves = {cursor: (before, last)}
+            if feed.table.append(written, moves, self._clock.now(), noted, stones) is not None:
                 if feed.name in self._readers:
                     self._note(feed.name, Place.of(last))
                 return len(rows), len(written)
+            # Not left to the sweep: they may hold rows of a key that was erased meanwhile.
+            for file in (*(each.file for each in written), *noted):
+                (feed.table.folder / file).unlink(missing_ok=True)
 
     def _note(self, feed: str, place: Place) -> None:
         kind = "lake" if feed == "attempts" else feed

@@ -12,6 +12,7 @@ from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.export import exported_to
+from fairlead.pipeline.lake import ledger
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import DAY, LakeTable
@@ -61,12 +62,14 @@ def reconcile(
     if reader is None and place < end:
         raise CheckFailed(f"the store knows no {lake.reader!r}: `fairlead pipeline ingest` registers it")
     exported = _changed_since(table, manifest, 0 if reader is None else (reader.checked_at or 0) - DAY)
+    erased = _ledger(table, manifest)
     rows = busy_us = done = 0
     differences = []
     while place < end and done != pieces:
         until = look(history.place_after(place, end, piece))
         in_store: Totals = look(history.attempts_between(place, until))
-        in_lake = _totals_of(exported, _lies_between(store_id, place, until))
+        lies_between = _lies_between(store_id, place, until)
+        in_lake = Totals(*map(add, _totals_of(exported, lies_between), _totals_of(erased, lies_between)))
         if in_lake != in_store:
             differences.append(f"{place} to {until}: {_difference(in_store, in_lake)}")
         rows, busy_us, done, place = rows + in_store.rows, busy_us + in_store.busy_us, done + 1, until
@@ -75,6 +78,7 @@ def reconcile(
         raise CheckFailed(f"the lake differs from the store {store_id}. " + ". ".join(differences))
     if reader is not None:
         history.database.run(history.checked(lake.reader, place, clock.now()))
+        ledger.settle(table, store_id, place, clock.now())
     return Reconciled(rows, busy_us, done, str(place), place < end)
 
 
@@ -85,6 +89,15 @@ def _changed_since(table: LakeTable, manifest: Manifest, instant: int) -> ds.Dat
     parts = [name for name, part in manifest.parts.items() if part.changed_at >= instant]
     table.check(manifest, parts)
     return ds.dataset(table.paths(manifest, parts), schema=table.table.arrow(), format="parquet")
+
+
+def _ledger(table: LakeTable, manifest: Manifest) -> ds.Dataset:
+    """What was erased from the lake: the store still has it."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    schema = pa.schema([table.table.arrow().field(name) for name in ledger.COLUMNS])
+    return ds.dataset([str(table.folder / file) for file in manifest.ledger], schema=schema, format="parquet")
 
 
 def _totals_of(rows: ds.Dataset, which: pc.Expression) -> Totals:

@@ -25,7 +25,9 @@ RUNS = Table(
     by="date",
     columns=(
         Column("run_id", "string", "random, of each run"),
-        Column("job", "string", "ingest, build, report, compact, reconcile or check"),
+        Column(
+            "job", "string", "ingest, build, report, compact, reconcile, check, or another job of `fairlead pipeline`"
+        ),
         Column("started_at", "timestamp", "when it began"),
         Column("seconds", "double", "how long it took"),
         Column("state", "string", "done, failed or nothing to do"),

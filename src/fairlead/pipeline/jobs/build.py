@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from fairlead.clock import Clock
-from fairlead.errors import NotAllowed
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.layers import Build
 from fairlead.pipeline.jobs.plan import Plan, built, last_build, plan
+from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.parts import dates_of
 from fairlead.pipeline.quality import sound
@@ -44,7 +41,7 @@ def what_to_build(lake: Lake, settings: PipelineSettings, full: bool) -> Plan:
 def build(job: Job, settings: PipelineSettings, full: bool = False, tell: Tell = lambda table, rows: None) -> Run:
     """Build what changed, or everything. Raises CheckFailed, and then nothing is shown; BrokenLake for files that are not
     what they should be; NotAllowed while another build of this lake is under way."""
-    with _alone(job.lake), recorded(job.lake, job.clock, "build", {"full": full, "catalog": job.catalog}) as run:
+    with alone(job.lake), recorded(job.lake, job.clock, "build", {"full": full, "catalog": job.catalog}) as run:
         run.spark_version = job.spark.version
         todo = what_to_build(job.lake, settings, full)
         if todo.is_empty:
@@ -76,13 +73,3 @@ def build(job: Job, settings: PipelineSettings, full: bool = False, tell: Tell =
 def digest(settings: PipelineSettings) -> str:
     """Other settings make other tables."""
     return hashlib.sha256(msgspec.json.encode(settings, order="sorted")).hexdigest()
-
-
-@contextmanager
-def _alone(lake: Lake) -> Iterator[None]:
-    with (lake.root / "_build.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise NotAllowed(f"another build of {lake.root} is under way: wait for it to end") from None
-        yield

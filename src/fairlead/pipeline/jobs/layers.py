@@ -48,6 +48,8 @@ class Build:
         self._settings = settings
         self._tell = tell
         self.rows: dict[str, int] = {}
+        self.parts: dict[str, Collection[str] | None] = {}
+        """Of each table, the partitions that were made anew; None: all."""
         self.touched = Touched(set(), set(), set()) if plan.full else touched(tables, plan)
 
     def run(self) -> None:
@@ -154,7 +156,7 @@ class Build:
         return self._tables.read(table, p.hours_of(dates) if table.by == "hour" else dates)
 
     def _replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None) -> None:
-        self.rows[table.name] = self._tables.replace(table, rows, parts)
+        self.rows[table.name], self.parts[table.name] = self._tables.replace(table, rows, parts), parts
         self._tell(table.name, self.rows[table.name])
 
 
@@ -186,6 +188,8 @@ def touched(tables: Tables, plan: Plan) -> Touched:
     hours: dict[str, set[str]] = {"tasks": set(), "service": set(), "backlog": set()}
     for row in found:
         hours[row["what"]].add(row["hour"])
+    for each in hours.values():
+        each.update(plan.before.again)
     if plan.before.until:
         hours["backlog"].update(hours_between(plan.before.until, plan.until))
     return Touched(hours["tasks"], hours["service"], hours["backlog"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,8 @@ class Built(msgspec.Struct, frozen=True):
     events: dict[str, Seen] = {}
     until: int = 0
     """Microseconds: up to there the store's history was exported."""
+    again: list[str] = []
+    """Hours that the next build makes anew though nothing changed in them: rows were taken out of them."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -43,7 +46,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def is_empty(self) -> bool:
         """Nothing has changed since the last build."""
-        return not (self.full or self.changed_attempts or self.changed_events)
+        return not (self.full or self.changed_attempts or self.changed_events or self.before.again)
 
 
 def plan(attempts: Manifest, events: Manifest, before: Built, settings: str, full: bool) -> Plan:
@@ -72,5 +75,16 @@ def last_build(root: Path) -> Built:
 
 def built(root: Path, plan: Plan, settings: str) -> None:
     """Note that the plan was carried out."""
-    record = Built(EDITION, settings, seen(plan.attempts.parts), seen(plan.events.parts), plan.until)
+    note(root, Built(EDITION, settings, seen(plan.attempts.parts), seen(plan.events.parts), plan.until))
+
+
+def build_again(root: Path, hours: Iterable[str]) -> None:
+    """Let the next build make these hours anew. Nobody else may be building."""
+    before = last_build(root)
+    if before.edition:
+        note(root, msgspec.structs.replace(before, again=sorted({*before.again, *hours})))
+
+
+def note(root: Path, record: Built) -> None:
+    """Let this be what the last build has seen."""
     durable.write(root / _FILE, lambda aside: aside.write_bytes(msgspec.json.encode(record)))

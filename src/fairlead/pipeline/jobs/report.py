@@ -33,7 +33,7 @@ def report(
     if not out.parent.is_dir():
         raise ConfigurationError(f"--out {out}: there is no folder {out.parent}; make it first")
     params = {
-        "out": str(out),
+        "out": str(out.absolute()),
         "since": since and since.isoformat(),
         "until": until and until.isoformat(),
         "top": top,

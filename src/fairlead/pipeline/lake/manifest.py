@@ -50,6 +50,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """What was exported, by "<store id>/<feed>": the last place. Moved in the same act as the files are made to count."""
     dropped: dict[str, int] = {}
     """Files that no longer count, and since when (microseconds): they stay for a while, somebody may be reading them."""
+    erased: list[str] = []
+    """Tombstones (see `tombstones`): rows of these keys are never let in again."""
+    ledger: list[str] = []
+    """Files that tell of attempts which were erased what `reconcile` has yet to count: no key, no task."""
 
     @property
     def rows(self) -> int:

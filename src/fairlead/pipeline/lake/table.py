@@ -13,6 +13,7 @@ from fairlead.clock import MICROS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.footer import checked_rows
+from fairlead.pipeline.lake.leases import live
 from fairlead.pipeline.lake.manifest import Manifest, Manifests, Part
 from fairlead.pipeline.schema import Table
 
@@ -86,26 +87,38 @@ class LakeTable:
         return Written(part, f"{where}/{name}", rows.num_rows, path.stat().st_size, _span(self.table, rows))
 
     def append(
-        self, written: Sequence[Written], moves: Mapping[str, tuple[str | None, str]], now: int
+        self,
+        written: Sequence[Written],
+        moves: Mapping[str, tuple[str | None, str]],
+        now: int,
+        ledger: Sequence[str] = (),
+        without: Sequence[str] | None = None,
     ) -> Manifest | None:
         """Let files count, and move cursors from one place to the next, in one act; None, and nothing happens, when one
-        of the cursors is not where we think it is (somebody else has exported these rows), or a file was swept away."""
+        of the cursors is not where we think it is (somebody else has exported these rows), a file was swept away, or the
+        tombstones are not those `without` whose rows the files were made (None: they may be any)."""
 
         def change(before: Manifest) -> Manifest | None:
             if any(before.cursors.get(name) != place for name, (place, _) in moves.items()):
                 return None
-            if not self._are_here(file.file for file in written):
+            if without is not None and before.erased != list(without):
+                return None
+            if not self._are_here([*(file.file for file in written), *ledger]):
                 return None
             parts = dict(before.parts)
             for file in written:
                 parts[file.part] = _joined(parts.get(file.part), file, now)
             cursors = before.cursors | {name: place for name, (_, place) in moves.items()}
-            return msgspec.structs.replace(before, parts=parts, cursors=cursors)
+            return msgspec.structs.replace(before, parts=parts, cursors=cursors, ledger=[*before.ledger, *ledger])
 
         return self.manifests.update(change, now)
 
     def replace(
-        self, parts: Mapping[str, Part | None], expected: Mapping[str, Part | None], now: int
+        self,
+        parts: Mapping[str, Part | None],
+        expected: Mapping[str, Part | None],
+        now: int,
+        ledger: Sequence[str] = (),
     ) -> Manifest | None:
         """Let these partitions be what is given (None: nothing); None, and nothing happens, when one of them is no longer
         what was `expected`, or a file was swept away."""
@@ -114,13 +127,15 @@ class LakeTable:
         def change(before: Manifest) -> Manifest | None:
             if any(before.parts.get(name) != part for name, part in expected.items()):
                 return None
-            if not self._are_here(file for part in new.values() for file in part.files):
+            if not self._are_here([*(file for part in new.values() for file in part.files), *ledger]):
                 return None
             kept = {name: part for name, part in before.parts.items() if name not in parts}
             replaced = {file for name in parts if name in before.parts for file in before.parts[name].files}
             dropped = {file: since for file, since in before.dropped.items() if since >= now - GRACE}
             dropped |= dict.fromkeys(replaced.difference(*(part.files for part in new.values())), now)
-            return msgspec.structs.replace(before, parts=dict(sorted((kept | new).items())), dropped=dropped)
+            return msgspec.structs.replace(
+                before, parts=dict(sorted((kept | new).items())), dropped=dropped, ledger=[*before.ledger, *ledger]
+            )
 
         return self.manifests.update(change, now)
 
@@ -164,8 +179,10 @@ class LakeTable:
 
     def sweep(self, before: int) -> tuple[int, int]:
         """Remove superseded manifests, and files that do not count and were written, and dropped, before this instant
-        (microseconds; GRACE ago as a rule). Answers how many of each."""
+        (microseconds; GRACE ago as a rule). Answers how many of each. While a reader has a lease, files stay."""
         forgotten = self.manifests.forget()
+        if live(self.folder.parent):
+            return forgotten, 0
         newest = self.manifests.newest()
         needed = {file for part in newest.parts.values() for file in part.files}
         needed |= {file for file, since in newest.dropped.items() if since >= before}

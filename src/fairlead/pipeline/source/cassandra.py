@@ -73,8 +73,8 @@ class CassandraScan:
     @contextmanager
     def _session(self) -> Iterator[Any]:
         """Raises StoreUnavailable, or SchemaMismatch for a missing table."""
-        store = CassandraBacklogStore(self._options.url)
-        with store._trouble(), store._make_cluster() as cluster:
+        store = CassandraBacklogStore(self._options.url).session
+        with store.trouble(), store.make_cluster() as cluster:
             session = cluster.connect()
             try:
                 session.set_keyspace(store.url.keyspace)

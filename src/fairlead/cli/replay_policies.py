@@ -1,0 +1,264 @@
+"""The body of `fairlead pipeline replay`: what was asked, how far it is, what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fairlead.cli.output import as_json, as_table, duration
+from fairlead.clock import MICROS
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.replay.trace import BrokenTrace, Tenants
+
+if TYPE_CHECKING:
+    from fairlead.pipeline.jobs.replay import Replayed
+    from fairlead.pipeline.policies.arrivals import Arrivals
+    from fairlead.pipeline.policies.calibration import Gap
+    from fairlead.pipeline.policies.objective import Interval
+    from fairlead.pipeline.policies.study import Plan
+    from fairlead.pipeline.policies.trial import Found
+
+_SHOWN = 10
+"""Policies in the table of all."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options as they were given."""
+
+    policies: Path
+    trace: Path | None
+    tenants: Tenants
+    queue: str | None
+    since: datetime | None
+    until: datetime | None
+    limit: int | None
+    objective: str
+    require: list[str]
+    train: str | None
+    window: str | None
+    shake: str | None
+    shakes: int
+    resamples: int
+    finalists: int
+    closed: bool
+    seed: int
+
+    def plan(self) -> Plan:
+        """Raises ConfigurationError for whatever is wrong in the file or in the options."""
+        from fairlead.pipeline.policies.grid import load
+        from fairlead.pipeline.policies.objective import parse_objective
+        from fairlead.pipeline.policies.study import Plan
+
+        if self.trace is not None and (self.queue or self.since or self.until):
+            raise ConfigurationError("--queue, --since and --until are of a lake: with --trace use --limit")
+        return Plan(
+            grid=load(self.policies),
+            objective=parse_objective(self.objective, self.require),
+            train_us=_micros(self.train),
+            window_us=_micros(self.window),
+            shake_us=_micros(self.shake),
+            shakes=self.shakes,
+            resamples=self.resamples,
+            finalists=self.finalists,
+            is_closed=self.closed,
+            seed=self.seed,
+        )
+
+    def arrivals(self, lake: Callable[[], Lake]) -> Arrivals:
+        """From the trace, else from the lake. Raises ConfigurationError, BrokenLake."""
+        from fairlead.pipeline.policies.record import of_lake, of_trace
+
+        if self.trace is None:
+            return of_lake(lake(), self.queue, self.since, self.until, self.limit)
+        try:
+            return of_trace(self.trace, self.tenants, self.limit)
+        except BrokenTrace as error:
+            raise ConfigurationError(str(error)) from error
+
+
+def show_plan(plan: Plan, arrivals: Arrivals, json: bool) -> None:
+    """For a dry run."""
+    setup = plan.setup(arrivals)
+    if json:
+        as_json(
+            {
+                "tasks": len(arrivals),
+                "keys": _keys(arrivals),
+                "runs": runs(plan),
+                "objective": str(plan.objective),
+                "setup": setup,
+                "policies": plan.grid.policies,
+            }
+        )
+        return
+    _print_arrivals(plan, arrivals, setup.train_us)
+    as_table(("policy", ""), [(number, str(policy)) for number, policy in enumerate(plan.grid.policies)])
+
+
+def runs(plan: Plan) -> int:
+    """About how many there will be: all policies, then the finalists and the baseline on every sample."""
+    chosen = min(plan.finalists, len(plan.grid.policies)) + 1
+    return len(plan.grid.policies) + chosen * (1 + plan.shakes + plan.resamples)
+
+
+@contextmanager
+def watching(total: int) -> Iterator[Callable[[str, int], None]]:
+    """Progress for whoever watches; `total` may be too many by one policy's samples."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda what, count: None
+        return
+    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        line = shown.add_task("", total=total)
+        yield lambda what, count: shown.advance(line, count)
+
+
+def show(replayed: Replayed, plan: Plan, arrivals: Arrivals, json: bool) -> None:
+    """What was found."""
+    study = replayed.study
+    trained = [found for found in study.found if found.trial.part == "train"]
+    if json:
+        as_json(
+            {
+                "replay_id": replayed.replay_id,
+                "seconds": replayed.run.seconds,
+                "tasks": len(arrivals),
+                "objective": study.objective,
+                "setup": study.setup,
+                "calibration": study.gap,
+                "best": study.best,
+                "baseline": study.baseline,
+                "standings": study.standings,
+                "policies": [
+                    {
+                        "policy_id": found.trial.policy_id,
+                        "policy": found.trial.policy,
+                        "seconds": found.seconds,
+                        "measures": found.measures,
+                    }
+                    for found in trained
+                ],
+                "notes": study.notes,
+            }
+        )
+        return
+    _print_arrivals(plan, arrivals, study.setup.train_us)
+    if study.gap is not None:
+        _print_gap(study.gap)
+    print(f"\nThe best on what they were chosen on, {study.objective}; 95 of 100 samples lie in the intervals:")
+    as_table(
+        ("id", "policy", "chosen on", "reported", "shaken", "users drawn anew", "against the baseline"),
+        [
+            (
+                _id(each.policy_id),
+                str(each.policy),
+                _value(plan.objective.name, each.trained),
+                _value(plan.objective.name, each.reported),
+                _interval(plan.objective.name, each.shaken),
+                _interval(plan.objective.name, each.resampled),
+                each.against_baseline,
+            )
+            for each in study.standings
+        ],
+    )
+    print("\nThe same on what came later:")
+    reported = [found for found in study.found if found.trial.part == "report" and found.trial.sample == "recorded"]
+    _print_measures(reported)
+    ranked = sorted(trained, key=lambda found: plan.objective.rank(found.measures))[:_SHOWN]
+    print(f"\nThe first {len(ranked)} of {len(trained)} on what they were chosen on:")
+    _print_measures(ranked)
+    for note in study.notes:
+        print(f"  {note}")
+    print(
+        f"replay {replayed.replay_id}: {replayed.run.seconds:,.1f} s; gold.replays and gold.replay_waits have all of it"
+    )
+
+
+def _print_arrivals(plan: Plan, arrivals: Arrivals, train_us: int | None) -> None:
+    parted = "everything" if train_us is None else f"the first {_time(train_us)}, reported on the rest"
+    print(
+        f"{arrivals.queue}: {len(arrivals):,} tasks of {_keys(arrivals):,} keys in {_time(arrivals.span)}; "
+        f"{len(plan.grid.policies):,} policies of {plan.grid.combinations:,} combinations, chosen on {parted}"
+    )
+
+
+def _print_gap(gap: Gap) -> None:
+    print(f"\nThe record beside its own policy simulated ({gap.policy}), Kolmogorov-Smirnov distance {gap.ks:.3f}:")
+    as_table(
+        ("wait", "recorded", "simulated", "gap"),
+        [
+            (
+                which,
+                _time(getattr(gap, f"recorded_{which}_us")),
+                _time(getattr(gap, f"simulated_{which}_us")),
+                "" if (error := gap.error(which)) is None else f"{100 * error:+.1f} %",
+            )
+            for which in ("p50", "p99", "mean")
+        ],
+    )
+
+
+def _print_measures(found: list[Found]) -> None:
+    as_table(
+        ("id", "wait p50", "p99", "most", "key p50", "slowdown", "Jain", "starved", "used", "makespan", "seconds"),
+        [
+            (
+                _id(each.trial.policy_id),
+                _time(m.wait_p50_us),
+                _time(m.wait_p99_us),
+                _time(m.wait_max_us),
+                _time(m.key_wait_p50_us),
+                f"{m.slowdown_mean:,.2f}",
+                "-" if m.jain_mean is None else f"{m.jain_mean:.3f}",
+                f"{m.starved_keys:,}",
+                f"{100 * m.utilisation:.1f} %",
+                _time(m.makespan_us),
+                f"{each.seconds:.2f}",
+            )
+            for each in found
+            for m in (each.measures,)
+        ],
+    )
+
+
+def _keys(arrivals: Arrivals) -> int:
+    return len(set(arrivals.key.tolist()))
+
+
+def _id(policy_id: int) -> str:
+    return "baseline" if policy_id < 0 else str(policy_id)
+
+
+def _value(name: str, value: Any) -> str:
+    from fairlead.pipeline.policies.objective import is_time
+
+    if value is None:
+        return "-"
+    return _time(value) if is_time(name) else f"{value:,.4g}"
+
+
+def _interval(name: str, found: Interval | None) -> str:
+    return "-" if found is None else f"{_value(name, found.low)} to {_value(name, found.high)}"
+
+
+def _time(micros: float) -> str:
+    seconds = micros / MICROS
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:,.3f} s"
+
+
+def _micros(text: str | None) -> int | None:
+    found = duration(text)
+    return None if found is None else round(found.total_seconds() * MICROS)

@@ -1,0 +1,164 @@
+"""What arrived and how long it ran, by hour of the week: gathered from the tables, one partition in memory at a time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import ceil
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlead.clock import MICROS
+from fairlead.pipeline.capacity.forecast import HOURS
+from fairlead.pipeline.gold import ALL
+from fairlead.pipeline.gold.capacity import LATER
+from fairlead.pipeline.gold.latency import GROWTH, LATENCY_HIST
+from fairlead.pipeline.parts import HOUR_US, hour_name
+from fairlead.pipeline.silver.backlog import BACKLOG
+from fairlead.pipeline.silver.tasks import TASKS
+from fairlead.pipeline.small import SmallTables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MINUTES = 60
+LEAST_RUNS = 30
+"""Fewer runs in an hour of the week say too little of how they vary: those of all hours stand in."""
+
+_MONDAY = 4 * 24
+"""Hours from Thursday, 1 January 1970, to the first Monday."""
+
+
+class Runs(NamedTuple):
+    """How long runs took: number, sum of microseconds, sum of their squares."""
+
+    n: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def plus(self, other: Runs) -> Runs:
+        """Both together."""
+        return Runs(*(one + two for one, two in zip(self, other, strict=True)))
+
+    @property
+    def mean_us(self) -> float:
+        """0 for no runs."""
+        return self.total / self.n if self.n else 0.0
+
+    @property
+    def cv2(self) -> float:
+        """Squared coefficient of variation; 1 (exponential) for no runs."""
+        return max(0.0, self.squares / self.n / self.mean_us**2 - 1) if self.total else 1.0
+
+
+@dataclass
+class Load:
+    """Of one queue. Hours are counted from 1970."""
+
+    arrived: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """By hour, tasks that became ready in each of its minutes."""
+    runs: dict[int, Runs] = field(default_factory=lambda: defaultdict(Runs))
+    """By hour of the week."""
+    work_us: Counter[int] = field(default_factory=Counter)
+    """By hour of the week, worker time of the tasks submitted then."""
+    later_us: Counter[int] = field(default_factory=Counter)
+    """The part of it that may wait."""
+
+    def week(self, first_hour: int) -> list[float]:
+        """Tasks in each hour of the week that begins there."""
+        return [float(sum(self.arrived[hour].values())) if hour in self.arrived else 0.0
+                for hour in range(first_hour, first_hour + HOURS)]  # fmt: skip
+
+    def minutes(self, hours: Sequence[int]) -> list[int]:
+        """Tasks in each minute of these hours, ascending."""
+        return sorted(self.arrived[hour][m] if hour in self.arrived else 0 for hour in hours for m in range(MINUTES))
+
+    def cv2_arrival(self, hours: Sequence[int]) -> float:
+        """Index of dispersion of a minute's arrivals: their variance around each hour's own mean, over that mean; for many
+        minutes what the squared coefficient of variation between arrivals comes to. 1 (Poisson) when too little arrived."""
+        variance = mean = 0.0
+        for hour in hours:
+            counts = [self.arrived[hour][minute] if hour in self.arrived else 0 for minute in range(MINUTES)]
+            middle = fmean(counts)
+            mean += middle
+            variance += sum((count - middle) ** 2 for count in counts) / (MINUTES - 1)
+        return variance / mean if mean * MINUTES >= LEAST_RUNS else 1.0
+
+    def service(self, hour_of_week: int) -> Runs:
+        """Of that hour, or of all hours when it had too few."""
+        own = self.runs.get(hour_of_week, Runs())
+        if own.n >= LEAST_RUNS:
+            return own
+        together = Runs()
+        for runs in self.runs.values():
+            together = together.plus(runs)
+        return together
+
+    def deferrable(self, hour_of_week: int) -> float:
+        """Part of the worker time that may wait, 0 to 1."""
+        total = self.work_us[hour_of_week]
+        return self.later_us[hour_of_week] / total if total else 0.0
+
+
+def hour_of_week(hour: int) -> int:
+    """0 (Monday 00:00 UTC) to 167, of an hour counted from 1970."""
+    return (hour - _MONDAY) % HOURS
+
+
+def at_rank(ascending: Sequence[int], quantile: float) -> int:
+    """The nearest rank: so large a part of the values does not exceed it."""
+    return ascending[max(0, ceil(quantile * len(ascending)) - 1)] if ascending else 0
+
+
+def gather(tables: SmallTables, first_hour: int, end_hour: int) -> dict[str, Load]:
+    """What each queue had in [first_hour, end_hour), from silver.backlog, gold.latency_hist and silver.tasks."""
+    found: dict[str, Load] = defaultdict(Load)
+    hours = {hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in range(first_hour, end_hour)}
+    for part in sorted(hours & set(tables.parts(BACKLOG))):
+        _arrivals(found, tables.load(BACKLOG, [part], ["minute", "queue", "arrived"]))
+    for part in sorted({hour.partition("/")[0] for hour in hours} & set(tables.parts(LATENCY_HIST))):
+        columns = ["hour", "queue", "fairness_key", "measure", "bucket", "n", "max_us"]
+        _services(found, tables.load(LATENCY_HIST, [part], columns), first_hour, end_hour)
+    for part in sorted(hours & set(tables.parts(TASKS))):
+        _priorities(found, tables.load(TASKS, [part], ["submitted_at", "queue", "priority", "run_us"]))
+    return dict(found)
+
+
+def _arrivals(found: dict[str, Load], rows: pa.Table) -> None:
+    for row in rows.group_by(["minute", "queue"]).aggregate([("arrived", "sum")]).to_pylist():
+        if row["arrived_sum"]:
+            micros = _micros(row["minute"])
+            minute = micros // (60 * MICROS) % MINUTES
+            found[row["queue"]].arrived[micros // HOUR_US][minute] += row["arrived_sum"]
+
+
+def _services(found: dict[str, Load], rows: pa.Table, first_hour: int, end_hour: int) -> None:
+    import pyarrow.compute as pc
+
+    of_all = pc.and_(pc.equal(rows["fairness_key"], ALL), pc.equal(rows["measure"], "run"))
+    for row in rows.filter(of_all).to_pylist():
+        hour = _micros(row["hour"]) // HOUR_US
+        if first_hour <= hour < end_hour:
+            us = min(2 / (GROWTH + 1) * GROWTH ** row["bucket"], row["max_us"])
+            runs = found[row["queue"]].runs
+            week_hour = hour_of_week(hour)
+            runs[week_hour] = runs[week_hour].plus(Runs(row["n"], row["n"] * us, row["n"] * us * us))
+
+
+def _priorities(found: dict[str, Load], rows: pa.Table) -> None:
+    for row in _by_priority(rows):
+        load, hour = found[row["queue"]], hour_of_week(_micros(row["submitted_at_min"]) // HOUR_US)
+        load.work_us[hour] += row["run_us_sum"]
+        load.later_us[hour] += row["run_us_sum"] if row["priority"] >= LATER else 0
+
+
+def _by_priority(rows: pa.Table) -> list[dict[str, Any]]:
+    # One partition is one hour: the least instant tells which.
+    grouped = rows.group_by(["queue", "priority"]).aggregate([("run_us", "sum"), ("submitted_at", "min")])
+    return list(grouped.to_pylist())
+
+
+def _micros(instant: datetime) -> int:
+    return round(instant.timestamp() * MICROS)

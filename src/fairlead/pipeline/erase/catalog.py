@@ -1,0 +1,191 @@
+"""A key erased from an Iceberg catalog: rows deleted, the snapshots that still had them expired, files of nobody removed.
+
+Deleting rows writes new files; the old ones belong to older snapshots, by which anybody could still read them. So time
+travel ends here: of each table that had the key, only the present is left. Needs a classic Spark session (no Connect).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bronze import QUARANTINE
+from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.erase.rows import TOGETHER, columns_of, owner_of
+from fairlead.pipeline.erase.trace import Trace
+from fairlead.pipeline.erase.wanted import ERASED, KEY_COLUMNS, TEXT_COLUMNS, Wanted
+from fairlead.pipeline.gold import ALL
+from fairlead.pipeline.gold.failures import FAILURES
+from fairlead.pipeline.iceberg import IcebergTables
+from fairlead.pipeline.runs import Tell
+from fairlead.pipeline.schema import Table
+
+_PROBE_CHARACTERS = 16
+"""Of a text, Iceberg's manifests keep so many as the bound of a file."""
+
+
+class CatalogErasure:
+    """The tables of one catalog, without one key."""
+
+    def __init__(self, spark: SparkSession, tables: IcebergTables, wanted: Wanted) -> None:
+        """Raises ConfigurationError for a session of Spark Connect."""
+        if not hasattr(spark, "_jsparkSession"):
+            raise ConfigurationError("erase --catalog needs a classic Spark session: use --master, not Spark Connect")
+        self._spark = spark
+        self._tables = tables
+        self._wanted = wanted
+        self._names = sorted(wanted.names)
+
+    def erase(self, trace: Trace, tell: Tell) -> dict[str, int]:
+        """Leave the key out of every table, and forget every snapshot that had it; answers the rows deleted, by table."""
+        deleted = {}
+        for table in TABLES:
+            name = self._tables.name_of(table)
+            if not self._spark.catalog.tableExists(name):
+                continue
+            self._drop_branches(name)
+            rows = self._count(table, name)
+            if rows:
+                statement = f"DELETE FROM {name} WHERE {self._is_of(table)}"  # noqa: S608 - our names; keys are parameters
+                self._spark.sql(statement, args=self._args)
+                deleted[table.name] = rows
+            self._blot_out(table, name, trace)
+            # An older snapshot may have the text of an error of the key that does not name it.
+            if self.held_by(table) or (table.name == FAILURES.name and trace.errors):
+                self._forget(name)
+            tell(table.name, rows)
+        return deleted
+
+    def held(self) -> dict[str, int]:
+        """By table, rows of the key in any file below it, whichever snapshot has it, or none; tables without are left out."""
+        tables = [table for table in TABLES if self._spark.catalog.tableExists(self._tables.name_of(table))]
+        return {table.name: rows for table in tables if (rows := self.held_by(table))}
+
+    def held_by(self, table: Table) -> int:
+        """The same of one table; a file that is only named in the metadata, with the key as its bound, counts as a row."""
+        name = self._tables.name_of(table)
+        texts = columns_of(table, [c.name for c in table.columns if c.type == "string"])
+        files = (
+            self._spark.read.schema(", ".join(f"`{text}` string" for text in texts))
+            .option("recursiveFileLookup", True)
+            .option("pathGlobFilter", "*.parquet")
+            .parquet(f"{self._loaded(name).location()}/data")
+        )
+        return files.where(self._is_told(table)).count() + self._bounds(name)
+
+    # how --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _args(self) -> dict[str, Any]:
+        return {f"name_{n}": name for n, name in enumerate(self._names)}
+
+    def _is_of(self, table: Table) -> str:
+        """A condition with parameters: which rows are the key's."""
+        markers = [f":{marker}" for marker, name in self._args.items() if name != ALL or table.name not in TOGETHER]
+        if table.name == QUARANTINE.name:
+            return f"get_json_object(raw, '$.fairness_key') IN ({', '.join(markers)})"
+        owner = owner_of(table)
+        return f"{owner} IN ({', '.join(markers)})" if markers and owner is not None else "false"
+
+    def _count(self, table: Table, name: str) -> int:
+        return self._spark.table(name).where(self._own(table)).count()
+
+    def _own(self, table: Table) -> Column:
+        """The same condition as `_is_of`."""
+        names = [name for name in self._names if name != ALL or table.name not in TOGETHER]
+        if table.name == QUARANTINE.name:
+            return F.get_json_object("raw", "$.fairness_key").isin(names)
+        owner = owner_of(table)
+        return F.lit(False) if owner is None else F.col(owner).isin(names)
+
+    def _blot_out(self, table: Table, name: str, trace: Trace) -> None:
+        """Others' rows that mention the key, or may tell the text of one of its errors."""
+        for column in columns_of(table, KEY_COLUMNS):
+            held = F.col(column).isin(self._names)
+            if column != owner_of(table) and not self._spark.table(name).where(held).isEmpty():
+                markers = ", ".join(f":{marker}" for marker in self._args)
+                statement = f"UPDATE {name} SET {column} = :erased WHERE {column} IN ({markers})"  # noqa: S608 - as above
+                self._spark.sql(statement, args={**self._args, "erased": ERASED})
+        for column in columns_of(table, TEXT_COLUMNS):
+            if not self._spark.table(name).where(F.col(column).rlike(self._pattern)).isEmpty():
+                change = f"{column} = regexp_replace({column}, :pattern, :erased)"
+                statement = f"UPDATE {name} SET {change} WHERE {column} RLIKE :pattern"  # noqa: S608 - as above
+                self._spark.sql(statement, args={"pattern": self._pattern, "erased": ERASED})
+        if table.name == FAILURES.name and trace.errors:
+            self._hush(name, trace)
+
+    def _hush(self, name: str, trace: Trace) -> None:
+        schema = "hour_us bigint, queue string, name string, error_fp bigint"
+        errors = self._spark.createDataFrame(sorted(trace.errors), schema).alias("errors")
+        same = F.unix_micros(F.col(f"{name}.hour")) == F.col("errors.hour_us")
+        for column in ("queue", "name", "error_fp"):
+            same = same & (F.col(f"{name}.{column}") == F.col(f"errors.{column}"))
+        told = same & F.col(f"{name}.error_text").isNotNull()
+        errors.mergeInto(name, told).whenMatched().update({"error_text": F.lit(None).cast("string")}).merge()
+
+    @property
+    def _pattern(self) -> str:
+        """As in `Wanted.mention`, in Java's words: there `\\w` is English unless it is told."""
+        return f"(?U)(?<!\\w)(?:{'|'.join(map(re.escape, self._wanted.forms))})(?!\\w)"
+
+    def _is_told(self, table: Table) -> Column:
+        keys = [F.col(column).isin(self._names) for column in columns_of(table, KEY_COLUMNS)]
+        if table.name in TOGETHER:
+            keys = [self._own(table)]
+        texts = [F.col(column).rlike(self._pattern) for column in columns_of(table, TEXT_COLUMNS)]
+        told = F.lit(False)
+        for each in (*keys, *texts):
+            told = told | F.coalesce(each, F.lit(False))
+        return told
+
+    def _drop_branches(self, name: str) -> None:
+        """Of builds that were never published: no build is under way."""
+        for row in self._spark.table(f"{name}.refs").where("name != 'main'").collect():
+            kind = "TAG" if row["type"] == "TAG" else "BRANCH"
+            self._spark.sql(f"ALTER TABLE {name} DROP {kind} `{row['name']}`")
+
+    def _forget(self, name: str) -> None:
+        """All but the present: snapshots, their files, and files that belong to none."""
+        self._present_only(name)
+        if self._bounds(name):
+            # One manifest alone is never rewritten, and this one still tells what the files were that are gone.
+            self._call("rewrite_data_files", name, options={"rewrite-all": "true"})
+            self._present_only(name)
+        actions = self._spark._jvm.org.apache.iceberg.spark.actions.SparkActions  # type: ignore[union-attr]
+        session = self._spark._jsparkSession
+        # Iceberg's procedure refuses files of the last day, for the sake of who is writing: here nobody is.
+        until = int(time.time() * 1000) + 1
+        actions.get(session).deleteOrphanFiles(self._loaded(name)).olderThan(until).execute()
+
+    def _present_only(self, name: str) -> None:
+        self._call("rewrite_manifests", name)
+        catalog, _, rest = name.partition(".")
+        self._spark.sql(
+            f"CALL {catalog}.system.expire_snapshots(table => :name, older_than => TIMESTAMP '2999-01-01 00:00:00', "
+            "retain_last => 1)",
+            args={"name": rest},
+        ).collect()
+
+    def _call(self, procedure: str, name: str, options: Mapping[str, str] | None = None) -> None:
+        catalog, _, rest = name.partition(".")
+        given = ", ".join(f"'{key}', '{value}'" for key, value in (options or {}).items())
+        extra = f", options => map({given})" if options else ""
+        self._spark.sql(f"CALL {catalog}.system.{procedure}(table => :name{extra})", args={"name": rest}).collect()
+
+    def _bounds(self, name: str) -> int:
+        """Entries of any manifest about files that are gone, with the key as a bound."""
+        told = [each[:_PROBE_CHARACTERS] for each in self._names]
+        bounds = F.concat(F.map_values("data_file.lower_bounds"), F.map_values("data_file.upper_bounds"))
+        has = F.exists(bounds, lambda bound: bound.cast("string").isin(told))
+        self._spark.catalog.refreshTable(name)
+        return self._spark.table(f"{name}.all_entries").where("status = 2").where(has).count()
+
+    def _loaded(self, name: str) -> Any:
+        spark3 = self._spark._jvm.org.apache.iceberg.spark.Spark3Util  # type: ignore[union-attr]
+        return spark3.loadIcebergTable(self._spark._jsparkSession, name)

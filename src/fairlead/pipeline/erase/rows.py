@@ -1,0 +1,124 @@
+"""Rows of one table without a key: its own are left out, mentions of it in others' are blotted out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlead.pipeline.bronze import QUARANTINE
+from fairlead.pipeline.erase.wanted import ERASED, KEY_COLUMNS, TEXT_COLUMNS, Wanted
+from fairlead.pipeline.gold import ALL
+from fairlead.pipeline.gold.cost import COST
+from fairlead.pipeline.gold.incidents import INCIDENTS
+from fairlead.pipeline.gold.latency import LATENCY, LATENCY_HIST
+from fairlead.pipeline.schema import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TOGETHER = (LATENCY_HIST.name, LATENCY.name, COST.name, INCIDENTS.name)
+"""Tables in which '*' is no key, but all of them."""
+
+
+class Without(NamedTuple):
+    """What is left, what was left out, and how many of the rows that are left had to be changed."""
+
+    kept: pa.Table
+    erased: pa.Table
+    redacted: int
+
+
+def columns_of(table: Table, names: Collection[str]) -> list[str]:
+    """Those of the table, among these, in order."""
+    return [name for name in table.column_names if name in names]
+
+
+def owner_of(table: Table) -> str | None:
+    """The column that says whose row it is; None: nobody's."""
+    if table.name == INCIDENTS.name:
+        return "subject"
+    return "fairness_key" if "fairness_key" in table.column_names else None
+
+
+def is_of(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
+    """Whether each row is one of the key; `rows` may be some of the table's columns."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    nothing = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
+    if table.name == QUARANTINE.name:
+        # Most rows do not have the name at all: only those that do are parsed.
+        near = [any(form in raw for form in wanted.forms) for raw in rows["raw"].to_pylist()]
+        mask = [n and wanted.is_in_json(raw) for n, raw in zip(near, rows["raw"].to_pylist(), strict=True)]
+        return pa.chunked_array([pa.array(mask, pa.bool_())])
+    owner = owner_of(table)
+    if owner is None:
+        return nothing
+    names = [name for name in wanted.names if name != ALL or table.name not in TOGETHER]
+    return pc.fill_null(pc.is_in(rows[owner], value_set=pa.array(names, pa.string())), False)
+
+
+def mentions(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
+    """Whether each row mentions the key, in a column of keys or in free text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
+    for name in columns_of(table, KEY_COLUMNS):
+        if name != owner_of(table):
+            held = pc.is_in(rows[name], value_set=pa.array(sorted(wanted.names), pa.string()))
+            found = pc.or_(found, pc.fill_null(held, False))
+    for name in columns_of(table, TEXT_COLUMNS):
+        found = pc.or_(found, _in_text(rows[name], wanted))
+    return found
+
+
+def without(table: Table, rows: pa.Table, wanted: Wanted, hushed: pa.ChunkedArray | None = None) -> Without:
+    """All of that; in rows that are `hushed`, `error_text` is left out altogether."""
+    import pyarrow.compute as pc
+
+    gone = is_of(table, rows, wanted)
+    kept, erased = rows.filter(pc.invert(gone)), rows.filter(gone)
+    changed = mentions(table, kept, wanted)
+    if hushed is not None:
+        changed = pc.or_(changed, hushed.filter(pc.invert(gone)))
+        kept = _blotted(kept, "error_text", hushed.filter(pc.invert(gone)), None)
+    for name in columns_of(table, KEY_COLUMNS):
+        if name != owner_of(table):
+            held = [value in wanted.names for value in kept[name].to_pylist()]
+            kept = _replaced(
+                kept, name, [ERASED if h else v for h, v in zip(held, kept[name].to_pylist(), strict=True)]
+            )
+    for name in columns_of(table, TEXT_COLUMNS):
+        if pc.any(_in_text(kept[name], wanted)).as_py():
+            texts = kept[name].to_pylist()
+            kept = _replaced(kept, name, [text and wanted.redacted(text) for text in texts])
+    return Without(kept, erased, int(pc.sum(changed).as_py() or 0))
+
+
+def _in_text(texts: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    near = pa.chunked_array([pa.repeat(pa.scalar(False), len(texts))])
+    for form in wanted.forms:
+        near = pc.or_(near, pc.fill_null(pc.match_substring(texts, form), False))
+    if not pc.any(near).as_py():
+        return near
+    # Arrow's regular expressions cannot look behind: the few that are left are looked at one by one.
+    pairs = zip(near.to_pylist(), texts.to_pylist(), strict=True)
+    return pa.chunked_array(
+        [pa.array([n and wanted.mention.search(text) is not None for n, text in pairs], pa.bool_())]
+    )
+
+
+def _blotted(rows: pa.Table, name: str, where: pa.ChunkedArray, value: str | None) -> pa.Table:
+    pairs = zip(where.to_pylist(), rows[name].to_pylist(), strict=True)
+    return _replaced(rows, name, [value if here else old for here, old in pairs])
+
+
+def _replaced(rows: pa.Table, name: str, values: list[str | None]) -> pa.Table:
+    import pyarrow as pa
+
+    field = rows.schema.field(name)
+    return rows.set_column(rows.schema.get_field_index(name), field, pa.array(values, field.type))

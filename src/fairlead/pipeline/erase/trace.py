@@ -1,0 +1,85 @@
+"""Where a key left its mark on rows of others: days whose sums counted it, errors whose example may be one of its runs."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fairlead.clock import MICROS
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.erase.rows import is_of
+from fairlead.pipeline.erase.wanted import Wanted
+from fairlead.pipeline.lake.table import HOUR, LakeTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_READ = (
+    "fairness_key", "queue", "name", "outcome", "error_fp", "submitted_at", "ready_at", "grabbed_at", "started_at", "finished_at",
+)  # fmt: skip
+
+Error = tuple[int, str, str, int]
+"""Hour (microseconds), queue, name, fingerprint: the key of gold.failures."""
+
+
+@dataclass
+class Trace:
+    """What the attempts of a key touched."""
+
+    rows: int = 0
+    dates: set[str] = field(default_factory=set)
+    errors: set[Error] = field(default_factory=set)
+
+    def add(self, rows: pa.Table) -> None:
+        """Take attempts of the key into account."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self.rows += rows.num_rows
+        if not rows.num_rows:
+            return
+        ends = rows["finished_at"].cast(pa.int64())
+        begins = pc.min_element_wise(ends, *(rows[name].cast(pa.int64()) for name in ("ready_at", "started_at")))
+        days = pa.table({"first": pc.divide(begins, 24 * HOUR), "last": pc.divide(ends, 24 * HOUR)})
+        for pair in days.group_by(["first", "last"]).aggregate([]).to_pylist():
+            self.dates.update(map(_date, range(pair["first"], pair["last"] + 1)))
+        failed = rows.select(["finished_at", "queue", "name", "outcome", "error_fp"]).filter(
+            pc.not_equal(rows["outcome"], "done")
+        )
+        self.errors.update(map(_error, failed.to_pylist()))
+
+    def hushes(self, failures: pa.Table) -> pa.ChunkedArray:
+        """Whether each row of gold.failures may tell the text of one of these attempts."""
+        import pyarrow as pa
+
+        keys = failures.select(["hour", "queue", "name", "error_fp"]).to_pylist()
+        found = [(_micros(k["hour"]), k["queue"], k["name"], k["error_fp"]) in self.errors for k in keys]
+        return pa.chunked_array([pa.array(found, pa.bool_())])
+
+
+def trace(table: LakeTable, wanted: Wanted) -> Trace:
+    """Of a key's attempts that are in bronze; one partition is held at a time."""
+    found = Trace()
+    manifest = table.manifests.newest()
+    for part in manifest.parts:
+        rows = table.load(manifest, [part], list(_READ))
+        found.add(rows.filter(is_of(ATTEMPTS, rows, wanted)))
+    return found
+
+
+def _error(row: dict[str, Any]) -> Error:
+    end = _micros(row["finished_at"])
+    fingerprint = row["error_fp"]
+    if fingerprint is None:
+        fingerprint = zlib.crc32(row["outcome"].encode())  # as in gold.failures
+    return end - end % HOUR, row["queue"], row["name"], fingerprint
+
+
+def _micros(instant: datetime) -> int:
+    return round(instant.timestamp() * MICROS)
+
+
+def _date(day: int) -> str:
+    return datetime.fromtimestamp(day * 86_400, UTC).strftime("%Y-%m-%d")

@@ -1,0 +1,116 @@
+"""The signs of an incident, minute by minute, and how minutes become one stretch. Pure; minutes are counted from 1970.
+
+| kind | a minute shows it when | an incident when |
+|---|---|---|
+| stall | tasks waited all through it and no node took any | 5 such minutes follow each other |
+| flood | one key brought 100 tasks or more, 10 times its mean minute, and more than half of what came | one such minute |
+| error burst | 10 runs or more failed, and more than succeeded | 20 failed in all |
+| starved | gold.tenant_share says so of a key | one such minute |
+| node loss | runs of a node were lost | one such minute |
+
+Floods, bursts and losses that come again within 5 minutes are the same incident.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from statistics import median
+from typing import NamedTuple
+
+ALL = "*"
+STALL_MINUTES, QUIET_MINUTES = 5, 5
+FLOOD_TASKS, FLOOD_TIMES = 100, 10
+BURST_RUNS, BURST_TOTAL = 10, 20
+MINUTE_US = 60_000_000
+
+
+class Minute(NamedTuple):
+    """What a queue had in a minute."""
+
+    depth_min: int = 0
+    depth_end: int = 0
+    arrived: int = 0
+    grabbed: int = 0
+    done: int = 0
+    failed: int = 0
+
+
+class Stretch(NamedTuple):
+    """A kind of trouble, of a queue and a subject, in the minutes [start, end)."""
+
+    kind: str
+    queue: str
+    subject: str
+    start: int
+    end: int
+
+    @property
+    def incident_id(self) -> str:
+        """The same when it is found again, also when it has grown longer."""
+        told = "\0".join((self.kind, self.queue, self.subject, str(self.start)))
+        return hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[Stretch]:
+    """A queue with tasks waiting of which nobody takes any."""
+    silent = (minute for minute, told in minutes.items() if told.depth_min > 0 and told.grabbed == 0)
+    for start, end in stretches(silent, 0):
+        if end - start >= STALL_MINUTES:
+            yield Stretch("stall", queue, ALL, start, end)
+
+
+def bursts(queue: str, minutes: dict[int, Minute]) -> Iterator[Stretch]:
+    """More runs fail than succeed."""
+    failing = [minute for minute, told in minutes.items() if told.failed >= BURST_RUNS and told.failed > told.done]
+    for start, end in stretches(failing, QUIET_MINUTES):
+        if sum(minutes[minute].failed for minute in failing if start <= minute < end) >= BURST_TOTAL:
+            yield Stretch("error burst", queue, ALL, start, end)
+
+
+def floods(
+    queue: str, minutes: dict[int, Minute], heavy: Iterable[tuple[int, str, int]], mean: dict[str, float]
+) -> Iterator[Stretch]:
+    """`heavy`: (minute, key, tasks) with FLOOD_TASKS or more; `mean`: tasks of each key in a minute, over all of the time."""
+    by_key: dict[str, list[int]] = {}
+    for minute, key, tasks in heavy:
+        is_most = 2 * tasks > minutes.get(minute, Minute()).arrived
+        if tasks >= FLOOD_TASKS and tasks >= FLOOD_TIMES * mean.get(key, 0.0) and is_most:
+            by_key.setdefault(key, []).append(minute)
+    for key, found in sorted(by_key.items()):
+        for start, end in stretches(found, QUIET_MINUTES):
+            yield Stretch("flood", queue, key, start, end)
+
+
+def of_subjects(kind: str, told: Iterable[tuple[str, str, int]], quiet: int) -> Iterator[Stretch]:
+    """Of (queue, subject, minute) that show it."""
+    minutes: dict[tuple[str, str], set[int]] = {}
+    for queue, subject, minute in told:
+        minutes.setdefault((queue, subject), set()).add(minute)
+    for (queue, subject), found in sorted(minutes.items()):
+        for start, end in stretches(found, quiet):
+            yield Stretch(kind, queue, subject, start, end)
+
+
+def stretches(minutes: Iterable[int], quiet: int) -> Iterator[tuple[int, int]]:
+    """Minutes as [start, end), put together where at most `quiet` minutes lie between two of them."""
+    start = end = None
+    for minute in sorted(set(minutes)):
+        if start is not None and end is not None and minute - end > quiet:
+            yield start, end
+            start = None
+        start, end = minute if start is None else start, minute + 1
+    if start is not None and end is not None:
+        yield start, end
+
+
+def extra_wait_us(stretch: Stretch, minutes: dict[int, Minute], usual: float) -> int:
+    """Time that tasks waited in it, beyond what they wait in the queue's usual minute."""
+    depths = (minutes.get(minute, Minute()).depth_end for minute in range(stretch.start, stretch.end))
+    return round(sum(max(0.0, depth - usual) for depth in depths) * MINUTE_US)
+
+
+def usual_depth(minutes: dict[int, Minute], count: int) -> float:
+    """Median of the tasks that waited, over `count` minutes; a minute that nobody tells of had none."""
+    depths = [told.depth_end for told in minutes.values()]
+    return median([*depths, *([0] * max(0, count - len(depths)))] or [0])

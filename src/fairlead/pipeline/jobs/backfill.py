@@ -1,0 +1,195 @@
+"""`backfill`: days that were built long ago, made anew with today's code, day by day; after a crash it goes on.
+
+Each day is a build of its own: made aside, checked, compared with what is there, and only then shown. A day that is done
+is noted, so that a second run of the same backfill does the rest; a day that is done twice is the same twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.jobs import checks
+from fairlead.pipeline.jobs.build import Job, digest
+from fairlead.pipeline.jobs.layers import Build
+from fairlead.pipeline.jobs.plan import EDITION, Built, Plan, last_build
+from fairlead.pipeline.lake import durable
+from fairlead.pipeline.lake.alone import alone
+from fairlead.pipeline.lake.manifest import Manifest
+from fairlead.pipeline.parts import dates_of, hours_of
+from fairlead.pipeline.quality import sound
+from fairlead.pipeline.runs import NOTHING_TO_DO, Check, Tell, recorded
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.settings import PipelineSettings
+from fairlead.pipeline.tables import Tables, lake_tables
+
+_FILE = "_backfill.json"
+_DAY = timedelta(days=1)
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Rows of one table on one day: how many there are, and how many only the old or only the new ones have."""
+
+    table: str
+    day: str
+    rows: int
+    only_old: int
+    only_new: int
+
+
+class Backfilled(msgspec.Struct, frozen=True):
+    """What was made anew."""
+
+    days: list[str]
+    skipped: list[str]
+    """Days that an earlier run of the same backfill has done."""
+    differences: list[Difference]
+    """Of tables in which anything changed."""
+    notes: list[str]
+
+
+class _Progress(msgspec.Struct, frozen=True):
+    """How far the last backfill came."""
+
+    what: str = ""
+    """Made of its bounds, settings and code: another backfill begins anew."""
+    done: list[str] = []
+
+
+def backfill(
+    job: Job,
+    settings: PipelineSettings,
+    since: datetime,
+    until: datetime,
+    dry_run: bool = False,
+    tell: Tell = lambda table, rows: None,
+    show: bool = True,
+) -> Backfilled:
+    """Make the days from `since` up to `until` (excluded) anew; with `dry_run` only compare, day by day. `show`: compare.
+
+    Raises ConfigurationError for no whole day, CheckFailed (days before stay done, that one is as it was), NotAllowed while
+    a build is under way, BrokenLake.
+    """
+    days = _days(since, until)
+    what = hashlib.sha256(f"{days} {digest(settings)} {EDITION} {job.catalog}".encode()).hexdigest()
+    params = {"from": days[0], "to": days[-1], "dry_run": dry_run, "catalog": job.catalog}
+    with alone(job.lake), recorded(job.lake, job.clock, "backfill", params) as run:
+        run.spark_version = job.spark.version
+        progress = _progress(job.lake.root / _FILE, what)
+        skipped = [] if dry_run else progress.done
+        made, differences = [], []
+        for day in days:
+            if day in skipped:
+                continue
+            found, rows, held = _one_day(job, settings, day, dry_run, tell, show)
+            differences += found
+            made.append(day)
+            run.rows_out += rows
+            run.checks = held
+            if not dry_run:
+                progress = _Progress(what, [*progress.done, day])
+                _note(job.lake.root / _FILE, progress)
+        if not dry_run:
+            (job.lake.root / _FILE).unlink(missing_ok=True)
+        if not made:
+            run.state = NOTHING_TO_DO
+    return Backfilled(made, list(skipped), differences, list(_notes(job, settings)))
+
+
+def _one_day(
+    job: Job, settings: PipelineSettings, day: str, dry_run: bool, tell: Tell, show: bool
+) -> tuple[list[Difference], int, list[Check]]:
+    tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
+    attempts, events = (job.lake.table(table).manifests.newest() for table in (ATTEMPTS, EVENTS))
+    plan = _plan(attempts, events, day)
+    steps = Build(job.spark, tables, plan, settings, tell)
+    steps.run()
+    hours = steps.touched.service
+    runs = tables.read(ATTEMPTS, steps.parts_for(("started_at",), hours)).transform(sound)
+    listed = sum(attempts.parts[name].rows for name in plan.changed_attempts)
+    held = [
+        *checks.bronze_checks(tables, plan.changed_attempts, listed),
+        *checks.service_checks(tables, runs, hours),
+        *checks.latency_checks(tables, dates_of(plan.changed_attempts)),
+    ]
+    checks.require(held)
+    differences = []
+    if show:
+        old = lake_tables(job.spark, job.lake, job.catalog, job.clock)
+        for table in TABLES:
+            if table.name in steps.parts:
+                differences += _difference(table, day, old, tables, steps.parts[table.name])
+    if not dry_run:
+        tables.publish()
+    return differences, sum(steps.rows.values()), held
+
+
+def _plan(attempts: Manifest, events: Manifest, day: str) -> Plan:
+    """All hours of the day, whether or not anything changed in them."""
+    hours = hours_of([day])
+    return Plan(
+        full=False,
+        attempts=attempts,
+        events=events,
+        changed_attempts=frozenset(attempts.parts.keys() & set(hours)),
+        changed_events=frozenset(events.parts.keys() & set(hours)),
+        before=Built(again=hours),
+        until=max(attempts.written_at, events.written_at),
+    )
+
+
+def _difference(table: Table, day: str, old: Tables, new: Tables, parts: Collection[str] | None) -> list[Difference]:
+    """One, or none when nothing changed. Sums of fractions depend on the order of adding: six places are compared."""
+    before, after = (_comparable(table, tables.read(table, parts)) for tables in (old, new))
+    only_old, only_new = before.exceptAll(after).count(), after.exceptAll(before).count()
+    return [Difference(table.name, day, after.count(), only_old, only_new)] if only_old or only_new else []
+
+
+def _comparable(table: Table, rows: DataFrame) -> DataFrame:
+    columns = [column for column in table.columns if column.name != "schema_version"]
+    return rows.select(*[F.round(c.name, 6).alias(c.name) if c.type == "double" else F.col(c.name) for c in columns])
+
+
+def _days(since: datetime, until: datetime) -> list[str]:
+    if since >= until:
+        raise ConfigurationError(
+            f"nothing lies between {since:%Y-%m-%d} and {until:%Y-%m-%d}: --to is the day after the last"
+        )
+    first = since.replace(hour=0, minute=0, second=0, microsecond=0)
+    days = []
+    while first < until:
+        days.append(f"{first:%Y-%m-%d}")
+        first += _DAY
+    return days
+
+
+def _progress(path: Path, what: str) -> _Progress:
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Progress)
+    except (OSError, msgspec.DecodeError):
+        return _Progress(what)
+    return found if found.what == what else _Progress(what)
+
+
+def _note(path: Path, progress: _Progress) -> None:
+    durable.write(path, lambda aside: aside.write_bytes(msgspec.json.encode(progress)))
+
+
+def _notes(job: Job, settings: PipelineSettings) -> list[str]:
+    last = last_build(job.lake.root)
+    if last.edition not in (0, EDITION):
+        return [
+            f"the tables are of edition {last.edition}, this code makes {EDITION}: the next build makes everything anew"
+        ]
+    if last.settings not in ("", digest(settings)):
+        return ["the last build had other settings: give that build these too, or it makes everything anew"]
+    return []

@@ -1,0 +1,177 @@
+"""`erase`: no row of a key is left in any table or file of the lake, and none comes back. Run it again after any crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.clock import Clock
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.erase.files import Erased, erase_from, purge
+from fairlead.pipeline.erase.trace import trace
+from fairlead.pipeline.erase.verify import Verified, verify
+from fairlead.pipeline.erase.wanted import Wanted
+from fairlead.pipeline.hashing import hashing_of
+from fairlead.pipeline.jobs.plan import build_again
+from fairlead.pipeline.lake.alone import alone
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.tombstones import bury, readmit, tombstone
+from fairlead.pipeline.report.data import hashed_key
+from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, Tell, recorded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from fairlead.pipeline.erase.catalog import CatalogErasure
+
+_LAST = (QUARANTINE, EVENTS, ATTEMPTS)
+"""What all else is made of, and what tells which days were touched: whoever dies before finds it whole."""
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """What was done."""
+
+    tables: dict[str, Erased]
+    """Those in which there was anything."""
+    removed: int
+    """Files that did not count any more, or never, and had the key."""
+    pages: list[str]
+    """Reports that showed the key, and were removed."""
+    days: list[str]
+    """Days whose sums still count what is gone, until the next build."""
+    verified: Verified
+    dry_run: bool
+    catalog: dict[str, int] = {}
+    """By table of the Iceberg catalog, rows deleted."""
+    catalog_held: dict[str, int] = {}
+    """By table of the catalog, rows of the key that are still in some file below it: empty, or something is wrong."""
+
+    @property
+    def rows(self) -> int:
+        """Of the key, in the lake."""
+        return sum(done.rows for done in self.tables.values())
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every file was read and none has the key."""
+        return self.verified.is_clean and not self.catalog_held
+
+
+def wanted_in(lake: Lake, key: str) -> Wanted:
+    """The key under all names it has in this lake. Raises ConfigurationError for no key, and when the secret is missing
+    with which the lake's keys are hashed."""
+    if not key:
+        raise ConfigurationError("an empty key is that of all tasks without one: name the key to erase")
+    hashing = hashing_of(lake)
+    return Wanted(frozenset({key} if hashing is None else {key, hashing.name_of(key)}))
+
+
+def erase(
+    lake: Lake,
+    key: str,
+    clock: Clock,
+    pages: Sequence[Path] = (),
+    grace_us: int = 0,
+    dry_run: bool = False,
+    tell: Tell = lambda table, rows: None,
+    catalog: tuple[SparkSession, str] | None = None,
+) -> Erasure:
+    """Erase the key from the lake, from these pages beside those that `report` wrote, and from the tables of an Iceberg
+    catalog, if its Spark session and name are given; see docs/how-to/pipeline-operate.md.
+
+    Files that were replaced stay for `grace_us` (microseconds) for those who are reading them; run it again then. Raises
+    NotAllowed while a build is under way, BrokenLake, ConfigurationError.
+    """
+    wanted = wanted_in(lake, key)
+    stones = [tombstone(lake, name) for name in sorted(wanted.names)]
+    params = {"key": stones[0], "dry_run": dry_run, "grace_us": grace_us}
+    with alone(lake), recorded(lake, clock, "erase", params, keep_idle=False) as run:
+        in_catalog = None
+        if catalog is not None and not dry_run:
+            from fairlead.pipeline.erase.catalog import CatalogErasure
+            from fairlead.pipeline.iceberg import IcebergTables
+
+            spark, name = catalog
+            run.spark_version = spark.version
+            in_catalog = CatalogErasure(spark, IcebergTables(spark, name, lake, clock), wanted)
+        done = _erase(lake, wanted, stones, clock, pages, grace_us, dry_run, tell, in_catalog)
+        run.tables = {name: each.rows for name, each in done.tables.items()}
+        run.rows_out = done.rows
+        if dry_run:
+            run.state = NOTHING_TO_DO
+    return done
+
+
+def let_in_again(lake: Lake, key: str, clock: Clock) -> bool:
+    """What is exported from now on may be the key's; False: it was not erased. Raises ConfigurationError."""
+    stones = [tombstone(lake, name) for name in wanted_in(lake, key).names]
+    readmitted = [readmit(lake.table(table), stones, clock.now()) for table in (ATTEMPTS, EVENTS)]
+    return any(readmitted)
+
+
+def _erase(
+    lake: Lake,
+    wanted: Wanted,
+    stones: Sequence[str],
+    clock: Clock,
+    pages: Sequence[Path],
+    grace_us: int,
+    dry_run: bool,
+    tell: Tell,
+    catalog: CatalogErasure | None,
+) -> Erasure:
+    if not dry_run:
+        for table in (ATTEMPTS, EVENTS):
+            bury(lake.table(table), stones, clock.now())
+    found = trace(lake.table(ATTEMPTS), wanted)
+    if not dry_run:
+        build_again(lake.root, (f"{date}/00" for date in found.dates))
+    # Before bronze, which tells which days and errors were touched, and of which the catalog's is made.
+    in_catalog = {} if catalog is None else catalog.erase(found, tell)
+    known = [page for page in (*_pages_of(lake), *pages) if _shows(page, wanted)]
+    done: dict[str, Erased] = {}
+    for table in (*(table for table in TABLES if table not in _LAST), *_LAST):
+        each = erase_from(lake.table(table), wanted, found, clock.now, dry_run)
+        if each.files:
+            done[table.name] = each
+            tell(table.name, each.rows)
+    removed = 0
+    if not dry_run:
+        for table in TABLES:
+            removed += purge(lake.table(table), wanted, clock.now() - grace_us if grace_us else None)
+        for page in known:
+            page.unlink(missing_ok=True)
+    waiting = [] if dry_run or not grace_us else list(_waiting(lake))
+    verified = verify(lake.root, wanted, except_for=waiting)
+    held = {} if catalog is None else catalog.held()
+    pages_gone, days = sorted(map(str, known)), sorted(found.dates)
+    return Erasure(done, removed, pages_gone, days, verified, dry_run, in_catalog, held)
+
+
+def _waiting(lake: Lake) -> Iterable[str]:
+    """Files that stay for those who are reading them."""
+    for table in TABLES:
+        yield from (f"{table.name}/{file}" for file in lake.table(table).manifests.newest().dropped)
+
+
+def _pages_of(lake: Lake) -> list[Path]:
+    """Where `report` has written pages."""
+    runs = lake.table(RUNS)
+    told = runs.load(runs.manifests.newest(), columns=["job", "params"]).to_pylist()
+    outs = {msgspec.json.decode(run["params"]).get("out") for run in told if run["job"] == "report"}
+    return sorted(Path(out) for out in outs if out)
+
+
+def _shows(page: Path, wanted: Wanted) -> bool:
+    """Whether a page has the key, or the digest that `report --hash-keys` shows in its place."""
+    try:
+        text = page.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    digests = (hashed_key(name) for name in wanted.names)
+    return wanted.mention.search(text) is not None or any(digest in text for digest in digests)

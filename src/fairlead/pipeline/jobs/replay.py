@@ -1,0 +1,89 @@
+"""`replay`: recorded arrivals under many policies, and what became of them into the lake."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from fairlead.clock import Clock
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.policies.arrivals import Arrivals
+from fairlead.pipeline.policies.runner import InProcess, Runner
+from fairlead.pipeline.policies.study import Plan, Study, study
+from fairlead.pipeline.policies.tables import REPLAY_WAITS, REPLAYS, replay_rows, wait_rows
+from fairlead.pipeline.runs import Run, Tell, recorded
+from fairlead.pipeline.schema import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Replayed(NamedTuple):
+    """What the job did, and what it found."""
+
+    run: Run
+    study: Study
+    replay_id: str
+
+
+def replay(
+    arrivals: Arrivals,
+    plan: Plan,
+    lake: Lake,
+    clock: Clock,
+    spark: SparkSession | None = None,
+    tell: Tell = lambda what, count: None,
+) -> Replayed:
+    """Make the study, on Spark or else in this process, and keep it in the lake: the same study again replaces its rows.
+
+    Raises ConfigurationError for a plan that does not fit the arrivals, BrokenLake when the files are swept away meanwhile.
+    """
+    replay_id = identity(arrivals, plan)
+    params = {"replay_id": replay_id, "queue": arrivals.queue, "objective": str(plan.objective)}
+    with recorded(lake, clock, "replay", params) as run:
+        run.rows_in = len(arrivals)
+        if spark is None:
+            found = study(arrivals, plan, InProcess(arrivals), tell)
+        else:
+            found = _on_spark(spark, arrivals, plan, tell)
+            run.spark_version = spark.version
+        run.tables = {
+            REPLAYS.name: _keep(lake, clock, REPLAYS, replay_id, replay_rows(replay_id, arrivals.origin, found)),
+            REPLAY_WAITS.name: _keep(
+                lake, clock, REPLAY_WAITS, replay_id, wait_rows(replay_id, arrivals.origin, found)
+            ),
+        }
+        run.rows_out = sum(run.tables.values())
+        run.notes = found.notes
+    return Replayed(run, found, replay_id)
+
+
+def identity(arrivals: Arrivals, plan: Plan) -> str:
+    """The same arrivals under the same plan have the same one, and the same results."""
+    told = (plan.grid.policies, plan.grid.recorded, *(getattr(plan, name) for name in _OPTIONS), arrivals.digest())
+    return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()[:16]
+
+
+_OPTIONS = tuple(name for name in Plan.__dataclass_fields__ if name != "grid")
+
+
+def _on_spark(spark: SparkSession, arrivals: Arrivals, plan: Plan, tell: Tell) -> Study:
+    from fairlead.pipeline.policies.on_spark import OnSpark
+
+    with OnSpark(spark, arrivals) as runner:
+        made: Runner = runner
+        return study(arrivals, plan, made, tell)
+
+
+def _keep(lake: Lake, clock: Clock, table: Table, replay_id: str, rows: Iterable[dict[str, Any]]) -> int:
+    import pyarrow as pa
+
+    here = lake.table(table)
+    written = here.write(pa.Table.from_pylist(list(rows), schema=table.arrow()), "0", f"{replay_id}.parquet")
+    if here.append(written, {}, clock.now()) is None:
+        raise BrokenLake(f"{here.folder}: files were swept away before they counted: run this again")
+    return sum(file.rows for file in written)

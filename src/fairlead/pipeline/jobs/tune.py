@@ -1,0 +1,281 @@
+"""`tune`: history into weights. Judges what is on trial, computes what should count, publishes what the guard rails allow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from fairlead.app import App
+from fairlead.clock import to_datetime, to_micros
+from fairlead.core.control import Change, Key, Proposal, horizon, propose
+from fairlead.core.guard_rails import Situation
+from fairlead.core.trial import Measured, Verdict, judge
+from fairlead.errors import NotSupported
+from fairlead.pipeline.hashing import is_hashed
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.runs import NOTHING_TO_DO, Run, Tell, last_runs, recorded
+from fairlead.pipeline.tuning.contracts import Objective, TuneSettings
+from fairlead.pipeline.tuning.gold import Gold, KeyUse, Load, from_lake
+from fairlead.pipeline.tuning.incidents import Incidents
+from fairlead.policy_management import DECLARED, PolicyManagement
+from fairlead.ports.policy_store import EVERY_QUEUE, Draft, Policy, PolicyState, SwitchMode, Weights
+
+_HOUR = timedelta(hours=1)
+_JOBS_THAT_CHECK = ("build", "check", "reconcile")
+
+Outcome = Literal["published", "would be published", "nothing to change", "held"]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for."""
+
+    settings: TuneSettings = TuneSettings()
+    objective: Objective = Objective.WORKER_SECONDS
+    queues: tuple[str, ...] = ()
+    """Only these; none: all of which the tables know anything."""
+    canary: tuple[str, ...] = ()
+    """These go first; none: the one with least work of those that would change."""
+    author: str
+    apply: bool = False
+    """False: say what would be done, and do nothing."""
+
+
+class QueueTuned(msgspec.Struct, frozen=True):
+    """What became of a queue."""
+
+    queue: str
+    outcome: Outcome
+    version: int | None
+    """What counts now; None: the declared weights."""
+    trial: str | None
+    """What became of the version that was on trial."""
+    holds: list[str]
+    changes: list[Change]
+
+
+class _Place(msgspec.Struct):
+    """A queue under way."""
+
+    queue: str
+    keys: dict[str, Key]
+    situation: Situation
+    active: Policy | None
+    trial: str | None
+    rows: int
+    proposal: Proposal
+
+    @property
+    def worker_seconds(self) -> float:
+        return sum(used.busy for key in self.keys.values() for used in key.use)
+
+
+def tune(
+    app: App, lake: Lake, options: Options, load: Load | None = None, tell: Tell = lambda table, rows: None
+) -> list[QueueTuned]:
+    """See the module. `load`: how tables are read; the lake's own Parquet files by default. Raises BrokenLake,
+    NotSupported where tasks do not live in a SQL database or the lake's keys are hashed, NotAllowed when somebody else
+    publishes at the same time."""
+    if is_hashed(lake):
+        raise NotSupported(
+            "the fairness keys of this lake are hashed, so nothing that is computed from it is of a key that a queue knows; tune "
+            "from a lake that was not filled with --hash-keys"
+        )
+    params = {"objective": options.objective, "queues": options.queues}
+    if not options.apply:
+        return _Tuning(app, lake, options, load or from_lake(lake), Run("tune", params), tell).all()
+    with recorded(lake, app.clock, "tune", params) as run:
+        return _Tuning(app, lake, options, load or from_lake(lake), run, tell).all()
+
+
+class _Tuning:
+    def __init__(self, app: App, lake: Lake, options: Options, load: Load, run: Run, tell: Tell) -> None:
+        self._options = options
+        self._guards = options.settings.guards
+        self._now = app.clock.now()
+        self._instant = to_datetime(self._now)
+        self._management = PolicyManagement(app)
+        self._known = app.sql_store.database.look(app.sql_store.queue_settings()).keys()
+        self._gold = Gold(load, self._instant)
+        self._incidents = Incidents(app, self._gold)
+        self._switches = {switch.queue: switch for switch in self._management.switches()}
+        self._newest_minute = self._gold.newest(timedelta(seconds=horizon(self._guards)))
+        self._failed = _failed(lake)
+        self._run = run
+        self._tell = tell
+
+    def all(self) -> list[QueueTuned]:
+        since = self._instant - timedelta(seconds=horizon(self._guards))
+        use = self._gold.use(since)
+        newest = self._management.newest()
+        wanted = sorted(set(self._options.queues) or use.keys() | newest.keys())
+        places = [self._look(queue, use.get(queue, {}), newest.get(queue)) for queue in wanted]
+        canaries = self._canaries(places)
+        found = [self._finish(place, place.queue in canaries) for place in places]
+        if not any(tuned.outcome == "published" or tuned.trial for tuned in found):
+            self._run.state = NOTHING_TO_DO
+        return found
+
+    # one queue --------------------------------------------------------------------------------------------------------
+
+    def _look(self, queue: str, use: Mapping[str, KeyUse], newest: Policy | None) -> _Place:
+        active = newest if newest is not None and newest.state == PolicyState.ACTIVE else None
+        trial, on_trial, rolled_back = None, None, self._rolled_back(active)
+        if active is not None and active.judged_at is None:
+            verdict = self._verdict(active)
+            if verdict is None:
+                on_trial = active.version
+            elif verdict.is_kept:
+                trial = self._keep(active, verdict)
+            else:
+                trial = f"version {active.version} rolled back: {verdict.why}"
+                rolled_back = (active.version, 0.0)
+                if self._options.apply:
+                    active = self._back(active, verdict.why)
+        keys = self._keys(queue, use, self._management.weights(queue))
+        situation = Situation(
+            input_age=None if self._newest_minute is None else (self._instant - self._newest_minute).total_seconds(),
+            is_known=queue in self._known,
+            failed=self._failed,
+            incidents=self._incidents.of(queue),
+            switch=self._switch(queue),
+            on_trial=on_trial,
+            rolled_back=rolled_back,
+        )
+        rows = sum(len(key.use) for key in use.values())
+        self._run.rows_in += rows
+        self._tell(queue, rows)
+        return _Place(queue, keys, situation, active, trial, rows, propose(keys, situation, self._guards))
+
+    def _keys(self, queue: str, use: Mapping[str, KeyUse], weights: Weights) -> dict[str, Key]:
+        settings, found = self._options.settings, {}
+        due = settings.due(queue) if self._options.objective == Objective.CONTRACTS else {}
+        by_contract = settings.fixed(queue)
+        for name, (declared, used) in sorted(use.items()):
+            fixed = "fixed by its contract" if name in by_contract else None
+            if name in weights.by_person:
+                fixed = "its weight was set by a person"
+            now = weights.by_person.get(name, weights.by_policy.get(name, declared))
+            found[name] = Key(due.get(name, declared), now, used, fixed)
+        return found
+
+    def _switch(self, queue: str) -> str | None:
+        switch = self._switches.get(EVERY_QUEUE) or self._switches.get(queue)
+        if switch is None:
+            return None
+        what = "switched off" if switch.mode == SwitchMode.OFF else "frozen"
+        where = f" --queue {switch.queue}" if switch.queue else ""
+        return f"{what} by {switch.author}: {switch.why}; `fairlead pipeline tune --on{where}`"
+
+    def _rolled_back(self, active: Policy | None) -> tuple[int, float] | None:
+        """What the newest version came in place of, if that was rolled back."""
+        if active is None or active.supersedes is None or active.judged_at != active.computed_at:
+            return None
+        return active.supersedes, (self._now - active.computed_at) / 1e6
+
+    # the trial --------------------------------------------------------------------------------------------------------
+
+    def _verdict(self, policy: Policy) -> Verdict | None:
+        """None: the tables do not know the hours after it yet."""
+        published = to_datetime(policy.computed_at)
+        full_hour = published.replace(minute=0, second=0, microsecond=0)
+        hours = timedelta(hours=self._guards.trial_hours)
+        after = full_hour if full_hour == published else full_hour + _HOUR
+        if self._newest_minute is None or self._newest_minute < after + hours:
+            return None
+        return judge(
+            self._measured(policy, full_hour - hours, full_hour),
+            self._measured(policy, after, after + hours),
+            self._guards,
+        )
+
+    def _measured(self, policy: Policy, since: datetime, until: datetime) -> Measured:
+        astray = self._gold.astray(policy.queue, since, until, dict(policy.due))
+        return Measured(self._gold.waits(policy.queue, since, until, policy.raw.keys()), astray)
+
+    def _keep(self, policy: Policy, verdict: Verdict) -> str:
+        if self._options.apply:
+            self._management.keep(policy.version, verdict.why)
+        return f"version {policy.version} stays: {verdict.why}"
+
+    def _back(self, policy: Policy, why: str) -> Policy:
+        to = DECLARED if policy.supersedes is None else policy.supersedes
+        return self._management.policy(self._management.roll_back(policy, to, self._options.author, why))
+
+    # who goes first ---------------------------------------------------------------------------------------------------
+
+    def _canaries(self, places: Collection[_Place]) -> frozenset[str]:
+        """Those that go before the others now. Where one has come through, or none of those named has anything to try,
+        all go; the others are told whom they wait for."""
+        first = [place for place in places if not self._options.canary or place.queue in self._options.canary]
+        if any(self._has_come_through(place) for place in first):
+            return frozenset()
+        busy = [place for place in first if self._is_busy(place)]
+        ready = [place for place in first if place.proposal.is_change]
+        if not busy and not ready:
+            return frozenset()
+        chosen = busy or (ready if self._options.canary else [min(ready, key=lambda place: place.worker_seconds)])
+        names = frozenset(place.queue for place in chosen)
+        for place in places:
+            if place.queue not in names and place.proposal.is_change:
+                place.situation = msgspec.structs.replace(place.situation, canary=", ".join(sorted(names)))
+                place.proposal = propose(place.keys, place.situation, self._guards)
+        return names
+
+    def _is_busy(self, place: _Place) -> bool:
+        """On trial, or resting after one that it did not stand."""
+        situation = place.situation
+        rests = situation.rolled_back is not None and situation.rolled_back[1] < self._guards.cool_down
+        return situation.on_trial is not None or rests
+
+    @staticmethod
+    def _has_come_through(place: _Place) -> bool:
+        situation = place.situation
+        if place.active is None or situation.on_trial is not None or situation.rolled_back is not None:
+            return False
+        return place.active.judged_at is not None or place.trial is not None
+
+    # the end ----------------------------------------------------------------------------------------------------------
+
+    def _finish(self, place: _Place, is_canary: bool) -> QueueTuned:
+        active, proposal = place.active, place.proposal
+        version = None if active is None else active.version
+        outcome: Outcome = "held" if proposal.holds else "nothing to change"
+        if proposal.is_change:
+            outcome = "would be published"
+            if self._options.apply:
+                version = self._management.publish(self._draft(place, is_canary), version)
+                outcome = "published"
+                self._run.rows_out += len(proposal.changes)
+        return QueueTuned(place.queue, outcome, version, place.trial, proposal.holds, proposal.changes)
+
+    def _draft(self, place: _Place, is_canary: bool) -> Draft:
+        tuned = [change for change in place.proposal.changes if change.is_tuned]
+        # A weight computed earlier counts on while its key has too little data to compute another one.
+        earlier = {} if place.active is None else place.active.guarded
+        kept = {c.fairness_key: c.now for c in place.proposal.changes if not c.is_tuned and c.fairness_key in earlier}
+        return Draft(
+            queue=place.queue,
+            author=self._options.author,
+            why=self._options.objective,
+            computed_at=self._now,
+            input_from=to_micros(self._instant - timedelta(seconds=horizon(self._guards))),
+            input_to=None if self._newest_minute is None else to_micros(self._newest_minute),
+            input_rows=place.rows,
+            raw={change.fairness_key: change.raw for change in tuned},
+            guarded=kept | {change.fairness_key: change.guarded for change in tuned},
+            reasons={change.fairness_key: change.reason for change in tuned},
+            due={change.fairness_key: place.keys[change.fairness_key].due for change in tuned},
+            is_canary=is_canary,
+        )
+
+
+def _failed(lake: Lake) -> str | None:
+    """The last run of a job that checks the tables, if it failed."""
+    runs = last_runs(lake)
+    for job in _JOBS_THAT_CHECK:
+        if job in runs and runs[job]["state"] == "failed":
+            return f"the last {job} failed: {runs[job]['error']}; run `fairlead pipeline {job}` again"
+    return None

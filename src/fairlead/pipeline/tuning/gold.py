@@ -1,0 +1,163 @@
+"""The gold tables as `tune` reads them: a row for each key and hour, in memory, without a Spark job of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlead.core.control import Used
+from fairlead.core.trial import Wait, astray
+from fairlead.pipeline.gold import ALL, HOUR, MINUTE
+from fairlead.pipeline.gold.failures import FAILURES
+from fairlead.pipeline.gold.latency import GROWTH, LATENCY_HIST
+from fairlead.pipeline.gold.slo import SLO
+from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.schema import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CLOCKS_DIFFER = timedelta(minutes=5)
+"""What lies further ahead was written by a clock that is wrong."""
+
+_RECENT = timedelta(hours=2)
+_MICROS = 1e6
+
+Load = Callable[[Table, Collection[str], list[str]], "pa.Table"]
+"""Rows of a table: of these dates, these columns."""
+
+
+class KeyUse(NamedTuple):
+    """What is known of a key of a queue."""
+
+    weight: float
+    """That its tasks were submitted with, lately."""
+    use: list[Used]
+
+
+class Gold:
+    """The tables up to `now`, an aware instant."""
+
+    def __init__(self, load: Load, now: datetime) -> None:
+        self._load = load
+        self._now = now
+
+    def newest(self, within: timedelta) -> datetime | None:
+        """The end of the newest minute of which there is anything; None: there is none `within` that time."""
+        rows = self._shares(self._now - within, self._now + CLOCKS_DIFFER, MINUTE, ["window_start"])
+        starts = rows["window_start"].to_pylist()
+        return max(starts) + timedelta(seconds=MINUTE) if starts else None
+
+    def use(self, since: datetime) -> dict[str, dict[str, KeyUse]]:
+        """By queue and key: what it used, hour by hour."""
+        found: dict[str, dict[str, KeyUse]] = {}
+        columns = ["window_start", "queue", "fairness_key", "weight", "busy_us", "grabbed"]
+        rows = self._shares(since, self._now + CLOCKS_DIFFER, HOUR, columns).sort_by("window_start")
+        for start, queue, key, weight, busy_us, grabbed in _tuples(rows, columns):
+            age = (self._now - start).total_seconds() - HOUR
+            known = found.setdefault(queue, {}).get(key)
+            use = [] if known is None else known.use
+            use.append(Used(max(0.0, age), busy_us / _MICROS, grabbed, HOUR))
+            found[queue][key] = KeyUse(weight, use)
+        return found
+
+    def astray(self, queue: str, since: datetime, until: datetime, due: dict[str, float]) -> float | None:
+        """Part of the worker time of these hours that went to others than it was due to: by `due`, or else by the weight
+        of the key's tasks. None: nobody worked."""
+        columns = ["window_start", "queue", "fairness_key", "weight", "busy_us", "demand_us"]
+        busy: dict[datetime, dict[str, float]] = {}
+        demand: dict[datetime, dict[str, float]] = {}
+        parts: dict[datetime, dict[str, float]] = {}
+        for start, of, key, weight, busy_us, demand_us in _tuples(self._shares(since, until, HOUR, columns), columns):
+            if of == queue:
+                busy.setdefault(start, {})[key] = float(busy_us)
+                demand.setdefault(start, {})[key] = float(max(busy_us, demand_us))
+                parts.setdefault(start, {})[key] = due.get(key, weight)
+        total = sum(sum(of_hour.values()) for of_hour in busy.values())
+        if not total:
+            return None
+        return sum(astray(busy[hour], demand[hour], parts[hour]) for hour in busy) / total
+
+    def waits(self, queue: str, since: datetime, until: datetime, but: Collection[str]) -> dict[str, Wait]:
+        """How long tasks that finished in these hours had waited, of the keys `but` these."""
+        import pyarrow.compute as pc
+
+        columns = ["hour", "queue", "fairness_key", "measure", "bucket", "n"]
+        rows = self._load(LATENCY_HIST, _dates(since, until), columns)
+        wanted = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["measure"], "pickup"))
+        rows = _between(rows.filter(wanted), "hour", since, until)
+        counts = rows.group_by(["fairness_key", "bucket"]).aggregate([("n", "sum")]).sort_by("bucket")
+        buckets: dict[str, list[tuple[int, int]]] = {}
+        for key, bucket, n in _tuples(counts, ["fairness_key", "bucket", "n_sum"]):
+            if key != ALL and key not in but:
+                buckets.setdefault(key, []).append((bucket, n))
+        return {key: _wait(of_key) for key, of_key in buckets.items()}
+
+    def pages(self) -> list[str]:
+        """Objectives that burn their budget so fast that somebody should be woken."""
+        columns = ["window_start", "slo_id", "state"]
+        rows = self._load(SLO, _dates(self._now - _RECENT, self._now), columns)
+        rows = _between(rows, "window_start", self._now - _RECENT, self._now).sort_by("window_start")
+        newest = {slo_id: state for _, slo_id, state in _tuples(rows, columns)}
+        return sorted(slo_id for slo_id, state in newest.items() if state == "page")
+
+    def storms(self) -> dict[str, list[str]]:
+        """By queue: names of tasks of which more than half failed in one of the last hours, and none succeeded any more in it."""
+        columns = ["hour", "queue", "name", "recovered_at", "storm"]
+        rows = self._load(FAILURES, _dates(self._now - _RECENT, self._now), columns)
+        found: dict[str, list[str]] = {}
+        for _, queue, name, recovered_at, storm in _tuples(
+            _between(rows, "hour", self._now - _RECENT, self._now), columns
+        ):
+            if storm and recovered_at is None and name not in found.setdefault(queue, []):
+                found[queue].append(name)
+        return {queue: names for queue, names in found.items() if names}
+
+    def _shares(self, since: datetime, until: datetime, window_s: int, columns: list[str]) -> pa.Table:
+        import pyarrow.compute as pc
+
+        wanted = ["window_s", *columns, *({"window_start"} - set(columns))]
+        rows = self._load(TENANT_SHARE, _dates(since, until), wanted)
+        return _between(rows.filter(pc.equal(rows["window_s"], window_s)), "window_start", since, until)
+
+
+def from_lake(lake: Lake) -> Load:
+    """Plain Parquet: the files that the newest manifests list. Reading raises BrokenLake for one that is not whole."""
+
+    def load(table: Table, dates: Collection[str], columns: list[str]) -> pa.Table:
+        here = lake.table(table)
+        manifest = here.manifests.newest()
+        here.check(manifest, dates)
+        return here.load(manifest, dates, columns)
+
+    return load
+
+
+def _wait(buckets: list[tuple[int, int]]) -> Wait:
+    """Of (bucket, count), ascending; the p99 is what the report says: nearest rank, the middle of its bucket."""
+    total, seen = sum(n for _, n in buckets), 0
+    for bucket, n in buckets:
+        seen += n
+        if seen * 100 >= total * 99:
+            return Wait(total, 2 * GROWTH**bucket / (GROWTH + 1) / _MICROS)
+    raise AssertionError("a key without a bucket")
+
+
+def _dates(since: datetime, until: datetime) -> list[str]:
+    day, last = since.astimezone(UTC).date(), until.astimezone(UTC).date()
+    return [str(day + timedelta(days=n)) for n in range((last - day).days + 1)]
+
+
+def _between(rows: pa.Table, column: str, since: datetime, until: datetime) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = pa.timestamp("us", tz="UTC")
+    low, high = pa.scalar(since, kind), pa.scalar(until, kind)
+    return rows.filter(pc.and_(pc.greater_equal(rows[column], low), pc.less(rows[column], high)))
+
+
+def _tuples(rows: pa.Table, columns: list[str]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(rows[column].to_pylist() for column in columns), strict=True)

@@ -1,0 +1,47 @@
+"""What is going wrong just now, as far as the store and the tables know it: while it does, no weight is changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from fairlead.app import App
+from fairlead.clock import MICROS
+from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.pipeline.tuning.gold import Gold
+
+
+class Incidents:
+    """Looked at once, for all queues."""
+
+    def __init__(self, app: App, gold: Gold) -> None:
+        store = app.sql_store
+        self._paused = {
+            queue for queue, settings in store.database.look(store.queue_settings()).items() if settings.paused
+        }
+        self._silent = _silent(app)
+        self._pages = gold.pages()
+        self._storms = gold.storms()
+
+    def of(self, queue: str) -> tuple[str, ...]:
+        """Those that concern a queue, in words."""
+        found = [f"queue {queue} is paused"] if queue in self._paused else []
+        found += [f"node {node} is silent" for node, queues in self._silent.items() if queue in queues]
+        found += [f"objective {slo!r} burns its budget" for slo in self._pages]
+        found += [f"most runs of {name} fail" for name in self._storms.get(queue, [])]
+        return tuple(found)
+
+
+def _silent(app: App) -> Mapping[str, list[str]]:
+    """Nodes that died and have not been resumed from yet, with the queues they served."""
+    store = app.sql_store
+
+    async def look() -> list[str]:
+        try:
+            return await store.silent_nodes(app.clock.now(), round(SILENT_SECONDS * MICROS))
+        finally:
+            await store.database.close_async()
+
+    names = asyncio.run(look())
+    nodes = store.database.look(store.nodes())
+    return {node.node: node.queues for node in nodes if node.node in names}

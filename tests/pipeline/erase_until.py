@@ -1,0 +1,62 @@
+"""A process that erases, and dies at once, as by kill -9, behind one step of it: LAKE KEY STEP TIMES."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.erase import files
+from fairlead.pipeline.jobs import erase as job
+from fairlead.pipeline.lake import durable, ledger
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.table import LakeTable
+
+KILLED = 9
+
+STEPS: dict[str, tuple[Any, str]] = {
+    "tombstone": (job, "bury"),
+    "traced": (job, "trace"),
+    "build told": (job, "build_again"),
+    "ledger written": (ledger, "write"),
+    "aside": (durable, "sync"),
+    "file made anew": (LakeTable, "write_part"),
+    "partition replaced": (LakeTable, "replace"),
+    "table done": (job, "erase_from"),
+    "file removed": (Path, "unlink"),
+    "purged": (job, "purge"),
+    "verified": (job, "verify"),
+}
+"""By step: the function behind whose call the process dies."""
+
+
+def main(lake: str, key: str, step: str, times: str) -> None:
+    owner, name = STEPS[step]
+    real, taken = getattr(owner, name), 0
+
+    def then_dies(*of: Any, **more: Any) -> Any:
+        nonlocal taken
+        answer = real(*of, **more)
+        taken += 1
+        if taken == int(times):
+            os._exit(KILLED)
+        return answer
+
+    if step == "file removed":
+        # Files written aside are removed too, after they were renamed: only those that had the key are meant.
+        purge = files.purge
+
+        def purged(*of: Any) -> Any:
+            setattr(owner, name, then_dies)
+            return purge(*of)
+
+        job.purge = purged
+    else:
+        setattr(owner, name, then_dies)
+    job.erase(Lake(lake), key, SYSTEM_CLOCK)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,81 @@
+"""Rows of every table of the lake, made by hand: enough for jobs that need no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.schema import Table
+from tests.pipeline.frames import T0
+
+_PLAIN: dict[str, Any] = {
+    "string": "x", "bigint": 1, "int": 1, "smallint": 1, "tinyint": 1, "double": 1.0, "boolean": False, "timestamp": T0,
+    "decimal(18,6)": Decimal(1),
+}  # fmt: skip
+
+
+def row(table: Table, **fields: Any) -> dict[str, Any]:
+    """A row of any table; columns that may be null are, unless they are given."""
+    unknown = fields.keys() - set(table.column_names)
+    assert not unknown, unknown
+    return {c.name: fields.get(c.name, None if c.nullable else _PLAIN[c.type]) for c in table.columns}
+
+
+def put(
+    lake: Lake, table: Table, rows: Sequence[Mapping[str, Any]], name: str = "by-hand", now: int | None = None
+) -> None:
+    """Let the rows count, in files of this name."""
+    here = lake.table(table)
+    written = here.write(pa.Table.from_pylist([dict(r) for r in rows], table.arrow()), "0", f"{name}.parquet")
+    changed = round(T0.timestamp() * 1e6) if now is None else now
+    assert here.append(written, {}, changed) is not None
+
+
+def rows_of(lake: Lake, table: Table, parts: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """What the table holds."""
+    here = lake.table(table)
+    manifest = here.manifests.newest()
+    here.check(manifest)
+    return here.load(manifest, parts).to_pylist()
+
+
+def micros(instant: datetime) -> int:
+    return round(instant.timestamp() * 1_000_000)
+
+
+class MemoryTables:
+    """Tables in memory, as `fairlead.pipeline.small` describes them: a lake writes each hour to disk, and flushes it."""
+
+    def __init__(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        self._rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        by_name = {table.name: table for table in TABLES}
+        for name, told in rows.items():
+            for each in told:
+                self._put(by_name[name], dict(each))
+
+    def rows(self, table: Table) -> list[dict[str, Any]]:
+        return [each for part in sorted(self._rows.get(table.name, {})) for each in self._rows[table.name][part]]
+
+    def parts(self, table: Table) -> list[str]:
+        return sorted(part for part, rows in self._rows.get(table.name, {}).items() if rows)
+
+    def load(self, table: Table, parts: Iterable[str], columns: list[str]) -> pa.Table:
+        found = [each for part in parts for each in self._rows.get(table.name, {}).get(part, [])]
+        return pa.Table.from_pylist(found, table.arrow()).select(columns)
+
+    def replace(self, table: Table, rows: pa.Table, parts: Iterable[str]) -> None:
+        for part in parts:
+            self._rows.setdefault(table.name, {})[part] = []
+        for each in rows.to_pylist():
+            assert self._put(table, each) in parts
+
+    def _put(self, table: Table, told: dict[str, Any]) -> str:
+        part = f"{told[table.instant]:{'%Y-%m-%d/%H' if table.by == 'hour' else '%Y-%m-%d'}}"
+        self._rows.setdefault(table.name, {}).setdefault(part, []).append(told)
+        return part

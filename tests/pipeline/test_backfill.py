@@ -1,0 +1,75 @@
+"""`backfill`: days made anew are what a build makes of them, a dry run shows the difference, a crash is gone on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.jobs import backfill as module
+from fairlead.pipeline.jobs.backfill import backfill
+from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.silver.service import SERVICE
+from fairlead.pipeline.small import LakeRows
+from tests.pipeline.frames import T0, at, attempt
+from tests.pipeline.test_build import SETTINGS, export, rounded, rows_of
+
+HOUR, DAY = 3600.0, 86_400.0
+
+
+def spoil(lake: Lake) -> None:
+    """Two tables of the first day as if an older code had made them."""
+    tables = LakeRows(lake, SYSTEM_CLOCK)
+    for table in (SERVICE, TENANT_SHARE):
+        parts = [part for part in tables.parts(table) if part.startswith("2026-03-02")]
+        rows = tables.load(table, parts, table.column_names)
+        tables.replace(table, rows.slice(1), parts)
+
+
+@pytest.mark.slow
+def test_days_made_anew_are_as_a_build_makes_them_and_a_crash_between_them_is_gone_on_from(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    rows = [
+        attempt(fairness_key=key, started_at=start, finished_at=start + 40, submitted_at=start)
+        for key in "ab" for start in (10.0, 100.0, DAY)
+    ]  # fmt: skip
+    export(job.lake, ATTEMPTS, rows, "1.parquet", hours=30)
+    build(job, SETTINGS)
+    wanted = {name: list(map(rounded, rows)) for name, rows in rows_of(job.lake).items()}
+    spoil(job.lake)
+
+    shown = backfill(job, SETTINGS, T0, at(HOUR), dry_run=True)
+    told = {(d.table, d.day): (d.only_old, d.only_new) for d in shown.differences}
+    assert told == {(SERVICE.name, "2026-03-02"): (0, 1), (TENANT_SHARE.name, "2026-03-02"): (0, 1)}
+    assert len(rows_of(job.lake)[SERVICE.name]) == len(wanted[SERVICE.name]) - 1, "nothing was changed"
+
+    one_day, days = module._one_day, []
+
+    def dies(job: Job, settings: Any, day: str, *of: Any) -> Any:
+        days.append(day)
+        if len(days) == 2:
+            raise KeyboardInterrupt
+        return one_day(job, settings, day, *of)
+
+    monkeypatch.setattr(module, "_one_day", dies)
+    with pytest.raises(KeyboardInterrupt):
+        backfill(job, SETTINGS, T0, at(DAY), show=False)
+    done = backfill(job, SETTINGS, T0, at(DAY), show=False)
+    assert (done.skipped, done.days) == (["2026-03-02"], ["2026-03-03"])
+    assert {name: list(map(rounded, rows)) for name, rows in rows_of(job.lake).items()} == wanted
+    assert not (job.lake.root / "_backfill.json").exists() and done.notes == []
+
+
+def test_no_day_is_refused(tmp_path: Path) -> None:
+    job = Job(None, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="the day after the last"):
+        backfill(job, SETTINGS, T0, T0)

@@ -1,0 +1,422 @@
+"""`erase`: no row of a key is left in any table or file, nobody else loses anything, and nothing comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError, NotAllowed
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.erase.verify import verify
+from fairlead.pipeline.erase.wanted import ERASED, Wanted
+from fairlead.pipeline.export import Exporter
+from fairlead.pipeline.gold.failures import FAILURES
+from fairlead.pipeline.gold.fairness import FAIRNESS
+from fairlead.pipeline.gold.incidents import INCIDENTS
+from fairlead.pipeline.gold.latency import LATENCY
+from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.jobs.erase import erase, let_in_again
+from fairlead.pipeline.jobs.plan import Built, last_build, note
+from fairlead.pipeline.lake.alone import alone
+from fairlead.pipeline.lake.compact import SORTED, compact
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.table import DAY, LakeTable
+from fairlead.pipeline.parts import seen
+from fairlead.pipeline.reconcile import reconcile
+from fairlead.pipeline.report.data import hashed_key
+from fairlead.pipeline.runs import RUNS, last_runs
+from fairlead.stores.sql_history import SqlHistory
+from tests.pipeline.erase_until import KILLED, STEPS
+from tests.pipeline.filling import add_attempts, connected, migrated
+from tests.pipeline.frames import T0, attempt, event
+from tests.pipeline.tables_by_hand import put, row, rows_of
+
+ROOT = Path(__file__).parents[2]
+KEY = "acme-corp"
+OTHERS = ("acme-corp2", "not-acme-corp0", "b", "")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Three hours of a day: in every table rows of the key and of others, whose texts mention it and do not."""
+    lake = Lake(tmp_path / "lake")
+    for number in range(3):
+        rows = [
+            attempt(fairness_key=key, finished_at=3600 * number + n, outcome=outcome, error_type=kind, error_text=text)
+            for n, (key, outcome, kind, text) in enumerate(
+                [
+                    (KEY, "done", None, None),
+                    (KEY, "retried", "NoCover", "card 4711 declined"),
+                    *((other, "done", None, None) for other in OTHERS),
+                    ("b", "retried", "Busy", f"after {KEY}, and acme-corp2"),
+                ]
+            )
+        ]
+        put(lake, ATTEMPTS, rows, f"export-{number}")
+    put(lake, EVENTS, [event(fairness_key=key, at=60, details=json.dumps({"of": key})) for key in (KEY, *OTHERS)])
+    bad = [attempt(fairness_key=key, started_at=9, finished_at=1) for key in (KEY, "b")]
+    raw = [json.dumps(r, default=str) for r in bad]
+    put(lake, QUARANTINE, [row(QUARANTINE, ordinal=str(n), raw=text) for n, text in enumerate(raw)])
+    put(
+        lake,
+        FAIRNESS,
+        [row(FAIRNESS, max_lag_key=KEY, noisy_key="b"), row(FAIRNESS, queue="y", max_lag_key="b", noisy_key=KEY)],
+    )
+    failures = [
+        row(FAILURES, hour=T0, queue="q", name="work", error_fp=1950285553, n=2, error_text="card 4711 declined"),
+        row(FAILURES, hour=T0, queue="q", name="other", error_fp=1950285553, error_text="card 1 declined"),
+        row(FAILURES, hour=T0, queue="q", name="work", error_fp=8, error_text=f"told of '{KEY}'"),
+    ]
+    put(lake, FAILURES, failures)
+    put(lake, RUNS, [row(RUNS, run_id="1", job="build", params="{}", checks="[]", error=f"row of {KEY} is broken")])
+    hit = [row(INCIDENTS, incident_id=subject, kind="flood", subject=subject) for subject in (KEY, *OTHERS, "*")]
+    put(lake, INCIDENTS, hit)
+    made = {ATTEMPTS.name, EVENTS.name, QUARANTINE.name, FAIRNESS.name, FAILURES.name, RUNS.name}
+    for table in TABLES:
+        if table.name not in made and "fairness_key" in table.column_names:
+            put(lake, table, [row(table, fairness_key=key) for key in (KEY, *OTHERS, "*")])
+    attempts, events = (lake.table(t).manifests.newest() for t in (ATTEMPTS, EVENTS))
+    note(lake.root, Built(2, "s", seen(attempts.parts), seen(events.parts), attempts.written_at))
+    return lake
+
+
+def erased(lake: Lake, key: str = KEY, **more: Any) -> Any:
+    return erase(lake, key, SYSTEM_CLOCK, **more)
+
+
+def all_rows(lake: Lake) -> dict[str, list[dict[str, Any]]]:
+    return {table.name: rows_of(lake, table) for table in TABLES if table is not RUNS}
+
+
+def files_with(folder: Path, key: str) -> list[str]:
+    """Every file below a folder in which the key is: in its bytes, or in the text of any of its columns. Knows nothing of
+    the code under test."""
+    found = []
+    for path in folder.rglob("*"):
+        if not path.is_file() or path.suffix == ".crc":
+            continue
+        text = path.read_bytes().decode("latin-1")
+        if path.suffix == ".parquet":
+            text = "\n".join(str(r) for r in pq.read_table(path, partitioning=None).to_pylist())
+        words = text.replace("'", " ").replace('"', " ").replace(",", " ").split()
+        if key in words:
+            found.append(str(path.relative_to(folder)))
+    return found
+
+
+# what is erased -------------------------------------------------------------------------------------------------------
+
+
+def test_no_row_of_the_key_is_left_in_any_table_or_file_and_nobody_else_loses_one(lake: Lake) -> None:
+    before = all_rows(lake)
+    done = erased(lake)
+    assert files_with(lake.root, KEY) == [] and done.is_clean
+    after = all_rows(lake)
+    for table in TABLES:
+        if table is RUNS or table is QUARANTINE or "fairness_key" not in table.column_names:
+            continue
+        kept = [r["fairness_key"] for r in after[table.name]]
+        assert kept == [r["fairness_key"] for r in before[table.name] if r["fairness_key"] != KEY], table.name
+        assert done.tables[table.name].rows == len(before[table.name]) - len(kept) > 0
+    assert [r["ordinal"] for r in after[QUARANTINE.name]] == ["1"]
+    assert [r["subject"] for r in after[INCIDENTS.name]] == [*OTHERS, "*"]
+    untouched = [r for r in after[ATTEMPTS.name] if r["error_text"] is None]
+    assert untouched == [r for r in before[ATTEMPTS.name] if r["error_text"] is None and r["fairness_key"] != KEY]
+
+
+def test_others_rows_that_mention_the_key_stay_without_it(lake: Lake) -> None:
+    erased(lake)
+    after = all_rows(lake)
+    assert {r["error_text"] for r in after[ATTEMPTS.name]} == {None, f"after {ERASED}, and acme-corp2"}
+    assert [(r["max_lag_key"], r["noisy_key"]) for r in after[FAIRNESS.name]] == [(ERASED, "b"), ("b", ERASED)]
+    runs = {r["job"]: r["error"] for r in rows_of(lake, RUNS)}
+    assert runs == {"build": f"row of {ERASED} is broken", "erase": None}
+    details = [r["details"] for r in after[EVENTS.name]]
+    assert details == [json.dumps({"of": other}) for other in OTHERS]
+
+
+def test_an_example_of_an_error_that_may_be_the_keys_own_is_left_out_though_it_does_not_name_it(lake: Lake) -> None:
+    rows = rows_of(lake, ATTEMPTS)
+    assert all(r["error_fp"] is None for r in rows)
+    put(lake, ATTEMPTS, [attempt(fairness_key=KEY, finished_at=70, outcome="retried", error_fp=1950285553)], "more")
+    erased(lake)
+    texts = {(r["name"], r["error_fp"]): r["error_text"] for r in rows_of(lake, FAILURES)}
+    assert texts == {
+        ("work", 1950285553): None,
+        ("other", 1950285553): "card 1 declined",
+        ("work", 8): f"told of '{ERASED}'",
+    }
+
+
+def test_a_key_that_is_called_like_all_keys_takes_nobody_elses_sums(lake: Lake) -> None:
+    erased(lake, "*")
+    assert "*" in {r["fairness_key"] for r in rows_of(lake, LATENCY)}
+    assert "*" in {r["subject"] for r in rows_of(lake, INCIDENTS)}
+    assert "*" not in {r["fairness_key"] for r in rows_of(lake, TENANT_SHARE)}
+
+
+def test_no_key_is_refused(lake: Lake) -> None:
+    with pytest.raises(ConfigurationError, match="name the key"):
+        erased(lake, "")
+
+
+def test_a_dry_run_tells_where_the_key_is_and_changes_nothing(lake: Lake) -> None:
+    before = {path: path.read_bytes() for path in lake.root.rglob("*") if path.is_file()}
+    done = erased(lake, dry_run=True)
+    assert done.tables[ATTEMPTS.name].rows == 6 and done.tables[ATTEMPTS.name].redacted == 3
+    assert not done.is_clean and done.days == ["2026-03-02"]
+    after = {path: path.read_bytes() for path in lake.root.rglob("*") if path.is_file()}
+    assert {p: b for p, b in after.items() if p.name != "_build.lock"} == before | {
+        p: b for p, b in after.items() if p.name == "_lake"
+    }
+
+
+def test_again_there_is_nothing_left_to_do(lake: Lake) -> None:
+    erased(lake)
+    numbers = {table.name: lake.table(table).manifests.newest().number for table in TABLES if table is not RUNS}
+    again = erased(lake)
+    assert again.tables == {} and again.removed == 0 and again.is_clean
+    assert {name: lake.table(t).manifests.newest().number for t in TABLES if (name := t.name) in numbers} == numbers
+
+
+def test_the_next_build_makes_the_days_anew_that_counted_the_key(lake: Lake) -> None:
+    put(lake, ATTEMPTS, [attempt(fairness_key=KEY, ready_at=-3 * 86_400, finished_at=-86_400)], "long ago")
+    erased(lake)
+    assert last_build(lake.root).again == [f"2026-{day}/00" for day in ("02-27", "02-28", "03-01", "03-02")]
+    manifest = lake.table(ATTEMPTS).manifests.newest()
+    assert manifest.parts["2026-03-01/10"].rows == 0, "a partition that is gone would ask for a full build"
+
+
+def test_what_is_kept_of_the_erasure_does_not_tell_the_key(lake: Lake) -> None:
+    erased(lake)
+    run = last_runs(lake)["erase"]
+    assert run["state"] == "done" and run["rows_out"] > 0
+    assert KEY not in json.dumps(run, default=str)
+    assert len(lake.table(ATTEMPTS).manifests.newest().erased) == 1
+
+
+# pages ----------------------------------------------------------------------------------------------------------------
+
+
+def test_reports_that_show_the_key_or_its_digest_are_removed(lake: Lake, tmp_path: Path) -> None:
+    shown, hashed, copy, other = (tmp_path / f"{name}.html" for name in ("shown", "hashed", "copy", "other"))
+    shown.write_text(f"<td>{KEY}</td>")
+    hashed.write_text(f"<td>{hashed_key(KEY)}</td>")
+    copy.write_text(f"<p title='{KEY}'>")
+    other.write_text("<td>acme-corp2</td>")
+    params = [json.dumps({"out": str(path)}) for path in (shown, hashed, other, tmp_path / "gone.html")]
+    put(lake, RUNS, [row(RUNS, run_id=p, job="report", params=p) for p in params], "pages")
+    done = erased(lake, pages=[copy])
+    assert done.pages == sorted(map(str, (shown, hashed, copy)))
+    assert [path.exists() for path in (shown, hashed, copy, other)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("key", ["Müller & Söhne", 'a "b" <c>', "C:\\x", "名前", "tenant/7", "50%"])
+def test_a_key_with_odd_letters_is_found_in_json_and_html_too(tmp_path: Path, key: str) -> None:
+    import html
+
+    lake = Lake(tmp_path / "lake")
+    put(lake, ATTEMPTS, [attempt(fairness_key=key), attempt(fairness_key="b", error_text=f"no: {key}.")])
+    raws = [json.dumps({"fairness_key": key}), json.dumps({"fairness_key": "b", "error": f"({key})"})]
+    put(lake, QUARANTINE, [row(QUARANTINE, ordinal=str(n), raw=raw) for n, raw in enumerate(raws)])
+    page = tmp_path / "page.html"
+    page.write_text(f"<td>{html.escape(key)}</td>")
+    done = erased(lake, key, pages=[page])
+    assert done.is_clean and not page.exists()
+    assert [r["error_text"] for r in rows_of(lake, ATTEMPTS)] == [f"no: {ERASED}."]
+    assert [json.loads(r["raw"]) for r in rows_of(lake, QUARANTINE)] == [{"fairness_key": "b", "error": f"({ERASED})"}]
+
+
+@given(text=st.text("ab1_- ,", max_size=12), key=st.sampled_from(["a", "ab", "a1", "b-a"]))
+def test_a_mention_is_a_whole_word(text: str, key: str) -> None:
+    wanted = Wanted(frozenset({key}))
+    redacted = wanted.redacted(text)
+    assert wanted.mention.search(redacted.replace(ERASED, " , ")) is None
+    if wanted.mention.search(text) is None:
+        assert redacted == text
+
+
+# files that do not count ----------------------------------------------------------------------------------------------
+
+
+def test_files_that_nobody_lists_any_more_or_yet_go_too(lake: Lake) -> None:
+    table = lake.table(ATTEMPTS)
+    everything = table.load(table.manifests.newest())
+    table.write(everything, "dead-build", "left.parquet")
+    old, new = (table.folder / "date=2026-03-02" / "hour=10" / f".{name}.parquet.1f" for name in ("old", "new"))
+    for path in (old, new):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"PAR1 half of a file with acme-corp")
+    os.utime(old, (1, 1))
+    temporary = table.folder / "_temporary" / "0" / "part.parquet"
+    temporary.parent.mkdir(parents=True)
+    pq.write_table(everything, temporary)
+    compact(table, SYSTEM_CLOCK.now() + 2 * DAY, everything=True)  # the files from before stay for a day
+    done = erased(lake)
+    assert not old.exists() and not temporary.exists()
+    assert done.verified.unreadable == [str(new.relative_to(lake.root))] and not done.is_clean
+    assert "left.parquet" not in {path.name for path in table.folder.rglob("*") if "hour=10" in str(path)}
+    os.utime(new, (1, 1))
+    again = erased(lake)
+    assert again.verified.held == [] == again.verified.unreadable and files_with(lake.root, KEY) == []
+    assert {Path(p).name for p in table.paths(table.manifests.newest())} == {SORTED}
+
+
+def test_readers_may_be_given_time_and_then_the_rest_goes(lake: Lake) -> None:
+    table = lake.table(ATTEMPTS)
+    reading = table.manifests.newest()
+    rows = table.load(reading)
+    done = erased(lake, grace_us=DAY)
+    assert table.load(reading) == rows, "who began before reads on"
+    assert done.is_clean and files_with(lake.root, KEY), "but for the files that wait"
+    assert erased(lake, grace_us=0).is_clean and files_with(lake.root, KEY) == []
+    with pytest.raises(FileNotFoundError):
+        table.load(reading)
+
+
+def test_the_proof_finds_a_key_wherever_it_is(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"fairness_key": ["b", KEY, KEY], "queue": ["x", KEY, "x"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"raw": [f'{{"k": "{KEY}"}}']}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"fairness_key": ["acme-corp2"]}), tmp_path / "c.parquet")
+    (tmp_path / "d.html").write_text(f"<p>{KEY}</p><p>acme-corp2</p>")
+    (tmp_path / "e.parquet").write_bytes(b"PAR1")
+    found = verify(tmp_path, Wanted(frozenset({KEY})))
+    assert [(h.file, h.where, h.count) for h in found.held] == [
+        ("a.parquet", "fairness_key", 2), ("b.parquet", "raw", 1), ("d.html", "bytes", 1),
+    ]  # fmt: skip
+    assert ("a.parquet", "queue", 1) in [(h.file, h.where, h.count) for h in found.elsewhere]
+    assert found.unreadable == ["e.parquet"] and not found.is_clean
+
+
+def test_a_key_that_is_a_word_of_ours_is_no_reason_for_alarm(lake: Lake) -> None:
+    put(lake, ATTEMPTS, [attempt(fairness_key="parts")], "odd")
+    done = erased(lake, "parts")
+    assert done.is_clean and done.tables[ATTEMPTS.name].rows == 1
+
+
+def test_while_a_build_is_under_way_nothing_is_erased(lake: Lake) -> None:
+    with alone(lake), pytest.raises(NotAllowed, match="wait for it"):
+        erased(lake)
+
+
+# what comes later -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[tuple[str, SqlHistory]]:
+    """With attempts of tenant-0 to tenant-6."""
+    found = migrated(store_url)
+    add(store_url, range(20))
+    yield store_url, SqlHistory(found.database)
+    found.database.close()
+
+
+def add(url: str, numbers: range) -> None:
+    with connected(url) as connection:
+        add_attempts(connection, numbers)
+
+
+def keys(lake: Lake) -> set[str]:
+    return {r["fairness_key"] for r in rows_of(lake, ATTEMPTS)}
+
+
+def test_a_late_export_brings_no_row_back_and_the_store_may_still_clean(
+    store: tuple[str, SqlHistory], tmp_path: Path
+) -> None:
+    url, history = store
+    lake = Lake(tmp_path / "lake")
+    exporter = Exporter(history, lake, SYSTEM_CLOCK, rows=6)
+    exporter.round()
+    assert erased(lake, "tenant-3").tables[ATTEMPTS.name].rows == 3
+    assert len(lake.table(ATTEMPTS).manifests.newest().ledger) > 0
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20, "what was erased is counted"
+    assert lake.table(ATTEMPTS).manifests.newest().ledger == [], "and once it was, nothing is kept of it"
+    add(url, range(20, 41))
+    assert exporter.round().attempts == 21
+    assert keys(lake) == {f"tenant-{n}" for n in range(7) if n != 3}
+    assert files_with(lake.root, "tenant-3") == []
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 21
+    compact(lake.table(ATTEMPTS), SYSTEM_CLOCK.now(), everything=True)
+    assert erased(lake, "tenant-3").is_clean
+
+
+def test_a_key_may_be_let_in_again(store: tuple[str, SqlHistory], tmp_path: Path) -> None:
+    url, history = store
+    lake = Lake(tmp_path / "lake")
+    exporter = Exporter(history, lake, SYSTEM_CLOCK)
+    exporter.round()
+    erased(lake, "tenant-3")
+    assert let_in_again(lake, "tenant-3", SYSTEM_CLOCK) and not let_in_again(lake, "tenant-3", SYSTEM_CLOCK)
+    add(url, range(20, 27))
+    exporter.round()
+    assert [r["fairness_key"] for r in rows_of(lake, ATTEMPTS)].count("tenant-3") == 1
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 27
+
+
+def test_an_export_that_began_before_the_erasure_brings_nothing_back(
+    store: tuple[str, SqlHistory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, history = store
+    lake = Lake(tmp_path / "lake")
+    write, calls = LakeTable.write, []
+
+    def overtaken(table: LakeTable, *of: Any) -> Any:
+        written = write(table, *of)
+        if table.table is ATTEMPTS:
+            calls.append(written)
+            if len(calls) == 1:
+                erased(lake, "tenant-3")  # between its files and its manifest
+        return written
+
+    monkeypatch.setattr(LakeTable, "write", overtaken)
+    assert Exporter(history, lake, SYSTEM_CLOCK).round().attempts == 20
+    assert len(calls) == 2, "it was refused, and read again"
+    assert "tenant-3" not in keys(lake) and files_with(lake.root, "tenant-3") == []
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
+
+
+# kill -9 --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "times"),
+    [(step, 1) for step in STEPS]
+    + [
+        ("file made anew", 5),
+        ("partition replaced", 4),
+        ("partition replaced", 9),
+        ("table done", 14),
+        ("file removed", 3),
+    ],
+)
+def test_killed_behind_any_step_and_run_again_nothing_of_the_key_is_left(lake: Lake, step: str, times: int) -> None:
+    before = all_rows(lake)
+    killed = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-m", "tests.pipeline.erase_until", str(lake.root), KEY, step, str(times)],
+        cwd=ROOT, check=False, timeout=120, capture_output=True, text=True,
+    )  # fmt: skip
+    assert killed.returncode == KILLED, killed.stderr
+    all_rows(lake)  # whoever reads now has whole tables
+    done = erased(lake)
+    assert done.is_clean and files_with(lake.root, KEY) == []
+    after = all_rows(lake)
+    for table in (ATTEMPTS, EVENTS, TENANT_SHARE):
+        others = [r["fairness_key"] for r in before[table.name] if r["fairness_key"] != KEY]
+        assert [r["fairness_key"] for r in after[table.name]] == others
+    ledger = [pq.read_table(lake.table(ATTEMPTS).folder / f) for f in lake.table(ATTEMPTS).manifests.newest().ledger]
+    assert sum(t.num_rows for t in ledger) == 6, "each erased attempt is counted once"
+    assert last_build(lake.root).again == [f"{T0:%Y-%m-%d}/00"]

@@ -1,0 +1,123 @@
+"""Incidents: each kind from minutes worked by hand, and none where there is none."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.gold.incidents import INCIDENTS
+from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.incidents.signs import stretches
+from fairlead.pipeline.jobs.incidents import Incident, incidents
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.silver.backlog import BACKLOG
+from fairlead.pipeline.silver.service import SERVICE
+from tests.pipeline.frames import at, attempt
+from tests.pipeline.silver_rows import served, waited
+from tests.pipeline.tables_by_hand import MemoryTables, row
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+def found(lake: Lake, tables: MemoryTables, **of: Any) -> list[Incident]:
+    return incidents(lake, tables, SYSTEM_CLOCK, **of)
+
+
+def quiet(*minutes: int) -> list[dict[str, Any]]:
+    """Minutes in which a key waits a little and is served."""
+    return [waited(minute, "a", arrived=1, grabbed=1, depth_min=0) for minute in minutes]
+
+
+def test_a_queue_of_which_nobody_takes_anything_for_five_minutes_stalls(lake: Lake) -> None:
+    stalled = [waited(minute, key, depth_min=2, depth_end=2, arrived=1) for minute in range(10, 15) for key in "ab"]
+    short = [waited(minute, "a") for minute in range(30, 34)]
+    tables = MemoryTables({BACKLOG.name: [*quiet(9, 15, 40), *stalled, *short]})
+    [told] = found(lake, tables)
+    assert (told.kind, told.queue, told.subject, told.start_at, told.end_at) == ("stall", "q", "*", at(600), at(900))
+    assert (told.is_over, told.keys_hit, told.tasks_delayed) == (True, 2, 4 + 10)
+    assert told.extra_wait_us == 5 * 4 * 60_000_000, "the median minute of that queue has nobody waiting"
+
+
+def test_a_stall_in_the_last_minutes_known_goes_on(lake: Lake) -> None:
+    [told] = found(lake, MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(50, 60)]}))
+    assert not told.is_over and told.end_at == at(3600)
+
+
+def test_a_key_that_brings_far_more_than_it_does_and_than_others_floods(lake: Lake) -> None:
+    rows = [waited(minute, "a", arrived=10, grabbed=10) for minute in range(60)]
+    rows += [waited(minute, "b", arrived=500, grabbed=9, depth_end=400) for minute in (20, 24)]
+    rows += [
+        waited(40, "c", arrived=99, grabbed=9),
+        waited(41, "d", arrived=150),
+        waited(41, "e", arrived=150, grabbed=1),
+    ]
+    [told] = found(lake, MemoryTables({BACKLOG.name: rows}))
+    assert (told.kind, told.subject, told.start_at, told.end_at) == ("flood", "b", at(1200), at(1500))
+    assert told.keys_hit == 2 and told.tasks_delayed == 2 + 1000 + 50
+
+
+def test_a_burst_of_errors_is_one_incident_as_long_as_it_pauses_for_five_minutes_at_most(lake: Lake) -> None:
+    rows = [served(minute, "a", 1, attempts_done=0, failed=10) for minute in (10, 16)]
+    rows += [served(minute, "b", 1, attempts_done=5, failed=0) for minute in range(60)]
+    rows += [served(40, "a", 1, attempts_done=5, failed=19), served(50, "a", 1, attempts_done=40, failed=39)]
+    [told] = found(lake, MemoryTables({SERVICE.name: rows}))
+    assert (told.kind, told.start_at, told.end_at) == ("error burst", at(600), at(1020))
+    assert (told.keys_hit, told.tasks_delayed, told.extra_wait_us) == (1, 20, 0)
+
+
+def test_starved_keys_and_lost_nodes_are_told(lake: Lake) -> None:
+    shares = [
+        row(TENANT_SHARE, window_start=at(60 * minute), window_s=window_s, queue="q", fairness_key="a", starved=True)
+        for minute, window_s in ((3, 60), (4, 60), (6, 60), (0, 3600))
+    ]  # fmt: skip
+    lost = [attempt(outcome="lost", node=node, fairness_key=key, started_at=None, finished_at=s)
+            for node, key, s in (("n1", "a", 10), ("n1", "b", 100), ("n2", "a", 10), (None, "a", 10))]  # fmt: skip
+    rows = {TENANT_SHARE.name: shares, ATTEMPTS.name: [*lost, attempt()], BACKLOG.name: quiet(3, 4, 6)}
+    told = {(each.kind, each.subject, each.start_at): each for each in found(lake, MemoryTables(rows))}
+    assert set(told) == {
+        ("starved", "a", at(180)), ("starved", "a", at(360)), ("node loss", "n1", at(0)), ("node loss", "n2", at(0)),
+    }  # fmt: skip
+    assert told["node loss", "n1", at(0)].keys_hit == told["node loss", "n1", at(0)].tasks_delayed == 2
+    assert told["starved", "a", at(180)].end_at == at(300)
+
+
+def test_again_the_same_ids_replace_the_same_rows_and_other_days_stay(lake: Lake) -> None:
+    day = 1440
+    rows = [waited(minute + shift, "a") for shift in (0, day, 2 * day) for minute in range(10, 16)]
+    tables = MemoryTables({BACKLOG.name: rows})
+    first = found(lake, tables)
+    assert len(first) == len({each.incident_id for each in first}) == 3
+    only = found(lake, tables, since=at(0) + timedelta(days=1), until=at(0) + timedelta(days=1))
+    assert only == first[1:2] and len(tables.rows(INCIDENTS)) == 3
+    assert found(lake, tables) == first and len(tables.rows(INCIDENTS)) == 3
+
+
+def test_one_that_began_the_day_before_is_not_begun_anew_at_midnight(lake: Lake) -> None:
+    tables = MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(835, 850)]})  # T0 is at 10
+    [told] = found(lake, tables)
+    assert told.end_at - told.start_at == timedelta(minutes=15)
+    assert found(lake, tables, since=told.end_at, until=told.end_at) == []
+
+
+def test_without_tables_it_says_what_makes_them(lake: Lake) -> None:
+    with pytest.raises(ConfigurationError, match="build"):
+        found(lake, MemoryTables({}))
+
+
+@given(st.sets(st.integers(0, 60)), st.integers(0, 5))
+def test_stretches_cover_all_their_minutes_and_lie_apart(minutes: set[int], quiet: int) -> None:
+    told = list(stretches(minutes, quiet))
+    assert all(any(start <= minute < end for start, end in told) for minute in minutes)
+    assert all(start in minutes and end - 1 in minutes for start, end in told)
+    assert all(later[0] - earlier[1] > quiet for earlier, later in zip(told, told[1:], strict=False))

@@ -1,0 +1,69 @@
+"""`fairlead pipeline capacity | incidents | gc | erase`, as a person or a cron job runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.silver.backlog import BACKLOG
+from tests.pipeline.frames import attempt
+from tests.pipeline.silver_rows import waited
+from tests.pipeline.tables_by_hand import put
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    monkeypatch.setenv("FAIRLEAD_LAKE", str(tmp_path / "lake"))
+    lake = Lake(tmp_path / "lake")
+    put(lake, ATTEMPTS, [attempt(fairness_key=key) for key in ("acme", "b")])
+    put(lake, BACKLOG, [waited(minute, "b") for minute in range(6)])
+    return lake
+
+
+def ran(*arguments: str, code: int = 0, given: str | None = None) -> str:
+    done = runner.invoke(app, ["pipeline", *arguments], input=given)
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.output
+
+
+def test_erase_tells_what_it_did_and_a_dry_run_what_it_would(lake: Lake) -> None:
+    assert "nothing was changed" in ran("erase", "acme", "--dry-run")
+    told = json.loads(ran("erase", "-", "--json", given="acme\n"))
+    assert told["tables"]["bronze.attempts"]["rows"] == 1 and told["verified"]["held"] == []
+    assert "acme" not in json.dumps(told)
+    assert "0 files removed" in ran("erase", "acme")
+    assert "again" in ran("erase", "acme", "--readmit")
+    assert "was not erased here" in ran("erase", "acme", "--readmit", code=2)
+
+
+def test_what_is_left_is_an_error(lake: Lake) -> None:
+    (lake.root / "notes.txt").write_text("call acme")
+    assert "STILL THERE notes.txt: bytes, 1 times" in ran("erase", "acme", code=1)
+
+
+def test_incidents_and_gc_print_a_table_or_json(lake: Lake) -> None:
+    assert "stall" in ran("incidents") and "1 incidents" in ran("incidents")
+    [told] = json.loads(ran("incidents", "--json"))
+    assert (told["kind"], told["queue"], told["keys_hit"]) == ("stall", "q", 1)
+    assert "0 files" in ran("gc") and json.loads(ran("gc", "--apply", "--json"))["files"] == []
+
+
+def test_wrong_use_is_told_in_a_line(lake: Lake) -> None:
+    assert "name the key" in ran("erase", "", code=2)
+    assert "use a number and s, m, h or d" in ran("capacity", "--wait", "soon", code=2)
+    assert "build" in ran("capacity", code=2)
+    assert "instant 'monday'" in ran("incidents", "--since", "monday", code=2)
+    assert "--hash-keys needs a secret" in ran("ingest", "--url", "sqlite:///none.db", "--hash-keys", code=2)
+
+
+@pytest.mark.parametrize("command", ["capacity", "incidents", "backfill", "gc", "erase"])
+def test_each_has_an_example_in_its_help(command: str) -> None:
+    assert f"fairlead pipeline {command}" in " ".join(ran(command, "--help").split()).replace("│", "")

@@ -1,0 +1,507 @@
+"""`tune` from the tables of a lake to the weights in the store, hour by hour; and every state in which it must not publish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import App
+from fairlead.clock import SystemClock, to_micros
+from fairlead.core.guard_rails import Guards
+from fairlead.errors import ConfigurationError, NotAllowed, NotSupported
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.errors import BrokenLake, CheckFailed
+from fairlead.pipeline.generate import Truth, write_lake
+from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.hashing import start_hashing
+from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.jobs.tune import Options, QueueTuned, tune
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.runs import last_runs, recorded
+from fairlead.pipeline.settings import PipelineSettings
+from fairlead.pipeline.tuning.contracts import Objective, TuneSettings, load
+from fairlead.pipeline.tuning.gold import Gold, from_lake
+from fairlead.policy_management import PolicyManagement
+from fairlead.ports.policy_store import Draft, PolicyState, SwitchMode
+from tests.pipeline.gold_rows import GoldRows
+
+T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
+BUSY = {"short": 400.0, "long": 1600.0}
+TASKS = {"short": 400, "long": 400}
+"""Runs of 1 s and of 4 s: with equal weights one gets four times as much of the workers."""
+
+
+CONTRACTS = """
+[[contract]]
+queue = "q"
+fairness_key = "b"
+share = 2.0
+
+[[contract]]
+queue = "other"
+fairness_key = "c"
+share = 9.0
+
+[[contract]]
+queue = "q"
+fairness_key = "a"
+fixed = true
+"""
+
+
+class Clock(SystemClock):
+    """Stands still at an instant."""
+
+    at = T0
+
+    def now(self) -> int:
+        return to_micros(self.at)
+
+
+class World:
+    """A store, a lake and a clock; `hours` of equal history."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.clock = Clock()
+        self.app = App(url, clock=self.clock)
+        self.app.migrate()
+        self.lake = Lake(folder / "lake")
+        self.gold = GoldRows(self.lake)
+        self.policies = PolicyManagement(self.app)
+        self.guards = Guards()
+
+    def queue(self, *names: str) -> None:
+        for name in names:
+            self.app.sql_store.database.run(self._registered(name))
+
+    def _registered(self, name: str):
+        yield self.app.sql_store.statement("register_queue", name, 1)
+
+    def hours(self, count: int, busy: Mapping[str, float] = BUSY, tasks: Mapping[str, int] = TASKS, **more) -> None:
+        """So many more hours of history, up to the clock, which goes on by as much."""
+        for _ in range(count):
+            self.gold.hour(self.clock.at, busy, tasks, **more)
+            self.clock.at += timedelta(hours=1)
+
+    def tune(self, apply: bool = True, **options) -> dict[str, QueueTuned]:
+        settings = options.pop("settings", TuneSettings(guards=self.guards))
+        found = tune(self.app, self.lake, Options(author="test", apply=apply, settings=settings, **options))
+        return {tuned.queue: tuned for tuned in found}
+
+    def weights(self, queue: str = "q") -> dict[str, float]:
+        return self.app.management.weights(queue)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path, f"sqlite:///{tmp_path / 'tasks.db'}")
+    world.queue("q", "other")
+    yield world
+    world.app.close()
+
+
+# the way of a version -------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_shows_raw_and_guarded_and_changes_nothing(world: World) -> None:
+    world.hours(3)
+    found = world.tune(apply=False)["q"]
+    changes = {change.fairness_key: change for change in found.changes}
+    assert changes["long"].raw == pytest.approx(0.4, rel=0.05) and changes["long"].guarded == pytest.approx(0.8)
+    assert changes["short"].guarded == pytest.approx(1.2)
+    assert (found.outcome, found.version, found.holds) == ("would be published", None, [])
+    assert world.weights() == {} and world.policies.policies() == []
+    assert last_runs(world.lake) == {}
+
+
+def test_nothing_is_tuned_from_a_lake_whose_keys_are_hashed(world: World) -> None:
+    start_hashing(world.lake, {"FAIRLEAD_HASH_SECRET": "a secret of the tests, and long"})
+    world.hours(3)
+    with pytest.raises(NotSupported, match="fairness keys of this lake are hashed"):
+        world.tune(apply=False)
+
+
+def test_published_step_by_step_each_version_after_the_trial_of_the_one_before(world: World) -> None:
+    world.hours(3)
+    first = world.tune()["q"]
+    assert first.outcome == "published"
+    assert world.weights() == {"long": pytest.approx(0.8), "short": pytest.approx(1.2)}
+    policy = world.policies.policy(first.version)
+    assert (policy.author, policy.why, policy.is_canary, policy.state) == ("test", "worker-seconds", True, "active")
+    assert policy.input_to == to_micros(world.clock.at) and policy.input_rows == 6
+    assert policy.raw["long"] < policy.guarded["long"] and policy.reasons["long"] == "one step of x1.25"
+    again = world.tune()["q"]
+    assert (again.outcome, again.holds) == ("held", [f"version {first.version} is on trial"])
+    world.hours(1)
+    second = world.tune()["q"]
+    assert second.trial == f"version {first.version} stays: 30% of the worker time goes astray, 30% before it"
+    assert second.outcome == "published" and world.weights()["long"] == pytest.approx(0.64)
+    assert world.policies.policy(first.version).state == PolicyState.SUPERSEDED
+    for _ in range(10):
+        world.hours(1)
+        last = world.tune()["q"]
+    assert (last.outcome, last.holds) == ("nothing to change", [])
+    # The tasks still run as they did: 4 to 1 is what it comes to rest at, but for the draw to the mean.
+    assert world.weights()["short"] / world.weights()["long"] == pytest.approx(4, rel=0.15)
+    assert last_runs(world.lake)["tune"]["state"] == "nothing to do"
+
+
+def test_the_weight_of_the_tasks_is_what_is_due_unless_a_contract_says_otherwise(world: World) -> None:
+    same = {"a": 1000.0, "b": 1000.0, "c": 1000.0}
+    tasks = dict.fromkeys(same, 1000)
+    world.hours(3, same, tasks, weight={"a": 3.0})
+    assert world.tune(apply=False)["q"].outcome == "nothing to change"
+    path = world.lake.root.parent / "contracts.toml"
+    path.write_text(CONTRACTS)
+    settings, objective = load(path, None)
+    assert objective == Objective.CONTRACTS
+    found = world.tune(apply=False, settings=settings, objective=objective)["q"]
+    changes = {change.fairness_key: change for change in found.changes}
+    assert (changes["a"].guarded, changes["a"].reason) == (3.0, "fixed by its contract")
+    assert changes["b"].raw == pytest.approx(4 / 3) and changes["c"].raw == pytest.approx(2 / 3)
+
+
+def test_a_weight_set_by_a_person_is_not_touched(world: World) -> None:
+    world.hours(3, BUSY | {"third": 800.0}, TASKS | {"third": 400})
+    world.app.management.set_weight("q", "long", 1.0)
+    found = {change.fairness_key: change for change in world.tune()["q"].changes}
+    assert found["long"].reason == "its weight was set by a person"
+    assert world.weights()["long"] == 1.0
+    assert world.policies.weights("q").by_person == {"long": 1.0}
+    assert "long" not in world.policies.policies("q")[0].guarded
+
+
+def test_a_weight_computed_earlier_counts_on_while_there_is_too_little_data(world: World) -> None:
+    world.hours(3)
+    world.tune()
+    few = {"long": 40.0, "short": 10.0, "third": 4000.0, "fourth": 500.0}
+    world.hours(1, few, {"long": 10, "short": 10, "third": 1000, "fourth": 500}, demand=0.0)
+    world.guards = Guards(half_life=600.0, least_time=1800.0)  # only the last 70 minutes are looked at
+    found = world.tune()["q"]
+    assert found.outcome == "published"
+    assert {key: world.weights()[key] for key in ("long", "short")} == {
+        "long": pytest.approx(0.8), "short": pytest.approx(1.2),
+    }  # fmt: skip
+    assert world.weights()["third"] < 1 < world.weights()["fourth"]
+
+
+def test_a_key_that_is_not_seen_any_more_loses_its_weight(world: World) -> None:
+    world.hours(3)
+    world.tune()
+    world.guards = Guards(half_life=600.0, least_time=1800.0)
+    world.clock.at += timedelta(hours=3)
+    world.hours(1, {"x": 4000.0, "y": 1000.0}, {"x": 1000, "y": 1000})
+    assert world.tune()["q"].outcome == "published"
+    assert world.weights().keys() == {"x", "y"}
+
+
+# automatic rollback ---------------------------------------------------------------------------------------------------
+
+
+def test_rolled_back_when_a_key_that_was_not_touched_waits_longer_and_then_there_is_rest(world: World) -> None:
+    busy, tasks = BUSY | {"pinned": 500.0}, TASKS | {"pinned": 500}
+    world.app.management.set_weight("q", "pinned", 1.0)
+    calm = {"short": 9.0, "long": 9.0, "pinned": 9.0}
+    world.hours(3, busy, tasks, waits=calm)
+    first = world.tune()["q"].version
+    world.hours(1, busy, tasks, waits=calm | {"short": 90.0})  # a key that was touched may wait
+    second = world.tune()["q"].version
+    assert world.policies.policy(first).verdict.endswith("before it")
+    world.hours(1, busy, tasks, waits=calm | {"pinned": 90.0})
+    shown = world.tune(apply=False)["q"]
+    assert shown.trial.startswith(f"version {second} rolled back: key 'pinned', not touched, waits 89.3 s")
+    assert world.policies.policy(second).state == PolicyState.ACTIVE  # it was a dry run
+    found = world.tune()["q"]
+    assert found.trial == shown.trial and found.outcome == "held"
+    assert world.policies.policy(second).state == PolicyState.ROLLED_BACK
+    assert "'pinned'" in world.policies.policy(second).verdict
+    assert world.weights() == {"pinned": 1.0, "long": pytest.approx(0.8), "short": pytest.approx(1.2)}
+    assert world.policies.policy(found.version).supersedes == second
+    world.hours(22, busy, tasks, waits=calm)
+    held = world.tune()["q"]
+    assert held.holds == [f"version {second} was rolled back 22.0 h ago: 24 h of rest"]
+    world.hours(2, busy, tasks, waits=calm)
+    assert world.tune()["q"].outcome == "published"
+
+
+def test_rolled_back_when_more_of_the_worker_time_goes_astray(world: World) -> None:
+    world.hours(3)
+    first = world.tune()["q"].version
+    world.hours(1, {"short": 100.0, "long": 1900.0})
+    found = world.tune()["q"]
+    assert found.trial == f"version {first} rolled back: 45% of the worker time goes astray instead of 30%"
+    assert world.weights() == {}
+
+
+def test_a_trial_takes_a_full_hour_of_which_the_tables_know(world: World) -> None:
+    world.hours(3)
+    world.clock.at += timedelta(minutes=20)
+    first = world.tune()["q"].version
+    world.clock.at += timedelta(minutes=40)
+    world.hours(1)  # 14:00 to 15:00; published at 13:20
+    assert world.tune()["q"].trial.startswith(f"version {first} stays")
+    second = world.tune()["q"]
+    assert second.holds == [f"version {second.version} is on trial"]
+    world.clock.at += timedelta(minutes=119)
+    assert world.tune()["q"].holds == [f"version {second.version} is on trial"]  # the tables do not know that hour
+
+
+# canary ---------------------------------------------------------------------------------------------------------------
+
+
+def both(world: World, count: int, busy: Mapping[str, float] = BUSY) -> None:
+    """Hours of two queues; `other` has twice the work."""
+    for _ in range(count):
+        world.gold.hour(world.clock.at, {key: 2 * us for key, us in BUSY.items()}, TASKS, queue="other")
+        world.gold.hour(world.clock.at, busy, TASKS, queue="q")
+        world.clock.at += timedelta(hours=1)
+
+
+def test_the_queue_with_least_work_goes_first_and_the_others_when_it_has_come_through(world: World) -> None:
+    both(world, 3)
+    found = world.tune()
+    assert (found["q"].outcome, found["other"].outcome) == ("published", "held")
+    assert found["other"].holds == ["queue q goes first, and has not come through its trial"]
+    assert all(change.guarded == change.now for change in found["other"].changes)
+    assert world.tune()["other"].holds == found["other"].holds  # still on trial
+    assert world.weights("other") == {}
+    both(world, 1)
+    found = world.tune()
+    assert (found["q"].outcome, found["other"].outcome) == ("published", "published")
+    assert not world.policies.policies("other")[0].is_canary
+
+
+def test_a_canary_that_is_rolled_back_holds_the_others(world: World) -> None:
+    both(world, 3)
+    world.tune()
+    both(world, 1, {"short": 100.0, "long": 1900.0})
+    found = world.tune()
+    assert "rolled back" in found["q"].trial
+    assert found["other"].holds == ["queue q goes first, and has not come through its trial"]
+    both(world, 25)
+    found = world.tune()
+    assert (found["q"].outcome, found["other"].outcome) == ("published", "held")  # it goes first again
+
+
+def test_the_canary_may_be_named(world: World) -> None:
+    both(world, 3)
+    found = world.tune(canary=("other",))
+    assert (found["q"].outcome, found["other"].outcome) == ("held", "published")
+    # One that has nothing to try keeps nobody waiting.
+    assert world.tune(canary=("unknown",))["q"].outcome == "published"
+
+
+# what holds everything ------------------------------------------------------------------------------------------------
+
+
+def held(world: World) -> list[str]:
+    found = world.tune()["q"]
+    assert found.outcome == ("held" if found.holds else "published")
+    assert bool(found.holds) is not bool(world.weights())
+    return found.holds
+
+
+def test_stale_input_is_refused(world: World) -> None:
+    world.hours(3)
+    world.clock.at += timedelta(hours=2, seconds=1)
+    assert held(world)[0].startswith("stale input: the newest attempt in the tables is 2.0 h old")
+    world.clock.at -= timedelta(seconds=2)
+    assert held(world) == []
+
+
+def test_a_clock_that_is_ahead_makes_nothing_fresh(world: World) -> None:
+    world.hours(3)
+    world.gold.hour(world.clock.at + timedelta(hours=9), BUSY, TASKS)
+    world.clock.at += timedelta(hours=3)
+    assert held(world)[0].startswith("stale input")
+
+
+def test_without_tables_nothing_is_known(world: World) -> None:
+    assert world.tune() == {}
+    assert world.tune(queues=("q",))["q"].holds == ["no input: run `fairlead pipeline ingest` and `build`"]
+
+
+def test_a_queue_that_the_store_does_not_know_keeps_no_other_from_being_tuned(world: World) -> None:
+    for queue in ("gone", "q"):
+        for hours in range(3):
+            world.gold.hour(world.clock.at + timedelta(hours=hours), BUSY, TASKS, queue=queue)
+    world.clock.at += timedelta(hours=3)
+    found = world.tune()
+    assert found["gone"].holds == ["the store does not know this queue: no worker has served it yet"]
+    assert found["q"].outcome == "published"
+
+
+def test_tables_that_failed_a_check_are_refused(world: World) -> None:
+    world.hours(3)
+    with pytest.raises(CheckFailed), recorded(world.lake, world.clock, "check", {}):
+        raise CheckFailed("keys are unique: expected 2, found 1")
+    assert held(world) == [
+        "the last check failed: keys are unique: expected 2, found 1; run `fairlead pipeline check` again"
+    ]
+    world.clock.at += timedelta(seconds=1)
+    with recorded(world.lake, world.clock, "check", {}):
+        pass
+    assert held(world) == []
+
+
+def test_a_table_with_a_file_missing_is_refused(world: World) -> None:
+    world.hours(3)
+    next(world.lake.table(TENANT_SHARE).folder.rglob("*.parquet")).unlink()
+    with pytest.raises(BrokenLake, match=r"gold\.tenant_share"):
+        world.tune()
+    assert world.weights() == {}
+
+
+def test_frozen_while_an_objective_burns(world: World) -> None:
+    world.hours(3)
+    world.gold.page(world.clock.at - timedelta(minutes=10))
+    assert held(world) == ["incident: objective 'soon' burns its budget"]
+    world.gold.page(world.clock.at - timedelta(minutes=5), "ok")
+    assert held(world) == []
+
+
+def test_frozen_while_most_runs_fail(world: World) -> None:
+    world.hours(3)
+    world.gold.storm(world.clock.at - timedelta(hours=1), queue="other")
+    world.gold.storm(world.clock.at - timedelta(hours=3))  # long ago
+    assert world.tune(apply=False)["q"].holds == []
+    world.gold.storm(world.clock.at - timedelta(hours=1))
+    assert held(world) == ["incident: most runs of pay fail"]
+
+
+def test_a_storm_that_is_over_does_not_hold(world: World) -> None:
+    world.hours(3)
+    world.gold.storm(world.clock.at - timedelta(hours=1), recovered_at=world.clock.at - timedelta(minutes=5))
+    assert held(world) == []
+
+
+def test_frozen_while_a_queue_is_paused(world: World) -> None:
+    world.hours(3)
+    world.app.management.pause("q")
+    assert held(world) == ["incident: queue q is paused"]
+    world.app.management.unpause("q")
+    assert held(world) == []
+
+
+async def beats(world: World, node: str, queues: list[str]) -> None:
+    await world.app.store.heartbeat(node, queues, world.clock.now())
+    await world.app.store.database.close_async()
+
+
+def test_frozen_while_a_node_of_the_queue_is_silent(world: World) -> None:
+    import asyncio
+
+    world.hours(2)
+    asyncio.run(beats(world, "node-1", ["q"]))
+    asyncio.run(beats(world, "node-2", ["other"]))
+    world.hours(1)
+    asyncio.run(beats(world, "node-3", ["q"]))
+    assert held(world) == ["incident: node node-1 is silent"]
+    asyncio.run(beats(world, "node-1", ["q"]))
+    assert held(world) == []
+
+
+@pytest.mark.parametrize("queue", ["", "q"])
+@pytest.mark.parametrize("mode", [SwitchMode.OFF, SwitchMode.FROZEN])
+def test_the_kill_switch(world: World, mode: SwitchMode, queue: str) -> None:
+    world.hours(3)
+    first = world.tune()["q"].version
+    world.hours(1)
+    world.policies.switch(mode, "ann", "odd waits", queue)
+    found = world.tune()["q"]
+    what = "switched off" if mode == SwitchMode.OFF else "frozen"
+    assert found.holds == [
+        f"{what} by ann: odd waits; `fairlead pipeline tune --on{f' --queue {queue}' if queue else ''}`"
+    ]
+    assert (world.weights() == {}) is (mode == SwitchMode.OFF)
+    assert world.policies.policy(first).state == ("rolled_back" if mode == SwitchMode.OFF else "active")
+    assert world.policies.switch_on(queue)
+    assert world.tune()["q"].outcome == "published"
+    assert world.weights()["long"] == pytest.approx(0.8 if mode == SwitchMode.OFF else 0.64)
+
+
+def test_of_two_that_tune_at_once_one_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one publishes between our look and our publish."""
+    world.hours(3)
+    publish = PolicyManagement.publish
+
+    def after_another(self: PolicyManagement, draft: Draft, supersedes: int | None) -> int:
+        publish(self, draft, supersedes)
+        return publish(self, draft, supersedes)
+
+    monkeypatch.setattr(PolicyManagement, "publish", after_another)
+    with pytest.raises(NotAllowed, match="queue q: somebody else"):
+        world.tune()
+    assert len(world.policies.policies()) == 1
+    assert last_runs(world.lake)["tune"]["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[contract]]\nqueue = 'q'\nfairness_key = 'a'", "give a share, or fixed = true"),
+        ("[[contract]]\nqueue = 'q'\nfairness_key = 'a'\nshare = 0", "share"),
+        ("[guards]\nstep = 1.0", "step"),
+        ("[guards]\nspeed = 1.0", "speed"),
+        (2 * "[[contract]]\nqueue = 'q'\nfairness_key = 'a'\nshare = 1\n", "there are two"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "contracts.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=rf"contracts\.toml.*{told}"):
+        load(path, None)
+    with pytest.raises(ConfigurationError, match="--objective contracts needs"):
+        load(None, Objective.CONTRACTS)
+
+
+def test_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
+    world = World(tmp_path, postgres_url)
+    world.queue("q")
+    world.hours(3)
+    first = world.tune()["q"]
+    assert first.outcome == "published" and world.weights()["long"] == pytest.approx(0.8)
+    world.hours(1, {"short": 100.0, "long": 1900.0})
+    assert "rolled back" in world.tune()["q"].trial and world.weights() == {}
+    world.app.close()
+
+
+def test_on_tables_that_spark_made(spark: Any, tmp_path: Path) -> None:
+    """What `tune` reads is what was generated: worker time, dispatches and waits of every key, whole queue by whole queue."""
+    world = World(tmp_path, f"sqlite:///{tmp_path / 'tasks.db'}")
+    truth = Truth(rows=6000, days=0.25, tenants=3, late=0.0, doubled=0.0, stepped=0.0, start=T0)
+    write_lake(spark, world.lake, truth)
+    bronze = world.lake.table(ATTEMPTS)
+    columns = ["queue", "fairness_key", "ready_at", "grabbed_at", "started_at", "finished_at"]
+    attempts = bronze.load(bronze.manifests.newest(), columns=columns).to_pandas()
+    world.clock.at = attempts["finished_at"].max().to_pydatetime() + timedelta(minutes=5)
+    build(Job(spark, world.lake, None, world.clock), PipelineSettings())
+    world.queue(*attempts["queue"].unique())
+
+    gold = Gold(from_lake(world.lake), world.clock.at)
+    found = gold.use(T0 - timedelta(hours=1))
+    assert {(queue, key) for queue in found for key in found[queue]} == set(
+        zip(attempts["queue"], attempts["fairness_key"], strict=True)
+    )
+    runs = attempts.dropna(subset=["started_at"])
+    for (queue, key), of_key in runs.groupby(["queue", "fairness_key"]):
+        use = found[queue][key].use
+        busy = (of_key["finished_at"] - of_key["started_at"]).dt.total_seconds().sum()
+        assert sum(used.busy for used in use) == pytest.approx(busy, abs=1e-3)
+        assert sum(used.tasks for used in use) == of_key["grabbed_at"].notna().sum()
+        waited = (of_key["started_at"] - of_key["ready_at"]).dt.total_seconds().sort_values().to_list()
+        wait = gold.waits(queue, T0, world.clock.at, ())[key]
+        assert (wait.tasks, wait.p99) == (len(waited), pytest.approx(waited[-(-len(waited) * 99 // 100) - 1], rel=0.01))
+
+    tuned = world.tune(apply=False)
+    assert set(tuned) == set(found) and all(not queue.holds for queue in tuned.values() if queue.changes)
+    assert any(change.is_tuned for queue in tuned.values() for change in queue.changes)
+    for queue, of_queue in tuned.items():
+        astray = gold.astray(queue, T0, world.clock.at, {})
+        assert astray is not None and 0 <= astray < 1
+        assert sum(c.guarded for c in of_queue.changes) == pytest.approx(sum(c.now for c in of_queue.changes))
+    world.app.close()

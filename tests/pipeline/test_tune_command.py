@@ -1,0 +1,155 @@
+"""`fairlead pipeline tune` and `policies` as a person uses them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlead import App
+from fairlead.cli.main import app as commands
+from fairlead.pipeline.lake.lake import Lake
+from tests.pipeline.gold_rows import GoldRows
+
+BUSY, TASKS = {"short": 400.0, "long": 1600.0}, {"short": 400, "long": 400}
+
+
+class Shop:
+    """A store and a lake with three hours of history up to this one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.app = App(f"sqlite:///{folder / 'tasks.db'}")
+        self.app.migrate()
+        self.app.sql_store.database.run(self._registered("payouts"))
+        this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+        gold = GoldRows(Lake(folder / "lake"))
+        for hours in (3, 2, 1):
+            gold.hour(this_hour - timedelta(hours=hours), BUSY, TASKS, queue="payouts")
+
+    def _registered(self, queue: str) -> Any:
+        yield self.app.sql_store.statement("register_queue", queue, 1)
+
+    def run(self, *arguments: str, exits: int = 0) -> str:
+        ran = CliRunner().invoke(commands, ["pipeline", *arguments])
+        assert ran.exit_code == exits, ran.output
+        return ran.output
+
+    def told(self, *arguments: str) -> Any:
+        """What it says as JSON."""
+        return json.loads(self.run(*arguments, "--json"))
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setenv("FAIRLEAD_URL", f"sqlite:///{tmp_path / 'tasks.db'}")
+    monkeypatch.setenv("FAIRLEAD_LAKE", str(tmp_path / "lake"))
+    shop = Shop(tmp_path)
+    yield shop
+    shop.app.close()
+
+
+def test_it_shows_what_it_would_do_and_does_it_when_told_to(shop: Shop) -> None:
+    shown = shop.run("tune")
+    assert "payouts: would be published; the declared weights count" in shown
+    assert "nothing was changed: this was a dry run; --apply publishes" in shown
+    (long,) = [line.split() for line in shown.splitlines() if line.startswith("long")]
+    assert (long[1], long[3], long[4]) == ("1", "0.8", "-20.0%") and " ".join(long[5:]) == "one step of x1.25"
+    assert float(long[2]) == pytest.approx(0.4, rel=0.05)
+    assert shop.app.management.weights("payouts") == {}
+    done = shop.told("tune", "--apply", "--author", "ann")
+    assert (done["applied"], done["objective"]) == (True, "worker-seconds")
+    assert [queue["outcome"] for queue in done["queues"]] == ["published"]
+    assert shop.app.management.weights("payouts") == {"long": pytest.approx(0.8), "short": pytest.approx(1.2)}
+    held = shop.run("tune")
+    assert "payouts: held; version 1 counts" in held and "version 1 is on trial" in held
+
+
+def test_versions_are_listed_and_shown_and_gone_back_from(shop: Shop) -> None:
+    assert shop.told("policies") == {"policies": [], "switches": []}
+    shop.run("tune", "--apply", "--author", "ann")
+    assert "active, on trial, canary" in shop.run("policies")
+    (listed,) = shop.told("policies", "--queue", "payouts")["policies"]
+    assert (listed["version"], listed["author"], listed["why"]) == (1, "ann", "worker-seconds")
+    assert listed["computed_at"].startswith("20")
+    shown = shop.run("policies", "show", "1")
+    assert "version 1 of payouts: active, on trial, canary" in shown and "one step of x1.25" in shown
+    assert shop.told("policies", "show", "1")["guarded"].keys() == {"long", "short"}
+    assert shop.told("policies", "rollback", "0", "--queue", "payouts", "--why", "odd waits") == {"version": 2}
+    assert shop.app.management.weights("payouts") == {}
+    assert "rolled_back" in shop.run("policies") and "odd waits" in shop.run("policies")
+    assert "version 1 was rolled back" in shop.run("tune")
+    shop.run("policies", "rollback", "1", "--author", "ann")
+    assert shop.app.management.weights("payouts").keys() == {"long", "short"}
+
+
+def test_the_kill_switch(shop: Shop) -> None:
+    shop.run("tune", "--apply")
+    assert (
+        shop.run("tune", "--off", "--why", "odd waits", "--author", "ann")
+        == "every queue: the declared weights count\n"
+    )
+    assert shop.app.management.weights("payouts") == {}
+    assert "switched off by ann: odd waits" in shop.run("tune", "--apply")
+    assert "every queue: off since" in shop.run("policies")
+    assert shop.run("tune", "--on") == "every queue: on\n"
+    assert shop.run("tune", "--on") == "every queue: was on\n"
+    assert shop.run("tune", "--freeze", "--queue", "payouts") == "payouts: nothing more is published\n"
+    assert "frozen by" in shop.run("tune")
+    assert [switch["mode"] for switch in shop.told("policies")["switches"]] == ["frozen"]
+    shop.run("tune", "--on", "--queue", "payouts")
+
+
+def test_the_doctor_tells_whose_weights_count(shop: Shop) -> None:
+    def says(text: str) -> bool:
+        return text in CliRunner().invoke(commands, ["doctor"]).output
+
+    assert not says("computed weights")
+    shop.run("tune", "--apply")
+    assert says("queue payouts: computed weights of 2 keys, version 1, on trial")
+    shop.run("tune", "--off", "--why", "odd waits", "--author", "ann")
+    assert says("computed weights of every queue are off, by ann: odd waits")
+    assert not says("computed weights of 2 keys")
+
+
+def test_contracts_come_from_a_file(shop: Shop) -> None:
+    file = shop.folder / "contracts.toml"
+    file.write_text('[[contract]]\nqueue = "payouts"\nfairness_key = "long"\nshare = 4.0\n[guards]\nstep = 2.0\n')
+    (queue,) = shop.told("tune", "--contracts", str(file))["queues"]
+    assert queue["outcome"] == "nothing to change"  # four times as much is what it gets
+    (queue,) = shop.told("tune", "--contracts", str(file), "--objective", "worker-seconds")["queues"]
+    assert min(change["guarded"] for change in queue["changes"]) == pytest.approx(0.5)  # a step of 2
+    (queue,) = shop.told("tune", "--queue", "payouts", "--half-life", "12h")["queues"]
+    assert queue["outcome"] == "would be published"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("tune", "--apply", "--off"), 2, "four commands: give one"),
+        (("tune", "--objective", "speed"), 2, "--objective 'speed': use worker-seconds or contracts"),
+        (("tune", "--objective", "contracts"), 2, "needs --contracts FILE"),
+        (("tune", "--off", "--queue", "unknown"), 2, "no queue named 'unknown'"),
+        (("tune", "--half-life", "soon"), 2, "duration 'soon'"),
+        (("policies", "show", "9"), 1, "no version 9"),
+        (("policies", "rollback", "9"), 1, "no version 9"),
+        (("policies", "rollback", "0"), 2, "say of which --queue"),
+        (("policies", "rollback", "0", "--queue", "payouts"), 1, "no version counts"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(shop: Shop, arguments: tuple[str, ...], code: int, told: str) -> None:
+    text = shop.run(*arguments, exits=code)
+    assert told in text and "Traceback" not in text
+
+
+def test_a_lake_of_which_nothing_is_known(shop: Shop, tmp_path: Path) -> None:
+    assert "the tables know of no queue" in shop.run("tune", "--lake", str(tmp_path / "empty"))
+
+
+def test_on_redis_alone_there_is_nothing_to_tune(shop: Shop) -> None:
+    assert "sqlite:// and postgresql:// do" in shop.run("policies", "--url", "redis://localhost:1/0", exits=1)
