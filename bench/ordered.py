@@ -1,115 +1,351 @@
-"""The LCG trace as an ordered queue: ordering key = user, time = scaled submit time, unique key = job; several workers.
+"""Long runs of ordered queues, judged by what their handlers wrote; workers are processes, started as a user starts them.
 
-    python bench/ordered.py [--url sqlite:///FILE] [--jobs 30000] [--seconds 90] [--workers 3]
+    python bench/ordered.py trace    the LCG trace: ordering key = user, time = scaled submit time, unique key = job number
+    python bench/ordered.py kills    one worker restarted or killed with -9 each 10 s, by turns, during 50,000 tasks
+    python bench/ordered.py outage   each server of `--servers` stopped for 30 s under load, by turns
+    python bench/ordered.py million  1,000,000 tasks due at once after a downtime, one worker: its memory, the drain rate
+    python bench/ordered.py steady   10,000 tasks a minute, due 0.5 to 20 s ahead: how late they begin
 
-Prints how late the tasks began. Exit code 1 unless every job ran once, none before its time, each user's in order and
-one at a time. What a user may have ended a second is bounded: a run's end is durable before the next one begins.
+On one SQLite file, unless there are other URLs; `--servers` starts Kafka and Cassandra (or those named: kafka, cassandra,
+postgres) and has the log, the schedule and the tasks there. Exit code 1 when a task was lost, ran twice without having been in
+flight at a kill, before its time, out of order or beside another one of its ordering key, or an aim was missed.
 """
 
 import argparse
-import os
+import contextlib
+import json
 import pathlib
-import subprocess
+import random
 import sys
-import tempfile
 import time
-from collections import defaultdict
-from datetime import UTC, datetime
-from itertools import islice
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count, islice
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from fairlead import App  # noqa: E402
+from ordered_judge import Away, Job, Verdict, judge, percentile, rate  # noqa: E402
+from ordered_stage import SERVERS, Broken, Pace, Stage, now, say, submit  # noqa: E402
+from process_tree import Peak  # noqa: E402
+
+from fairlead.clock import MICROS  # noqa: E402
 from fairlead.replay.trace import read_trace  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
-HEAD_START = 10.0  # seconds for the submits and the workers to begin
-
-app = App(os.environ.get("ORDERED_URL"))
-app.queue("jobs", kind="ordered", partitions=120)
-_out: list[int] = []
-
-
-@app.task(queue="jobs")
-async def job(user: str, number: int, due: float) -> None:
-    """One line when it begins, one when it ends."""
-    if not _out:
-        _out.append(os.open(os.environ["ORDERED_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT))
-    os.write(_out[0], f"start {user} {number} {due} {time.time()}\n".encode())
-    os.write(_out[0], f"end {user} {number} {due} {time.time()}\n".encode())
+AHEAD = 2 * MICROS
+"""Tasks are submitted so long before their time."""
+SORTED_OUT = 30 * MICROS
+"""After a server is back, until what was in flight when it went is."""
+LATE_AGAIN = 2 * MICROS
+"""A task that waited longer has not been served as usual."""
+MOST_MB = 300
+MOST_LATE = 1.0
+"""Seconds, p99, in steady state."""
 
 
-def check(lines: list[str], expected: dict[str, list[int]]) -> list[float]:
-    """How late each job began, in seconds. Raises SystemExit for a promise that was broken."""
-    late, running, order = [], {}, defaultdict(list)
-    for what, user, number, due, at in (line.split() for line in lines):
-        if what == "start":
-            if user in running:
-                sys.exit(f"two jobs of {user} at once: {running[user]}, {number}")
-            running[user] = number
-            order[user].append(int(number))
-            late.append(float(at) - float(due))
-        elif running.pop(user) != number:
-            sys.exit(f"job {number} ended unbegun")
-    if order != expected:
-        wrong = [user for user in expected if order.get(user) != expected[user]]
-        sys.exit(f"not every job once and in order: {len(wrong)} users, as {wrong[:3]}")
-    if min(late) < 0:
-        sys.exit(f"begun {-min(late):.3f} s before its time")
-    return sorted(late)
+@dataclass
+class Course:
+    """What happened in one run."""
+
+    jobs: list[Job] = field(default_factory=list)
+    away: list[tuple[str, int, int]] = field(default_factory=list)
+    """Which server, from when until when."""
+    measured_from: int = 0
+    """What was due before does not count for how late tasks begin."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    """Promises broken that no record shows."""
+    aims: list[Callable[["Course"], str | None]] = field(default_factory=list)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace", type=pathlib.Path, default=TRACE)
-    parser.add_argument("--url")
-    parser.add_argument("--jobs", type=int, default=30_000)
-    parser.add_argument("--seconds", type=float, default=90.0)
-    parser.add_argument("--workers", type=int, default=3)
-    options = parser.parse_args()
-    jobs = list(islice(read_trace(options.trace, lambda line: None), options.jobs))
-    scale = options.seconds / max(1.0, jobs[-1].submit - jobs[0].submit)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["ORDERED_URL"] = options.url or f"sqlite:///{folder}/tasks.db"
-        os.environ["ORDERED_LOG"] = f"{folder}/runs.log"
-        app._urls = (os.environ["ORDERED_URL"], None, None, None)
-        app.migrate()
-        begin = time.time() + HEAD_START
-        due = [(begin + (j.submit - jobs[0].submit) * scale, f"user-{j.user}", j.number) for j in jobs]
-        for start in range(0, len(due), 5000):
-            app.submit_many(
-                [
-                    job.options(
-                        ordering_key=user, run_at=datetime.fromtimestamp(at, UTC), unique_key=f"{number:08}"
-                    ).draft(user=user, number=number, due=at)
-                    for at, user, number in due[start : start + 5000]
-                ]
-            )
-        expected: dict[str, list[int]] = defaultdict(list)
-        for _, user, number in sorted(due, key=lambda one: (round(one[0] * 1e6), one[1], one[2])):
-            expected[user].append(number)
-        command = [sys.executable, "-m", "fairlead", "worker", "ordered:app", "--log-level", "warning"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "bench")])}
-        workers = [subprocess.Popen(command, env=environment) for _ in range(options.workers)]
-        log = pathlib.Path(os.environ["ORDERED_LOG"])
-        lines: list[str] = []
-        while len(lines) < 2 * len(jobs):
-            time.sleep(1)
-            if any(worker.poll() is not None for worker in workers):
-                sys.exit("a worker has ended")
-            lines = log.read_text().splitlines() if log.exists() else []
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.wait()
-        late = check(log.read_text().splitlines(), dict(expected))
-    print(
-        f"{len(jobs):,} jobs of {len(expected)} users in {options.seconds:.0f} s, {options.workers} workers: each once, in "
-        f"order, none early; late by {late[len(late) // 2] * 1000:.1f} ms (p50), {late[len(late) * 99 // 100] * 1000:.1f} ms "
-        f"(p99), {late[-1]:.2f} s at most"
+# the runs -------------------------------------------------------------------------------------------------------------
+
+
+def trace(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
+    """See the module."""
+    found = list(islice(read_trace(wanted.trace, lambda line: None), wanted.tasks))
+    first = found[0].submit
+    scale = wanted.seconds / max(1.0, found[-1].submit - first)
+    stage.start_workers(wanted.workers)
+    course.jobs += stage.warm_up()
+    lead = 10 * MICROS
+    begin = course.measured_from = now() + lead
+    jobs = sorted(
+        Job(f"user-{job.user}", f"{job.number:08}", begin + round((job.submit - first) * scale * MICROS))
+        for job in found
+    )
+    jobs.sort(key=lambda job: job.place)
+    course.figures |= {"seconds": wanted.seconds, "users": len({job.ordering_key for job in jobs})}
+    go(stage, course, wanted, Pace(stage, ((job.due - lead, job) for job in jobs)))
+
+
+def kills(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
+    """See the module."""
+    stage.start_workers(wanted.workers)
+    course.jobs += stage.warm_up()
+    course.measured_from = now()
+    pace = Pace(stage, islice(evenly(wanted), wanted.tasks))
+    turns = count()
+    restarts: list[float] = []
+
+    def disturb() -> None:
+        stage.rest(wanted.every)
+        turn = next(turns)
+        worker = stage.workers[turn % len(stage.workers)]
+        if turn % 2:
+            pid = worker.pid
+            say(f"kills worker {worker.place}")
+            stage.kills[pid] = worker.kill()
+        else:
+            say(f"restarts worker {worker.place}")
+            began = time.monotonic()
+            worker.restart()
+            restarts.append(time.monotonic() - began)
+        say(f"{stage.runs.ended():,} tasks have ended of {len(pace.submitted):,} submitted")
+
+    go(stage, course, wanted, pace, disturb)
+    course.figures |= {
+        "kills": len(stage.kills),
+        "restarts": len(restarts),
+        "slowest_restart_s": round(max(restarts, default=0.0), 1),
+    }
+
+
+def outage(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
+    """See the module."""
+    if not stage.servers:
+        raise SystemExit("outage: name the servers to stop by --servers")
+    stage.start_workers(wanted.workers)
+    course.jobs += stage.warm_up()
+    course.measured_from = now()
+    pace = Pace(stage, evenly(wanted))
+
+    def course_of_trouble() -> None:
+        stage.rest(wanted.calm)
+        for name, server in stage.servers.items():
+            say(f"stops {name}")
+            at = now()
+            server.crash()
+            stage.rest(wanted.away)
+            server.start()
+            course.away.append((name, at, now()))
+            say(f"{name} is back")
+            stage.rest(wanted.calm)
+        pace.stop()
+
+    go(stage, course, wanted, pace, course_of_trouble)
+
+
+def million(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
+    """See the module. The downtime is that of the worker's clock."""
+    due = now() + round(wanted.downtime * MICROS)
+    jobs = [Job(f"key-{n % wanted.keys}", f"{n:08}", due) for n in range(wanted.tasks)]
+    began = time.monotonic()
+    for low in range(0, len(jobs), 50_000):
+        submit(stage, jobs[low : low + 50_000])
+        say(f"{min(low + 50_000, len(jobs)):,} submitted")
+    course.jobs = jobs
+    course.figures |= {"keys": wanted.keys, "waiting_in": wanted.waiting}
+    course.figures["submit_per_s"] = round(len(jobs) / (time.monotonic() - began))
+    if wanted.waiting == "schedule":
+        began = time.monotonic()
+        with contextlib.ExitStack() as watching:
+            stage.start_workers(wanted.workers)
+            peaks = [watching.enter_context(Peak(worker.pid)) for worker in stage.workers]
+            while lag := stage.lag():
+                say(f"{lag:,} in the log")
+                stage.rest(5)
+        course.figures["intake_per_s"] = round(len(jobs) / (time.monotonic() - began))
+        course.figures["intake_mb"] = round(max(peak.mb for peak in peaks))
+        stage.stop_workers()
+    with contextlib.ExitStack() as watching:
+        stage.start_workers(wanted.workers, ORDERED_AHEAD=str(wanted.downtime + 60))
+        peaks = [watching.enter_context(Peak(worker.pid)) for worker in stage.workers]
+        stage.wait(len(jobs), wanted.patience)
+    course.figures["drain_mb"] = round(max(peak.mb for peak in peaks))
+    course.aims.append(
+        lambda course: aim(
+            "MB of a worker", max(course.figures.get("intake_mb", 0), course.figures["drain_mb"]), MOST_MB
+        )
     )
 
 
+def steady(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
+    """See the module. What is due in the first seconds does not count."""
+    stage.start_workers(wanted.workers)
+    course.jobs += stage.warm_up()
+    chance = random.Random(wanted.seed)
+    begin = now()
+    course.measured_from = begin + 20 * MICROS
+    total = round(wanted.minutes * wanted.tasks)
+
+    def jobs() -> Iterator[tuple[int, Job]]:
+        for n in range(total):
+            at = begin + round(n * 60 * MICROS / wanted.tasks)
+            yield at, Job(f"key-{n % wanted.keys}", f"{n:08}", at + round(chance.uniform(0.5, 20) * MICROS))
+
+    course.figures |= {"per_minute": wanted.tasks, "minutes": wanted.minutes}
+    go(stage, course, wanted, Pace(stage, jobs()))
+    course.aims.append(lambda course: aim("late, seconds, p99", course.figures["late_ms"]["p99"] / 1000, MOST_LATE))
+
+
+def evenly(wanted: argparse.Namespace) -> Iterator[tuple[int, Job]]:
+    """Without end: `rate` tasks a second, of one ordering key after the other."""
+    begin = now()
+    for n in count():
+        at = begin + round(n * MICROS / wanted.rate)
+        yield at, Job(f"key-{n % wanted.keys}", f"{n:08}", at + AHEAD)
+
+
+def go(
+    stage: Stage, course: Course, wanted: argparse.Namespace, pace: Pace, disturb: Callable[[], None] | None = None
+) -> None:
+    """Until all is submitted, and has run; `disturb` again and again until all is submitted."""
+    before = len(course.jobs)
+    try:
+        while not pace.is_over:
+            (disturb or (lambda: stage.rest(1.0)))()
+    finally:
+        pace.stop()
+        course.jobs += pace.submitted
+    course.figures |= {"submits_repeated": pace.repeated, "slowest_submit_s": round(pace.slowest, 2)}
+    say(f"all {len(pace.submitted):,} submitted, {stage.runs.ended() - before:,} have ended")
+    began = time.monotonic()
+    stage.wait(len(course.jobs), wanted.patience)
+    course.figures["drained_after_s"] = round(time.monotonic() - began, 1)
+
+
+def aim(what: str, found: float, most: float) -> str | None:
+    """What is wrong with it, if anything is."""
+    return None if found < most else f"{what}: {found:g}, to be below {most:g}"
+
+
+# what came of it ------------------------------------------------------------------------------------------------------
+
+
+def perform(wanted: argparse.Namespace) -> dict[str, Any]:
+    """The run, and the report about it."""
+    course = Course()
+    with Stage(wanted, ORDERED_SECONDS=str(wanted.handler_seconds)) as stage:
+        try:
+            RUNS[wanted.run](stage, wanted, course)
+            stage.stop_workers()
+        except Broken as broken:
+            course.faults.append(str(broken))
+        lag, unfinished = stage.left()
+        if lag or unfinished:
+            course.faults.append(f"left in the log: {lag}; unfinished in the schedule: {unfinished}")
+        say("judges")
+        away = [Away(begin, end + SORTED_OUT) for _, begin, end in course.away]
+        verdict = judge(course.jobs, stage.runs.records(), stage.kills, away)
+        course.figures |= figures(course, verdict)
+        course.faults += [wrong for told in course.aims if not course.faults and (wrong := told(course)) is not None]
+        return {
+            "run": wanted.run, **stage.where, "workers": wanted.workers, "tasks": verdict.tasks, "runs": verdict.runs,
+            "ran_twice_in_flight": verdict.ran_twice, "cut_and_run_again": verdict.cut, **course.figures,
+            "said_by_workers": stage.said(), "violations": dict(verdict.violations), "first_violations": verdict.shown,
+            "faults": course.faults, "is_met": not verdict.violations and not course.faults,
+        }  # fmt: skip
+
+
+def figures(course: Course, verdict: Verdict) -> dict[str, Any]:
+    """How late tasks began, how many a second, and how it went while a server was away."""
+    found: dict[str, Any] = {"starts_per_s": round(rate(verdict.began_at))}
+    if course.measured_from:
+        counts = [at - late >= course.measured_from for at, late in zip(verdict.began_at, verdict.late, strict=True)]
+        found["late_ms"] = spread(verdict.late, counts)
+        found["waited_ms"] = spread(verdict.waited, counts)
+    for n, (name, begin, end) in enumerate(course.away):
+        until = course.away[n + 1][1] if n + 1 < len(course.away) else now()
+        late = [
+            at for at, waited in zip(verdict.began_at, verdict.waited, strict=True)
+            if waited > LATE_AGAIN and begin <= at < until
+        ]  # fmt: skip
+        found[f"{name}_away"] = {
+            "seconds": round((end - begin) / MICROS, 1),
+            "began_meanwhile": sum(begin <= at < end for at in verdict.began_at),
+            "began_late": len(late),
+            "as_usual_after_s": round(max(0, max(late, default=end) - end) / MICROS, 1),
+        }
+    return found
+
+
+def spread(values: array, counts: list[bool]) -> dict[str, float]:
+    """Milliseconds."""
+    kept = sorted(value for value, is_counted in zip(values, counts, strict=True) if is_counted)
+    parts = {"p50": 0.5, "p99": 0.99, "most": 1.0}
+    return {name: round(1000 * percentile(kept, share), 1) for name, share in parts.items()}
+
+
+RUNS: dict[str, Callable[[Stage, argparse.Namespace, Course], None]] = {
+    "trace": trace, "kills": kills, "outage": outage, "million": million, "steady": steady,
+}  # fmt: skip
+
+
+def arguments() -> argparse.ArgumentParser:
+    form = argparse.RawDescriptionHelpFormatter
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--url", help="of the tasks, and of all that has no URL of its own")
+    common.add_argument("--log", help="URL")
+    common.add_argument("--schedule", help="URL")
+    common.add_argument("--servers", nargs="?", const="kafka,cassandra", default="", help="to start and use")
+    common.add_argument(
+        "--named", action="store_true", help="workers keep their names, and so partitions, over restarts"
+    )
+    common.add_argument("--keep", help="a new folder: what was written stays there")
+    common.add_argument(
+        "--patience", type=float, default=120.0, help="seconds in which some task ends, or it is broken"
+    )
+    common.add_argument("--json", action="store_true", help="one line")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    runs = parser.add_subparsers(dest="run", required=True, metavar="RUN")
+
+    def run(name: str, workers: int, keys: int | None, handler_seconds: float, help: str) -> argparse.ArgumentParser:
+        made = runs.add_parser(name, parents=[common], help=help)
+        made.add_argument("--workers", type=int, default=workers)
+        made.add_argument("--handler-seconds", type=float, default=handler_seconds, help="that a run takes, on average")
+        if keys is not None:
+            made.add_argument("--keys", type=int, default=keys, help="ordering keys")
+        return made
+
+    one = run("trace", 3, None, 0.0, "a real trace, scaled in time")
+    one.add_argument("--trace", type=pathlib.Path, default=TRACE)
+    one.add_argument("--tasks", type=int, help="its first jobs; all by default")
+    one.add_argument("--seconds", type=float, default=900.0, help="in which it is submitted")
+    one = run("kills", 3, 5000, 0.02, "restarts and kill -9")
+    one.add_argument("--tasks", type=int, default=50_000)
+    one.add_argument("--rate", type=float, default=250.0, help="tasks a second")
+    one.add_argument("--every", type=float, default=10.0, help="seconds")
+    one = run("outage", 3, 5000, 0.02, "servers that are stopped")
+    one.add_argument("--rate", type=float, default=100.0, help="tasks a second")
+    one.add_argument("--away", type=float, default=30.0, help="seconds")
+    one.add_argument("--calm", type=float, default=30.0, help="seconds before, between and after")
+    one = run("million", 1, 100_000, 0.0, "a backlog that is due")
+    one.add_argument("--tasks", type=int, default=1_000_000)
+    one.add_argument("--downtime", type=float, default=10_800.0, help="seconds")
+    one.add_argument(
+        "--waiting", choices=("schedule", "log"), default="schedule", help="in which the tasks lie meanwhile"
+    )
+    one = run("steady", 3, 20_000, 0.0, "lateness")
+    one.add_argument("--tasks", type=int, default=10_000, help="a minute")
+    one.add_argument("--minutes", type=float, default=5.0)
+    one.add_argument("--seed", type=int, default=1)
+    return parser
+
+
+def main() -> int:
+    parser = arguments()
+    wanted = parser.parse_args()
+    wanted.servers = [name for name in wanted.servers.split(",") if name]
+    if unknown := set(wanted.servers) - SERVERS.keys():
+        parser.error(f"--servers: {', '.join(sorted(unknown))} is unknown; there are {', '.join(SERVERS)}")
+    report = perform(wanted)
+    print(json.dumps(report, indent=None if wanted.json else 1), flush=True)
+    return 0 if report["is_met"] else 1
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -188,17 +188,17 @@ def measure(entry: str, tasks: int, processes: int, idle: bool, with_latency: bo
             enqueue = tasks / (time.perf_counter() - began)
             workers = [start(ENTRIES[entry], folder, number) for number in range(processes)]
             wait_for(folder, tasks, workers)
-            time.sleep(0.5)
+            time.sleep(0.5)  # the last few, which show in no count, end too
             steps = counts(folder)
         seconds = steps[-1][0] - steps[0][0] if len(steps) > 1 else 0.0
         done = (steps[-1][1] - steps[0][1]) / seconds if seconds else 0.0
         ordered: list[float] = []
         if with_latency:
-            time.sleep(1)
+            time.sleep(1)  # the workers fall idle: a task that comes alone is what is timed
             for _ in range(PACED):
                 noop.submit(at=time.time())
-                time.sleep(GAP_S)
-            time.sleep(2)
+                time.sleep(GAP_S)  # the pace
+            time.sleep(2)  # as long as the last ones have; see below
             ordered = latencies(folder)
             if len(ordered) != PACED:
                 need_running(folder, workers)

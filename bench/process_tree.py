@@ -1,4 +1,4 @@
-"""What this process and all below it use: processor time and memory. Linux."""
+"""What a process and all below it use: processor time and memory. Linux; this process if no other is named."""
 
 import os
 import pathlib
@@ -14,17 +14,18 @@ def cpu_seconds() -> float:
     return sum(sum(map(int, fields[11:15])) for _, fields in _tree()) / _TICKS
 
 
-def resident_mb() -> float:
+def resident_mb(root: int | None = None) -> float:
     """Memory in use now."""
-    pages = sum(int(fields[21]) for _, fields in _tree())
+    pages = sum(int(fields[21]) for _, fields in _tree(root))
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 class Peak:
     """The most memory that was ever in use while it is watched."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: int | None = None) -> None:
         self.mb = 0.0
+        self._root = root
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
 
@@ -38,11 +39,11 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._over.wait(_EVERY_SECONDS):
-            self.mb = max(self.mb, resident_mb())
+            self.mb = max(self.mb, resident_mb(self._root))
 
 
-def _tree() -> Iterator[tuple[int, list[str]]]:
-    """Process id and /proc/<pid>/stat behind the name, of us and all below."""
+def _tree(root: int | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Process id and /proc/<pid>/stat behind the name, of the root and all below."""
     found, children = {}, {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -52,8 +53,9 @@ def _tree() -> Iterator[tuple[int, list[str]]]:
                 continue  # it has ended meanwhile
             found[int(entry.name)] = fields
             children.setdefault(int(fields[1]), []).append(int(entry.name))
-    waiting = [os.getpid()]
+    waiting = [os.getpid() if root is None else root]
     while waiting:
         pid = waiting.pop()
-        yield pid, found[pid]
-        waiting += children.get(pid, [])
+        if pid in found:  # else it has ended
+            yield pid, found[pid]
+            waiting += children.get(pid, [])

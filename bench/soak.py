@@ -26,7 +26,7 @@ def kill_at_random(store: str, url: str, tasks: int, kills: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Crew(url, pathlib.Path(folder), 3) as crew:
         submit(app, "work", range(tasks))
         for _ in range(kills):
-            time.sleep(1)
+            time.sleep(1)  # the pace of the kills
             crew.kill_one()
         left = app.store.database.look(app.store.unfinished(["crash"]))[0]
         began = time.monotonic()

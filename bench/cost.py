@@ -1,0 +1,260 @@
+"""Shares of worker time on the LCG trace: tasks counted, weights tuned by mean run time, and run time charged.
+
+    python bench/cost.py [--trace ../shared/data/lcg-2005.swf.gz] [--users 10] [--every 4] [--windows 4] [--seconds 60]
+                         [--slots 20] [--workers 2] [--store sqlite|postgres] [--shuffle] [--only counted,tuned,runtime]
+
+The users with most work are the fairness keys. Of each user's jobs every n-th is taken, in the order of the trace, or with
+--shuffle in an order drawn by a fixed seed, so that a user's run times do not change with time. A task is one job: it sleeps
+on the event loop of its worker for the job's run time, scaled so that the whole takes about --seconds; that is its work.
+Each user has 150 to 200 tasks waiting, for as long as it has jobs: more come as these start. Tuned: each key has the weight
+(median of the users' mean run times) / (its own), of the jobs that will run, set before the first is submitted.
+
+Jain's index is that of the worker-seconds in a window, of the keys that had tasks waiting all through it. Prints a table in
+Markdown. Exit code 1 unless the mean index is above 0.95 with tuned weights and above 0.98 with run time charged.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import pathlib
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import fairlead  # noqa: E402
+from fairlead.model import MAX_WEIGHT, MIN_WEIGHT  # noqa: E402
+from fairlead.replay.trace import Tenants, read_trace  # noqa: E402
+from fairlead.replay.workers import Workers, end_with_parent  # noqa: E402
+from fairlead.simulate.fairness import jain  # noqa: E402
+
+TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
+QUEUE = "cost"
+FOLDER, COST = "BENCH_COST_FOLDER", "BENCH_COST_COST"
+GOALS = {"counted": 0.0, "tuned": 0.95, "runtime": 0.98}
+MOST_WAITING, FEW_WAITING = 200, 150
+LOOK_SECONDS = 0.05
+
+Runs = dict[str, list[float]]
+"""Run times of each key, seconds."""
+
+Notes = list[tuple[str, float, float]]
+"""(key, start, end) of each run, seconds of wall time."""
+
+
+def application(url: str | None = None, cost: str | None = None) -> tuple[fairlead.App, Any]:
+    """The application that submitter and workers share, and its task."""
+    app = fairlead.App(url, lake="")
+    workers = int(os.environ.get("BENCH_COST_WORKERS", "2"))
+    app.queue(QUEUE, partitions=workers, cost=cost or os.environ.get(COST, "tasks"))
+    notes: list[int] = []
+
+    def note(line: str) -> None:
+        if not notes:
+            path = pathlib.Path(os.environ[FOLDER]) / f"{os.getpid()}.runs"
+            notes.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.write(notes[0], line.encode())
+
+    @app.task(queue=QUEUE)
+    async def job(key: str, seconds: float) -> None:
+        began = time.time()
+        note(f"{key} {began:.6f}\n")
+        await asyncio.sleep(seconds)
+        note(f"{key} {began:.6f} {time.time():.6f}\n")
+
+    return app, job
+
+
+class Told:
+    """What the workers have noted, read as it grows."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.started: Counter[str] = Counter()
+        self.starts: dict[str, list[float]] = defaultdict(list)
+        self.runs: Notes = []
+        self._folder = folder
+        self._read: dict[pathlib.Path, int] = {}
+
+    def look(self) -> None:
+        for path in self._folder.glob("*.runs"):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            for line in whole.decode().splitlines():
+                key, *times = line.split()
+                if len(times) == 2:
+                    self.runs.append((key, float(times[0]), float(times[1])))
+                else:
+                    self.started[key] += 1
+                    self.starts[key].append(float(times[0]))
+
+
+def jobs(trace: pathlib.Path, users: int, every: int, shuffle: bool) -> Runs:
+    """Run times of the trace, of the users with most work."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for one in read_trace(trace):
+        found[one.tenant(Tenants.USER)].append(one.run)
+    most = sorted(found, key=lambda key: -sum(found[key]))[:users]
+    taken = {key: found[key][::every] for key in most}
+    if shuffle:
+        for key, runs in taken.items():
+            random.Random(key).shuffle(runs)
+    return taken
+
+
+def measure(mode: str, runs: Runs, seconds: float, wanted: argparse.Namespace) -> list[tuple[float, int]]:
+    """Jain's index and the number of keys that it is of, for each window."""
+    with contextlib.ExitStack() as cleanup:
+        folder = pathlib.Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="bench-cost-")))
+        url = cleanup.enter_context(store(wanted.store, folder))
+        cost = "runtime" if mode == "runtime" else "tasks"
+        environment = {
+            "FAIRLEAD_URL": url, FOLDER: str(folder), COST: cost, "BENCH_COST_WORKERS": str(wanted.workers),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "bench"), *sys.path[:2], os.environ.get("PYTHONPATH", "")]),
+        }  # fmt: skip
+        os.environ["BENCH_COST_WORKERS"] = str(wanted.workers)
+        app, job = application(url, cost)
+        cleanup.callback(app.close)
+        app.migrate()
+        each = wanted.slots // wanted.workers
+        with Workers("cost:app", wanted.workers, folder, environment, each) as workers:
+            workers.wait_until_up(app)
+            if mode == "tuned":
+                tune(app, runs)
+            return feed(app, job, runs, seconds, wanted.windows, Told(folder), workers)
+
+
+def tune(app: fairlead.App, runs: Runs) -> None:
+    """Weights by mean run time, known to the workers before anything is submitted."""
+    means = {key: statistics.mean(of_key) for key, of_key in runs.items()}
+    median = statistics.median(means.values())
+    for key, mean in means.items():
+        app.management.set_weight(QUEUE, key, min(MAX_WEIGHT, max(MIN_WEIGHT, median / mean)))
+    time.sleep(6)  # a node that missed the wake reads the weights at its next heartbeat
+
+
+def feed(
+    app: fairlead.App, job: Any, runs: Runs, seconds: float, windows: int, told: Told, workers: Workers
+) -> list[tuple[float, int]]:
+    """Keep every key supplied until the last window is over; then reckon."""
+    submitted: Counter[str] = Counter()
+    supplies: dict[str, list[tuple[float, int]]] = {key: [] for key in runs}
+    began = ends = None
+    while ends is None or time.time() < ends:
+        told.look()
+        workers.check()
+        drafts = []
+        for key, of_key in runs.items():
+            if submitted[key] - told.started[key] < FEW_WAITING:
+                more = of_key[submitted[key] : told.started[key] + MOST_WAITING]
+                drafts += [job.options(fairness_key=key).draft(key=key, seconds=run) for run in more]
+                submitted[key] += len(more)
+                supplies[key].append((time.time(), len(more)))
+        if drafts:
+            random.Random(len(drafts)).shuffle(drafts)
+            app.submit_many(drafts)
+        if ends is None and all(told.started[key] for key in runs):
+            began = time.time()  # every key has had its first turn
+            ends = began + seconds
+        time.sleep(LOOK_SECONDS)
+    told.look()
+    assert began is not None and ends is not None
+    # Those that still run are counted up to the end of the last window.
+    ended = Counter((key, start) for key, start, _ in told.runs)
+    open_runs = [(key, start, ends) for key, starts in told.starts.items() for start in starts if not ended[key, start]]
+    length = seconds / windows
+    return [
+        window(began + n * length, began + (n + 1) * length, told.runs + open_runs, told.starts, supplies)
+        for n in range(windows)
+    ]
+
+
+def window(
+    begin: float, end: float, runs: Notes, starts: dict[str, list[float]], supplies: dict[str, list[tuple[float, int]]]
+) -> tuple[float, int]:
+    """Jain's index over the worker-seconds in the window, of the keys that had tasks waiting all through it."""
+    served: Counter[str] = Counter()
+    for key, start, stop in runs:
+        served[key] += max(0.0, min(stop, end) - max(start, begin))  # type: ignore[assignment]
+    through = []
+    for key, of_key in supplies.items():
+        waiting = sum(count for at, count in of_key if at <= begin) - sum(at <= begin for at in starts[key])
+        changes = [(at, count) for at, count in of_key if begin < at < end]
+        changes += [(at, -1) for at in starts[key] if begin < at < end]
+        least = waiting
+        for _, change in sorted(changes):
+            waiting += change
+            least = min(least, waiting)
+        if least > 0:
+            through.append(key)
+    say({key: round(served[key], 1) for key in through})
+    return (jain([served[key] for key in through]) if len(through) > 1 else float("nan")), len(through)
+
+
+def say(what: object) -> None:
+    """Progress goes to stderr, results to stdout."""
+    print(what, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def store(kind: str, folder: pathlib.Path) -> Iterator[str]:
+    """A fresh database."""
+    if kind == "postgres":
+        from services.postgres import PostgresServer
+
+        with PostgresServer() as server:
+            yield server.create_database()
+    else:
+        yield f"sqlite:///{folder / 'tasks.db'}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trace", type=pathlib.Path, default=TRACE)
+    parser.add_argument("--users", type=int, default=10)
+    parser.add_argument("--every", type=int, default=4)
+    parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--slots", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--shuffle", action="store_true")
+    parser.add_argument("--only", default=",".join(GOALS))
+    wanted = parser.parse_args()
+    if not wanted.trace.is_file():
+        parser.error(f"there is no {wanted.trace}; name a trace by --trace")
+    runs = jobs(wanted.trace, wanted.users, wanted.every, wanted.shuffle)
+    # As much as the key with least work has, all others have too: every key waits through all windows if shares are fair.
+    scale = wanted.seconds * wanted.slots / (0.9 * wanted.users * min(map(sum, runs.values())))
+    runs = {key: [run * scale for run in of_key] for key, of_key in runs.items()}
+    every = [run for of_key in runs.values() for run in of_key]
+    print(
+        f"{len(every):,} jobs of {len(runs)} users, in {'drawn order' if wanted.shuffle else 'the order of the trace'}; "
+        f"run times: mean {1000 * statistics.mean(every):.1f} ms, median {1000 * statistics.median(every):.1f} ms, "
+        f"longest {max(every):.2f} s; {wanted.workers} workers on {wanted.store}, {wanted.slots} slots\n"
+    )
+    found = {mode: measure(mode, runs, wanted.seconds, wanted) for mode in wanted.only.split(",")}
+    print("| window | " + " | ".join(f"{mode}: Jain's index (keys)" for mode in found) + " |")
+    print("|---|" + "--:|" * len(found))
+    for n in range(wanted.windows):
+        print(f"| {n + 1} | " + " | ".join(f"{of[n][0]:.3f} ({of[n][1]})" for of in found.values()) + " |")
+    means = {mode: statistics.mean(index for index, _ in of) for mode, of in found.items()}
+    print("| mean | " + " | ".join(f"{means[mode]:.3f}" for mode in found) + " |")
+    return 0 if all(mean > GOALS[mode] for mode, mean in means.items()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+end_with_parent()
+app, _ = application()
