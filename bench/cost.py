@@ -140,7 +140,20 @@ def tune(app: fairlead.App, runs: Runs) -> None:
     median = statistics.median(means.values())
     for key, mean in means.items():
         app.management.set_weight(QUEUE, key, min(MAX_WEIGHT, max(MIN_WEIGHT, median / mean)))
-    time.sleep(6)  # a node that missed the wake reads the weights at its next heartbeat
+    until_beaten(app)
+
+
+def until_beaten(app: fairlead.App) -> None:
+    """Wait until each node has begun two heartbeats from now on: it has ended the first, which reads the weights."""
+    now = app.clock.now()
+    beats: defaultdict[str, set[int]] = defaultdict(set)
+    while True:
+        nodes = app.management.nodes()
+        for node in nodes:
+            beats[node.node] |= {node.seen_at} if node.seen_at > now else set()
+        if all(len(beats[node.node]) >= 2 for node in nodes):
+            return
+        time.sleep(LOOK_SECONDS)  # other processes beat: no event tells
 
 
 def feed(
@@ -166,7 +179,7 @@ def feed(
         if ends is None and all(told.started[key] for key in runs):
             began = time.time()  # every key has had its first turn
             ends = began + seconds
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)  # other processes write what is told: no event
     told.look()
     assert began is not None and ends is not None
     # Those that still run are counted up to the end of the last window.

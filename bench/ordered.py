@@ -16,6 +16,7 @@ import contextlib
 import json
 import pathlib
 import random
+import signal
 import sys
 import time
 from array import array
@@ -342,6 +343,7 @@ def main() -> int:
     wanted.servers = [name for name in wanted.servers.split(",") if name]
     if unknown := set(wanted.servers) - SERVERS.keys():
         parser.error(f"--servers: {', '.join(sorted(unknown))} is unknown; there are {', '.join(SERVERS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and workers and servers with it
     report = perform(wanted)
     print(json.dumps(report, indent=None if wanted.json else 1), flush=True)
     return 0 if report["is_met"] else 1

@@ -120,7 +120,7 @@ class Worker:
         """SIGTERM, once it serves: before that it would end as any process does, with nothing to hand back."""
         until = time.monotonic() + STOP_SECONDS
         while not self._serves() and self.process.poll() is None and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)  # another process writes its log: no event tells
         self.process.send_signal(signal.SIGTERM)
 
     def _serves(self) -> bool:
@@ -249,7 +249,7 @@ class Stage:
         """Let time pass. Raises Broken when a worker has ended meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            time.sleep(min(LOOK_SECONDS, left))
+            time.sleep(min(LOOK_SECONDS, left))  # time itself is what is waited for
             self.look_at_workers()
 
     def look_at_workers(self) -> None:

@@ -338,9 +338,9 @@ class App:
                     self._wait_for(connections.log.close())
                 if settings.schedule is not None and connections.schedule is not None:
                     self._wait_for(connections.schedule.close())
-                self._connections.channel.shut()
-                self._connections.coordinator.close()
-                self._connections.store.database.close()
+                connections.channel.shut()
+                connections.coordinator.close()
+                connections.store.database.close()
                 self._connections = None
                 self._checked = False
 

@@ -17,6 +17,12 @@ async def until_owned(node: Node, count: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def until_shared(*nodes: Node) -> None:
+    """Each has its half."""
+    for node in nodes:
+        await until_owned(node, 4)
+
+
 def changes_of(node: Node) -> list[int]:
     """How many partitions it has, each time that changes from here on."""
     told: list[int] = []
@@ -39,8 +45,7 @@ async def test_a_quick_restart_moves_no_partition(sqlite_url: str) -> None:
     first, second = two_workers(sqlite_url)
     async with running(first.app, identity="one", restart_seconds=30.0) as stays:
         async with running(second, identity="two", restart_seconds=30.0) as goes:
-            await until_owned(stays, 4)
-            await until_owned(goes, 4)
+            await until_shared(stays, goes)
             before = goes.ownership.owned
         changes = changes_of(stays)
         async with running(second, identity="two", restart_seconds=30.0) as again:
@@ -58,8 +63,7 @@ async def test_what_does_not_come_back_in_time_loses_its_partitions(sqlite_url: 
     first, second = two_workers(sqlite_url)
     async with running(first.app, identity="one", restart_seconds=30.0) as stays:
         async with running(second, identity="two", restart_seconds=30.0) as goes:
-            await until_owned(stays, 4)
-            await until_owned(goes, 4)
+            await until_shared(stays, goes)
         first.clock.ahead += 60
         await until_owned(stays, 8)
     first.app.close()
@@ -70,8 +74,7 @@ async def test_without_an_identity_others_go_on_at_once(sqlite_url: str) -> None
     first, second = two_workers(sqlite_url)
     async with running(first.app) as stays:
         async with running(second) as goes:
-            await until_owned(stays, 4)
-            await until_owned(goes, 4)
+            await until_shared(stays, goes)
         await until_owned(stays, 8)
         assert [node.node for node in first.app.management.nodes()] == [stays.settings.name]
     first.app.close()
