@@ -80,7 +80,7 @@ class KafkaServer(JavaServer):
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         made = subprocess.run(
             [
-                *self._kafka("64m", "kafka.tools.StorageTool"), "format", "-t", cluster,
+                *self._kafka("64m", "kafka.tools.StorageTool"), "format", f"--cluster-id={cluster}",
                 "-c", str(self.folder / "server.properties"),
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, check=False,

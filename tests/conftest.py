@@ -35,6 +35,16 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Say at once what has failed: a run that is cut off shows no summary."""
+    if report.failed and not os.environ.get("PYTEST_XDIST_WORKER"):
+        print(
+            f"\nFAILED {report.nodeid} ({report.when}): {str(report.longreprtext).strip().splitlines()[-1:]}",
+            flush=True,
+        )
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     terminalreporter.write_line(f"seed: --hypothesis-seed={config.option.hypothesis_seed}")
 

@@ -15,6 +15,7 @@ import pytest
 from fairlead import App
 from fairlead.clock import MICROS, SystemClock
 from fairlead.core.partitions import partition_of
+from fairlead.engine.node import Node
 from fairlead.stores.sql_schedule import SqlScheduleStore
 
 PAIRS = ["sqlite", "postgres", "sqlite, kafka, cassandra", "sqlite, kafka", "sqlite, database, cassandra"]
@@ -119,6 +120,20 @@ def open_app(url: str, clock: SetClock | None = None, runs: Runs | None = None, 
 
     app.migrate()
     return Kit(app, runs, remind, clock)
+
+
+AHEAD = (1.5, 15.0, 60.0)
+"""Seconds until a task is due that must be in memory before: the next of these, where the machine was too slow for one."""
+
+
+async def is_loaded_before(kit: Kit, at: datetime, node: Node, *unique_keys: str) -> bool:
+    """Wait until the tasks with these keys are in memory; False: it was `at` before."""
+    while kit.at(0) < at:
+        lives = [each._life for each in node.ordered._partitions.values() if each._life is not None]
+        if set(unique_keys) <= {key.unique_key for life in lives for key in life.schedule._keys}:
+            return kit.at(0) < at
+        await asyncio.sleep(0.01)
+    return False
 
 
 def keys_of_partitions(partitions: int, wanted: int) -> list[str]:

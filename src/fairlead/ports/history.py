@@ -74,6 +74,18 @@ class Totals(NamedTuple):
     first: a row in the place of another one shows."""
 
 
+class Running(NamedTuple):
+    """The tasks of a queue that a node holds."""
+
+    queue: str
+    node: str
+    tasks: int
+    grabbed_at: int
+    """When the last one of them was taken (microseconds)."""
+    stuck: int
+    """Of them, past their greatest time."""
+
+
 FINGERPRINT_MODULUS = 1_000_000_007
 
 
@@ -99,6 +111,12 @@ class HistoryStore(Protocol):
         """Unfinished tasks that have no finished run yet, in order of their submit, at most `limit`: SUBMITTED_FIELDS; the
         first field of the last one is the next `after` ("" at first). A task that commits later than all it was submitted
         with is left to its first attempt."""
+
+    def newest_submitted(self, now: int) -> Steps[str]:
+        """The `after` of `submitted` behind which only tasks are that were submitted about from `now` on."""
+
+    def running(self, now: int) -> Steps[list[Running]]:
+        """What nodes hold. Every unfinished task is looked at."""
 
     def attempts_between(self, after: Place, until: Place) -> Steps[Totals]:
         """What the attempts behind `after` and at or before `until` add up to."""

@@ -37,6 +37,7 @@ REQUEST_TIMEOUT = 10.0
 
 _SCAN_PAGE = 10_000
 _PORT = 9042
+_OUR_TABLES = re.compile(r"\b(?=fairlead_)")
 _SERIAL = {"LOCAL_QUORUM": ConsistencyLevel.LOCAL_SERIAL, "QUORUM": ConsistencyLevel.SERIAL}
 _TROUBLE = (
     RequestExecutionException, OperationTimedOut, NoHostAvailable, ConnectionException, ErrorMessage, TraceUnavailable,
@@ -119,7 +120,8 @@ class CassandraSession:
         """`statements`: a file of them. `schema`: names of those that make the tables, in order. `far_hosts`: of each other
         datacentre, so many are asked when none of our own is up; what is local is theirs then."""
         self.url = url
-        self._cql = load(statements)
+        # Each statement names its keyspace, which cannot be a parameter: of those prepared under a USE the server warns.
+        self._cql = {name: _OUR_TABLES.sub(f"{url.keyspace}.", cql) for name, cql in load(statements).items()}
         self._schema = schema
         self._far_hosts = far_hosts
         self._opening = threading.Lock()
@@ -136,7 +138,6 @@ class CassandraSession:
         with self.make_cluster() as cluster:
             session = cluster.connect()
             session.execute(f"CREATE KEYSPACE IF NOT EXISTS {self.url.keyspace} WITH replication = {self.url.strategy}")
-            session.set_keyspace(self.url.keyspace)
             for name in self._schema:
                 session.execute(self._cql[name])
 
@@ -245,11 +246,8 @@ class CassandraSession:
             cluster = self.make_cluster()
             try:
                 session = cluster.connect()
-                # Each statement names the keyspace: prepared under a USE, the server warns of all of them.
                 self._prepared = {
-                    name: session.prepare(cql, keyspace=self.url.keyspace)
-                    for name, cql in self._cql.items()
-                    if name not in self._schema
+                    name: session.prepare(cql) for name, cql in self._cql.items() if name not in self._schema
                 }
             except BaseException as error:
                 cluster.shutdown()

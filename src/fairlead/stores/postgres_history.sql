@@ -40,6 +40,13 @@ SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, prio
  ORDER BY fairlead_tasks.id
  LIMIT $4
 
+-- name: newest_submitted
+SELECT ((lpad(to_hex($1::bigint / 1000), 12, '0') || '70008000000000000000')::uuid)::text
+
+-- name: running
+SELECT queue, node, count(*), max(grabbed_at), count(*) FILTER (WHERE stuck_at < $1)
+  FROM fairlead_tasks WHERE state = 'PROCESSING' GROUP BY queue, node
+
 -- name: attempts_between
 SELECT count(*), coalesce(sum(finished_at - started_at), 0)::bigint,
        coalesce(sum((31 * (finished_at % 1000000007) + 17 * (seq % 1000000007) + version) % 1000000007), 0)::bigint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.ports.history import Feed, Place, Reader, Totals
+from fairlead.ports.history import Feed, Place, Reader, Running, Totals
 from fairlead.ports.statements import Database, Row, Statement, Steps
 from fairlead.stores.sql_file import load
 
@@ -37,6 +37,12 @@ class SqlHistory:
     def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
         first = "0" if self.database.dialect == "sqlite" else "00000000-0000-0000-0000-000000000000"
         return (yield Statement(self._sql["submitted"], (after or first, now, _SUBMIT_TAKES, limit)))
+
+    def newest_submitted(self, now: int) -> Steps[str]:
+        return str((yield Statement(self._sql["newest_submitted"], (now,)))[0][0])
+
+    def running(self, now: int) -> Steps[list[Running]]:
+        return [Running(*row) for row in (yield Statement(self._sql["running"], (now,)))]
 
     def attempts_between(self, after: Place, until: Place) -> Steps[Totals]:
         return Totals(*(yield Statement(self._sql["attempts_between"], (*after, *until)))[0])

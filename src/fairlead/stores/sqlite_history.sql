@@ -33,6 +33,14 @@ SELECT cast(seq AS TEXT), id, submitted_at, queue, name, fairness_key, weight, p
  ORDER BY seq
  LIMIT ?4
 
+-- name: newest_submitted
+-- ?1: now, of no use here
+SELECT cast(coalesce((SELECT max(seq) FROM fairlead_tasks), 0) AS TEXT) WHERE ?1 >= 0
+
+-- name: running
+SELECT queue, node, count(*), max(grabbed_at), count(*) FILTER (WHERE stuck_at < ?1)
+  FROM fairlead_tasks WHERE state = 'PROCESSING' GROUP BY queue, node
+
 -- name: attempts_between
 SELECT count(*), coalesce(sum(finished_at - started_at), 0),
        coalesce(sum((31 * (finished_at % 1000000007) + 17 * (seq % 1000000007) + version) % 1000000007), 0)

@@ -17,6 +17,7 @@ from fairlead.pipeline.gold import ALL
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.incidents import signs
+from fairlead.pipeline.incidents.seen import seen_by_alerts
 from fairlead.pipeline.incidents.signs import MINUTE_US, Minute, Stretch
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.parts import micros_of
@@ -56,7 +57,7 @@ def incidents(
     tell: Tell = lambda table, rows: None,
 ) -> list[Incident]:
     """Find the incidents that began on the days from `since` to `until` (default: the last BY_DEFAULT that the tables have),
-    in order, and let gold.incidents have just these for those days: again makes the same.
+    in order, and let gold.incidents have just these for those days, and what alerts alone can tell: again makes the same.
 
     Raises ConfigurationError when the tables have nothing, BrokenLake.
     """
@@ -76,7 +77,8 @@ def incidents(
         found = [each for each in _stretches(tables, around, queues, minutes) if _day(each.start) in days]
         made = [_told(tables, each, queues, minutes, known) for each in sorted(found, key=lambda s: (s.start, s))]
         rows = [msgspec.structs.asdict(each) | {"schema_version": SCHEMA_VERSION} for each in made]
-        tables.replace(INCIDENTS, pa.Table.from_pylist(rows, INCIDENTS.arrow()), days)
+        kept = seen_by_alerts(tables, days, to_datetime(known * MINUTE_US))
+        tables.replace(INCIDENTS, pa.concat_tables([kept, pa.Table.from_pylist(rows, INCIDENTS.arrow())]), days)
         tell(INCIDENTS.name, len(rows))
         run.rows_in, run.rows_out = sum(map(len, queues.values())), len(rows)
     return made

@@ -1,0 +1,1 @@
+"""Alerts: what goes wrong now, found from signs that a relay sends every few seconds; see docs/how-to/alerts.md."""

@@ -1,0 +1,119 @@
+"""The watch as a stateful operator of Spark: one state for each queue, in RocksDB, and one row for each of its keys.
+
+What is kept is bounded: a queue's last minute and its open alerts, and keys that brought something within TTL_SECONDS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from fairlead.pipeline.alerts.sign import decode
+from fairlead.pipeline.alerts.watch import Alert, KeyMinutes, Rules, Watched, observe
+from fairlead.pipeline.incidents.signs import ALL
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+TTL_SECONDS = 7200.0
+"""A key that brings nothing for so long is forgotten."""
+
+SILENCE_SECONDS = 60.0
+"""After so long without a sign of a queue its relay is taken for dead: then nobody would see what goes wrong."""
+
+ALERT_SCHEMA = (
+    "store_id string, kind string, queue string, subject string, start bigint, at bigint, is_over boolean, tasks bigint"
+)
+_MINUTES_SCHEMA = "minute bigint, tasks bigint, before bigint, mean double, known int"
+
+
+def alerts(signs: DataFrame, rules: Rules) -> DataFrame:
+    """Of rows (store_id, queue, sign: JSON), the rows of ALERT_SCHEMA that they raise and end."""
+    return signs.groupBy("store_id", "queue").transformWithState(
+        statefulProcessor=Watch(rules),
+        outputStructType=ALERT_SCHEMA,
+        outputMode="Update",
+        timeMode="ProcessingTime",
+    )
+
+
+class Watch(StatefulProcessor):
+    """Of the group (store, queue)."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = msgspec.json.encode(rules)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """By Spark, in each task."""
+        self._told_by = msgspec.json.decode(self._rules, type=Rules)
+        self._handle = handle
+        # As JSON: a later version may keep more, and finds what this one has kept.
+        self._watched = handle.getValueState("watched", "json string")
+        self._silence = handle.getValueState("silence", "until_ms bigint, raised_at bigint")
+        self._keys = handle.getMapState("keys", "fairness_key string", _MINUTES_SCHEMA, int(TTL_SECONDS * 1000))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
+        """New signs of the queue."""
+        store_id, queue = key
+        signs = sorted((decode(row["sign"]) for row in rows), key=lambda sign: sign.at)
+        found = self._watched.get()
+        if found is None:
+            watched = Watched(since=signs[0].at, relay=signs[0].relay)
+        else:
+            watched = msgspec.json.decode(found[0], type=Watched)
+        keys = _Keys(self._keys)
+        raised = observe(watched, signs, keys, self._told_by)
+        keys.save()
+        self._watched.update((msgspec.json.encode(watched).decode(),))
+        raised += self._heard(queue, timerValues.getCurrentProcessingTimeInMs(), watched.last)
+        yield from (_row(store_id, alert) for alert in raised)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """No sign for so long."""
+        store_id, queue = key
+        (found,) = self._watched.get() or ("",)
+        last = msgspec.json.decode(found, type=Watched).last
+        self._silence.update((0, last))
+        yield _row(store_id, Alert("silence", queue, ALL, last, timerValues.getCurrentProcessingTimeInMs() * 1000))
+
+    def close(self) -> None:
+        """By Spark."""
+
+    def _heard(self, queue: str, now_ms: int, last: int) -> list[Alert]:
+        """The queue is heard of: the silence, if there was one, is over."""
+        until, raised_at = self._silence.get() or (0, 0)
+        if until:
+            self._handle.deleteTimer(until)
+        until = now_ms + int(SILENCE_SECONDS * 1000)
+        self._handle.registerTimer(until)
+        self._silence.update((until, 0))
+        return [Alert("silence", queue, ALL, raised_at, last, True)] if raised_at else []
+
+
+class _Keys:
+    """The keys of a queue that a batch speaks of: each is read once, and written once."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self._read: dict[str, KeyMinutes] = {}
+
+    def get(self, key: str) -> KeyMinutes | None:
+        if key not in self._read and self._state.containsKey((key,)):
+            self._read[key] = KeyMinutes(*self._state.getValue((key,)))
+        return self._read.get(key)
+
+    def put(self, key: str, minutes: KeyMinutes) -> None:
+        self._read[key] = minutes
+
+    def save(self) -> None:
+        for key, minutes in self._read.items():
+            self._state.updateValue((key,), msgspec.structs.astuple(minutes))
+
+
+def _row(store_id: str, alert: Alert) -> Row:
+    from pyspark.sql import Row
+
+    return Row(store_id=store_id, **msgspec.structs.asdict(alert))

@@ -1,0 +1,162 @@
+"""The pulse of a store: what a relay sees of its queues every few seconds, as signs."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.clock import MICROS, Clock
+from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.pipeline.alerts.sign import SIGN_SECONDS, Sign
+from fairlead.ports.history import ATTEMPT_FIELDS, SUBMITTED_FIELDS, HistoryStore, Running
+from fairlead.ports.statements import Row
+from fairlead.ports.task_store import QueueSettings
+from fairlead.stores.sql_store import SqlTaskStore
+
+PAGE, PAGES = 20_000, 10
+"""Submitted tasks that are counted at once, and how often for one sign: what is beyond is for the next one."""
+
+MOST_KEYS = 1000
+"""Fairness keys that a sign names."""
+
+WAITS_US = 500_000
+"""A task that is ready for less has just been submitted."""
+
+RUNNING_EVERY = 10.0
+"""Seconds: so often what nodes hold is counted, also while all goes well."""
+
+_SPARE = 10
+"""Counting it takes at most one part in so many of the time."""
+
+_QUEUE, _KEY, _ATTEMPT, _SUBMITTED_AT, _OUTCOME, _NODE = (
+    ATTEMPT_FIELDS.index(name) for name in ("queue", "fairness_key", "attempt", "submitted_at", "outcome", "node")
+)
+_PLACE, _AT, _OF_QUEUE, _OF_KEY = (SUBMITTED_FIELDS.index(name) for name in ("place", "at", "queue", "fairness_key"))
+
+
+@dataclass
+class _Since:
+    """What happened in a queue since the last sign."""
+
+    done: int = 0
+    failed: int = 0
+    keys: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+
+
+class Pulse:
+    """Of one store. Not for several threads at once; its calls block."""
+
+    def __init__(self, store: SqlTaskStore, history: HistoryStore, clock: Clock) -> None:
+        self._store = store
+        self._history = history
+        self._look = history.database.look
+        self._clock = clock
+        self._relay = uuid.uuid4().hex
+        self._store_id: str | None = None
+        self._after: str | None = None
+        """Tasks submitted up to there are counted, those that were there when we began are not."""
+        self._counted_at = 0
+        """When the last task that was counted so was submitted; those after it count with their first run."""
+        self._since: dict[str, _Since] = {}
+        self._next_at = float("-inf")
+        self._running_at = float("-inf")
+        """When what nodes hold is counted again, at the latest."""
+
+    def hear(self, attempts: Sequence[Row]) -> None:
+        """Runs that have ended: rows of ATTEMPT_FIELDS, each of which is told once."""
+        for row in attempts:
+            since = self._since.setdefault(row[_QUEUE], _Since())
+            outcome = row[_OUTCOME]
+            if outcome == "lost":
+                since.lost[str(row[_NODE])] += 1
+            elif outcome in ("done", "snoozed", "cancelled"):
+                since.done += 1
+            else:
+                since.failed += 1
+            if row[_ATTEMPT] <= 1 and row[_SUBMITTED_AT] > self._counted_at:
+                since.keys[row[_KEY]] += 1
+
+    def signs(self) -> list[Sign]:
+        """One of each queue, if it is time for them, else none. Raises StoreUnavailable; what was heard is kept then."""
+        if time.monotonic() < self._next_at:
+            return []
+        now = self._clock.now()
+        if self._store_id is None:
+            self._store_id = self._look(self._history.store_id())
+        if self._after is None:
+            self._after, self._counted_at = self._look(self._history.newest_submitted(now)), now
+        self._count_submitted(now)
+        queues = self._look(self._store.queue_settings())
+        waiting = self._look(self._store.oldest_ready())
+        waiting = {queue: ready_at for queue, ready_at in waiting.items() if ready_at < now - WAITS_US}
+        silent = self._silent(now)
+        running = self._count_running(now, waiting.keys())
+        since, self._since = self._since, {}
+        self._next_at = time.monotonic() + SIGN_SECONDS
+        return [
+            self._sign(queue, now, since.get(queue, _Since()), waiting.get(queue), running, silent, queues.get(queue))
+            for queue in sorted({*queues, *since})
+        ]
+
+    def _sign(
+        self,
+        queue: str,
+        now: int,
+        since: _Since,
+        waits_since: int | None,
+        running: Sequence[Running] | None,
+        silent: Mapping[str, Collection[str]],
+        settings: QueueSettings | None,
+    ) -> Sign:
+        assert self._store_id is not None
+        held = None if running is None else [each for each in running if each.queue == queue]
+        return Sign(
+            self._store_id,
+            queue,
+            self._relay,
+            now,
+            waits_since,
+            None if held is None else sum(each.tasks for each in held if each.node not in silent),
+            max((each.grabbed_at for each in held or ()), default=0),
+            None if held is None else sum(each.stuck for each in held),
+            settings is not None and settings.paused,
+            since.done,
+            since.failed,
+            since.keys.total(),
+            dict(since.keys.most_common(MOST_KEYS)),
+            dict(since.lost),
+            sorted(node for node, served in silent.items() if queue in served),
+        )
+
+    def _count_submitted(self, now: int) -> None:
+        for _ in range(PAGES):
+            assert self._after is not None
+            rows = self._look(self._history.submitted(self._after, now, PAGE))
+            for row in rows:
+                self._since.setdefault(row[_OF_QUEUE], _Since()).keys[row[_OF_KEY]] += 1
+                self._counted_at = max(self._counted_at, row[_AT])
+            if rows:
+                self._after = str(rows[-1][_PLACE])
+            if len(rows) < PAGE:
+                return
+
+    def _count_running(self, now: int, waiting: Collection[str]) -> list[Running] | None:
+        """What nodes hold; None: it was not looked at. At once where tasks wait and no run has ended."""
+        began = time.monotonic()
+        moving = {queue for queue, since in self._since.items() if since.done or since.failed}
+        if began < self._running_at - (RUNNING_EVERY if set(waiting) - moving else 0.0):
+            return None
+        found = self._look(self._history.running(now))
+        ended = time.monotonic()
+        self._running_at = ended + RUNNING_EVERY + _SPARE * (ended - began)
+        return found
+
+    def _silent(self, now: int) -> dict[str, list[str]]:
+        """Nodes that have stopped to beat, with their queues."""
+        at = self._look(self._store.shared_clock(now))
+        nodes = self._look(self._store.nodes())
+        return {node.node: node.queues for node in nodes if node.queues and node.seen_at < at - SILENT_SECONDS * MICROS}

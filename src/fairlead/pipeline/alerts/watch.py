@@ -1,0 +1,248 @@
+"""What signs mean: the state of one queue under watch, and the alerts that its signs raise and end. Pure.
+
+| kind | raised when | over when |
+|---|---|---|
+| stall | a task waits and no run begins or ends for `stall_seconds`; `standstill_seconds` if some run | one does, or none waits |
+| flood | a key brings `flood_tasks` a minute, `flood_times` its usual, and most of all | half of that, for `quiet_seconds` |
+| error burst | `burst_runs` runs failed within a minute, and more than succeeded | no more for `quiet_seconds` |
+| stuck | a task runs past its greatest time | none does any more |
+| node loss | a node is silent, or runs of it were lost | nothing of it for `quiet_seconds` |
+
+A queue's usual minutes are learnt first: floods are looked for when it has been watched for `warm_up_seconds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Protocol
+
+import msgspec
+
+from fairlead.clock import MICROS
+from fairlead.pipeline.alerts.sign import Sign
+from fairlead.pipeline.incidents.signs import ALL
+
+MINUTE = 60 * MICROS
+SLOT = 10 * MICROS
+"""The last minute is kept in pieces of this length."""
+LONGEST_MEMORY = 60
+"""Minutes: a key's usual minute is their mean."""
+OTHER_RELAY_SECONDS = 10.0
+"""A relay that was silent for so long is given up for another one."""
+
+_Seconds = Annotated[float, msgspec.Meta(gt=0)]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When something is wrong."""
+
+    stall_seconds: _Seconds = 10.0
+    standstill_seconds: _Seconds = 300.0
+    flood_tasks: _Count = 100
+    flood_times: Annotated[float, msgspec.Meta(ge=1)] = 10.0
+    burst_runs: _Count = 20
+    quiet_seconds: _Seconds = 300.0
+    warm_up_seconds: Annotated[float, msgspec.Meta(ge=0)] = 120.0
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """Something began to go wrong, or is over. Instants are microseconds since 1970."""
+
+    kind: str
+    queue: str
+    subject: str
+    """The key or the node; "*": the whole queue."""
+    start: int
+    at: int
+    """When it was noticed; of one that is over, when it ended."""
+    is_over: bool = False
+    tasks: int = 0
+    """Tasks or runs seen of it so far."""
+
+
+class KeyMinutes(msgspec.Struct):
+    """What a key brings."""
+
+    minute: int
+    """The last one in which it brought anything, counted from 1970."""
+    tasks: int = 0
+    """In that minute."""
+    before: int = 0
+    """In the minute before."""
+    mean: float = 0.0
+    """Of the minutes before that, as many as are known."""
+    known: int = -1
+    """How many minutes that are; -1: not even the one before is."""
+
+    def arrive(self, tasks: int, minute: int) -> None:
+        """It brings so many, in this minute or a later one than the last."""
+        while self.minute < minute:
+            self.known = min(self.known + 1, LONGEST_MEMORY)
+            if self.known > 0:
+                self.mean += (self.before - self.mean) / self.known
+            self.before, self.tasks = self.tasks, 0
+            self.minute += 1
+            if self.minute < minute - LONGEST_MEMORY:  # all that was known is forgotten
+                self.minute, self.before, self.mean = minute, 0, 0.0
+        self.tasks += tasks
+
+    def last_minute(self, at: int) -> float:
+        """About what it brought in the sixty seconds before `at` (microseconds)."""
+        minute, into = divmod(at, MINUTE)
+        if minute == self.minute:
+            return self.tasks + self.before * (1 - into / MINUTE)
+        return self.tasks * (1 - into / MINUTE) if minute == self.minute + 1 else 0.0
+
+
+class Keys(Protocol):
+    """Where what is known of keys is kept."""
+
+    def get(self, key: str) -> KeyMinutes | None: ...
+
+    def put(self, key: str, minutes: KeyMinutes) -> None: ...
+
+
+class Open(msgspec.Struct):
+    """An alert that is not over."""
+
+    start: int
+    last: int
+    """When it was last seen."""
+    tasks: int = 0
+
+
+class Slot(msgspec.Struct):
+    """Ten seconds of a queue."""
+
+    begin: int
+    done: int = 0
+    failed: int = 0
+    arrived: int = 0
+
+
+class Watched(msgspec.Struct):
+    """One queue under watch."""
+
+    since: int
+    relay: str
+    last: int = 0
+    """The instant of its last sign."""
+    moved_at: int = 0
+    """When a run was last seen to have begun, or ended."""
+    slots: list[Slot] = []
+    open: dict[str, Open] = {}
+    """By kind and subject, with a tab between."""
+
+
+def observe(watched: Watched, signs: Iterable[Sign], keys: Keys, rules: Rules) -> list[Alert]:
+    """What these signs of the queue, in any order, raise and end; `watched` and `keys` then know of them. Signs that were seen
+    before change nothing."""
+    alerts: list[Alert] = []
+    for sign in sorted(signs, key=lambda sign: sign.at):
+        if sign.relay != watched.relay and sign.at > watched.last + OTHER_RELAY_SECONDS * MICROS:
+            watched.relay = sign.relay
+        if sign.relay == watched.relay and sign.at > watched.last:
+            alerts += _Look(watched, sign, keys, rules).alerts()
+            watched.last = sign.at
+    return alerts
+
+
+class _Look:
+    """One sign."""
+
+    def __init__(self, watched: Watched, sign: Sign, keys: Keys, rules: Rules) -> None:
+        self._watched = watched
+        self._sign = sign
+        self._keys = keys
+        self._rules = rules
+        self._seen: dict[str, tuple[int, int]] = {}
+        """By kind and subject, what shows now: since when, and tasks to add."""
+        self._at_once = {"stall\t" + ALL, "stuck\t" + ALL}
+        """Over as soon as they do not show."""
+
+    def alerts(self) -> list[Alert]:
+        self._remember()
+        self._stall()
+        self._flood()
+        self._burst()
+        sign = self._sign
+        if sign.stuck:
+            self._show("stuck", ALL, sign.at, sign.stuck)
+        elif sign.stuck is None and "stuck\t" + ALL in self._watched.open:
+            self._show("stuck", ALL, sign.at, 0)  # nobody looked
+        for node in {*sign.lost, *sign.silent}:
+            self._show("node loss", node, sign.at, sign.lost.get(node, 0))
+        return [*self._raised(), *self._ended()]
+
+    def _show(self, kind: str, subject: str, since: int, tasks: int) -> None:
+        self._seen[f"{kind}\t{subject}"] = since, tasks
+
+    def _remember(self) -> None:
+        watched, sign = self._watched, self._sign
+        begin = sign.at - sign.at % SLOT
+        watched.slots = [slot for slot in watched.slots if slot.begin > sign.at - MINUTE]
+        if not watched.slots or watched.slots[-1].begin != begin:
+            watched.slots.append(Slot(begin))
+        slot = watched.slots[-1]
+        slot.done += sign.done
+        slot.failed += sign.failed
+        slot.arrived += sign.arrived
+
+    def _stall(self) -> None:
+        watched, sign = self._watched, self._sign
+        ended = sign.at if sign.done or sign.failed or sign.lost else 0
+        watched.moved_at = max(watched.moved_at, watched.since, sign.grabbed_at, ended)
+        if sign.waits_since is None or sign.is_paused:
+            return
+        since = max(watched.moved_at, sign.waits_since)
+        if sign.running is None:  # nobody looked: what is known goes on, but for what was seen to move
+            shows = "stall\t" + ALL in watched.open and not ended
+        else:
+            patience = self._rules.standstill_seconds if sign.running else self._rules.stall_seconds
+            shows = sign.at - since >= patience * MICROS
+        if shows:
+            self._show("stall", ALL, since, 0)
+
+    def _flood(self) -> None:
+        watched, sign, rules = self._watched, self._sign, self._rules
+        minute = sign.at // MINUTE
+        total = sum(slot.arrived for slot in watched.slots)
+        is_known = sign.at - watched.since >= rules.warm_up_seconds * MICROS
+        for key, tasks in sign.keys.items():
+            known = self._keys.get(key) or KeyMinutes(minute)
+            known.arrive(tasks, minute)
+            self._keys.put(key, known)
+            brought = known.last_minute(sign.at)
+            least = max(rules.flood_tasks, rules.flood_times * known.mean)
+            if f"flood\t{key}" in watched.open:
+                least /= 2  # a flood that is open goes on until it has clearly gone down
+            if is_known and brought >= least and 2 * brought > total:
+                self._show("flood", key, sign.at, tasks)
+
+    def _burst(self) -> None:
+        slots = self._watched.slots
+        failed = sum(slot.failed for slot in slots)
+        if failed >= self._rules.burst_runs and failed > sum(slot.done for slot in slots):
+            first = next(slot.begin for slot in slots if slot.failed)
+            self._show("error burst", ALL, first, self._sign.failed)
+
+    def _raised(self) -> Iterable[Alert]:
+        watched, sign = self._watched, self._sign
+        for name, (since, tasks) in self._seen.items():
+            found = watched.open.get(name)
+            if found is None:
+                found = watched.open[name] = Open(since, sign.at)
+                kind, _, subject = name.partition("\t")
+                yield Alert(kind, sign.queue, subject, since, sign.at, tasks=tasks)
+            found.last = sign.at
+            found.tasks += tasks
+
+    def _ended(self) -> Iterable[Alert]:
+        sign, quiet = self._sign, round(self._rules.quiet_seconds * MICROS)
+        for name, found in list(self._watched.open.items()):
+            if name not in self._seen and (name in self._at_once or sign.at - found.last >= quiet):
+                del self._watched.open[name]
+                kind, _, subject = name.partition("\t")
+                end = sign.at if name in self._at_once else found.last
+                yield Alert(kind, sign.queue, subject, found.start, end, True, found.tasks)

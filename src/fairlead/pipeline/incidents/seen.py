@@ -1,0 +1,91 @@
+"""Incidents that alerts have seen while they happened, in gold.incidents beside those that the tables show."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from fairlead.clock import to_datetime
+from fairlead.pipeline.alerts.watch import Alert
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.gold.incidents import INCIDENTS
+from fairlead.pipeline.incidents.signs import MINUTE_US, Stretch
+from fairlead.pipeline.schema import SCHEMA_VERSION
+from fairlead.pipeline.small import SmallTables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEEN = "alerts"
+"""In the column found_by."""
+
+ONLY_SEEN = ("stuck", "silence")
+"""Kinds that no table shows."""
+
+_TRIES = 10
+
+
+def incident_of(alert: Alert) -> str:
+    """Its id: the same when it is raised and when it is over."""
+    return Stretch(alert.kind, alert.queue, alert.subject, alert.start // MINUTE_US, 0).incident_id
+
+
+def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
+    """Let gold.incidents have these, in the order in which they were noticed; again changes nothing. Raises BrokenLake."""
+    rows = {incident_of(alert): _row(alert) for alert in alerts}
+    if not rows:
+        return
+    days = {f"{row['start_at']:%Y-%m-%d}" for row in rows.values()}
+    for left in reversed(range(_TRIES)):
+        try:
+            _merge(tables, rows, days)
+            return
+        except BrokenLake:
+            if not left:
+                raise  # else somebody else has changed these days meanwhile
+
+
+def seen_by_alerts(tables: SmallTables, days: Collection[str], known: datetime) -> pa.Table:
+    """Those of these days that the tables cannot show: of kinds that they know nothing of, or since `known`, where they end."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = _of(tables, days)
+    is_ours = pc.and_kleene(
+        pc.equal(rows["found_by"], SEEN),
+        pc.or_(pc.is_in(rows["kind"], pa.array(ONLY_SEEN)), pc.greater_equal(rows["start_at"], pa.scalar(known))),
+    )
+    return rows.filter(is_ours)
+
+
+def _merge(tables: SmallTables, rows: dict[str, dict[str, object]], days: Collection[str]) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    before = _of(tables, days)
+    others = before.filter(pc.invert(pc.is_in(before["incident_id"], pa.array(list(rows)))))
+    told = pa.Table.from_pylist(list(rows.values()), INCIDENTS.arrow())
+    tables.replace(INCIDENTS, pa.concat_tables([others, told]), days)
+
+
+def _of(tables: SmallTables, days: Collection[str]) -> pa.Table:
+    columns = INCIDENTS.arrow().names
+    return tables.load(INCIDENTS, sorted(set(days) & set(tables.parts(INCIDENTS))), columns)
+
+
+def _row(alert: Alert) -> dict[str, object]:
+    return {
+        "incident_id": incident_of(alert),
+        "kind": alert.kind,
+        "queue": alert.queue,
+        "subject": alert.subject,
+        "start_at": to_datetime(alert.start),
+        "end_at": to_datetime(max(alert.start, alert.at)),
+        "is_over": alert.is_over,
+        "keys_hit": int(alert.kind == "flood"),
+        "tasks_delayed": alert.tasks,
+        "extra_wait_us": 0,
+        "found_by": SEEN,
+        "schema_version": SCHEMA_VERSION,
+    }

@@ -1,0 +1,220 @@
+"""What signs of a queue mean: alerts raised, kept and ended; worked by hand, and by properties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.clock import MICROS
+from fairlead.pipeline.alerts.sign import Sign, decode, encode
+from fairlead.pipeline.alerts.watch import LONGEST_MEMORY, MINUTE, Alert, KeyMinutes, Rules, Watched, observe
+
+BEGIN = 1_790_000_000 * MICROS - 1_790_000_000 * MICROS % MINUTE
+RULES = Rules(warm_up_seconds=0)
+
+
+@dataclass
+class Queue:
+    """One under watch, told of every two seconds."""
+
+    rules: Rules = RULES
+    at: int = BEGIN
+    keys: dict[str, KeyMinutes] = field(default_factory=dict)
+    relay: str = "one"
+
+    def __post_init__(self) -> None:
+        self.watched = Watched(since=self.at, relay=self.relay)
+
+    def get(self, key: str) -> KeyMinutes | None:
+        return self.keys.get(key)
+
+    def put(self, key: str, minutes: KeyMinutes) -> None:
+        self.keys[key] = minutes
+
+    def sign(self, **what: Any) -> Sign:
+        self.at += 2 * MICROS
+        what.setdefault("arrived", sum(what.get("keys", {}).values()))
+        return Sign("store", "payouts", self.relay, self.at, **what)
+
+    def tell(self, *signs: Sign) -> list[Alert]:
+        return observe(self.watched, signs, self, self.rules)
+
+    def during(self, seconds: float, **what: Any) -> list[Alert]:
+        return [alert for _ in range(round(seconds / 2)) for alert in self.tell(self.sign(**what))]
+
+    def waiting(self, seconds: float, since: int, **what: Any) -> list[Alert]:
+        return self.during(seconds, waits_since=since, **{"running": 0, **what})
+
+
+def kinds(alerts: list[Alert]) -> list[tuple[str, str, bool]]:
+    return [(alert.kind, alert.subject, alert.is_over) for alert in alerts]
+
+
+def test_a_queue_of_which_nobody_takes_any_stalls_and_goes_on() -> None:
+    queue = Queue()
+    queue.during(20, done=5, keys={"a": 5})
+    began = queue.at
+    assert queue.waiting(8, began) == []
+    (stall,) = queue.waiting(4, began)
+    assert (stall.kind, stall.start, stall.at) == ("stall", began, began + 10 * MICROS)
+    assert queue.waiting(60, began) == []
+    (over,) = queue.waiting(2, began, running=1, grabbed_at=queue.at + MICROS)
+    assert over.is_over and over.start == stall.start
+
+
+@pytest.mark.parametrize(
+    "calm",
+    [
+        {"running": 0, "done": 1},
+        {"running": 3, "grabbed_at": BEGIN},
+        {"running": None},
+        {"running": 0, "is_paused": True},
+        {"running": 0, "waits_since": None},
+        {"running": 0, "failed": 1},
+    ],
+    ids=["runs end", "long runs", "nobody looked", "paused", "nothing waits", "runs fail"],
+)
+def test_what_is_no_stall(calm: dict[str, Any]) -> None:
+    assert Queue(Rules(burst_runs=1000)).during(120, **{"waits_since": BEGIN, **calm}) == []
+
+
+def test_long_runs_that_let_nobody_in_are_a_stall_after_minutes() -> None:
+    queue = Queue()
+    told = queue.waiting(310, BEGIN, running=4, grabbed_at=BEGIN)
+    assert kinds(told) == [("stall", "*", False)]
+    assert told[0].at == BEGIN + 300 * MICROS
+    # While nobody looks it goes on; one that ends is the end of it.
+    assert queue.waiting(10, BEGIN, running=None) == []
+    assert kinds(queue.waiting(2, BEGIN, running=None, done=1)) == [("stall", "*", True)]
+
+
+def test_a_key_that_brings_ten_times_its_usual_and_most_of_all_floods() -> None:
+    queue = Queue()
+    assert queue.during(600, keys={"a": 2, "b": 2}) == []
+    told = queue.during(60, keys={"a": 60, "b": 2})
+    assert kinds(told) == [("flood", "a", False)]
+    assert told[0].at - (queue.at - 60 * MICROS) <= 26 * MICROS  # 600 tasks at 30 a second, and those before
+    over = queue.during(420, keys={"a": 2, "b": 2})
+    assert kinds(over) == [("flood", "a", True)]
+    assert over[0].tasks > 1000
+
+
+@pytest.mark.parametrize(
+    "brought",
+    [{"a": 4}, {"a": 12}, {"a": 60, "b": 90}],
+    ids=["the usual", "three times the usual", "less than half of all"],
+)
+def test_what_is_no_flood(brought: dict[str, int]) -> None:
+    queue = Queue()
+    queue.during(600, keys={"a": 4, "b": 90})
+    assert queue.during(300, keys={"b": 90} | brought) == []
+
+
+def test_a_queue_that_is_not_known_yet_floods_with_nothing() -> None:
+    queue = Queue(Rules(warm_up_seconds=120))
+    assert queue.during(118, keys={"a": 50}) == []
+
+
+def test_a_burst_of_errors_is_one_however_often_it_comes_again_within_minutes() -> None:
+    queue = Queue()
+    queue.during(60, done=10)
+    told = queue.during(60, failed=10, done=1)
+    assert kinds(told) == [("error burst", "*", False)]
+    assert queue.during(120, done=10) == []
+    assert queue.during(60, failed=10) == []
+    over = queue.during(420, done=10)
+    assert kinds(over) == [("error burst", "*", True)]
+    assert over[0].start == told[0].start
+
+
+@pytest.mark.parametrize("runs", [{"failed": 4, "done": 5}, {"failed": 0, "done": 50}], ids=["less than half", "none"])
+def test_what_is_no_burst(runs: dict[str, int]) -> None:
+    assert Queue().during(300, **runs) == []
+
+
+def test_few_errors_are_no_burst_though_nothing_succeeds() -> None:
+    queue = Queue()
+    assert [alert for _ in range(9) for alert in queue.tell(queue.sign(failed=2))] == []
+
+
+def test_stuck_tasks_and_lost_nodes() -> None:
+    queue = Queue()
+    assert kinds(queue.during(4, stuck=2, running=2)) == [("stuck", "*", False)]
+    assert queue.during(10, stuck=None) == []  # nobody looked
+    assert kinds(queue.during(2, stuck=0, running=0)) == [("stuck", "*", True)]
+    assert kinds(queue.tell(queue.sign(silent=["n1"]))) == [("node loss", "n1", False)]
+    assert queue.tell(queue.sign(lost={"n1": 3})) == []
+    over = queue.during(302, done=1)
+    assert kinds(over) == [("node loss", "n1", True)]
+    assert over[0].tasks == 3
+
+
+def test_signs_that_come_again_or_in_another_order_change_nothing() -> None:
+    first, again = Queue(), Queue()
+    signs = [first.sign(keys={"a": 30}, failed=9) for _ in range(60)]
+    once = first.tell(*signs)
+    twice = again.tell(*signs[20:40:-1], *signs[:30]) + again.tell(*signs) + again.tell(*signs)
+    assert once == twice != []
+    assert first.watched == again.watched and first.keys == again.keys
+
+
+def test_of_two_relays_one_is_listened_to_until_it_is_silent() -> None:
+    queue = Queue()
+    queue.during(30, done=1)
+    other = Queue(at=queue.at, relay="two")
+    assert queue.tell(*(other.sign(failed=30) for _ in range(5))) == []
+    assert kinds(queue.tell(other.sign(failed=30))) == [("error burst", "*", False)]
+
+
+SIGNS = st.lists(
+    st.builds(
+        Sign,
+        st.just("store"), st.just("payouts"), st.sampled_from(["one", "two"]),
+        st.integers(0, 4000).map(lambda seconds: BEGIN + seconds * MICROS),
+        waits_since=st.none() | st.integers(BEGIN - MINUTE, BEGIN + 60 * MINUTE), running=st.none() | st.integers(0, 3),
+        grabbed_at=st.integers(0, BEGIN + 60 * MINUTE), stuck=st.none() | st.integers(0, 2), done=st.integers(0, 40),
+        failed=st.integers(0, 40), arrived=st.integers(0, 2000),
+        keys=st.dictionaries(st.sampled_from("abc"), st.integers(1, 1000)),
+        lost=st.dictionaries(st.sampled_from("nm"), st.integers(1, 3)), silent=st.lists(st.sampled_from("nm"), max_size=2),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+@given(SIGNS, st.integers(0, 60))
+def test_each_alert_is_raised_then_over_and_the_state_stays_small(signs: list[Sign], cut: int) -> None:
+    queue = Queue()
+    told = queue.tell(*signs[:cut])
+    # As it is kept between two batches.
+    queue.watched = msgspec.json.decode(msgspec.json.encode(queue.watched), type=Watched)
+    told += queue.tell(*map(decode, map(encode, signs[cut:])))
+    is_open: dict[tuple[str, str], int] = {}
+    for alert in told:
+        name = (alert.kind, alert.subject)
+        assert (name in is_open) == alert.is_over
+        if alert.is_over:
+            assert is_open.pop(name) == alert.start
+            assert alert.at >= alert.start
+        else:
+            is_open[name] = alert.start
+            assert alert.start <= alert.at
+    assert {tuple(name.split("\t")) for name in queue.watched.open} == is_open.keys()
+    assert len(queue.watched.slots) <= 7
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 500)), min_size=1, max_size=40))
+def test_a_keys_usual_minute_lies_between_its_least_and_its_most(brought: list[tuple[int, int]]) -> None:
+    known = KeyMinutes(0)
+    minute = 0
+    for gap, tasks in brought:
+        minute += gap
+        known.arrive(tasks, minute)
+    most = 40 * max(tasks for _, tasks in brought)
+    assert 0 <= known.mean <= most
+    assert known.known <= LONGEST_MEMORY
+    assert known.last_minute(minute * MINUTE) <= known.tasks + known.before
