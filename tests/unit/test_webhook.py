@@ -1,0 +1,137 @@
+"""Alerts to a webhook: each at least once and in order, whatever the URL does meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import ConfigurationError
+from fairlead.pipeline.alerts.watch import Alert
+from fairlead.pipeline.alerts.webhook import SIGNATURE, Notice, Webhook
+from fairlead.pipeline.jobs.alerts import notice_of
+
+
+class Listener:
+    """Somebody's URL. It answers what it is told to, and remembers what it took."""
+
+    def __init__(self) -> None:
+        self.took: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
+        self.answers: list[int] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                status = outer.answers.pop(0) if outer.answers else 204
+                if status == 204:
+                    outer.took.append(json.loads(body))
+                    outer.bodies.append(body)
+                    outer.headers.append(dict(self.headers))
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?token=secret"
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    @property
+    def texts(self) -> list[str]:
+        return [each["kind"] for each in self.took]
+
+
+@contextmanager
+def listening() -> Iterator[Listener]:
+    listener = Listener()
+    try:
+        yield listener
+    finally:
+        listener.server.shutdown()
+        listener.thread.join()
+        listener.server.server_close()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as listener:
+        yield listener
+
+
+def notice(kind: str) -> Notice:
+    return notice_of(Alert(kind, "payouts", "*", 1_790_000_000_000_000, 1_790_000_010_000_000))
+
+
+def test_an_alert_arrives_signed_and_for_people_and_programs(listener: Listener, tmp_path: Path) -> None:
+    hook = Webhook(listener.url, tmp_path / "waiting.json", "key")
+    told = notice_of(Alert("flood", "payouts", "acme", 1_790_000_000_000_000, 1_790_000_010_000_000, tasks=400))
+    assert hook.send([told]) == 0
+    (got,) = listener.took
+    assert got["text"] == "flood: acme in queue payouts, since 2026-09-21T14:13:20+00:00"
+    assert (got["state"], got["tasks"]) == ("open", 400)
+    headers = {name.lower(): value for name, value in listener.headers[0].items()}
+    assert headers["idempotency-key"] == f"{told.incident_id}/open"
+    assert headers[SIGNATURE.lower()] == "sha256=" + hmac.new(b"key", listener.bodies[0], hashlib.sha256).hexdigest()
+
+
+def test_that_it_is_over_has_the_same_id(listener: Listener) -> None:
+    start = 1_790_000_000_000_000
+    raised, over = (notice_of(Alert("stall", "q", "*", start, start + n, bool(n))) for n in (0, 90_000_000))
+    assert raised.incident_id == over.incident_id
+    assert (raised.state, over.state) == ("open", "over")
+
+
+@pytest.mark.parametrize("trouble", [500, 503, 429, 408])
+def test_what_it_does_not_take_waits_and_comes_in_order(listener: Listener, tmp_path: Path, trouble: int) -> None:
+    hook = Webhook(listener.url, tmp_path / "waiting.json")
+    listener.answers = [204, trouble, trouble]
+    assert hook.send([notice("a"), notice("b"), notice("c")]) == 2
+    assert hook.send([notice("d")]) == 3
+    assert hook.send([]) == 0
+    assert listener.texts == ["a", "b", "c", "d"]
+
+
+def test_what_it_refuses_is_not_sent_for_ever(
+    listener: Listener, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook = Webhook(listener.url, tmp_path / "waiting.json")
+    listener.answers = [404]
+    assert hook.send([notice("a"), notice("b")]) == 0
+    assert listener.texts == ["b"]
+    assert "refuses" in caplog.text and "secret" not in caplog.text
+
+
+def test_what_waits_outlives_a_crash(tmp_path: Path) -> None:
+    with listening() as gone:
+        url = gone.url
+    away = Webhook(url, tmp_path / "waiting.json")
+    assert away.send([notice("a"), notice("b")]) == 2
+    with listening() as back:
+        assert Webhook(back.url, tmp_path / "waiting.json").send([]) == 0
+        assert back.texts == ["a", "b"]
+
+
+def test_the_same_alert_of_a_batch_that_comes_again_does_not_wait_twice(tmp_path: Path) -> None:
+    with listening() as gone:
+        url = gone.url
+    hook = Webhook(url, tmp_path / "waiting.json")
+    assert hook.send([notice("a")]) == 1
+    assert hook.send([notice("a")]) == 1
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "hook", "http://"])
+def test_what_is_no_address_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="https://"):
+        Webhook(url, tmp_path / "waiting.json")
