@@ -1,6 +1,6 @@
 """The watch as a stateful operator of Spark: one state for each queue, in RocksDB, and one row for each of its keys.
 
-What is kept is bounded: a queue's last minute and its open alerts, and keys that brought something within TTL_SECONDS.
+What is kept is bounded: a queue's last minute and its open alerts, and keys that brought something within `forget_seconds`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,6 @@ from fairlead.pipeline.incidents.signs import ALL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
-
-TTL_SECONDS = 7200.0
-"""A key that brings nothing for so long is forgotten."""
-
-SILENCE_SECONDS = 60.0
-"""After so long without a sign of a queue its relay is taken for dead: then nobody would see what goes wrong."""
 
 ALERT_SCHEMA = (
     "store_id string, kind string, queue string, subject string, start bigint, at bigint, is_over boolean, tasks bigint"
@@ -53,7 +47,9 @@ class Watch(StatefulProcessor):
         # As JSON: a later version may keep more, and finds what this one has kept.
         self._watched = handle.getValueState("watched", "json string")
         self._silence = handle.getValueState("silence", "until_ms bigint, raised_at bigint")
-        self._keys = handle.getMapState("keys", "fairness_key string", _MINUTES_SCHEMA, int(TTL_SECONDS * 1000))
+        self._keys = handle.getMapState(
+            "keys", "fairness_key string", _MINUTES_SCHEMA, round(self._told_by.forget_seconds * 1000)
+        )
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
         """New signs of the queue."""
@@ -87,7 +83,7 @@ class Watch(StatefulProcessor):
         until, raised_at = self._silence.get() or (0, 0)
         if until:
             self._handle.deleteTimer(until)
-        until = now_ms + int(SILENCE_SECONDS * 1000)
+        until = now_ms + round(self._told_by.silence_seconds * 1000)
         self._handle.registerTimer(until)
         self._silence.update((until, 0))
         return [Alert("silence", queue, ALL, raised_at, last, True)] if raised_at else []

@@ -44,6 +44,10 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     burst_runs: _Count = 20
     quiet_seconds: _Seconds = 300.0
     warm_up_seconds: Annotated[float, msgspec.Meta(ge=0)] = 120.0
+    silence_seconds: _Seconds = 60.0
+    """After so long without a sign of a queue its relay is taken for dead: then nobody would see what goes wrong."""
+    forget_seconds: _Seconds = 7200.0
+    """A key that brings nothing for so long is forgotten."""
 
 
 class Alert(msgspec.Struct, frozen=True):

@@ -1,0 +1,153 @@
+"""The pulse of a real store: what its signs tell of tasks that wait, run, end, are lost, and of nodes that fall silent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead import App, NoRetry
+from fairlead.clock import MICROS
+from fairlead.pipeline.alerts import pulse as module
+from fairlead.pipeline.alerts.pulse import Pulse
+from fairlead.pipeline.alerts.sign import Sign, decode, encode
+from fairlead.ports.history import START, Place
+from fairlead.stores.sql_history import SqlHistory
+from fairlead.testing import running, settled
+
+pytestmark = pytest.mark.stores
+
+NOTHING = Sign("", "work", "", 0)
+
+
+class Looking:
+    """A relay's part: hears of attempts, then looks."""
+
+    def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "SIGN_SECONDS", 0.0)
+        monkeypatch.setattr(module, "WAITS_US", 0)
+        self.app = app
+        self.history = SqlHistory(app.sql_store.database)
+        self.pulse = Pulse(app.sql_store, self.history, app.clock)
+        self.read = START
+        self.arrived: Counter[str] = Counter()
+
+    def look(self) -> dict[str, Sign]:
+        look = self.history.database.look
+        rows = look(self.history.attempts(self.read, look(self.history.horizon()), 10_000))
+        if rows:
+            self.read = Place(*rows[-1][:2])
+        self.pulse.hear(rows)
+        found = {sign.queue: decode(encode(sign)) for sign in self.pulse.signs()}
+        for sign in found.values():
+            self.arrived.update(sign.keys)
+        return found
+
+    async def until(self, **wanted: int) -> Sign:
+        """Look until a sign of the queue `work` says so of `done` and the like, summed up; answers the last."""
+        sums: Counter[str] = Counter()
+        async with asyncio.timeout(60):
+            while True:
+                sign = await asyncio.to_thread(lambda: self.look()["work"])
+                sums.update({name: getattr(sign, name) for name in wanted})
+                if all(sums[name] == count for name, count in wanted.items()):
+                    return sign
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def looking(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looking]:
+    yield Looking(app, monkeypatch)
+
+
+async def test_what_waits_runs_and_ends_is_told_once(app: App, looking: Looking) -> None:
+    gate = asyncio.Event()
+
+    @app.task(queue="work", retry=NoRetry())
+    async def job(fails: bool) -> None:
+        await gate.wait()
+        assert not fails
+
+    app.queue("work")
+    async with running(app) as node:
+        await settled(app, node)
+    await asyncio.to_thread(looking.look)  # what there was before it began is no arrival
+    for n in range(6):
+        job.options(fairness_key="ab"[n % 2]).submit(fails=n < 2)
+    sign = (await asyncio.to_thread(looking.look))["work"]
+    assert sign.waits_since is not None and sign.waits_since <= app.clock.now()
+    assert (sign.done, sign.failed, sign.lost, sign.silent, sign.is_paused) == (0, 0, {}, [], False)
+    async with running(app) as node:
+        async with asyncio.timeout(60):
+            while (sign := (await asyncio.to_thread(looking.look))["work"]).running != 6 or sign.waits_since:
+                looking.pulse._running_at = 0.0  # look at what runs, without being asked by silence
+                await asyncio.sleep(0.05)
+        assert sign.grabbed_at > 0 and sign.stuck == 0
+        gate.set()
+        await settled(app, node)
+        await looking.until(done=4, failed=2)
+    # Seen as they waited, or with their first run: once.
+    async with asyncio.timeout(60):
+        while looking.arrived.total() < 6:
+            await asyncio.to_thread(looking.look)
+    assert looking.arrived == {"a": 3, "b": 3}
+    app.management.pause("work")
+    assert (await asyncio.to_thread(looking.look))["work"].is_paused
+
+
+async def test_a_node_that_has_stopped_to_beat_holds_nothing_that_counts(app: App, looking: Looking) -> None:
+    gate = asyncio.Event()
+
+    @app.task(queue="work")
+    async def job() -> None:
+        await gate.wait()
+
+    job.submit()
+    async with running(app) as node:
+        async with asyncio.timeout(60):
+            while (await asyncio.to_thread(looking.look)).get("work", NOTHING).running != 1:
+                looking.pulse._running_at = 0.0
+                await asyncio.sleep(0.05)
+        name = node.settings.name
+
+        def silenced() -> Sign:
+            long_ago = app.clock.now() - 60 * MICROS
+            with app.store.database.transaction() as connection:
+                mark = "%s" if app.store.database.dialect == "postgres" else "?"
+                connection.execute(f"UPDATE fairlead_nodes SET seen_at = {mark}", (long_ago,))
+            looking.pulse._running_at = 0.0
+            return looking.look()["work"]
+
+        async with asyncio.timeout(60):
+            while not (sign := await asyncio.to_thread(silenced)).silent:  # it may beat in between
+                pass
+        assert sign.silent == [name]
+        assert (sign.running, sign.grabbed_at > 0) == (0, True)
+        gate.set()
+
+
+def test_what_nodes_hold_is_counted_rarely_while_all_goes_well_and_never_for_long(
+    app: App, looking: Looking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(queue="work")
+    async def job() -> None: ...
+
+    app.store.database.run(app.sql_store.registration({"work": 1}))
+    assert looking.look()["work"].running == 0
+    assert looking.look()["work"].running is None, "just counted, and nothing waits"
+    job.submit()
+    while looking.look()["work"].running is None:
+        pass  # something waits and nothing ends: who holds what?
+    counting = looking.history.running
+
+    def slow(now: int):  # type: ignore[no-untyped-def]
+        time.sleep(0.2)  # a table of millions
+        return (yield from counting(now))
+
+    monkeypatch.setattr(looking.history, "running", slow)
+    while looking.look()["work"].running is None:
+        pass
+    assert looking.look()["work"].running is None, "not again before ten times that has passed"

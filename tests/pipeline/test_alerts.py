@@ -1,0 +1,200 @@
+"""Alerts as a stream: into gold.incidents beside those of the tables, with state that outlives the query and stays small."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.pipeline.alerts.sign import Sign, encode
+from fairlead.pipeline.alerts.watch import Alert, Rules
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.gold.incidents import INCIDENTS
+from fairlead.pipeline.incidents.seen import SEEN, incident_of, keep
+from fairlead.pipeline.jobs.incidents import incidents
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.silver.backlog import BACKLOG
+from fairlead.pipeline.small import LakeRows
+from tests.pipeline.frames import at
+from tests.pipeline.silver_rows import waited
+from tests.pipeline.tables_by_hand import MemoryTables, micros
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def alert(kind: str, second: int, *, over: int | None = None, tasks: int = 0) -> Alert:
+    """Of the queue, raised at a second of the day of `at`; or over."""
+    start = micros(at(second))
+    return Alert(kind, "q", "*", start, start if over is None else micros(at(over)), over is not None, tasks)
+
+
+def told(tables: Any) -> list[tuple[str, bool, str | None]]:
+    rows = tables.load(INCIDENTS, tables.parts(INCIDENTS), INCIDENTS.arrow().names).to_pylist()
+    return sorted((row["kind"], row["is_over"], row["found_by"]) for row in rows)
+
+
+def test_an_alert_is_an_incident_that_goes_on_and_then_is_over(tmp_path: Path) -> None:
+    tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
+    keep(tables, [])
+    assert tables.parts(INCIDENTS) == []
+    keep(tables, [alert("stall", 600), alert("flood", 610)])
+    assert told(tables) == [("flood", False, SEEN), ("stall", False, SEEN)]
+    for _ in range(2):  # a batch that comes again
+        keep(tables, [alert("stall", 600, over=900, tasks=7)])
+    assert told(tables) == [("flood", False, SEEN), ("stall", True, SEEN)]
+    rows = tables.load(INCIDENTS, tables.parts(INCIDENTS), INCIDENTS.arrow().names).to_pylist()
+    over = next(row for row in rows if row["kind"] == "stall")
+    assert (over["start_at"], over["end_at"], over["tasks_delayed"]) == (at(600), at(900), 7)
+
+
+def test_raised_and_over_in_one_batch_is_one_incident(tmp_path: Path) -> None:
+    tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
+    keep(tables, [alert("stall", 600), alert("stall", 600, over=640)])
+    assert told(tables) == [("stall", True, SEEN)]
+
+
+def test_the_job_over_the_tables_replaces_what_they_show_and_leaves_the_rest(tmp_path: Path) -> None:
+    stalled = [waited(minute, "a", depth_min=2, depth_end=2) for minute in range(10, 15)]
+    tables = MemoryTables({BACKLOG.name: stalled})
+    # The tables end with the hour: what began after it only alerts know.
+    late = alert("flood", 3700)
+    keep(tables, [alert("stall", 630), alert("stuck", 700), late])
+    for _ in range(2):
+        incidents(Lake(tmp_path / "lake"), tables, SYSTEM_CLOCK)
+        assert told(tables) == [("flood", False, SEEN), ("stall", True, None), ("stuck", False, SEEN)]
+    keep(tables, [msgspec.structs.replace(late, is_over=True, at=late.at + MICROS)])
+    assert told(tables) == [("flood", True, SEEN), ("stall", True, None), ("stuck", False, SEEN)]
+
+
+def test_somebody_elses_change_meanwhile_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
+    replace, refused = tables.replace, []
+
+    def replaced(*args: Any) -> None:
+        if len(refused) < 3:
+            refused.append(args)
+            raise BrokenLake("changed meanwhile")
+        replace(*args)
+
+    monkeypatch.setattr(tables, "replace", replaced)
+    keep(tables, [alert("stall", 600)])
+    assert told(tables) == [("stall", False, SEEN)]
+
+
+# on Spark ---------------------------------------------------------------------------------------------------------
+
+
+class Signs:
+    """A folder that a stream of signs is read from."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self.folder = folder
+        (folder / "in").mkdir()
+        self._count = 0
+        self.at = micros(at(0))
+        self.heard: list[Alert] = []
+        self.rules = Rules(warm_up_seconds=0)
+
+    def put(self, seconds: int, **what: Any) -> None:
+        rows = []
+        for _ in range(0, seconds, 2):
+            self.at += 2 * MICROS
+            sign = Sign("s", "q", "one", self.at, **what)
+            rows.append({"store_id": "s", "queue": "q", "sign": encode(sign).decode()})
+        self._count += 1
+        aside = self.folder / f".{self._count}"
+        aside.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
+        aside.rename(self.folder / "in" / f"{self._count}.json")
+
+    @contextmanager
+    def watched(self, *hears: Callable[[Sequence[Alert]], None]) -> Iterator[Any]:
+        from fairlead.pipeline.jobs.alerts import alerts
+
+        frame = self._spark.readStream.schema("store_id string, queue string, sign string").json(
+            str(self.folder / "in")
+        )
+        query = alerts(frame, self.folder / "checkpoint", self.rules, [self.heard.extend, *hears], every=0.5)
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    def until(self, query: Any, count: int) -> None:
+        """Wait until so many alerts were heard of."""
+        until = time.monotonic() + 120
+        while len(self.heard) < count:
+            assert query.exception() is None
+            assert time.monotonic() < until, self.heard
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def signs(spark: SparkSession, tmp_path: Path) -> Signs:
+    return Signs(spark, tmp_path)
+
+
+def test_what_is_known_outlives_the_query_and_lies_in_rocksdb(signs: Signs) -> None:
+    signs.put(60, failed=5, done=1, keys={"a": 40}, arrived=40)
+    with signs.watched() as query:
+        signs.until(query, 2)
+        assert sorted(each.kind for each in signs.heard) == ["error burst", "flood"]
+    signs.put(400, done=5)
+    with signs.watched() as query:
+        signs.until(query, 4)
+        while not (progress := query.lastProgress) or not progress["stateOperators"]:
+            time.sleep(0.1)
+    begun = {incident_of(each) for each in signs.heard if not each.is_over}
+    assert {incident_of(each) for each in signs.heard if each.is_over} == begun and len(begun) == 2
+    assert any("rocksdb" in name for name in progress["stateOperators"][0]["customMetrics"])
+
+
+def test_a_batch_whose_hearer_failed_is_heard_of_again(signs: Signs) -> None:
+    def fails(_: Sequence[Alert]) -> None:
+        raise RuntimeError("the disk is full")
+
+    signs.put(60, failed=5)
+    with signs.watched(fails) as query:
+        with pytest.raises(Exception, match="the disk is full"):
+            query.awaitTermination(120)
+    first = list(signs.heard)
+    with signs.watched() as query:
+        signs.until(query, 2 * len(first))
+    assert signs.heard == first * 2 and len(first) == 1
+
+
+def test_state_is_of_keys_that_brought_something_and_forgets_them(signs: Signs) -> None:
+    signs.rules = Rules(forget_seconds=2.0)
+    signs.put(20, keys={f"k{n}": 1 for n in range(200)}, arrived=200)
+    with signs.watched() as query:
+
+        def rows() -> int:
+            found = [each["numRowsTotal"] for p in query.recentProgress for each in p["stateOperators"]]
+            return found[-1] if found else -1
+
+        until = time.monotonic() + 120
+        while rows() < 200:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        while rows() >= 200:  # none of them brings anything any more
+            assert time.monotonic() < until, "keys are forgotten"
+            time.sleep(0.1)
+
+
+def test_a_queue_that_is_not_heard_of_any_more_is_told_of(signs: Signs) -> None:
+    signs.rules = Rules(silence_seconds=3.0)
+    signs.put(4, done=1)
+    with signs.watched() as query:
+        signs.until(query, 1)
+        (silence,) = signs.heard
+        assert (silence.kind, silence.start, silence.is_over) == ("silence", signs.at, False)
+        signs.put(4, done=1)
+        signs.until(query, 2)
+        assert (signs.heard[1].kind, signs.heard[1].start, signs.heard[1].is_over) == ("silence", silence.start, True)
