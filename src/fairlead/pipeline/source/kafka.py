@@ -173,7 +173,7 @@ class KafkaStreamReader(StreamReader):
         assert isinstance(partition, Stretch)
         topic = self._topic()
         for page in topic.read(partition.partition, partition.start, partition.end):
-            if self._options.table is MESSAGES_SENT:
+            if self._options.table == MESSAGES_SENT:
                 yield self._batch({"value": [value for _, value in page]}, partition.partition, [n for n, _ in page])
             else:
                 yield from self._attempts(topic, partition.partition, page)

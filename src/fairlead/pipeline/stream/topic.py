@@ -8,13 +8,16 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from fairlead.channels.kafka_place import ADMIN_SECONDS, Place, reason, silent
+from fairlead.channels.kafka_place import Place, reason, silent
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.messages import Message, read
 
 PARTITIONS = 4
 """Of a topic that is made."""
+
+ANSWER_SECONDS = 15.0
+"""Kafka answers a question within so long, or is away."""
 
 _QUIET_SECONDS = 30.0
 """A partition that has more and brings nothing for so long cannot be read."""
@@ -46,7 +49,7 @@ class AttemptsTopic:
     def settle(self, partitions: int | None = None) -> int:
         """Make it if it is missing; answers how many partitions it has. Raises ConfigurationError when that are others than
         are wanted (None: any), and StoreUnavailable."""
-        count = self.place.made(self.name, partitions or PARTITIONS, {})
+        count = self.place.made(self.name, partitions or PARTITIONS, {}, ANSWER_SECONDS)
         if partitions not in (None, count):
             raise ConfigurationError(
                 f"{self.location}: it has {count} partitions, not {partitions}, and must keep them: leave out --partitions, or "
@@ -65,7 +68,7 @@ class AttemptsTopic:
     def partitions(self) -> int:
         """Raises ConfigurationError when it is not there, and StoreUnavailable."""
         try:
-            about = self.place.admin().list_topics(self.name, timeout=ADMIN_SECONDS).topics[self.name]
+            about = self.place.admin().list_topics(self.name, timeout=ANSWER_SECONDS).topics[self.name]
         except KafkaException as error:
             raise StoreUnavailable(f"{self.place.location}: {reason(error)}") from error
         if about.error is not None:
@@ -78,12 +81,13 @@ class AttemptsTopic:
         """By partition, the first offset that Kafka still has, and the one the next message gets. Raises ConfigurationError
         when the topic is not there, and StoreUnavailable."""
         count = self.partitions()
-        until = time.monotonic() + ADMIN_SECONDS
+        until = time.monotonic() + ANSWER_SECONDS
         with self._consumer() as consumer:
             while True:
                 try:
                     return {
-                        n: consumer.get_watermark_offsets(TopicPartition(self.name, n), timeout=ADMIN_SECONDS) or (0, 0)
+                        n: consumer.get_watermark_offsets(TopicPartition(self.name, n), timeout=ANSWER_SECONDS)
+                        or (0, 0)
                         for n in range(count)
                     }
                 except KafkaException as error:
