@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT), str(ROOT / "src")]
 
 from run import describe_machine, say  # noqa: E402
 
-PIECE = 1000
+PIECE = 150
 """Attempts that are added in one transaction while relay and stream run."""
 HOURS = 6
 """In which the attempts ended."""
@@ -119,7 +119,7 @@ class Run:
     def with_kills(self, more: int) -> dict[str, Any]:
         """Add attempts while both run and are killed."""
         found: dict[str, Any] = {"relay": {"kills": 0, "batches": []}, "stream": {"kills": 0, "batches": []}}
-        ends, until = threading.Event(), self.added + more
+        until = self.added + more
         deadline = time.monotonic() + PATIENCE
 
         def keep(name: str, command: list[str]) -> None:
@@ -142,9 +142,10 @@ class Run:
             thread.start()
         with self.relaying_after(threads[0]):
             while any(thread.is_alive() for thread in threads):
-                if self.added < until:
-                    self.add(min(PIECE, until - self.added))
-                ends.wait(0.2)
+                # A part for each life of the stream, then one by one, so that it always has something to do.
+                part = (found["stream"]["kills"] + 1) / (self.wanted.kills + 1)
+                self.add(PIECE if self.added < until - more + more * part else 1)
+                time.sleep(0.1)
         while self.added < until:
             self.add(min(50_000, until - self.added))
         return found

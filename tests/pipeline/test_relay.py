@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -13,12 +14,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
 
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
 from confluent_kafka.admin import NewPartitions
 
 from fairlead.channels.kafka_place import Place as KafkaPlace
+from fairlead.cli.main import app
 from fairlead.core.ids import id_text
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
@@ -249,3 +252,49 @@ def test_no_queue_has_the_topic_of_attempts(queue: str) -> None:
         assert place.topic(queue) != place.attempts
     assert place.topic(place.queue(place.attempts)) != place.attempts
     assert not place.log.topic("x").startswith(place.attempts)
+
+
+# the commands ---------------------------------------------------------------------------------------------------------
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(app, ["pipeline", *words])
+
+
+def test_the_command_relays_what_is_settled(sqlite_url: str, history: SqlHistory, kafka_url: str) -> None:
+    add(sqlite_url, range(5))
+    ran = command("relay", "--kafka", kafka_url, "--url", sqlite_url, "--once", "--json")
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.stdout)["rows"] == 5
+    assert set(sent(kafka_url)) == {0, 1, 2, 3}
+    ran = command("relay", "--kafka", kafka_url, "--url", sqlite_url, "--once")
+    assert ran.stdout.startswith("0 attempts relayed")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["relay", "--kafka", "redis://here"], "use kafka://host:9092"),
+        (["ingest", "--stream"], "--stream needs --kafka and --checkpoint"),
+        (["ingest", "--once"], "go with --stream"),
+        (
+            ["ingest", "--stream", "--kafka", "kafka://x:1", "--checkpoint", "c", "--take-over"],
+            "goes without --take-over",
+        ),
+    ],
+)
+def test_wrong_use_is_one_line(
+    sqlite_url: str, history: SqlHistory, tmp_path: Path, words: list[str], told: str
+) -> None:
+    where = ["--url", sqlite_url] if words[0] == "relay" else ["--url", sqlite_url, "--lake", str(tmp_path / "lake")]
+    ran = command(*words, *where)
+    assert ran.exit_code == 2 and told in ran.stderr, ran.output
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_stream_of_a_topic_that_is_not_there_is_refused_before_spark_starts(
+    sqlite_url: str, history: SqlHistory, kafka_url: str, tmp_path: Path
+) -> None:
+    where = ["--url", sqlite_url, "--lake", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "checkpoint")]
+    ran = command("ingest", "--stream", "--kafka", kafka_url, *where)
+    assert ran.exit_code == 2 and "there is none; `fairlead pipeline relay` makes it" in ran.stderr, ran.output
