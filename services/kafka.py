@@ -77,7 +77,8 @@ class KafkaServer(JavaServer):
         }
         (self.folder / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         (self.folder / "log4j.properties").write_text(_LOG4J)
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Its first letter is an A: with a dash in front it would be taken for an option.
+        cluster = urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         made = subprocess.run(
             [
                 *self._kafka("64m", "kafka.tools.StorageTool"), "format", f"--cluster-id={cluster}",

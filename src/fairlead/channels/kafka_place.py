@@ -115,6 +115,12 @@ class Place:
         return replace(self, prefix=f"{self.prefix}task.log.")
 
     @property
+    def attempts(self) -> str:
+        """The topic of finished attempts (see `fairlead.pipeline.stream`). No queue's: in the name of a queue's topic two
+        hexadecimal digits follow each dot, and "at" are none; and the logs' names begin otherwise."""
+        return f"{self.prefix}task.attempts"
+
+    @property
     def group(self) -> str:
         """The consumer group of all nodes."""
         return self.prefix.rstrip("._-") or self.prefix
@@ -167,28 +173,31 @@ class Place:
         """Make the queue's topic, so configured, if it is missing; it keeps its number of partitions. Raises
         ConfigurationError when it has another one, and StoreUnavailable."""
         topic = self.topic(queue)
+        if (count := self.made(topic, partitions, config, seconds)) != partitions:
+            raise ConfigurationError(
+                f"queue {queue!r}: its topic {topic} at {self.location} has {count} partitions, and ordered queues keep "
+                f"theirs: declare it with partitions={count}, or give the log another prefix"
+            )
+
+    def made(self, topic: str, partitions: int, config: Mapping[str, str], seconds: float = ADMIN_SECONDS) -> int:
+        """Make the topic, so configured, if it is missing; answers how many partitions it has. Raises StoreUnavailable."""
         deadline = time.monotonic() + seconds
         try:
             admin = self.admin()
             while True:
                 about = admin.list_topics(timeout=seconds).topics.get(topic)
                 if about is not None and about.error is None:
-                    break
+                    return len(about.partitions)
                 new = NewTopic(topic, partitions, self.replication, config=dict(config))
                 try:
                     admin.create_topics([new], request_timeout=seconds)[topic].result()
-                    return
+                    return partitions
                 except KafkaException as error:
                     # Somebody else is quicker: it will be listed in a moment.
                     if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
                         raise
         except KafkaException as error:
             raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
-        if (count := len(about.partitions)) != partitions:
-            raise ConfigurationError(
-                f"queue {queue!r}: its topic {topic} at {self.location} has {count} partitions, and ordered queues keep "
-                f"theirs: declare it with partitions={count}, or give the log another prefix"
-            )
 
     def trim(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Delete what lies below these offsets, by topic and partition. Raises StoreUnavailable."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import demo, pipeline_operate, replay, simulate, tune
+from fairlead.cli import demo, pipeline_ingest, pipeline_operate, replay, simulate, tune
 from fairlead.cli.doctor import doctor
 from fairlead.cli.ordered import ordered
 from fairlead.cli.pipeline import pipeline
@@ -28,6 +28,7 @@ app.add_typer(queues, name="queues")
 app.add_typer(ordered, name="ordered")
 app.command()(doctor)
 app.add_typer(pipeline, name="pipeline")
+pipeline_ingest.register(pipeline)
 tune.register(pipeline)
 pipeline_operate.register(pipeline)
 replay.register(app)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairlead.cli.output import as_json, as_table, duration, time_of
+from fairlead.cli.output import as_json, as_table, time_of
 from fairlead.cli.pipeline_shared import (
     Catalog,
     Conf,
@@ -44,48 +43,6 @@ pipeline = typer.Typer(
     no_args_is_help=True,
     help="History into tables and reports, on Spark; and millions of tasks in. Every job may be run again after any crash.",
 )
-
-
-@pipeline.command()
-def ingest(
-    url: Url = None,
-    lake: LakeFolder = None,
-    every: Annotated[str | None, typer.Option(help="Go on until Ctrl-C, with a round so often: 60s.")] = None,
-    hash_keys: Annotated[
-        bool,
-        typer.Option(
-            "--hash-keys",
-            help="No clear key lands in this lake, from its first row on; the secret: FAIRLEAD_HASH_SECRET_FILE.",
-        ),
-    ] = False,
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> None:
-    """Move finished attempts, and what else happened to tasks, from the store into the lake, each exactly once.
-
-    Workers of an App with lake= do this by themselves. Example: fairlead pipeline ingest --url sqlite:///tasks.db --lake lake
-    """
-    with failures():
-        from fairlead.pipeline.jobs.ingest import ingest as run_ingest
-
-        pause = duration(every)
-        place = lake_in(lake)
-        exporter = exporter_of(url, place)
-        if hash_keys:
-            from fairlead.pipeline.hashing import start_hashing
-
-            start_hashing(place)
-        if dry_run:
-            behind = exporter.behind()
-            say(json, {"unexported": behind}, f"{behind:,} attempts are not exported yet")
-            return
-        while True:
-            with watching("exporting") as tell:
-                done = run_ingest(exporter, place, SYSTEM_CLOCK, tell)
-            say(json, done, f"{done.attempts:,} attempts and {done.events:,} events in {done.seconds:,.1f} s")
-            if pause is None:
-                return
-            time.sleep(pause.total_seconds())
 
 
 @pipeline.command()

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -22,12 +21,12 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.hashing import Hashing, hashing_of
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
-from fairlead.pipeline.lake import ledger
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable
-from fairlead.pipeline.lake.tombstones import parted
-from fairlead.ports.history import START, Feed, HistoryStore, Place
+from fairlead.pipeline.landing import land, take_away
+from fairlead.pipeline.stream.cursors import let_go, reached, streamed, topics_of
+from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Place
 from fairlead.ports.statements import Row, Steps
 
 if TYPE_CHECKING:
@@ -38,8 +37,9 @@ log = logging.getLogger("fairlead.export")
 ROWS = 50_000
 """At most in one file of bronze before it is compacted."""
 
-FIRST_GENERATION = "0"
-"""Of a partition's files until they are compacted."""
+Attempts = Literal["unless streamed", "never", "take over"]
+"""Whether attempts are exported too: unless a stream brings them; never, for who runs the stream; or also where a stream has
+brought some, which then brings no more of this store until it is begun again."""
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -51,17 +51,22 @@ class Exported(msgspec.Struct, frozen=True):
     seconds: float
     more: bool = False
     """It ended after the batches it was asked for, and there is more."""
+    streamed: str | None = None
+    """The topic by which the attempts come: they were left to its stream."""
 
 
 class Exporter:
     """Moves what is settled; any number of them may run on one store and one lake."""
 
-    def __init__(self, history: HistoryStore, lake: Lake, clock: Clock, rows: int = ROWS) -> None:
+    def __init__(
+        self, history: HistoryStore, lake: Lake, clock: Clock, rows: int = ROWS, attempts: Attempts = "unless streamed"
+    ) -> None:
         self._history = history
         self._look = history.database.look
         self._clock = clock
         self._rows = rows
         self._lake = lake
+        self._takes = attempts
         self._attempts, self._events = lake.table(ATTEMPTS), lake.table(EVENTS)
         self._readers = {"attempts": lake.reader, "events": f"{lake.reader}/events"}
 
@@ -77,6 +82,8 @@ class Exporter:
         self._register(store_id)
         moved: Counter[str] = Counter()
         more = False
+        if self._takes == "take over":
+            self._let_go(store_id)
         for feed in feeds:
             for _ in islice(count(), batches):
                 rows, files = self._batch(feed, store_id, hashing)
@@ -89,21 +96,22 @@ class Exporter:
         attempts, events, files = moved["attempts"], moved["events"] + moved["submitted"], moved["files"]
         if attempts or events:
             log.info("history exported", extra={"attempts": attempts, "events": events, "files": files})
-        return Exported(attempts, events, files, round(time.monotonic() - started, 3), more)
+        topic = next(iter(topics_of(self._attempts.manifests.newest(), store_id)), None)
+        return Exported(attempts, events, files, round(time.monotonic() - started, 3), more, topic)
 
     def behind(self) -> int:
         """How many attempts are settled and not exported yet."""
         store_id = self._look(self._history.store_id())
         until: Place = self._look(self._history.horizon())
         last = Place(until.xid, until.seq - 1)
-        cursor = exported_to(self._attempts.manifests.newest(), store_id)
+        cursor = reached(self._attempts.manifests.newest(), store_id)
         return int(self._look(self._history.attempts_between(cursor, last)).rows)
 
     def _register(self, store_id: str) -> None:
         name, attempts = self._readers["attempts"], self._attempts.manifests
-        before = exported_to(attempts.newest(), store_id)
+        before = reached(attempts.newest(), store_id)
         reader = self._look(self._history.reader(name))
-        cursor = exported_to(attempts.newest(), store_id)
+        cursor = reached(attempts.newest(), store_id)
         self._note("attempts", cursor)
         self._note("events", START)
         # What was exported before the store forgot us may be cleaned there by now: comparing begins behind it.
@@ -159,28 +167,55 @@ class Exporter:
         while True:
             manifest = feed.table.manifests.newest()
             before, stones = manifest.cursors.get(cursor), manifest.erased
+            if feed.name == "attempts" and self._is_left(manifest, store_id):
+                return 0, 0
             rows = self._look(feed.read(before))
             if not rows:
                 return 0, 0
             first, last = feed.place_of(rows[0]), feed.place_of(rows[-1])
-            # No two exporters ever write one name: of two that read the same range, one has files that count.
-            name = f"{store_id}-{feed.name}-{first}-{last}-{uuid.uuid4().hex[:8]}.parquet"
-            told = feed.as_table(store_id, rows, self._clock.now())
-            kept, erased = parted(self._lake, told if hashing is None else hashing.hidden(told), stones)
-            written = feed.table.write(kept, FIRST_GENERATION, name)
-            noted = ledger.write(feed.table, erased) if feed.name == "attempts" else []
-            moves = {cursor: (before, last)}
-            if feed.table.append(written, moves, self._clock.now(), noted, stones) is not None:
+            moves: dict[str, tuple[str | None, str | None]] = {cursor: (before, last)}
+            new, topics = rows, topics_of(manifest, store_id)
+            if feed.name == "attempts" and topics:
+                has_come = streamed(manifest, store_id)
+                new = [row for row in rows if not has_come(Place(*row[:2]), row[_TASK_ID])]
+                moves |= let_go(manifest, store_id, Place.of(last))
+            told = feed.as_table(store_id, new, self._clock.now())
+            landed = land(self._lake, feed.table, told, f"{store_id}-{feed.name}-{first}-{last}", stones, hashing)
+            done = feed.table.append(
+                landed.written,
+                moves,
+                self._clock.now(),
+                landed.noted,
+                stones,
+                # A stream that has brought some of these rows meanwhile.
+                only_if=lambda now, seen=topics: topics_of(now, store_id) == seen,  # type: ignore[misc]
+            )
+            if done is not None:
                 if feed.name in self._readers:
                     self._note(feed.name, Place.of(last))
-                return len(rows), len(written)
-            # Not left to the sweep: they may hold rows of a key that was erased meanwhile.
-            for file in (*(each.file for each in written), *noted):
-                (feed.table.folder / file).unlink(missing_ok=True)
+                return len(rows), len(landed.written)
+            take_away(feed.table, [landed])
+
+    def _let_go(self, store_id: str) -> None:
+        """A stream that has brought nothing beyond the store's own cursor: there may be no row by which to let go of it."""
+        while True:
+            manifest = self._attempts.manifests.newest()
+            moves = let_go(manifest, store_id, reached(manifest, store_id))
+            if not moves or self._attempts.append([], moves, self._clock.now()) is not None:
+                return
+
+    def _is_left(self, manifest: Manifest, store_id: str) -> bool:
+        """Whether attempts are left to a stream."""
+        if not topics_of(manifest, store_id):
+            return self._takes == "never"
+        return self._takes != "take over"
 
     def _note(self, feed: str, place: Place) -> None:
         kind = "lake" if feed == "attempts" else feed
         self._history.database.run(self._history.advance(self._readers[feed], kind, place, self._clock.now()))
+
+
+_TASK_ID = ATTEMPT_FIELDS.index("task_id")
 
 
 class _Feed(NamedTuple):
@@ -193,11 +228,6 @@ class _Feed(NamedTuple):
     place_of: Callable[[Row], str]
     """The cursor behind a row."""
     as_table: Callable[[str, Sequence[Row], int], pa.Table]
-
-
-def exported_to(attempts: Manifest, store_id: str) -> Place:
-    """The last attempt of the store that is in the lake."""
-    return _place(attempts.cursors.get(f"{store_id}/attempts"))
 
 
 def _place(cursor: str | None) -> Place:

@@ -21,13 +21,28 @@ LONGEST_ERROR = 500
 _DIGITS = re.compile(r"\d+")
 
 
-def attempts_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
-    """Rows of ATTEMPT_FIELDS as bronze.attempts."""
-    columns = dict(zip(ATTEMPT_FIELDS, zip(*rows, strict=True), strict=True))
-    columns["unique_key_hash"] = tuple(None if k is None else zlib.crc32(k.encode()) for k in columns.pop("unique_key"))
+TOLD_FIELDS = (*(name for name in ATTEMPT_FIELDS if name != "unique_key"), "unique_key_hash", "error_fp")
+"""Columns of bronze.attempts that a store can tell of an attempt."""
+
+
+def told(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
+    """TOLD_FIELDS of rows of ATTEMPT_FIELDS, column by column."""
+    across = zip(*rows, strict=True) if rows else [()] * len(ATTEMPT_FIELDS)
+    columns: dict[str, Sequence[Any]] = dict(zip(ATTEMPT_FIELDS, across, strict=True))
+    columns["unique_key_hash"] = tuple(None if k is None else zlib.crc32(k.encode()) for k in columns["unique_key"])
     columns["error_fp"] = tuple(map(fingerprint, columns["error_type"], columns["error_text"]))
     columns["error_text"] = tuple(None if text is None else text[:LONGEST_ERROR] for text in columns["error_text"])
-    return _table(ATTEMPTS, columns, len(rows), store_id, exported_at)
+    return {name: columns[name] for name in TOLD_FIELDS}
+
+
+def attempts_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
+    """Rows of ATTEMPT_FIELDS as bronze.attempts."""
+    return told_table(store_id, told(rows), len(rows), exported_at)
+
+
+def told_table(store_id: str, columns: Mapping[str, Sequence[Any]], count: int, exported_at: int) -> pa.Table:
+    """TOLD_FIELDS, column by column, of `count` attempts as bronze.attempts."""
+    return _table(ATTEMPTS, columns, count, store_id, exported_at)
 
 
 def events_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:

@@ -11,11 +11,11 @@ import msgspec
 from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.export import exported_to
 from fairlead.pipeline.lake import ledger
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import DAY, LakeTable
+from fairlead.pipeline.stream.cursors import reached
 from fairlead.ports.history import FINGERPRINT_MODULUS, START, HistoryStore, Place, Totals
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def reconcile(
     manifest = table.manifests.newest()
     reader = look(history.reader(lake.reader))
     place = START if reader is None or reader.checked is None else reader.checked
-    end = max(place, exported_to(manifest, store_id))
+    end = max(place, reached(manifest, store_id))
     if reader is None and place < end:
         raise CheckFailed(f"the store knows no {lake.reader!r}: `fairlead pipeline ingest` registers it")
     exported = _changed_since(table, manifest, 0 if reader is None else (reader.checked_at or 0) - DAY)

@@ -47,7 +47,8 @@ class Manifest(msgspec.Struct, frozen=True):
     written_at: int = 0
     parts: dict[str, Part] = {}
     cursors: dict[str, str] = {}
-    """What was exported, by "<store id>/<feed>": the last place. Moved in the same act as the files are made to count."""
+    """What was exported, by "<store id>/<feed>": the last place; by "kafka/<topic>/<partition>": see
+    `fairlead.pipeline.stream.cursors`. Moved in the same act as the files are made to count."""
     dropped: dict[str, int] = {}
     """Files that no longer count, and since when (microseconds): they stay for a while, somebody may be reading them."""
     erased: list[str] = []

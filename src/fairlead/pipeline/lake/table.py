@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -89,16 +89,20 @@ class LakeTable:
     def append(
         self,
         written: Sequence[Written],
-        moves: Mapping[str, tuple[str | None, str]],
+        moves: Mapping[str, tuple[str | None, str | None]],
         now: int,
         ledger: Sequence[str] = (),
         without: Sequence[str] | None = None,
+        only_if: Callable[[Manifest], bool] = lambda before: True,
     ) -> Manifest | None:
-        """Let files count, and move cursors from one place to the next, in one act; None, and nothing happens, when one
-        of the cursors is not where we think it is (somebody else has exported these rows), a file was swept away, or the
-        tombstones are not those `without` whose rows the files were made (None: they may be any)."""
+        """Let files count, and move cursors from one place to the next (None: there is no cursor), in one act; None, and
+        nothing happens, when one of the cursors is not where we think it is (somebody else has exported these rows), a file
+        was swept away, the tombstones are not those `without` whose rows the files were made (None: they may be any), or the
+        manifest that is replaced is not one `only_if` agrees with."""
 
         def change(before: Manifest) -> Manifest | None:
+            if not only_if(before):
+                return None
             if any(before.cursors.get(name) != place for name, (place, _) in moves.items()):
                 return None
             if without is not None and before.erased != list(without):
@@ -108,7 +112,8 @@ class LakeTable:
             parts = dict(before.parts)
             for file in written:
                 parts[file.part] = _joined(parts.get(file.part), file, now)
-            cursors = before.cursors | {name: place for name, (_, place) in moves.items()}
+            moved = before.cursors | {name: place for name, (_, place) in moves.items()}
+            cursors = {name: place for name, place in moved.items() if place is not None}
             return msgspec.structs.replace(before, parts=parts, cursors=cursors, ledger=[*before.ledger, *ledger])
 
         return self.manifests.update(change, now)

@@ -1,4 +1,5 @@
 """The PySpark data source `fairlead`: reads tasks, attempts and backlogs, streams attempts, and submits tasks in bulk.
+From Kafka (`kafka://...`) it streams the attempts that `fairlead pipeline relay` sends there.
 
     spark.dataSource.register(fairlead.pipeline.FairleadSource)
     spark.read.format("fairlead").option("url", "postgresql://app@db/shop").option("table", "attempts").load()
@@ -32,20 +33,31 @@ class FairleadSource(DataSource):
 
     def schema(self) -> StructType:
         """Of the columns chosen. Raises ConfigurationError for options that are unknown, missing or wrong."""
-        from fairlead.pipeline.source.options import ReadOptions
+        from fairlead.pipeline.source.options import ReadOptions, is_kafka
 
+        if is_kafka(self.options):
+            from fairlead.pipeline.source.kafka import KafkaOptions
+
+            return KafkaOptions.parse(self.options).schema()
         return ReadOptions.parse(self.options).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from fairlead.pipeline.source.options import ONLY_BATCH, ReadOptions
+        from fairlead.errors import ConfigurationError
+        from fairlead.pipeline.source.options import ONLY_BATCH, ReadOptions, is_kafka
         from fairlead.pipeline.source.scan import FairleadReader
 
+        if is_kafka(self.options):
+            raise ConfigurationError("a topic of Kafka is streamed: use spark.readStream")
         return FairleadReader(ReadOptions.parse(self.options, ONLY_BATCH).with_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions
+        from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions, is_kafka
         from fairlead.pipeline.source.stream import FairleadStreamReader
 
+        if is_kafka(self.options):
+            from fairlead.pipeline.source.kafka import KafkaOptions, KafkaStreamReader
+
+            return KafkaStreamReader(KafkaOptions.parse(self.options).with_schema(schema))
         return FairleadStreamReader(ReadOptions.parse(self.options, ONLY_STREAM).with_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

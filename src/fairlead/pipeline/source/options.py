@@ -68,24 +68,24 @@ class ReadOptions:
         if strange := sorted(given.keys() - known.keys()):
             lines = "".join(f"\n  {name}: {meaning}" for name, meaning in known.items())
             raise ConfigurationError(f"unknown option {', '.join(strange)}; known:{lines}")
-        table = TABLES[_choice("table", given.get("table"), list(TABLES))]
+        table = TABLES[choice_of("table", given.get("table"), list(TABLES))]
         since, until = _instant("since", given.get("since")), _instant("until", given.get("until"))
         if not table.instant and (since is not None or until is not None):
             raise ConfigurationError(f"table {table.name} has no instant that since and until could go by")
         if since is not None and until is not None and since >= until:
             raise ConfigurationError("option since must be before until")
         return cls(
-            url=_url(given.get("url")),
+            url=url_of(given.get("url")),
             table=table,
-            columns=_columns(table, given.get("columns")),
+            columns=columns_of(table, given.get("columns")),
             queue=given.get("queue"),
-            batch_rows=_count("batch_rows", given.get("batch_rows")) or BATCH_ROWS,
+            batch_rows=count_of("batch_rows", given.get("batch_rows")) or BATCH_ROWS,
             since=since,
             until=until,
-            partitions=_count("partitions", given.get("partitions")),
-            is_latest=_choice("startingOffsets", given.get("startingoffsets", "earliest"), ["earliest", "latest"])
+            partitions=count_of("partitions", given.get("partitions")),
+            is_latest=choice_of("startingOffsets", given.get("startingoffsets", "earliest"), ["earliest", "latest"])
             == "latest",
-            max_rows_per_batch=_count("max_rows_per_batch", given.get("max_rows_per_batch")) or MOST_ROWS_PER_BATCH,
+            max_rows_per_batch=count_of("max_rows_per_batch", given.get("max_rows_per_batch")) or MOST_ROWS_PER_BATCH,
             reader=given.get("reader"),
         )
 
@@ -99,7 +99,7 @@ class ReadOptions:
     def with_schema(self, schema: StructType) -> ReadOptions:
         """The columns of a schema that a user gave. Raises ConfigurationError when the table has no such columns."""
         every = self.table.spark()
-        columns = _columns(self.table, ",".join(schema.names))
+        columns = columns_of(self.table, ",".join(schema.names))
         for given in schema.fields:
             if given.dataType != every[given.name].dataType:
                 ours = every[given.name].dataType.simpleString()
@@ -109,7 +109,13 @@ class ReadOptions:
         return replace(self, columns=columns)
 
 
-def _url(text: str | None) -> str:
+def is_kafka(options: Mapping[str, str]) -> bool:
+    """Whether the URL names Kafka: then a topic is read (see `source.kafka`), no store."""
+    return any(name.lower() == "url" and value.startswith("kafka:") for name, value in options.items())
+
+
+def url_of(text: str | None) -> str:
+    """Given, or set before Spark started. Raises ConfigurationError."""
     url = text or os.environ.get("FAIRLEAD_URL")
     if not url:
         raise ConfigurationError(
@@ -118,14 +124,16 @@ def _url(text: str | None) -> str:
     return url
 
 
-def _choice(option: str, text: str | None, known: list[str]) -> str:
+def choice_of(option: str, text: str | None, known: list[str]) -> str:
+    """One of these. Raises ConfigurationError."""
     if text not in known:
         given = "missing" if text is None else f"{text!r} is unknown"
         raise ConfigurationError(f"option {option}: {given}; known: {', '.join(known)}")
     return text
 
 
-def _columns(table: Table, text: str | None) -> tuple[str, ...]:
+def columns_of(table: Table, text: str | None) -> tuple[str, ...]:
+    """Those chosen, or all but those that are read only when asked for. Raises ConfigurationError."""
     if text is None:
         return tuple(name for name in table.column_names if name not in ONLY_WHEN_ASKED)
     chosen = tuple(name.strip() for name in text.split(","))
@@ -138,7 +146,8 @@ def _columns(table: Table, text: str | None) -> tuple[str, ...]:
     return chosen
 
 
-def _count(option: str, text: str | None) -> int | None:
+def count_of(option: str, text: str | None) -> int | None:
+    """From 1 on; None: not given. Raises ConfigurationError."""
     if text is None:
         return None
     if not text.isdecimal() or not int(text):

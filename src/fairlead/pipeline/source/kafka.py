@@ -1,0 +1,224 @@
+"""The stream of attempts from a topic of Kafka, as `fairlead pipeline relay` sends them: each message once, in the order of its
+partition. What a relay has sent twice comes twice: `ingest --stream` tells by the places of a store what is new."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+
+from fairlead.channels.kafka_place import Place
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.history_rows import TOLD_FIELDS
+from fairlead.pipeline.schema import Column, Table
+from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH, choice_of, columns_of, count_of, url_of
+from fairlead.pipeline.source.stream_offsets import StreamReader, most_rows, read_limit
+from fairlead.pipeline.stream.messages import Attempt, read, told_of
+from fairlead.pipeline.stream.topic import AttemptsTopic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_BRONZE = {column.name: column for column in ATTEMPTS.columns}
+_PLACED = (
+    Column("kafka_partition", "int", "of the topic"),
+    Column("kafka_offset", "bigint", "of the message in its partition"),
+)
+
+ATTEMPTS_SENT = Table(
+    "attempts",
+    "one attempt as a relay has sent it; what a relay has sent twice comes twice",
+    key=("kafka_partition", "kafka_offset"),
+    instant="finished_at",
+    columns=(*_PLACED, _BRONZE["store_id"], *(_BRONZE[name] for name in TOLD_FIELDS)),
+)
+
+MESSAGES_SENT = Table(
+    "messages",
+    "one message of the topic as it is, attempt or mark",
+    key=("kafka_partition", "kafka_offset"),
+    instant="",
+    columns=(*_PLACED, Column("value", "string", "JSON; see fairlead.pipeline.stream.messages")),
+)
+
+_TABLES = {table.name: table for table in (ATTEMPTS_SENT, MESSAGES_SENT)}
+_KNOWN = {
+    "url": "kafka://host:9092/?prefix=fairlead.",
+    "table": "attempts (default), or messages: as they are",
+    "columns": "names with commas between; else all",
+    "startingoffsets": 'earliest (default), or {"0": 12, "1": 9}: by partition, the first offset to read; -2: the earliest',
+    "max_rows_per_batch": f"of a micro-batch, {MOST_ROWS_PER_BATCH} by default",
+}
+_EARLIEST = -2
+
+
+@dataclass(frozen=True)
+class KafkaOptions:
+    """What to read of a topic."""
+
+    url: str = field(repr=False)
+    table: Table
+    columns: tuple[str, ...]
+    starts: Mapping[int, int]
+    """By partition; where there is none: the first message there is."""
+    max_rows_per_batch: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> KafkaOptions:
+        """Of Spark's options, whose names have no case. Raises ConfigurationError, which lists what is known."""
+        given = {name.lower(): value for name, value in options.items()}
+        if strange := sorted(given.keys() - _KNOWN.keys()):
+            lines = "".join(f"\n  {name}: {meaning}" for name, meaning in _KNOWN.items())
+            raise ConfigurationError(f"unknown option {', '.join(strange)} of a topic; known:{lines}")
+        table = _TABLES[choice_of("table", given.get("table", "attempts"), list(_TABLES))]
+        url = url_of(given.get("url"))
+        Place.of(url)  # what is wrong with it is told before anything is read
+        return cls(
+            url,
+            table,
+            columns_of(table, given.get("columns")),
+            _starts(given.get("startingoffsets", "earliest")),
+            count_of("max_rows_per_batch", given.get("max_rows_per_batch")) or MOST_ROWS_PER_BATCH,
+        )
+
+    def schema(self) -> StructType:
+        """Of the columns chosen, in their order."""
+        from pyspark.sql.types import StructType
+
+        every = self.table.spark()
+        return StructType([every[name] for name in self.columns])
+
+    def with_schema(self, schema: StructType) -> KafkaOptions:
+        """The columns of a schema that a user gave. Raises ConfigurationError when the table has no such columns."""
+        every = self.table.spark()
+        columns = columns_of(self.table, ",".join(schema.names))
+        if wrong := [one.name for one in schema.fields if one.dataType != every[one.name].dataType]:
+            raise ConfigurationError(f"column {', '.join(wrong)} of {self.table.name} is of another type")
+        return replace(self, columns=columns)
+
+
+@dataclass(frozen=True)
+class Stretch(InputPartition):
+    """[start, end) of one partition: what one task of Spark reads."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class KafkaStreamReader(StreamReader):
+    """See `FairleadSource`. An offset is, by partition, that of the next message: {"0": 12, "1": 9}.
+
+    A batch is the same whenever it is read, for as long as Kafka keeps its messages; a batch that it keeps no longer is an
+    error, never a gap. A partition that was added later is refused, since a task's attempts would change theirs.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._planned: dict[str, int] | None = None
+        self._target: dict[int, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Where a new checkpoint begins."""
+        starts = self._options.starts
+        extents = self._topic().extents()
+        if strange := sorted(starts.keys() - extents.keys()):
+            raise ConfigurationError(f"option startingOffsets: {self._topic().location} has no partition {strange[0]}")
+        return {
+            str(n): first if starts.get(n, _EARLIEST) == _EARLIEST else starts[n] for n, (first, _) in extents.items()
+        }
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """The end of the next batch: at most `max_rows_per_batch` messages on, of each partition as many as its part is."""
+        # Before 4.2 Spark does not say from where. Of an old checkpoint it has had the empty batch at its end planned.
+        after = start or self._planned or self.initialOffset()
+        ends = self._topic().ends()
+        self._same_partitions(after, ends)
+        if self._target is not None:
+            ends = {n: min(end, self._target[n]) for n, end in ends.items()}
+        there = {n: max(0, end - after[str(n)]) for n, end in ends.items()}
+        every = sum(there.values())
+        most = most_rows(limit, self._options.max_rows_per_batch)
+        if most is not None and every > most:
+            # Rounded up: one that has any moves on.
+            there = {n: -(-count * most // every) for n, count in there.items()}
+        return {str(n): after[str(n)] + count for n, count in there.items()}
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
+        return read_limit(self._options.max_rows_per_batch)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = self._topic().ends()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Stretch]:
+        """Of the batch from `start` up to `end`. Raises CheckFailed when Kafka has some of it no longer."""
+        self._planned = end
+        stretches = [Stretch(int(n), start[n], end[n]) for n in sorted(end, key=int) if start[n] < end[n]]
+        if stretches:
+            topic = self._topic()
+            extents = topic.extents()
+            self._same_partitions(end, extents)
+            for stretch in stretches:
+                first, last = extents[stretch.partition]
+                if stretch.start < first or stretch.end > last:
+                    raise topic.lost(stretch.partition, stretch.start if stretch.start < first else last)
+        return stretches
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Stretch)
+        topic = self._topic()
+        for page in topic.read(partition.partition, partition.start, partition.end):
+            if self._options.table == MESSAGES_SENT:
+                yield self._batch({"value": [value for _, value in page]}, partition.partition, [n for n, _ in page])
+            else:
+                yield from self._attempts(topic, partition.partition, page)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing is told to Kafka: it has no group of ours."""
+
+    def _attempts(
+        self, topic: AttemptsTopic, partition: int, page: Sequence[tuple[int, bytes]]
+    ) -> Iterator[pa.RecordBatch]:
+        offsets, attempts = [], []
+        for offset, value in page:
+            message = read(value, f"{topic.location}, partition {partition}, offset {offset}")
+            if isinstance(message, Attempt):
+                offsets.append(offset)
+                attempts.append(message)
+        if attempts:
+            stores = [attempt.store_id for attempt in attempts]
+            yield self._batch({**told_of(attempts), "store_id": stores}, partition, offsets)
+
+    def _batch(self, columns: Mapping[str, Sequence[Any]], partition: int, offsets: Sequence[int]) -> pa.RecordBatch:
+        from fairlead.pipeline.source.columns import arrow_schema, from_arrays
+
+        named = {**columns, "kafka_partition": [partition] * len(offsets), "kafka_offset": offsets}
+        schema = arrow_schema(self._options.table, self._options.columns)
+        return from_arrays([named[name] for name in schema.names], schema)
+
+    def _topic(self) -> AttemptsTopic:
+        return AttemptsTopic(Place.of(self._options.url))
+
+    def _same_partitions(self, offset: Mapping[str, int], found: Mapping[int, Any]) -> None:
+        if set(map(int, offset)) != found.keys():
+            raise ConfigurationError(
+                f"{self._topic().location} has {len(found)} partitions, and the checkpoint {len(offset)}: a task's attempts "
+                "would no longer follow each other in one of them. Relay to another prefix, with a new checkpoint"
+            )
+
+
+def _starts(text: str) -> dict[int, int]:
+    if text == "earliest":
+        return {}
+    try:
+        return {int(n): int(offset) for n, offset in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError):
+        # Not "latest": after a crash in its first batch a checkpoint does not know where it began.
+        raise ConfigurationError(
+            f'option startingOffsets: {text!r} is unknown; use earliest, or {{"0": 12, "1": 9}}: an offset for each partition'
+        ) from None

@@ -1,0 +1,169 @@
+"""What a task of Spark does with one partition's part of a batch: what is new becomes files that do not count yet."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.hashing import hashing_of
+from fairlead.pipeline.history_rows import told_table
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.landing import Landed, land
+from fairlead.pipeline.stream.cursors import Cursor
+from fairlead.pipeline.stream.high_water import HighWater
+from fairlead.pipeline.stream.messages import Attempt, Message, read, told_of
+from fairlead.ports.history import Place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS = 50_000
+"""At most in one file."""
+
+Numbered = tuple[int, bytes]
+"""A message with its offset."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a batch is to be read: the lake as it was when the batch was planned. It is pickled to executors."""
+
+    root: str
+    """The lake's folder."""
+    topic: str
+    location: str
+    """Of the topic, for people."""
+    partitions: int
+    cursors: Mapping[int, Cursor]
+    floors: Mapping[str, str]
+    """By store: all its attempts up to this place are in the lake."""
+    elsewhere: Mapping[str, str]
+    """By store: another topic that its attempts come by."""
+    stones: Sequence[str]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What has become of one partition's part."""
+
+    partition: int
+    next: int
+    """The offset to read on from."""
+    stores: dict[str, str]
+    """By store, how far its attempts of this partition are read."""
+    messages: int
+    attempts: int
+    """That are new."""
+    doubles: int
+    early: int
+    landed: Landed
+
+
+def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> Outcome:
+    """Read messages of one partition in order; those below its cursor are in the lake already.
+
+    Raises CheckFailed when some are missing, and ConfigurationError for a lake whose keys are hashed without its secret, a
+    topic with another number of partitions than before, and a store whose attempts come by another topic.
+    """
+    lake = Lake(plan.root)
+    table, hashing = lake.table(ATTEMPTS), hashing_of(lake)
+    cursor = plan.cursors.get(partition)
+    position = None if cursor is None else cursor.next
+    known = {} if cursor is None else {store: Place.of(place) for store, place in cursor.stores.items()}
+    for store, floor in plan.floors.items():
+        known[store] = max(known.get(store, Place.of(floor)), Place.of(floor))
+    water = HighWater(known)
+    stores: set[str] = set(() if cursor is None else cursor.stores)
+    new: defaultdict[str, list[Attempt]] = defaultdict(list)
+    landed = Landed([], [])
+    count = attempts = 0
+
+    def put(store: str) -> None:
+        rows = new.pop(store)
+        told = told_table(store, told_of(rows), len(rows), SYSTEM_CLOCK.now())
+        name = f"{store}-attempts-kafka-{partition}-{rows[0].place}-{rows[-1].place}"
+        files = land(lake, table, told, name, plan.stones, hashing)
+        landed.written.extend(files.written)
+        landed.noted.extend(files.noted)
+
+    for offset, value in messages:
+        if position is not None and offset < position:
+            continue
+        if position is not None and offset > position:
+            raise CheckFailed(
+                f"{plan.location}: partition {partition} goes on at offset {offset}, and the lake is at {position}: the "
+                "checkpoint is not of this lake, or the lake lost its newest manifest. Begin with a new checkpoint: it begins "
+                "where the lake stands"
+            )
+        position = offset + 1
+        where = f"{plan.location}, partition {partition}, offset {offset}"
+        message = read(value, where)
+        _check(plan, message, where)
+        store = message.store_id
+        stores.add(store)
+        count += 1
+        try:
+            if not isinstance(message, Attempt):
+                water.passes(store, message.place, Place.of(message.after))
+            elif water.takes(store, message.place, Place.of(message.after)):
+                attempts += 1
+                new[store].append(message)
+                if len(new[store]) == ROWS:
+                    put(store)
+        except CheckFailed as missing:
+            raise CheckFailed(
+                f"{where}: {missing}: Kafka has lost them, or keeps them for too short a time (retention.ms). The store still "
+                "has what is not in the lake: `fairlead pipeline ingest --take-over` brings it from there"
+            ) from None
+    for store in list(new):
+        put(store)
+    reached = {store: str(water.places[store]) for store in stores}
+    at = 0 if position is None else position
+    return Outcome(partition, at, reached, count, attempts, water.doubles, water.early, landed)
+
+
+def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same in a task of Spark, which reads one partition: rows of `MESSAGES_SENT` in, one outcome out as JSON."""
+    import pyarrow as pa
+
+    partitions: list[int] = []
+
+    def messages() -> Iterator[Numbered]:
+        for batch in batches:
+            if batch.num_rows:
+                partitions.append(batch["kafka_partition"][0].as_py())
+                values = batch["value"].cast(pa.binary()).to_pylist()
+                yield from zip(batch["kafka_offset"].to_pylist(), values, strict=True)
+
+    numbered = messages()
+    head = next(numbered, None)
+    if head is None:
+        return
+
+    def all_of_them() -> Iterator[Numbered]:
+        yield head
+        yield from numbered
+
+    outcome = take(plan, partitions[0], all_of_them())
+    assert set(partitions) == {partitions[0]}, "each task reads one partition"
+    yield pa.RecordBatch.from_pydict({"outcome": [msgspec.json.encode(outcome).decode()]})
+
+
+def _check(plan: Plan, message: Message, where: str) -> None:
+    if message.partitions != plan.partitions:
+        raise ConfigurationError(
+            f"{where}: the topic had {message.partitions} partitions then and now has {plan.partitions}, so that a task's "
+            "attempts no longer follow each other in one of them: relay to another prefix"
+        )
+    if (other := plan.elsewhere.get(message.store_id)) is not None:
+        raise ConfigurationError(
+            f"{where}: the attempts of store {message.store_id} come into this lake by topic {other}: "
+            "`fairlead pipeline ingest --take-over` lets go of it first"
+        )

@@ -1,0 +1,145 @@
+"""One batch of the stream, as the driver counts it in: once, whatever is repeated and whoever else exports.
+
+The manifest is the one truth, as for the exporter: it lists the files and moves the cursors of the partitions, and the one of
+the store, in the same act. What was done on another manifest is refused, and done anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from fairlead.clock import Clock
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.hashing import hashing_of
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.manifest import Manifest
+from fairlead.pipeline.landing import take_away
+from fairlead.pipeline.stream.cursors import (
+    Cursor,
+    cursor_name,
+    cursors_of,
+    reached,
+    store_cursor,
+    topics_by_store,
+    topics_of,
+)
+from fairlead.pipeline.stream.intake import Outcome, Plan
+from fairlead.pipeline.stream.topic import AttemptsTopic
+from fairlead.ports.history import START, Place
+
+log = logging.getLogger("fairlead.stream")
+
+Run = Callable[[Plan], Sequence[Outcome]]
+"""Reads the batch as the plan says, one outcome for each partition; called again when the lake has changed meanwhile."""
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What a batch has brought."""
+
+    messages: int
+    attempts: int
+    """That were new; those of erased keys among them, which are not kept."""
+    doubles: int
+    early: int
+    files: int
+    places: dict[str, str]
+    """By store: all its attempts up to there are in the lake."""
+    seconds: float
+
+
+class IntakeBatch:
+    """From one topic into one lake; any number of them may be at work."""
+
+    def __init__(self, lake: Lake, topic: AttemptsTopic, clock: Clock) -> None:
+        self._lake = lake
+        self._topic = topic
+        self._table = lake.table(ATTEMPTS)
+        self._clock = clock
+
+    def take(self, run: Run) -> Counted:
+        """Let what is new in a batch count. Raises BrokenLake, and what `run` raises: see `intake.take`."""
+        started = time.monotonic()
+        hashing_of(self._lake)
+        partitions = self._topic.partitions()
+        while True:
+            before = self._table.manifests.newest()
+            plan = self._plan(before, partitions)
+            outcomes = run(plan)
+            if self._count_in(before, plan, outcomes):
+                break
+            take_away(self._table, (outcome.landed for outcome in outcomes))
+            log.info("a batch is read again: the lake has changed meanwhile", extra={"topic": plan.topic})
+        after = self._table.manifests.newest()
+        return Counted(
+            sum(outcome.messages for outcome in outcomes),
+            sum(outcome.attempts for outcome in outcomes),
+            sum(outcome.doubles for outcome in outcomes),
+            sum(outcome.early for outcome in outcomes),
+            sum(len(outcome.landed.written) for outcome in outcomes),
+            {store: str(reached(after, store)) for outcome in outcomes for store in outcome.stores},
+            round(time.monotonic() - started, 3),
+        )
+
+    def starts(self) -> dict[int, int]:
+        """Where a new checkpoint begins, by partition: where the lake stands; -2: with the first message there is."""
+        known = cursors_of(self._table.manifests.newest(), self._topic.name)
+        return {n: known[n].next if n in known else -2 for n in range(self._topic.partitions())}
+
+    def _plan(self, manifest: Manifest, partitions: int) -> Plan:
+        floors = {
+            name.removesuffix("/attempts"): place
+            for name, place in manifest.cursors.items()
+            if name.endswith("/attempts") and not name.startswith("kafka/")
+        }
+        elsewhere = {
+            store: other
+            for store, topics in topics_by_store(manifest).items()
+            for other in topics
+            if other != self._topic.name
+        }
+        return Plan(
+            str(self._lake.root),
+            self._topic.name,
+            self._topic.location,
+            partitions,
+            cursors_of(manifest, self._topic.name),
+            floors,
+            elsewhere,
+            tuple(manifest.erased),
+        )
+
+    def _count_in(self, before: Manifest, plan: Plan, outcomes: Sequence[Outcome]) -> bool:
+        """False when somebody else has changed what these outcomes rest upon."""
+        cursors = dict(plan.cursors)
+        moves: dict[str, tuple[str | None, str | None]] = {}
+        for outcome in outcomes:
+            if not outcome.messages:
+                continue
+            n = outcome.partition
+            cursors[n] = Cursor(outcome.next, plan.partitions, outcome.stores)
+            name = cursor_name(plan.topic, n)
+            moves[name] = (before.cursors.get(name), str(cursors[n]))
+        if not moves:
+            return True
+        stores = {store for outcome in outcomes for store in outcome.stores}
+        for store in stores:
+            known = plan.floors.get(store)
+            least = min(cursors[n].reached(store) if n in cursors else START for n in range(plan.partitions))
+            if least > (START if known is None else Place.of(known)):
+                moves[store_cursor(store)] = (known, str(least))
+
+        def is_as_planned(now: Manifest) -> bool:
+            return all(
+                now.cursors.get(store_cursor(store)) == plan.floors.get(store)
+                and topics_of(now, store).keys() <= {plan.topic}
+                for store in stores
+            )
+
+        written = [file for outcome in outcomes for file in outcome.landed.written]
+        noted = [file for outcome in outcomes for file in outcome.landed.noted]
+        done = self._table.append(written, moves, self._clock.now(), noted, plan.stones, is_as_planned)
+        return done is not None

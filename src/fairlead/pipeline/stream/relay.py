@@ -1,0 +1,180 @@
+"""The relay: finished attempts from a store into Kafka, in the order of their commits, each at least once.
+
+A batch is sent, then confirmed by Kafka, then marked in every partition; only then does the store hear that it was read, and
+may clean it. So a relay that dies sends its last batch again, and several at once send some of it twice: who reads the topic
+tells by `high_water` what is new.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from fairlead.channels.kafka_place import Place as KafkaPlace
+from fairlead.clock import Clock
+from fairlead.errors import StoreUnavailable
+from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.stream.messages import Batch, Sent
+from fairlead.pipeline.stream.sender import SECONDS, Sender
+from fairlead.pipeline.stream.topic import AttemptsTopic
+from fairlead.ports.history import START, HistoryStore, Place
+from fairlead.ports.statements import Row
+
+log = logging.getLogger("fairlead.relay")
+
+ROWS = 10_000
+"""Attempts that are confirmed at once."""
+
+KIND = "stream"
+"""What the store knows the relay as."""
+
+Also = Callable[[Sender, Sequence[Row]], None]
+"""Called in every round with the attempts of each batch (rows of ATTEMPT_FIELDS), or once with none: may send more messages,
+to topics of its own; they are confirmed with the batch. After a crash it is called with the same attempts again."""
+
+
+class Relayed(msgspec.Struct, frozen=True):
+    """What a round has sent."""
+
+    rows: int
+    batches: int
+    place: str
+    """Everything up to there is in Kafka."""
+    seconds: float
+
+
+def reader_name(place: KafkaPlace) -> str:
+    """Of the relays to this place, in the store."""
+    return f"kafka/{place.prefix}"
+
+
+class Relay:
+    """From one store to one topic; any number of them may run, and one is enough. For one thread, but for `stop`."""
+
+    def __init__(
+        self,
+        history: HistoryStore,
+        place: KafkaPlace,
+        clock: Clock,
+        *,
+        partitions: int | None = None,
+        rows: int = ROWS,
+        also: Also | None = None,
+        seconds: float = SECONDS,
+    ) -> None:
+        """`partitions`: of the topic; None: as it has them, or the default. `rows`: of a batch. `seconds`: what is not
+        confirmed by then has failed."""
+        self.topic = AttemptsTopic(place)
+        self._history = history
+        self._look = history.database.look
+        self._clock = clock
+        self._wanted = partitions
+        self._rows = rows
+        self._also = also
+        self._name = reader_name(place)
+        self._sender = Sender(place, seconds)
+        self._stops = threading.Event()
+        self._partitions = 0
+        """Of the topic; 0: not looked at yet."""
+        self._place: Place | None = None
+        """Everything up to there is in the topic, and marked."""
+
+    def round(self, tell: Callable[[int], None] = lambda rows: None) -> Relayed:
+        """Send all that is settled by now; `tell` hears of each batch, in rows. Raises StoreUnavailable when the store or
+        Kafka is away (the next round sends the last batch again), ConfigurationError for a topic that cannot be used, and
+        CheckFailed when the store is not the one that was sent."""
+        started = time.monotonic()
+        store_id: str = self._look(self._history.store_id())
+        after = self._begin(store_id)
+        until: Place = self._look(self._history.horizon())
+        if after >= until:
+            raise self._went_back(after, until)
+        batch = Batch(store_id, after, self._partitions)
+        rows = batches = 0
+        while found := self._look(self._history.attempts(after, until, self._rows)):
+            after = Place(*found[-1][:2])
+            self._send(batch.attempts(found))
+            if self._also is not None:
+                self._also(self._sender, found)
+            self._sender.confirm()
+            self._send(batch.marks(after))
+            self._sender.confirm()
+            self._advance(after)
+            rows, batches = rows + len(found), batches + 1
+            tell(len(found))
+            if len(found) < self._rows or self._stops.is_set():
+                break
+        if not batches and self._also is not None:
+            self._also(self._sender, ())
+            self._sender.confirm()
+        return Relayed(rows, batches, str(after), round(time.monotonic() - started, 3))
+
+    def run(self, every: float, tell: Callable[[Relayed], None] = lambda relayed: None) -> None:
+        """A round each so many seconds until `stop`; a store or a Kafka that is away is waited for. Raises the rest."""
+        trouble = ""
+        while not self._stops.is_set():
+            try:
+                relayed = self.round()
+            except StoreUnavailable as error:
+                if str(error) != trouble and not self._stops.is_set():
+                    trouble = str(error)
+                    log.warning("the relay waits: it sends again what was not confirmed", extra={"error": trouble})
+            else:
+                if trouble:
+                    log.info("the relay goes on", extra={"place": relayed.place})
+                    trouble = ""
+                if relayed.rows:
+                    log.info("attempts relayed", extra=msgspec.structs.asdict(relayed))
+                tell(relayed)
+            self._stops.wait(every)
+
+    def stop(self) -> None:
+        """From any thread, or a signal's handler: end after this batch; what cannot be sent is given up."""
+        self._stops.set()
+        self._sender.stop()
+
+    def close(self) -> None:
+        """It may not be used any more."""
+        self._sender.close()
+
+    def _begin(self, store_id: str) -> Place:
+        """Behind where to read. The topic is looked at, and the store told of us before the first row is read, so that
+        nothing is cleaned that is not in Kafka."""
+        reader = self._look(self._history.reader(self._name))
+        if not self._partitions:
+            self._open(store_id)
+        known = START if reader is None else reader.place
+        place = known if self._place is None else max(self._place, known)
+        if reader is None or self._place is None:
+            self._advance(place)
+        self._place = place
+        return place
+
+    def _open(self, store_id: str) -> None:
+        count = self.topic.settle(self._wanted)
+        last = self.topic.last()
+        until: Place = self._look(self._history.horizon())
+        for message in last:
+            self.topic.check(message, count)
+            if message.store_id == store_id and message.place >= until:
+                raise self._went_back(message.place, until)
+        self._partitions = count
+
+    def _send(self, messages: Iterable[Sent]) -> None:
+        for message in messages:
+            self._sender.send(self.topic.name, message.partition, message.key, message.value)
+
+    def _advance(self, place: Place) -> None:
+        self._history.database.run(self._history.advance(self._name, KIND, place, self._clock.now()))
+        self._place = place
+
+    def _went_back(self, sent: Place, until: Place) -> CheckFailed:
+        return CheckFailed(
+            f"{self.topic.location} has attempts up to {sent}, and this store only up to {until}: the store was restored from "
+            "a backup, or moved to another server. Give it another store_id in its table fairlead_store: it then counts as a "
+            "new one; and let go of the reader: `fairlead pipeline status --forget` " + repr(self._name)
+        )

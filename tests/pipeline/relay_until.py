@@ -1,0 +1,60 @@
+"""A process that relays, and dies at once, as by kill -9, behind one step of it: URL KAFKA STEP TIMES.
+
+The step `never` relays until the process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from fairlead.connect import task_store
+from fairlead.pipeline.stream.relay import Relay
+from fairlead.pipeline.stream.sender import Sender
+from fairlead.pipeline.stream.topic import AttemptsTopic
+from fairlead.stores.sql_history import SqlHistory
+from tests.pipeline.topics import relay
+
+KILLED = 9
+
+STEPS: dict[str, tuple[Any, str]] = {
+    "topic made": (AttemptsTopic, "settle"),
+    "registered": (SqlHistory, "advance"),
+    "read": (SqlHistory, "attempts"),
+    "one sent": (Sender, "send"),
+    "confirmed": (Sender, "confirm"),
+    "store told": (Relay, "_advance"),
+}
+"""By step: the function behind whose call the process dies."""
+
+
+def die_behind(step: str, times: int) -> None:
+    """Let the process die when the step was taken so many times."""
+    owner, name = STEPS[step]
+    real: Callable[..., Any] = getattr(owner, name)
+    taken = 0
+
+    def then_dies(*of: Any, **more: Any) -> Any:
+        nonlocal taken
+        answer = real(*of, **more)
+        taken += 1
+        if taken == times:
+            os._exit(KILLED)
+        return answer
+
+    setattr(owner, name, then_dies)
+
+
+def main(url: str, kafka: str, step: str, times: str) -> None:
+    one = relay(SqlHistory(task_store(url).database), kafka)
+    if step == "never":
+        print("relaying", flush=True)
+        one.run(0.01)
+    die_behind(step, int(times))
+    one.round()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,116 @@
+"""A topic of attempts as tests look at it, and a batch of the stream without Spark: the same steps, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fairlead.channels.kafka_place import Place as KafkaPlace
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.history_rows import TOLD_FIELDS, attempts_table
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.stream.intake import Outcome, Plan, take
+from fairlead.pipeline.stream.intake_batch import Counted, IntakeBatch
+from fairlead.pipeline.stream.messages import Attempt, Message, read
+from fairlead.pipeline.stream.relay import Relay
+from fairlead.pipeline.stream.topic import AttemptsTopic
+from fairlead.ports.history import START, Place
+from fairlead.stores.sql_history import SqlHistory
+
+ROWS = 7
+"""Attempts that a relay confirms at once."""
+
+
+def topic_of(url: str) -> AttemptsTopic:
+    return AttemptsTopic(KafkaPlace.of(url))
+
+
+def relay(history: SqlHistory, url: str, **more: Any) -> Relay:
+    return Relay(history, KafkaPlace.of(url), SYSTEM_CLOCK, **({"partitions": 2, "rows": ROWS} | more))
+
+
+def sent(url: str) -> dict[int, list[Message]]:
+    """All that is in the topic, by partition."""
+    topic = topic_of(url)
+    return {
+        n: [read(value, "here") for page in topic.read(n, first, end) for _, value in page] if first < end else []
+        for n, (first, end) in topic.extents().items()
+    }
+
+
+def numbers(messages: dict[int, list[Message]]) -> list[int]:
+    """Those of the attempts among them, as they come."""
+    return [
+        int(message.task_id.replace("-", ""), 16)
+        for _, each in sorted(messages.items())
+        for message in each
+        if isinstance(message, Attempt)
+    ]
+
+
+class Stream:
+    """`ingest --stream` without Spark: batches of at most so many messages of a partition, from a checkpoint of its own."""
+
+    def __init__(self, lake: Lake, url: str, most: int = 1000) -> None:
+        self.lake = lake
+        self.topic = topic_of(url)
+        self.intake = IntakeBatch(lake, self.topic, SYSTEM_CLOCK)
+        self.most = most
+        self.checkpoint: dict[int, int] | None = None
+
+    def plan(self) -> dict[int, tuple[int, int]]:
+        """The next batch."""
+        extents = self.topic.extents()
+        if self.checkpoint is None:
+            starts = self.intake.starts()
+            self.checkpoint = {n: first if starts[n] == -2 else starts[n] for n, (first, _) in extents.items()}
+        at = self.checkpoint
+        return {n: (at[n], min(end, at[n] + self.most)) for n, (_, end) in extents.items() if end > at[n]}
+
+    def take(self, ranges: dict[int, tuple[int, int]]) -> Counted:
+        """Count a batch in; the checkpoint stays where it was, as after a crash."""
+
+        def run(plan: Plan) -> list[Outcome]:
+            return [
+                take(plan, n, (message for page in self.topic.read(n, *span) for message in page))
+                for n, span in sorted(ranges.items())
+            ]
+
+        return self.intake.take(run)
+
+    def batch(self) -> Counted | None:
+        """The next batch; None: there is nothing."""
+        ranges = self.plan()
+        if not ranges:
+            return None
+        counted = self.take(ranges)
+        assert self.checkpoint is not None
+        self.checkpoint |= {n: end for n, (_, end) in ranges.items()}
+        return counted
+
+    def drain(self) -> list[Counted]:
+        """All there is."""
+        return list(iter(self.batch, None))
+
+
+def differences(history: SqlHistory, lake: Lake) -> list[str]:
+    """Row by row and column by column, where bronze.attempts is not what the store has."""
+    store_id = history.database.look(history.store_id())
+    rows = history.database.look(history.attempts(START, Place(2**62, 2**62), 10**9))
+    names = ["store_id", *TOLD_FIELDS]
+    table = lake.table(ATTEMPTS)
+    table.check(table.manifests.newest())
+    here = table.load(table.manifests.newest(), columns=names)
+    there = attempts_table(store_id, rows, 0).select(names)
+    order = [("xid", "ascending"), ("seq", "ascending")]
+    return list(_differences(there.sort_by(order).to_pylist(), here.sort_by(order).to_pylist()))
+
+
+def _differences(there: list[Any], here: list[Any]) -> Iterator[str]:
+    if len(there) != len(here):
+        yield f"{len(there)} rows in the store, {len(here)} in the lake"
+    for one, other in zip(there, here, strict=False):
+        if one != other:
+            yield f"{one} in the store, {other} in the lake"
+            return

@@ -1,0 +1,219 @@
+"""However relays crash, repeat and overtake each other, who reads by the high-water mark has each attempt once, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.ids import id_text
+from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.stream.high_water import HighWater
+from fairlead.pipeline.stream.messages import Attempt, Batch, Mark, Sent, read, topic_partition
+from fairlead.ports.history import ATTEMPT_FIELDS, START, Place
+
+PARTITIONS = 2
+STORE = "store"
+ROWS = 5  # in a batch
+
+
+def row(n: int) -> tuple[object, ...]:
+    """The n-th attempt of the store."""
+    told = dict.fromkeys(ATTEMPT_FIELDS, 1) | {"seq": n, "xid": n // 5, "task_id": id_text(n)}
+    texts = ("queue", "name", "fairness_key", "ordering_key", "unique_key", "outcome", "next_state", "node",
+             "trigger_path", "error_type", "error_text")  # fmt: skip
+    return tuple((told | dict.fromkeys(texts, "x")).values())
+
+
+@dataclass
+class Relaying:
+    """A relay at work: what it has given to its producer, and what of that has failed."""
+
+    world: World
+    own: Place = START
+    out: list[list[Sent]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
+    stage: str = "idle"
+    failed: bool = False
+    end: Place = START
+    batch: Batch | None = None
+
+    def proceed(self) -> None:
+        """Its next step, when all it has sent is confirmed."""
+        if self.failed:  # it makes a new producer, and begins again behind its own place
+            self.world.adrift.append(self.out)
+            self.out, self.stage, self.failed = [[] for _ in range(PARTITIONS)], "idle", False
+        if any(self.out):
+            return
+        if self.stage == "idle":
+            self.own = max(self.own, self.world.confirmed)
+            rows = [r for r in self.world.rows if Place(*r[:2]) > self.own][:ROWS]
+            if not rows:
+                return
+            self.batch, self.end, self.stage = Batch(STORE, self.own, PARTITIONS), Place(*rows[-1][:2]), "rows"
+            self.give(self.batch.attempts(rows))
+        elif self.stage == "rows":
+            assert self.batch is not None
+            self.give(self.batch.marks(self.end))
+            self.stage = "marks"
+        else:
+            self.own, self.stage = self.end, "idle"
+            self.world.confirmed = max(self.world.confirmed, self.end)
+
+    def give(self, messages: object) -> None:
+        for message in messages:  # type: ignore[attr-defined]
+            self.out[message.partition].append(message)
+
+
+@dataclass
+class World:
+    """The store, the topic and the relays between them."""
+
+    rows: list[tuple[object, ...]] = field(default_factory=list)
+    confirmed: Place = START
+    logs: list[list[bytes]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
+    relays: list[Relaying] = field(default_factory=list)
+    adrift: list[list[list[Sent]]] = field(default_factory=list)
+    """Sent by producers that nobody waits for: it may arrive, whenever."""
+
+    def step(self, what: str, who: int, where: int) -> None:
+        relay = self.relays[who % len(self.relays)]
+        if what == "commit":
+            self.rows.append(row(len(self.rows) + 1))
+        elif what == "proceed":
+            relay.proceed()
+        elif what == "crash":
+            self.adrift.append(relay.out)
+            self.relays[self.relays.index(relay)] = Relaying(self)
+        elif what == "lose" and relay.out[where]:
+            relay.out[where].pop(0)
+            relay.failed = True
+        elif what == "deliver" and relay.out[where]:
+            self.logs[where].append(relay.out[where].pop(0).value)
+        elif what == "drift" and self.adrift and (late := self.adrift[who % len(self.adrift)])[where]:
+            self.logs[where].append(late[where].pop(0).value)
+
+    def finish(self) -> None:
+        """All that drifts arrives, and one relay gets to the end."""
+        for late in self.adrift:
+            for n in range(PARTITIONS):
+                self.logs[n] += [sent.value for sent in late[n]]
+        self.adrift.clear()
+        relay = Relaying(self)
+        while self.confirmed < Place(*(self.rows[-1][:2] if self.rows else START)):
+            relay.proceed()
+            for n in range(PARTITIONS):
+                while relay.out[n]:
+                    self.logs[n].append(relay.out[n].pop(0).value)
+
+
+class Reading:
+    """Who reads the topic."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.waters = [HighWater({}) for _ in range(PARTITIONS)]
+        self.offsets = [0] * PARTITIONS
+        self.taken: list[list[Place]] = [[] for _ in range(PARTITIONS)]
+
+    def read(self) -> None:
+        for n, log in enumerate(self.world.logs):
+            for value in log[self.offsets[n] :]:
+                message = read(value, "here")
+                after = Place.of(message.after)
+                if isinstance(message, Mark):
+                    self.waters[n].passes(STORE, message.place, after)
+                elif self.waters[n].takes(STORE, message.place, after):
+                    self.taken[n].append(message.place)
+            self.offsets[n] = len(log)
+        # Up to the least of the marks nothing is missing: there the store's own cursor may stand.
+        least = min(water.places[STORE] for water in self.waters)
+        assert {p for taken in self.taken for p in taken if p <= least} == {p for p in self.stored() if p <= least}
+
+    def stored(self) -> list[Place]:
+        return [Place(*r[:2]) for r in self.world.rows]  # type: ignore[arg-type]
+
+    def has_all(self) -> None:
+        for n, taken in enumerate(self.taken):
+            mine = [Place(*r[:2]) for r in self.world.rows if topic_partition(str(r[2]), PARTITIONS) == n]  # type: ignore[arg-type]
+            assert taken == mine
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["proceed", "proceed", "deliver", "deliver", "deliver", "commit", "crash", "lose", "drift", "read"]
+        ),
+        st.integers(0, 1),
+        st.integers(0, PARTITIONS - 1),
+    ),
+    max_size=250,
+)
+
+
+@settings(max_examples=300)
+@given(steps=STEPS, relays=st.integers(1, 2))
+def test_each_attempt_is_taken_once_and_in_order_whatever_relays_do(
+    steps: list[tuple[str, int, int]], relays: int
+) -> None:
+    world = World()
+    world.relays = [Relaying(world) for _ in range(relays)]
+    world.rows = [row(n) for n in range(1, 13)]
+    reading = Reading(world)
+    for what, who, where in steps:
+        if what == "read":
+            reading.read()
+        else:
+            world.step(what, who, where)
+    world.finish()
+    reading.read()
+    reading.has_all()
+
+
+@settings(max_examples=200)
+@given(steps=STEPS, lost=st.lists(st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, 200)), min_size=1))
+def test_what_kafka_loses_is_never_a_silent_gap(steps: list[tuple[str, int, int]], lost: list[tuple[int, int]]) -> None:
+    world = World()
+    world.relays = [Relaying(world), Relaying(world)]
+    for _ in range(6):
+        world.step("commit", 0, 0)
+    for what, who, where in steps:
+        if what != "read":
+            world.step(what, who, where)
+    world.finish()
+    for n, index in lost:
+        if index < len(world.logs[n]):
+            del world.logs[n][index]
+    world.step("commit", 0, 0)
+    world.finish()  # the marks behind it tell
+    reading = Reading(world)
+    try:
+        reading.read()
+    except CheckFailed as missing:
+        assert "were sent and are not there" in str(missing)
+    else:
+        reading.has_all()
+
+
+def test_a_mark_tells_what_is_missing() -> None:
+    water = HighWater({STORE: Place(0, 4)})
+    assert water.takes(STORE, Place(0, 6), Place(0, 4))
+    assert not water.takes(STORE, Place(0, 6), Place(0, 4))
+    assert not water.takes(STORE, Place(0, 9), Place(0, 8))
+    assert (water.doubles, water.early) == (1, 1)
+    water.passes(STORE, Place(0, 5), Place(0, 5))
+    water.passes(STORE, Place(0, 7), Place(0, 6))
+    with pytest.raises(CheckFailed, match=r"behind 0\.7 and up to 0\.9"):
+        water.passes(STORE, Place(0, 10), Place(0, 9))
+    assert water.places[STORE] == Place(0, 7)
+
+
+def test_a_message_says_what_bronze_says() -> None:
+    [sent] = Batch(STORE, Place(0, 3), 1).attempts([row(7)])
+    message = read(sent.value, "here")
+    assert isinstance(message, Attempt)
+    assert (sent.key, message.task_id, message.after, message.place) == (id_text(7), id_text(7), "0.3", Place(1, 7))
+    assert message.unique_key_hash == 2363233923  # CRC-32 of "x"
+    with pytest.raises(CheckFailed, match="no message of `fairlead pipeline relay`"):
+        read(b'{"kind":"other"}', "here")
