@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Tests wait more than they compute: three at a time use two cores. Each process starts the servers that its tests need.
 JOBS ?= 3
 
-.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-cost soak services clean postgresql java redis
+.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost soak services clean postgresql java redis
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
@@ -54,6 +54,9 @@ bench-sharded: $(STAMP) redis  ## the sharded queue beside bare commands of Redi
 bench-ordered: $(STAMP) java  ## ordered queues on SQLite and on Kafka + Cassandra: a real trace, kills, servers away, a million due at once; hours
 	@for run in trace kills million steady; do $(BIN)/python bench/ordered.py $$run; $(BIN)/python bench/ordered.py $$run --servers; done
 	@$(BIN)/python bench/ordered.py outage --servers
+
+bench-alerts: $(STAMP) java  ## how soon alerts are told, and that none is while all goes well; fifteen minutes
+	@$(BIN)/python bench/alerts.py
 
 bench-cost: $(STAMP)  ## Jain's index of worker-seconds on a real trace: tasks counted, tuned weights, cost="runtime"; ten minutes
 	@$(BIN)/python bench/cost.py; $(BIN)/python bench/cost.py --shuffle

@@ -132,6 +132,14 @@ def test_a_burst_of_errors_is_one_however_often_it_comes_again_within_minutes() 
     assert over[0].start == told[0].start
 
 
+def test_a_burst_is_seen_within_seconds_though_all_went_well_before() -> None:
+    queue = Queue()
+    queue.during(600, done=10)
+    began = queue.at
+    assert kinds(queue.during(20, failed=10)) == [("error burst", "*", False)]
+    assert began - 10 * MICROS <= queue.watched.open["error burst\t*"].start <= began + 10 * MICROS
+
+
 @pytest.mark.parametrize("runs", [{"failed": 4, "done": 5}, {"failed": 0, "done": 50}], ids=["less than half", "none"])
 def test_what_is_no_burst(runs: dict[str, int]) -> None:
     assert Queue().during(300, **runs) == []

@@ -121,6 +121,11 @@ class Place:
         return f"{self.prefix}task.attempts"
 
     @property
+    def signs(self) -> str:
+        """The topic of signs, for alerts (see `fairlead.pipeline.alerts`); nor is it a queue's."""
+        return f"{self.prefix}task.signs"
+
+    @property
     def group(self) -> str:
         """The consumer group of all nodes."""
         return self.prefix.rstrip("._-") or self.prefix

@@ -48,8 +48,10 @@ def one_line_errors() -> Iterator[None]:
 
 
 def as_json(value: Any) -> None:
-    """Print one JSON document."""
+    """Print one JSON document, at once: somebody may be reading along."""
+    sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -25,16 +25,19 @@ from fairlead.cli.pipeline_shared import (
     lake_in,
     say,
     session_of,
+    url_of,
     watching,
 )
 from fairlead.clock import SYSTEM_CLOCK
+from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairlead.channels.kafka_place import Place
     from fairlead.pipeline.lake.lake import Lake
     from fairlead.pipeline.stream.intake_batch import Counted
-    from fairlead.pipeline.stream.relay import Relayed
+    from fairlead.pipeline.stream.relay import Also, Relayed
+    from fairlead.ports.history import HistoryStore
 
 
 def register(app: typer.Typer) -> None:
@@ -131,6 +134,9 @@ def relay(
         int | None, typer.Option(min=1, help="Of the topic, for good; 4 when it is made and this is not said.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when all that is settled now is sent.")] = False,
+    signs: Annotated[
+        bool, typer.Option("--signs/--no-signs", help="Look at the queues every 2 s, for `fairlead pipeline alerts`.")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Send finished attempts from the store to Kafka, in the order of their commits, each at least once.
@@ -143,10 +149,12 @@ def relay(
     Example: fairlead pipeline relay --kafka 'kafka://user:password@broker:9092/?prefix=shop.&replication=3' --partitions 8
     """
     with failures():
-        place = _kafka_at(kafka)
+        place = kafka_at(kafka)
         from fairlead.pipeline.stream.relay import Relay
 
-        relaying = Relay(history_of(url), place, SYSTEM_CLOCK, partitions=partitions)
+        history = history_of(url)
+        also = _signs_of(url, history, place) if signs else None
+        relaying = Relay(history, place, SYSTEM_CLOCK, partitions=partitions, also=also)
 
         def tell(relayed: Relayed) -> None:
             if json and relayed.rows:
@@ -159,10 +167,17 @@ def relay(
                 say(json, relayed, text)
                 return
             configure("info", "text")
-            _stop_by_signals(relaying.stop)
+            stop_by_signals(relaying.stop)
             relaying.run(every, tell)
         finally:
             relaying.close()
+
+
+def _signs_of(url: str | None, history: HistoryStore, place: Place) -> Also:
+    from fairlead.pipeline.alerts.pulse import Pulse
+    from fairlead.pipeline.alerts.topic import SignsTo
+
+    return SignsTo(Pulse(task_store(url_of(url)), history, SYSTEM_CLOCK), place)
 
 
 def _stream(
@@ -177,7 +192,7 @@ def _stream(
     conf: list[str] | None,
     json: bool,
 ) -> None:
-    place = _kafka_at(kafka)
+    place = kafka_at(kafka)
     from fairlead.pipeline.stream.topic import AttemptsTopic
 
     AttemptsTopic(place).partitions()  # what is wrong with it is told before Spark is started
@@ -196,7 +211,7 @@ def _stream(
         streaming = IngestStream(
             spark, lake, kafka, checkpoint, SYSTEM_CLOCK, every, max_rows, tell=tell, beside=beside
         )
-        _stop_by_signals(streaming.stops.set)
+        stop_by_signals(streaming.stops.set)
         streaming.once() if once else streaming.run()
 
 
@@ -219,8 +234,8 @@ def _beside(url: str | None, lake: Lake) -> Callable[[], None]:
     return beside
 
 
-def _kafka_at(url: str) -> Place:
-    """Raises ConfigurationError, also when the client is missing."""
+def kafka_at(url: str) -> Place:
+    """The place at a `kafka://` URL. Raises ConfigurationError, also when the client is missing."""
     if not url.startswith("kafka:"):
         raise ConfigurationError(f"--kafka {url!r}: use kafka://host:9092/?prefix=shop.")
     try:
@@ -230,7 +245,7 @@ def _kafka_at(url: str) -> Place:
     return Place.of(url)
 
 
-def _stop_by_signals(stop: Callable[[], None]) -> None:
+def stop_by_signals(stop: Callable[[], None]) -> None:
     """The first SIGTERM or Ctrl-C ends what runs in good order; a second Ctrl-C at once."""
 
     def told(number: int, frame: object) -> None:

@@ -26,6 +26,7 @@ from fairlead.cli.pipeline_shared import (
     job_on,
     lake_in,
     session_of,
+    small_tables,
     watching,
 )
 from fairlead.clock import MICROS, SYSTEM_CLOCK
@@ -253,15 +254,11 @@ def erase(
 @contextmanager
 def _small(lake: Lake, master: str | None, conf: list[str] | None, catalog: str | None) -> Iterator[SmallTables]:
     """Where small tables are; Spark is started only to reach a catalog."""
-    from fairlead.pipeline.small import CatalogRows, LakeRows
-
     if catalog is None:
-        yield LakeRows(lake, SYSTEM_CLOCK)
+        yield small_tables(lake, None, None)
         return
     with session_of(master, conf) as spark:
-        from fairlead.pipeline.tables import lake_tables
-
-        yield CatalogRows(spark, lake_tables(spark, lake, catalog, SYSTEM_CLOCK))
+        yield small_tables(lake, spark, catalog)
 
 
 def _hour_name(hour_of_week: int) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fairlead.pipeline.jobs.build import Job
     from fairlead.pipeline.lake.lake import Lake
     from fairlead.pipeline.runs import Run
+    from fairlead.pipeline.small import SmallTables
 
 Url = Annotated[str | None, typer.Option(help="Where tasks live; else the configured one.")]
 LakeFolder = Annotated[
@@ -104,6 +105,17 @@ def session_of(master: str | None, conf: list[str] | None) -> Iterator[Any]:
         yield spark
     finally:
         spark.stop()
+
+
+def small_tables(lake: Lake, spark: Any, catalog: str | None) -> SmallTables:
+    """Where tables are whose rows fit into memory: in the lake's folder, or in a catalog of this Spark session."""
+    from fairlead.pipeline.small import CatalogRows, LakeRows
+
+    if catalog is None:
+        return LakeRows(lake, SYSTEM_CLOCK)
+    from fairlead.pipeline.tables import lake_tables
+
+    return CatalogRows(spark, lake_tables(spark, lake, catalog, SYSTEM_CLOCK))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline.alerts.watch import Rules
 
 WORKER_DAY_US = 86_400 * 1_000_000
 _UNITS = {"us": 1, "ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
@@ -62,6 +63,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slo: list[Slo] = []
     cost: Cost = Cost()
     bill: list[Bill] = []
+    alerts: Rules = Rules()
 
     def bills_for(self, days: Iterable[str]) -> list[tuple[date, str, int, Decimal]]:
         """(day, queue or '*', worker time paid for in microseconds, amount): the bill of each day, or what the prices make."""

@@ -25,14 +25,18 @@ MOST_KEYS = 1000
 WAITS_US = 500_000
 """A task that is ready for less has just been submitted."""
 
+OLD_US = 60_000_000
+"""A run that ended longer ago only says that something moves: a relay that has fallen behind tells of the past."""
+
 RUNNING_EVERY = 10.0
 """Seconds: so often what nodes hold is counted, also while all goes well."""
 
 _SPARE = 10
 """Counting it takes at most one part in so many of the time."""
 
-_QUEUE, _KEY, _ATTEMPT, _SUBMITTED_AT, _OUTCOME, _NODE = (
-    ATTEMPT_FIELDS.index(name) for name in ("queue", "fairness_key", "attempt", "submitted_at", "outcome", "node")
+_QUEUE, _KEY, _ATTEMPT, _SUBMITTED_AT, _FINISHED_AT, _OUTCOME, _NODE = (
+    ATTEMPT_FIELDS.index(name)
+    for name in ("queue", "fairness_key", "attempt", "submitted_at", "finished_at", "outcome", "node")
 )
 _PLACE, _AT, _OF_QUEUE, _OF_KEY = (SUBMITTED_FIELDS.index(name) for name in ("place", "at", "queue", "fairness_key"))
 
@@ -68,9 +72,13 @@ class Pulse:
 
     def hear(self, attempts: Sequence[Row]) -> None:
         """Runs that have ended: rows of ATTEMPT_FIELDS, each of which is told once."""
+        old = self._clock.now() - OLD_US
         for row in attempts:
             since = self._since.setdefault(row[_QUEUE], _Since())
             outcome = row[_OUTCOME]
+            if row[_FINISHED_AT] < old:
+                since.done += 1
+                continue
             if outcome == "lost":
                 since.lost[str(row[_NODE])] += 1
             elif outcome in ("done", "snoozed", "cancelled"):

@@ -4,7 +4,7 @@
 |---|---|---|
 | stall | a task waits and no run begins or ends for `stall_seconds`; `standstill_seconds` if some run | one does, or none waits |
 | flood | a key brings `flood_tasks` a minute, `flood_times` its usual, and most of all | half of that, for `quiet_seconds` |
-| error burst | `burst_runs` runs failed within a minute, and more than succeeded | no more for `quiet_seconds` |
+| error burst | `burst_runs` runs failed within a minute, or some 15 s, and more than succeeded | no more for `quiet_seconds` |
 | stuck | a task runs past its greatest time | none does any more |
 | node loss | a node is silent, or runs of it were lost | nothing of it for `quiet_seconds` |
 
@@ -225,11 +225,13 @@ class _Look:
                 self._show("flood", key, sign.at, tasks)
 
     def _burst(self) -> None:
-        slots = self._watched.slots
-        failed = sum(slot.failed for slot in slots)
-        if failed >= self._rules.burst_runs and failed > sum(slot.done for slot in slots):
-            first = next(slot.begin for slot in slots if slot.failed)
-            self._show("error burst", ALL, first, self._sign.failed)
+        every = self._watched.slots
+        # Also of the last seconds alone: else it would take half a minute until more have failed than succeeded.
+        for slots in (every, [slot for slot in every if slot.begin > self._sign.at - 2 * SLOT]):
+            failed = sum(slot.failed for slot in slots)
+            if failed >= self._rules.burst_runs and failed > sum(slot.done for slot in slots):
+                first = next(slot.begin for slot in slots if slot.failed)
+                self._show("error burst", ALL, first, self._sign.failed)
 
     def _raised(self) -> Iterable[Alert]:
         watched, sign = self._watched, self._sign

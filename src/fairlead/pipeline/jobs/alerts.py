@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.clock import to_datetime
+from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.alerts.processor import alerts as alerts_of
 from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.alerts.webhook import Notice, Webhook
 from fairlead.pipeline.incidents.seen import incident_of, keep
 from fairlead.pipeline.incidents.signs import ALL
+from fairlead.pipeline.jobs.ingest_stream import told_by
 from fairlead.pipeline.small import SmallTables
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("fairlead.alerts")
 
 NAME = "fairlead-alerts"
 """Of the query."""
 
 EVERY = 10.0
 """Seconds between two batches."""
+
+_LOOK_SECONDS = 1
 
 Hear = Callable[[Sequence[Alert]], None]
 """Is told of each batch what it raised and ended, in the order in which it was noticed; often of nothing."""
@@ -53,6 +61,36 @@ def alerts(
         .foreachBatch(hear)
         .start()
     )
+
+
+def signs_of(spark: SparkSession, url: str) -> DataFrame:
+    """The stream of signs at a `kafka://` URL, from the first that is kept."""
+    from fairlead.pipeline.source import FairleadSource
+
+    spark.dataSource.register(FairleadSource)
+    columns = ("store_id", "queue", "sign")
+    return spark.readStream.format("fairlead").options(url=url, table="signs", columns=",".join(columns)).load()
+
+
+def watch(start: Callable[[], StreamingQuery], stops: threading.Event, pause: float = EVERY) -> None:
+    """Until `stops` is set, with another query whenever Kafka or the lake was away. Raises what else ended one."""
+    trouble = ""
+    while not stops.is_set():
+        try:
+            query = start()
+            try:
+                while not query.awaitTermination(_LOOK_SECONDS) and not stops.is_set():
+                    trouble = "" if query.recentProgress else trouble
+            finally:
+                query.stop()
+        except Exception as error:
+            failure = told_by(error)
+            if not isinstance(failure, StoreUnavailable):
+                raise failure or error from None
+            if str(failure) != trouble:
+                trouble = str(failure)
+                log.warning("alerts wait: nobody sees what goes wrong", extra={"error": trouble})
+            stops.wait(pause)
 
 
 def into_tables(tables: SmallTables) -> Hear:

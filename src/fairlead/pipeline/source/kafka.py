@@ -12,13 +12,14 @@ from pyspark.sql.datasource import InputPartition
 
 from fairlead.channels.kafka_place import Place
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline.alerts.sign import decode
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.history_rows import TOLD_FIELDS
 from fairlead.pipeline.schema import Column, Table
 from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH, choice_of, columns_of, count_of, url_of
 from fairlead.pipeline.source.stream_offsets import StreamReader, most_rows, read_limit
 from fairlead.pipeline.stream.messages import Attempt, read, told_of
-from fairlead.pipeline.stream.topic import AttemptsTopic
+from fairlead.pipeline.stream.topic import AttemptsTopic, Topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,10 +47,23 @@ MESSAGES_SENT = Table(
     columns=(*_PLACED, Column("value", "string", "JSON; see fairlead.pipeline.stream.messages")),
 )
 
-_TABLES = {table.name: table for table in (ATTEMPTS_SENT, MESSAGES_SENT)}
+SIGNS_SENT = Table(
+    "signs",
+    "what a relay saw of a queue at an instant, for alerts",
+    key=("kafka_partition", "kafka_offset"),
+    instant="",
+    columns=(
+        *_PLACED,
+        Column("store_id", "string", "which store it comes from"),
+        Column("queue", "string", "which queue of it"),
+        Column("sign", "string", "JSON; see fairlead.pipeline.alerts.sign"),
+    ),
+)
+
+_TABLES = {table.name: table for table in (ATTEMPTS_SENT, MESSAGES_SENT, SIGNS_SENT)}
 _KNOWN = {
     "url": "kafka://host:9092/?prefix=fairlead.",
-    "table": "attempts (default), or messages: as they are",
+    "table": "attempts (default), messages: as they are, or signs",
     "columns": "names with commas between; else all",
     "startingoffsets": 'earliest (default), or {"0": 12, "1": 9}: by partition, the first offset to read; -2: the earliest',
     "max_rows_per_batch": f"of a micro-batch, {MOST_ROWS_PER_BATCH} by default",
@@ -159,31 +173,37 @@ class KafkaStreamReader(StreamReader):
         """Of the batch from `start` up to `end`. Raises CheckFailed when Kafka has some of it no longer."""
         self._planned = end
         stretches = [Stretch(int(n), start[n], end[n]) for n in sorted(end, key=int) if start[n] < end[n]]
-        if stretches:
-            topic = self._topic()
-            extents = topic.extents()
-            self._same_partitions(end, extents)
-            for stretch in stretches:
-                first, last = extents[stretch.partition]
-                if stretch.start < first or stretch.end > last:
-                    raise topic.lost(stretch.partition, stretch.start if stretch.start < first else last)
+        if not stretches:
+            return []
+        topic = self._topic()
+        extents = topic.extents()
+        self._same_partitions(end, extents)
+        if self._options.table == SIGNS_SENT:  # old ones are of no use: they may be gone
+            return [replace(one, start=max(one.start, min(one.end, extents[one.partition][0]))) for one in stretches]
+        for stretch in stretches:
+            first, last = extents[stretch.partition]
+            if stretch.start < first or stretch.end > last:
+                raise topic.lost(stretch.partition, stretch.start if stretch.start < first else last)
         return stretches
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Stretch)
         topic = self._topic()
         for page in topic.read(partition.partition, partition.start, partition.end):
+            offsets = [offset for offset, _ in page]
             if self._options.table == MESSAGES_SENT:
-                yield self._batch({"value": [value for _, value in page]}, partition.partition, [n for n, _ in page])
+                yield self._batch({"value": [value for _, value in page]}, partition.partition, offsets)
+            elif self._options.table == SIGNS_SENT:
+                signs = [decode(value) for _, value in page]
+                told = {"store_id": [sign.store_id for sign in signs], "queue": [sign.queue for sign in signs]}
+                yield self._batch({**told, "sign": [value for _, value in page]}, partition.partition, offsets)
             else:
                 yield from self._attempts(topic, partition.partition, page)
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing is told to Kafka: it has no group of ours."""
 
-    def _attempts(
-        self, topic: AttemptsTopic, partition: int, page: Sequence[tuple[int, bytes]]
-    ) -> Iterator[pa.RecordBatch]:
+    def _attempts(self, topic: Topic, partition: int, page: Sequence[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
         offsets, attempts = [], []
         for offset, value in page:
             message = read(value, f"{topic.location}, partition {partition}, offset {offset}")
@@ -201,8 +221,9 @@ class KafkaStreamReader(StreamReader):
         schema = arrow_schema(self._options.table, self._options.columns)
         return from_arrays([named[name] for name in schema.names], schema)
 
-    def _topic(self) -> AttemptsTopic:
-        return AttemptsTopic(Place.of(self._options.url))
+    def _topic(self) -> Topic:
+        place = Place.of(self._options.url)
+        return Topic(place, place.signs) if self._options.table == SIGNS_SENT else AttemptsTopic(place)
 
     def _same_partitions(self, offset: Mapping[str, int], found: Mapping[int, Any]) -> None:
         if set(map(int, offset)) != found.keys():

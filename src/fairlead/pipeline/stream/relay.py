@@ -128,7 +128,7 @@ class Relay:
                     log.info("the relay goes on", extra={"place": relayed.place})
                     trouble = ""
                 if relayed.rows:
-                    log.info("attempts relayed", extra=msgspec.structs.asdict(relayed))
+                    log.debug("attempts relayed", extra=msgspec.structs.asdict(relayed))
                 tell(relayed)
             self._stops.wait(every)
 

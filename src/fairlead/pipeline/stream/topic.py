@@ -1,4 +1,4 @@
-"""The topic of attempts: made, measured, and looked at where it ends."""
+"""Topics of ours: made, measured, read without a gap; that of attempts, looked at where it ends."""
 
 from __future__ import annotations
 
@@ -34,36 +34,17 @@ _PAGE = 10_000
 """Messages that are taken from the consumer at once."""
 
 
-class AttemptsTopic:
-    """At this place. Every call opens connections of its own, and closes them."""
+class Topic:
+    """Every call opens connections of its own, and closes them."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, name: str) -> None:
         self.place = place
-        self.name = place.attempts
+        self.name = name
 
     @property
     def location(self) -> str:
         """For people."""
         return f"topic {self.name}, {self.place.location}"
-
-    def settle(self, partitions: int | None = None) -> int:
-        """Make it if it is missing; answers how many partitions it has. Raises ConfigurationError when that are others than
-        are wanted (None: any), and StoreUnavailable."""
-        count = self.place.made(self.name, partitions or PARTITIONS, {}, ANSWER_SECONDS)
-        if partitions not in (None, count):
-            raise ConfigurationError(
-                f"{self.location}: it has {count} partitions, not {partitions}, and must keep them: leave out --partitions, or "
-                "give another prefix"
-            )
-        return count
-
-    def check(self, message: Message, partitions: int) -> None:
-        """Raises ConfigurationError when the topic had another number of partitions when this was sent."""
-        if message.partitions != partitions:
-            raise ConfigurationError(
-                f"{self.location}: it had {message.partitions} partitions and now has {partitions}, so that a task's attempts "
-                "no longer follow each other in one of them: give another prefix, or make the topic anew"
-            )
 
     def partitions(self) -> int:
         """Raises ConfigurationError when it is not there, and StoreUnavailable."""
@@ -135,15 +116,6 @@ class AttemptsTopic:
             "--take-over` brings it from there; then begin the stream with a new checkpoint"
         )
 
-    def last(self) -> list[Message]:
-        """The last message of each partition that has any. Raises as `read`."""
-        found = []
-        for partition, (first, end) in self.extents().items():
-            if first < end:
-                for page in self.read(partition, end - 1, end):
-                    found += [read(value, f"{self.location}, partition {partition}, offset {n}") for n, value in page]
-        return found
-
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
         """One that is told what to read, and joins no group."""
@@ -163,3 +135,38 @@ class AttemptsTopic:
                 consumer.close()
         except KafkaException as error:
             raise StoreUnavailable(f"{self.place.location}: {reason(error)}") from error
+
+
+class AttemptsTopic(Topic):
+    """That of finished attempts at this place."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place, place.attempts)
+
+    def settle(self, partitions: int | None = None) -> int:
+        """Make it if it is missing; answers how many partitions it has. Raises ConfigurationError when that are others than
+        are wanted (None: any), and StoreUnavailable."""
+        count = self.place.made(self.name, partitions or PARTITIONS, {}, ANSWER_SECONDS)
+        if partitions not in (None, count):
+            raise ConfigurationError(
+                f"{self.location}: it has {count} partitions, not {partitions}, and must keep them: leave out --partitions, or "
+                "give another prefix"
+            )
+        return count
+
+    def check(self, message: Message, partitions: int) -> None:
+        """Raises ConfigurationError when the topic had another number of partitions when this was sent."""
+        if message.partitions != partitions:
+            raise ConfigurationError(
+                f"{self.location}: it had {message.partitions} partitions and now has {partitions}, so that a task's attempts "
+                "no longer follow each other in one of them: give another prefix, or make the topic anew"
+            )
+
+    def last(self) -> list[Message]:
+        """The last message of each partition that has any. Raises as `read`."""
+        found = []
+        for partition, (first, end) in self.extents().items():
+            if first < end:
+                for page in self.read(partition, end - 1, end):
+                    found += [read(value, f"{self.location}, partition {partition}, offset {n}") for n, value in page]
+        return found

@@ -1,0 +1,227 @@
+"""Alerts, measured: how long after something goes wrong somebody is told, and that nobody is while all goes well.
+
+    python bench/alerts.py [--calm 240] [--kills 3] [--json]
+
+Two workers on SQLite, a relay, Kafka, `fairlead pipeline alerts` on Spark and a webhook, each a process of its own, started as a
+user starts them. Tenants bring tasks evenly for `--calm` seconds: nothing may be told. Then, one after the other, with the even
+load beside it: every run fails for 20 s; one tenant brings 3,000 tasks; both workers are stopped (SIGSTOP) for 40 s. Told is
+the time from the injection to the webhook. Then, `--kills` times, `alerts` is killed (-9) and another burst of errors comes
+while it is away. Exit code 1 when an alert was missing or too many, or one of the first three came after more than 30 s.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
+
+from run import say  # noqa: E402
+
+from services.kafka import KafkaServer  # noqa: E402
+
+GOAL_SECONDS = 30.0
+TENANTS = 8
+EVERY = 0.5
+"""Seconds between two tasks of a tenant."""
+PATIENCE = 120.0
+QUIET_SECONDS = 30
+"""Without errors, and a burst is over: five minutes by default, which nobody wants to wait for here."""
+LOOK_SECONDS = 0.1
+
+
+class Told:
+    """A webhook, and what it was told."""
+
+    def __init__(self) -> None:
+        self.notices: list[tuple[float, dict[str, Any]]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.notices.append((time.time(), json.loads(body)))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def of(self, kind: str, state: str, since: float) -> float | None:
+        """When the first such notice came."""
+        return next(
+            (at for at, told in self.notices if at >= since and (told["kind"], told["state"]) == (kind, state)), None
+        )
+
+    def wait(self, kind: str, state: str, since: float) -> float | None:
+        """Seconds after `since` when it came; None: it did not."""
+        until = time.time() + PATIENCE
+        while (at := self.of(kind, state, since)) is None and time.time() < until:
+            time.sleep(LOOK_SECONDS)  # a request to the thread beside
+        return None if at is None else round(at - since, 1)
+
+
+class Load:
+    """The tenants, in a thread."""
+
+    def __init__(self, pay: Any) -> None:
+        self._pay = pay
+        self.fails = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(EVERY):
+            self._pay.app.submit_many(
+                [self._pay.options(fairness_key=f"tenant-{n}").draft(fails=self.fails) for n in range(TENANTS)]
+            )
+
+
+@contextlib.contextmanager
+def process(*command: str, log: pathlib.Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`fairlead ...`, until the end."""
+    paths = os.pathsep.join([str(HERE), str(ROOT / "src")])
+    with log.open("ab") as file:
+        started = subprocess.Popen(
+            [sys.executable, "-m", "fairlead", *command], env={**os.environ, **environment, "PYTHONPATH": paths},
+            stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+        )  # fmt: skip
+    try:
+        yield started
+    finally:
+        started.send_signal(signal.SIGCONT)
+        started.terminate()
+        try:
+            started.wait(30)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+
+
+def main() -> int:
+    """Everything in order."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calm", type=float, default=240.0)
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    wanted = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        kafka = stack.enter_context(KafkaServer()).create_prefix()
+        os.environ["ALERTS_URL"] = url = f"sqlite:///{folder}/tasks.db"
+        import alerts_app  # reads the environment
+
+        alerts_app.app.migrate()
+        stack.callback(alerts_app.app.close)
+        settings = folder / "pipeline.toml"
+        settings.write_text(f"[alerts]\nquiet_seconds = {QUIET_SECONDS}\n")
+        told = Told()
+        workers = [
+            stack.enter_context(process("worker", "alerts_app:app", log=folder / "worker.log")) for _ in range(2)
+        ]
+        stack.enter_context(process("pipeline", "relay", "--url", url, "--kafka", kafka, log=folder / "relay.log"))
+        load = Load(alerts_app.pay)
+        stack.callback(load.stop)
+        watching = contextlib.ExitStack()
+        stack.callback(watching.close)
+
+        def watch() -> subprocess.Popen[bytes]:
+            return watching.enter_context(
+                process(
+                    "pipeline", "alerts", "--kafka", kafka, "--checkpoint", str(folder / "checkpoint"), "--lake",
+                    str(folder / "lake"), "--webhook", told.url, "--settings", str(settings), "--json",
+                    log=folder / "alerts.log",
+                )
+            )  # fmt: skip
+
+        try:
+            report = run(wanted, told, load, workers, watch, alerts_app.pay)
+        except BaseException:
+            for log in sorted(folder.glob("*.log")):
+                say(f"{log.name}: {log.read_text(errors='replace')[-1500:]}")
+            raise
+    print(json.dumps(report, indent=None if wanted.json else 1), flush=True)
+    return 0 if report["is_met"] else 1
+
+
+def run(wanted: Any, told: Told, load: Load, workers: Any, watch: Any, pay: Any) -> dict[str, Any]:
+    """The report."""
+    watched = watch()
+    say(f"calm for {wanted.calm:g} s")
+    time.sleep(wanted.calm)  # time itself is what is waited for
+    report: dict[str, Any] = {
+        "calm_seconds": wanted.calm,
+        "told_while_calm": [each["text"] for _, each in told.notices],
+    }
+    began = time.time()
+    load.fails = True
+    report["error_burst_s"] = told.wait("error burst", "open", began)
+    say(f"error burst: {report['error_burst_s']} s")
+    time.sleep(max(0.0, 20 - (time.time() - began)))
+    load.fails = False
+    began = time.time()
+    pay.app.submit_many([pay.options(fairness_key="tenant-0").draft(fails=False) for _ in range(3000)])
+    report["flood_s"] = told.wait("flood", "open", began)
+    say(f"flood: {report['flood_s']} s")
+    began = time.time()
+    for worker in workers:
+        worker.send_signal(signal.SIGSTOP)
+    report["stall_s"] = told.wait("stall", "open", began)
+    say(f"stall: {report['stall_s']} s")
+    time.sleep(max(0.0, 40 - (time.time() - began)))
+    began = time.time()
+    for worker in workers:
+        worker.send_signal(signal.SIGCONT)
+    report["stall_over_s"] = told.wait("stall", "over", began)
+    say(f"stall over: {report['stall_over_s']} s")
+    # Before the burst is over another one is the same.
+    report["error_burst_over"] = told.of("error burst", "over", 0.0) is not None
+    report["after_kill_s"] = []
+    for _ in range(wanted.kills):
+        since = time.time()
+        watched.kill()
+        watched.wait()
+        load.fails = True
+        time.sleep(20)
+        load.fails = False
+        watched = watch()
+        report["after_kill_s"].append(told.wait("error burst", "open", since))
+        say(f"told after a kill: {report['after_kill_s'][-1]} s, 20 s of them away")
+        told.wait("error burst", "over", since)
+    opened = [
+        (each["kind"], each["subject"], each["started_at"]) for _, each in told.notices if each["state"] == "open"
+    ]
+    report["told"] = len(told.notices)
+    report["told_twice"] = len(opened) - len(set(opened))
+    times = [report["error_burst_s"], report["flood_s"], report["stall_s"]]
+    report["is_met"] = (
+        not report["told_while_calm"]
+        and all(seconds is not None and seconds <= GOAL_SECONDS for seconds in times)
+        and None not in (report["stall_over_s"], *report["after_kill_s"])
+    )
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main())

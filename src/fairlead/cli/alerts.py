@@ -1,0 +1,95 @@
+"""`fairlead pipeline alerts`: what goes wrong, told within seconds; see docs/how-to/alerts.md."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlead.cli.logs import configure
+from fairlead.cli.pipeline_ingest import kafka_at, stop_by_signals
+from fairlead.cli.pipeline_shared import (
+    Catalog,
+    Conf,
+    Json,
+    LakeFolder,
+    Master,
+    SettingsFile,
+    failures,
+    lake_in,
+    say,
+    session_of,
+    small_tables,
+)
+
+if TYPE_CHECKING:
+    from fairlead.pipeline.alerts.watch import Alert
+
+SECRET = "FAIRLEAD_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `fairlead pipeline`."""
+    app.command()(alerts)
+
+
+def alerts(
+    kafka: Annotated[str, typer.Option(help="Where `relay` sends: kafka://host:9092/?prefix=shop.")],
+    checkpoint: Annotated[
+        Path, typer.Option(help="A folder of its own, where Spark keeps what it knows of the queues.")
+    ],
+    webhook: Annotated[
+        str | None, typer.Option(help="Post each alert there, as JSON.", envvar="FAIRLEAD_WEBHOOK", show_envvar=True)
+    ] = None,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
+    settings: SettingsFile = None,
+    lake: LakeFolder = None,
+    master: Master = None,
+    conf: Conf = None,
+    catalog: Catalog = None,
+    json: Json = False,
+) -> None:
+    """Say when a queue stalls, a key floods it, most runs fail, tasks are stuck, a node is lost or nobody looks; and its end.
+
+    Until Ctrl-C or SIGTERM; started again it goes on where it was. Each alert is a line, a row of gold.incidents and, with
+    --webhook, a request, signed with the secret in FAIRLEAD_WEBHOOK_SECRET. `fairlead pipeline relay` must run.
+
+    Example: fairlead pipeline alerts --kafka kafka://broker:9092/?prefix=shop. --checkpoint alerts --webhook https://hook.example
+    """
+    with failures():
+        place = kafka_at(kafka)
+        from fairlead.pipeline.alerts.topic import signs_topic
+        from fairlead.pipeline.alerts.webhook import Webhook
+        from fairlead.pipeline.settings import load
+
+        rules = load(settings).alerts
+        signs_topic(place).partitions()  # what is wrong with it is told before Spark is started
+        hook = webhook and Webhook(webhook, checkpoint.absolute() / "webhook.json", os.environ.get(SECRET))
+        configure("info", "text")
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+        folder = lake_in(lake)
+        with session_of(master, conf) as spark:
+            from fairlead.pipeline.jobs import alerts as job
+
+            hears: list[job.Hear] = [job.into_tables(small_tables(folder, spark, catalog)), partial(_tell, json)]
+            if hook:
+                hears.append(job.into_webhook(hook))
+            stops = threading.Event()
+            stop_by_signals(stops.set)
+            job.watch(lambda: job.alerts(job.signs_of(spark, kafka), checkpoint.absolute(), rules, hears, every), stops)
+
+
+def _tell(json: bool, told: Sequence[Alert]) -> None:
+    from fairlead.pipeline.jobs.alerts import notice_of
+
+    for alert in told:
+        notice = notice_of(alert)
+        say(json, notice, notice.text)
+    sys.stdout.flush()  # somebody may be reading along

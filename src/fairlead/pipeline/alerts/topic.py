@@ -1,0 +1,41 @@
+"""The topic of signs: one JSON object a message, those of a queue in one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.channels.kafka_place import Place
+from fairlead.core.partitions import partition_of
+from fairlead.pipeline.alerts.pulse import Pulse
+from fairlead.pipeline.alerts.sign import encode
+from fairlead.pipeline.stream.sender import Sender
+from fairlead.pipeline.stream.topic import ANSWER_SECONDS, Topic
+from fairlead.ports.statements import Row
+
+PARTITIONS = 1
+"""Of a topic that is made: signs are few."""
+
+KEPT = {"retention.ms": str(24 * 3_600_000)}
+"""What was not watched for a day nobody needs to be told of."""
+
+
+def signs_topic(place: Place) -> Topic:
+    """Nothing is opened yet."""
+    return Topic(place, place.signs)
+
+
+class SignsTo:
+    """What a relay sends beside attempts (see `fairlead.pipeline.stream.relay.Also`)."""
+
+    def __init__(self, pulse: Pulse, place: Place) -> None:
+        self._pulse = pulse
+        self._topic = signs_topic(place)
+        self._partitions = 0
+
+    def __call__(self, sender: Sender, attempts: Sequence[Row]) -> None:
+        """Raises StoreUnavailable."""
+        if not self._partitions:
+            self._partitions = self._topic.place.made(self._topic.name, PARTITIONS, KEPT, ANSWER_SECONDS)
+        self._pulse.hear(attempts)
+        for sign in self._pulse.signs():
+            sender.send(self._topic.name, partition_of(sign.queue, 0, self._partitions), sign.queue, encode(sign))
