@@ -1,4 +1,4 @@
-"""`fairlead pipeline tune` and `fairlead pipeline policies`: weights from the history, behind guard rails."""
+"""`fairlead pipeline tune` and `fairlead pipeline policies`: weights and limits from the history, behind guard rails."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from fairlead.cli.pipeline_shared import (
 )
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.control import Change
+from fairlead.core.limit_control import LimitChange
 from fairlead.errors import ConfigurationError
 from fairlead.policy_management import PolicyManagement
 from fairlead.ports.policy_store import EVERY_QUEUE, Policy, SwitchMode
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from fairlead.pipeline.tuning.gold import Load
 
 policies = typer.Typer(
-    invoke_without_command=True, help="Versions of computed weights: what was published, why, and the way back."
+    invoke_without_command=True,
+    help="Versions of computed weights and limits: what was published, why, and the way back.",
 )
 
 _Author = Annotated[str | None, typer.Option(help="Who does this; else the user's name.")]
@@ -69,10 +71,19 @@ def tune(
     canary: Annotated[
         list[str] | None, typer.Option(help="This queue goes first; else the one with least work.")
     ] = None,
+    limits: Annotated[
+        bool | None,
+        typer.Option(
+            "--limits/--no-limits",
+            help="Compute limits too: how many tasks of a key run at once on each node; or take them away. "
+            "Default: as the file says, else they stay.",
+            show_default=False,
+        ),
+    ] = None,
     half_life: Annotated[str | None, typer.Option(help="What was used so long ago counts half: 24h.")] = None,
     keys: Annotated[int, typer.Option(min=1, help="How many keys of each queue are shown.")] = 20,
     off: Annotated[
-        bool, typer.Option("--off", help="Kill switch: workers go back to the declared weights, at once.")
+        bool, typer.Option("--off", help="Kill switch: workers go back to the declared weights and limits, at once.")
     ] = False,
     freeze: Annotated[bool, typer.Option("--freeze", help="Keep what was published, publish nothing more.")] = False,
     on: Annotated[bool, typer.Option("--on", help="Take --off or --freeze back.")] = False,
@@ -85,8 +96,8 @@ def tune(
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Compute weights that give each key its due of the worker time, and publish them step by step. Without --apply it
-    changes nothing.
+    """Compute weights that give each key its due of the worker time, and publish them step by step; with --limits also how
+    many slots of a worker each key may hold. Without --apply it changes nothing.
 
     Run it hourly, after build. Each version stands a trial of an hour and is rolled back if others wait much longer for it.
 
@@ -112,6 +123,7 @@ def tune(
             objective=wanted,
             queues=tuple(queue or ()),
             canary=tuple(canary or ()),
+            limits=limits,
             author=who,
             apply=apply,
         )
@@ -145,11 +157,11 @@ def list_policies(
             as_json({"policies": [readable(policy) for policy in found], "switches": [s._asdict() for s in switches]})
             return
         as_table(
-            ("version", "queue", "state", "published", "by", "why", "keys", "verdict"),
+            ("version", "queue", "state", "published", "by", "why", "keys", "limits", "verdict"),
             [
                 (
                     p.version, p.queue, _state(p), time_of(p.computed_at), p.author, p.why, len(p.guarded),
-                    p.verdict,
+                    len(p.limits), p.verdict,
                 )
                 for p in found
             ],
@@ -162,7 +174,7 @@ def list_policies(
 
 @policies.command("show")
 def show(version: int, url: Url = None, json: Json = False) -> None:
-    """One version: each key's weight as computed and as published, and why.
+    """One version: each key's weight and limit as computed and as published, and why.
 
     Example: fairlead pipeline policies show 12
     """
@@ -184,6 +196,15 @@ def show(version: int, url: Url = None, json: Json = False) -> None:
                 for key, weight in sorted(found.guarded.items())
             ],
         )
+        if found.limit_reasons:
+            print("\nlimits: slots of the key on each node")
+            as_table(
+                ("fairness key", "raw", "published", "why"),
+                [
+                    (key, _weight(found.raw_limits.get(key)), _limit(found.limits.get(key)), why)
+                    for key, why in sorted(found.limit_reasons.items())
+                ],
+            )
 
 
 @policies.command("rollback")
@@ -268,8 +289,18 @@ def _show(found: list[QueueTuned], most: int, applied: bool) -> None:
                     for c in changes[:most]
                 ],
             )
-        if len(changes) > most:
-            print(f"and {len(changes) - most:,} more keys; --keys or --json shows them")
+        limits = sorted(tuned.limits, key=_size_of_limit, reverse=True)
+        if limits:
+            print("limits: slots of the key on each node")
+            as_table(
+                ("fairness key", "now", "raw", "guarded", "change", "why"),
+                [
+                    (c.fairness_key, _limit(c.now), _weight(c.raw), _limit(c.guarded), _change_of_limit(c), c.reason)
+                    for c in limits[:most]
+                ],
+            )
+        if (more := max(0, len(changes) - most) + max(0, len(limits) - most)) > 0:
+            print(f"and {more:,} more keys; --keys or --json shows them")
     if not applied and any(tuned.outcome == "would be published" for tuned in found):
         print("\nnothing was changed: this was a dry run; --apply publishes")
 
@@ -281,6 +312,22 @@ def _size(change: Change) -> tuple[float, float]:
 
 def _change(change: Change) -> str:
     return "" if change.guarded == change.now else f"{change.guarded / change.now - 1:+.1%}"
+
+
+def _size_of_limit(change: LimitChange) -> tuple[bool, float]:
+    return change.is_change, abs((change.guarded or 0) - (change.now or 0))
+
+
+def _change_of_limit(change: LimitChange) -> str:
+    if not change.is_change:
+        return ""
+    if change.now is None or change.guarded is None:
+        return "new" if change.now is None else "gone"
+    return f"{change.guarded - change.now:+d}"
+
+
+def _limit(slots: int | None) -> str:
+    return "none" if slots is None else str(slots)
 
 
 def _weight(weight: float | None) -> str:
