@@ -105,8 +105,10 @@ def _guarded(key: Key, raw: float, most: int, nodes: int, guards: Guards) -> tup
 
 
 def _is_near(limit: int, raw: float, dead_band: float) -> bool:
-    """Whether a raw value as much as the dead band away would have been rounded up to this limit."""
-    return limit - 1 < raw * (1 + dead_band) and raw <= limit * (1 + dead_band)
+    """Whether the raw value would be rounded up to this limit, or is no farther away than the dead band. So a limit that was
+    lowered is raised again only by a raw value that grew by more than that, and the other way round."""
+    is_rounded_up = limit - 1 < raw - _ROUNDING
+    return raw <= limit * (1 + dead_band) and (is_rounded_up or limit <= raw * (1 + dead_band))
 
 
 def _step(now: int, target: int, step: float) -> int:
@@ -117,8 +119,9 @@ def _step(now: int, target: int, step: float) -> int:
 
 
 def _shares(keys: Mapping[str, Key], guards: Guards) -> dict[str, float]:
-    """By key, what was due to it of the worker time while it used any, 0 to 1; drawn to its part of all that is due, as if
-    the queue had run some more tasks and all keys had asked for more than there was."""
+    """By key, the part of the workers up to which it might go while it used any, 0 to 1: what was due to it beside others,
+    had it asked for so much. All of them, while nobody had to wait. Drawn to its part of all that is due, as if the queue
+    had run some more tasks and all keys had asked for more than there was."""
     stretches: dict[float, dict[str, Used]] = {}
     for name, key in keys.items():
         for use in key.use:
@@ -129,9 +132,12 @@ def _shares(keys: Mapping[str, Key], guards: Guards) -> dict[str, float]:
         counts = decay(age, guards.half_life)
         capacity = sum(use.busy for use in used.values())
         asked = {name: max(use.busy, use.asked) for name, use in used.items()}
-        filled = entitled(asked, {name: keys[name].due for name in used}, capacity)
+        due = {name: keys[name].due for name in used}
+        filled = entitled(asked, due, capacity)
+        # Worker-seconds for each unit of due that those got who asked for more than was due to them.
+        level = min((filled[name] / due[name] for name in used if filled[name] < asked[name]), default=math.inf)
         for name in used:
-            mine[name] += counts * filled[name]
+            mine[name] += counts * min(capacity, level * due[name])
             all_of_it[name] += counts * capacity
         tasks += counts * sum(use.tasks for use in used.values())
         busy += counts * capacity
