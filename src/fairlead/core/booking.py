@@ -102,7 +102,7 @@ class Booking:
         """Triggers with equal columns are stopped by the same limits: they wait behind one another, no others do."""
         key = (trigger.queue, trigger.name)
         chain = self._chains[key]
-        limit = self._keys.of(trigger)
+        limit = self._keys.of(trigger) if self._keys.has_any else None
         if not chain and limit is None and trigger.ordering_key is None:
             return key
         try:
@@ -118,7 +118,7 @@ class Booking:
         """Book every limit on the way, or none. The caller has looked at `room`. Raises PolicyFailed."""
         chain = self._chains[trigger.queue, trigger.name]
         if not chain and trigger.ordering_key is None:
-            if (limit := self._keys.full(trigger)) is not None:
+            if self._keys.has_any and (limit := self._keys.full(trigger)) is not None:
                 return Full(limit)
             self._keys.book(trigger)
             self._booked += 1
@@ -128,7 +128,7 @@ class Booking:
         whose = None if ordering_key is None else self._ordering_keys.get(ordering_key)
         if whose is not None and (whose != trigger.id or ordering_key not in self._awaited):
             return Full(ordering_key)
-        if (limit := self._keys.full(trigger)) is not None:
+        if self._keys.has_any and (limit := self._keys.full(trigger)) is not None:
             return Full(limit)
         for place, policy in enumerate(chain):
             try:

@@ -24,6 +24,8 @@ class KeyLimits:
         """By queue and fairness key; of a queue without limits there is nothing."""
         self._running: dict[tuple[str, str], int] = {}
         """By queue and fairness key, of those that have any."""
+        self.has_any = False
+        """Whether there is any limit: most nodes have none, and every task is asked about."""
 
     def of(self, trigger: Trigger) -> KeyLimit | None:
         """The limit of its key; None: it has none."""
@@ -56,6 +58,8 @@ class KeyLimits:
             self._running[key] = left
         else:
             del self._running[key]  # as small as what runs
+        if not self.has_any:
+            return None
         limits = self._limits.get(trigger.queue)
         if limits is None or left >= limits.get(trigger.fairness_key, 0):
             return None
@@ -75,4 +79,5 @@ class KeyLimits:
         self._limits.pop(queue, None)
         if limits:
             self._limits[queue] = dict(limits)
+        self.has_any = bool(self._limits)
         return [KeyLimit(queue, key) for key, most in limits.items() if self.running(queue, key) < most]
