@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from fairlead import App
+from fairlead.engine.membership import View
 from fairlead.policy_management import PolicyManagement
 from fairlead.ports.policy_store import Draft, SwitchMode
 from fairlead.testing import running, settled
@@ -200,6 +201,22 @@ async def test_limits_cost_a_heartbeat_nothing_while_they_stay(app: App, monkeyp
         await node._membership.beat()
         await node._membership.beat()
         assert reads == []
+
+
+async def test_changed_limits_wake_the_dispatcher_and_the_same_ones_do_not(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a limit lets in must not wait for the next thing that happens."""
+    Crowd(app)
+    async with running(app, concurrency=1) as node:
+        settings = await app.store.database.read(app.store.queue_settings())
+        wakes: list[int] = []
+        for limits, expected in (({"long": 1}, 1), ({"long": 1}, 1), ({"long": 2}, 2), ({}, 3)):
+            with monkeypatch.context() as patch:
+                patch.setattr(node.dispatcher, "wake", lambda: wakes.append(1))
+                node._seen(View({"q": settings["q"]}, {}, {"q": limits}, node.ownership.members))
+            assert len(wakes) == expected
+            assert node._booking.limits("q") == limits
 
 
 def limited(**limits: int) -> Draft:

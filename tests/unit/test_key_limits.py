@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.booking import Booking, OrderingKey
@@ -63,6 +63,15 @@ def test_a_limit_that_comes_while_tasks_wait_holds_up_its_key_and_no_other() -> 
     node.end("a")
     assert node.take() == "a"
     assert node.take() == ""
+
+
+def test_keys_with_limits_hold_up_neither_one_another_nor_those_without() -> None:
+    node = Node()
+    node.limit(a=1, b=3)
+    node.push("aabbbcaabc")
+    assert node.take() == "abbbcc"
+    node.end("b")
+    assert node.take() == "b"
 
 
 def test_what_runs_already_counts_and_is_not_touched() -> None:
@@ -180,7 +189,7 @@ def test_a_paused_queue_stays_paused_when_its_limits_change() -> None:
 
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("push"), st.text("abc", min_size=1, max_size=6), st.sampled_from([2, 5])),
+        st.tuples(st.just("push"), st.text("abc", min_size=1, max_size=9), st.sampled_from([2, 5])),
         st.tuples(st.just("limit"), st.dictionaries(st.sampled_from(KEYS), st.integers(1, 4), max_size=3)),
         st.tuples(st.just("take"), st.integers(1, 10)),
         st.tuples(st.just("end"), st.sampled_from(KEYS)),
@@ -190,7 +199,8 @@ steps = st.lists(
 )
 
 
-@given(steps, st.integers(1, 8))
+@given(steps, st.integers(1, 12))
+@settings(max_examples=400)
 def test_no_limit_is_ever_exceeded_by_what_begins_and_whatever_has_room_begins(done: list, slots: int) -> None:
     """Against a node that remembers only a list of what waits: the same tasks start, whatever limits came and went."""
     node = Node(Limit(3, per="name"), slots=slots)

@@ -25,15 +25,13 @@ from fairlead.cli.pipeline_shared import (
     session_of,
     watching,
 )
+from fairlead.cli.tune_output import limit_text, show_tuned, state_text, weight_text
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.core.control import Change
-from fairlead.core.limit_control import LimitChange
 from fairlead.errors import ConfigurationError
 from fairlead.policy_management import PolicyManagement
-from fairlead.ports.policy_store import EVERY_QUEUE, Policy, SwitchMode
+from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
 
 if TYPE_CHECKING:
-    from fairlead.pipeline.jobs.tune import QueueTuned
     from fairlead.pipeline.lake.lake import Lake
     from fairlead.pipeline.tuning.gold import Load
 
@@ -133,7 +131,7 @@ def tune(
         if json:
             as_json({"objective": wanted, "applied": apply, "queues": found})
             return
-        _show(found, keys, apply)
+        show_tuned(found, keys, apply)
 
 
 @policies.callback()
@@ -160,7 +158,7 @@ def list_policies(
             ("version", "queue", "state", "published", "by", "why", "keys", "limits", "verdict"),
             [
                 (
-                    p.version, p.queue, _state(p), time_of(p.computed_at), p.author, p.why, len(p.guarded),
+                    p.version, p.queue, state_text(p), time_of(p.computed_at), p.author, p.why, len(p.guarded),
                     len(p.limits), p.verdict,
                 )
                 for p in found
@@ -184,7 +182,7 @@ def show(version: int, url: Url = None, json: Json = False) -> None:
             as_json(readable(found))
             return
         print(
-            f"version {found.version} of {found.queue}: {_state(found)}, {time_of(found.computed_at)} by {found.author}"
+            f"version {found.version} of {found.queue}: {state_text(found)}, {time_of(found.computed_at)} by {found.author}"
         )
         print(f"{found.why}; {found.input_rows:,} rows up to {time_of(found.input_to) or 'nothing'}")
         if found.verdict:
@@ -192,7 +190,7 @@ def show(version: int, url: Url = None, json: Json = False) -> None:
         as_table(
             ("fairness key", "raw", "published", "why"),
             [
-                (key, _weight(found.raw.get(key)), _weight(weight), found.reasons.get(key, "as before"))
+                (key, weight_text(found.raw.get(key)), weight_text(weight), found.reasons.get(key, "as before"))
                 for key, weight in sorted(found.guarded.items())
             ],
         )
@@ -201,7 +199,7 @@ def show(version: int, url: Url = None, json: Json = False) -> None:
             as_table(
                 ("fairness key", "raw", "published", "why"),
                 [
-                    (key, _weight(found.raw_limits.get(key)), _limit(found.limits.get(key)), why)
+                    (key, weight_text(found.raw_limits.get(key)), limit_text(found.limits.get(key)), why)
                     for key, why in sorted(found.limit_reasons.items())
                 ],
             )
@@ -269,71 +267,3 @@ def _reading(lake: Lake, master: str | None, conf: list[str] | None, catalog: st
 
         tables = lake_tables(spark, lake, catalog, SYSTEM_CLOCK)
         yield lambda table, dates, columns: tables.read(table, dates).select(*columns).toArrow()
-
-
-def _show(found: list[QueueTuned], most: int, applied: bool) -> None:
-    if not found:
-        print("the tables know of no queue; `fairlead pipeline ingest` and `build` come first")
-    for tuned in found:
-        counts = "the declared weights count" if tuned.version is None else f"version {tuned.version} counts"
-        print(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
-        for line in (*((tuned.trial,) if tuned.trial else ()), *tuned.holds):
-            print(f"  {line}")
-        # What changes most comes first.
-        changes = sorted(tuned.changes, key=_size, reverse=True)
-        if changes:
-            as_table(
-                ("fairness key", "now", "raw", "guarded", "change", "why"),
-                [
-                    (c.fairness_key, _weight(c.now), _weight(c.raw), _weight(c.guarded), _change(c), c.reason)
-                    for c in changes[:most]
-                ],
-            )
-        limits = sorted(tuned.limits, key=_size_of_limit, reverse=True)
-        if limits:
-            print("limits: slots of the key on each node")
-            as_table(
-                ("fairness key", "now", "raw", "guarded", "change", "why"),
-                [
-                    (c.fairness_key, _limit(c.now), _weight(c.raw), _limit(c.guarded), _change_of_limit(c), c.reason)
-                    for c in limits[:most]
-                ],
-            )
-        if (more := max(0, len(changes) - most) + max(0, len(limits) - most)) > 0:
-            print(f"and {more:,} more keys; --keys or --json shows them")
-    if not applied and any(tuned.outcome == "would be published" for tuned in found):
-        print("\nnothing was changed: this was a dry run; --apply publishes")
-
-
-def _size(change: Change) -> tuple[float, float]:
-    ratio, wanted = change.guarded / change.now, change.raw / change.now
-    return max(ratio, 1 / ratio), max(wanted, 1 / wanted)
-
-
-def _change(change: Change) -> str:
-    return "" if change.guarded == change.now else f"{change.guarded / change.now - 1:+.1%}"
-
-
-def _size_of_limit(change: LimitChange) -> tuple[bool, float]:
-    return change.is_change, abs((change.guarded or 0) - (change.now or 0))
-
-
-def _change_of_limit(change: LimitChange) -> str:
-    if not change.is_change:
-        return ""
-    if change.now is None or change.guarded is None:
-        return "new" if change.now is None else "gone"
-    return f"{change.guarded - change.now:+d}"
-
-
-def _limit(slots: int | None) -> str:
-    return "none" if slots is None else str(slots)
-
-
-def _weight(weight: float | None) -> str:
-    return "" if weight is None else f"{weight:.4g}"
-
-
-def _state(policy: Policy) -> str:
-    trial = policy.state == "active" and policy.judged_at is None
-    return f"{policy.state}{', on trial' if trial else ''}{', canary' if policy.is_canary else ''}"
