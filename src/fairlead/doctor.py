@@ -193,13 +193,15 @@ async def _ordered(app: App, queue: str) -> list[Finding]:
 
 
 def _policies(store: SqlTaskStore) -> Iterator[Finding]:
-    """Where computed weights count, and where they are not allowed to."""
+    """Where computed weights and limits count, and where they are not allowed to."""
     policies = SqlPolicies(store)
     for queue, policy in sorted(store.database.look(policies.newest()).items()):
-        if policy.state == PolicyState.ACTIVE and policy.guarded:
+        if policy.state == PolicyState.ACTIVE and (policy.guarded or policy.limits):
             trial = ", on trial" if policy.judged_at is None else ""
+            limits = f", limits of {len(policy.limits)}" if policy.limits else ""
             yield Finding(
-                "ok", f"queue {queue}: computed weights of {len(policy.guarded)} keys, version {policy.version}{trial}"
+                "ok",
+                f"queue {queue}: computed weights of {len(policy.guarded)} keys{limits}, version {policy.version}{trial}",
             )
     for switch in store.database.look(policies.switches()):
         where = f" --queue {switch.queue}" if switch.queue else ""

@@ -162,6 +162,12 @@ class Management:
         weights: dict[str, float] = self._database.look(self._store.weights(queue))
         return weights
 
+    def limits(self, queue: str) -> dict[str, int]:
+        """The limits that `fairlead pipeline tune` has set: by fairness key, how many of its tasks may run at once on each
+        node. Those of the code count beside them."""
+        limits: dict[str, int] = self._database.look(self._store.limits(queue))
+        return limits
+
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> None:
         """Give a key this weight (0.001 to 1000) instead of its tasks' own, for all of them that have no level yet; it
         holds within seconds, in the whole cluster. None takes it back. Raises UnknownQueue, InvalidTask."""

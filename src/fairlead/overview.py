@@ -46,6 +46,8 @@ class Overview(msgspec.Struct, frozen=True):
     """The fairness keys with most tasks that may run."""
     keys: int
     """How many fairness keys have such tasks."""
+    limits: dict[str, int]
+    """By fairness key, how many of its tasks may run at once on each node, where that was set at run time."""
     run_times: RunTimesRecord | None = None
     """Of a queue that charges run time: what its workers last kept of what they have learnt."""
 
@@ -88,4 +90,4 @@ async def overview(app: App, queue: str, most_keys: int = 10) -> Overview:
     ]
     # Every lane of a node keeps the same; that of the node which knows most is shown.
     run_times = max(learnt, key=lambda record: len(record.means), default=None)
-    return Overview(status, partitions, heaviest, keys, run_times)
+    return Overview(status, partitions, heaviest, keys, management.limits(queue), run_times)

@@ -1,4 +1,4 @@
-"""What operators do with computed weights: look at the versions, go back to one, switch the feedback off and on."""
+"""What operators do with computed weights and limits: look at the versions, go back to one, switch the feedback off and on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fairlead.app import App
 
 DECLARED = 0
-"""No version: the declared weights count."""
+"""No version: the declared weights and limits count."""
 
 
 class PolicyManagement:
@@ -45,6 +45,10 @@ class PolicyManagement:
         """Who set which weight that counts instead of the tasks' own."""
         return self._database.look(self._store.weights(queue))
 
+    def limits(self, queue: str) -> dict[str, int]:
+        """The limits that count beside those of the code: by fairness key, slots on each node."""
+        return self._database.look(self._app.sql_store.limits(queue))
+
     def switches(self) -> list[Switch]:
         """Where the feedback is switched off or frozen."""
         return self._database.look(self._store.switches())
@@ -52,8 +56,8 @@ class PolicyManagement:
     # changing ---------------------------------------------------------------------------------------------------------
 
     def publish(self, draft: Draft, supersedes: int | None) -> int:
-        """Let these weights count; running workers take them up within seconds. `supersedes`: the version that counts now.
-        Raises NotAllowed when another one does, or the feedback is switched off or frozen."""
+        """Let these weights and limits count; running workers take them up within seconds. `supersedes`: the version that
+        counts now. Raises NotAllowed when another one does, or the feedback is switched off or frozen."""
         version = self._database.run(self._store.publish(draft, supersedes))
         if version is None:
             raise NotAllowed(
@@ -67,8 +71,8 @@ class PolicyManagement:
         self._database.run(self._store.judge(version, verdict, self._app.clock.now()))
 
     def roll_back(self, policy: Policy, to: int, author: str, why: str) -> int:
-        """Let the weights of version `to` (DECLARED: the declared ones) count again instead of `policy`; answers the new
-        version that says so. Raises UnknownPolicy, NotAllowed."""
+        """Let the weights and limits of version `to` (DECLARED: the declared ones) count again instead of `policy`; answers
+        the new version that says so. Raises UnknownPolicy, NotAllowed."""
         earlier = None if to == DECLARED else self.policy(to)
         if earlier is not None and earlier.queue != policy.queue:
             raise NotAllowed(f"version {to} is of queue {earlier.queue}, not of {policy.queue}")
@@ -82,6 +86,9 @@ class PolicyManagement:
             guarded={} if earlier is None else earlier.guarded,
             reasons={} if earlier is None else earlier.reasons,
             due={} if earlier is None else earlier.due,
+            raw_limits={} if earlier is None else earlier.raw_limits,
+            limits={} if earlier is None else earlier.limits,
+            limit_reasons={} if earlier is None else earlier.limit_reasons,
             judged_at=now,
             verdict="no trial: it counted before",
         )
@@ -105,8 +112,8 @@ class PolicyManagement:
         return self.roll_back(active, version, author, why)
 
     def switch(self, mode: SwitchMode, author: str, why: str, queue: str = EVERY_QUEUE) -> None:
-        """The kill switch, of one queue or of all. OFF: workers go back to the declared weights within seconds.
-        Raises UnknownQueue."""
+        """The kill switch, of one queue or of all. OFF: workers go back to the declared weights and limits
+        within seconds. Raises UnknownQueue."""
         if queue != EVERY_QUEUE and queue not in self._database.look(self._app.sql_store.queue_settings()):
             raise UnknownQueue(f"no queue named {queue!r} is known to any node")
         self._database.run(self._store.switch(Switch(queue, mode, author, why, self._app.clock.now())))

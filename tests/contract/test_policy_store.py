@@ -51,6 +51,16 @@ def weights(policies: SqlPolicies, queue: str = "q") -> dict[str, float]:
     return policies.tasks.database.look(policies.tasks.weights(queue))
 
 
+def limits(policies: SqlPolicies, queue: str = "q") -> dict[str, int]:
+    """As nodes read them."""
+    return policies.tasks.database.look(policies.tasks.limits(queue))
+
+
+def publish_limits(policies: SqlPolicies, supersedes: int | None = None, queue: str = "q", **limits: int) -> int | None:
+    made = Draft(queue=queue, author="ann", why="test", computed_at=NOW, guarded={"a": 2.0}, limits=limits)
+    return policies.tasks.database.run(policies.publish(made, supersedes))
+
+
 def weights_version(policies: SqlPolicies, queue: str = "q") -> int:
     return policies.tasks.database.look(policies.tasks.queue_settings())[queue].weights_version
 
@@ -69,7 +79,8 @@ def test_a_version_is_kept_as_it_was_published(policies: SqlPolicies) -> None:
     whole = Draft(
         queue="q", author="ann", why="worker-seconds", computed_at=NOW, input_from=1, input_to=2, input_rows=3,
         raw={"a": 3.0, "ключ '\"": 0.1}, guarded={"a": 1.25, "ключ '\"": 0.8}, reasons={"a": "one step"}, due={"a": 2.0},
-        is_canary=True,
+        is_canary=True, raw_limits={"a": 2.5, "ключ '\"": 0.1}, limits={"a": 3, "ключ '\"": 1},
+        limit_reasons={"a": "as computed", "gone": "all slots are due to it"},
     )  # fmt: skip
     version = policies.tasks.database.run(policies.publish(whole, None))
     assert version is not None
@@ -79,6 +90,7 @@ def test_a_version_is_kept_as_it_was_published(policies: SqlPolicies) -> None:
         name: getattr(whole, name) for name in whole.__struct_fields__
     }
     assert weights(policies) == whole.guarded
+    assert limits(policies) == whole.limits
     assert policies.tasks.database.look(policies.policy(version + 1)) is None
 
 
@@ -204,6 +216,39 @@ def test_publishing_and_switching_off_at_once_leaves_nothing_behind(policies: Sq
         assert weights(policies) == {}
         assert all(p.state == PolicyState.ROLLED_BACK for p in look(policies.policies("q", 100)))
         run(policies.switch_on(EVERY_QUEUE))
+
+
+def test_limits_come_and_go_with_the_version_they_belong_to(policies: SqlPolicies) -> None:
+    run, look = policies.tasks.database.run, policies.tasks.database.look
+    first = publish_limits(policies, a=3, b=1)
+    assert (weights(policies), limits(policies), limits(policies, "other")) == ({"a": 2.0}, {"a": 3, "b": 1}, {})
+    before = weights_version(policies)
+    second = publish_limits(policies, first, a=2)
+    assert limits(policies) == {"a": 2}
+    assert weights_version(policies) > before
+    assert publish_limits(policies, first, a=9) is None  # compare-and-set
+    assert limits(policies) == {"a": 2}
+    assert first is not None and second is not None
+    back = Draft(queue="q", author="ann", why="back", computed_at=NOW, limits={"a": 3, "b": 1})
+    third = run(policies.roll_back(back, second, "b waits"))
+    assert limits(policies) == {"a": 3, "b": 1}
+    assert look(policies.policy(third)).limits == {"a": 3, "b": 1}
+    assert run(policies.roll_back(draft(), third, "all of it")) is not None
+    assert limits(policies) == {}
+
+
+@pytest.mark.parametrize("queue", ["q", EVERY_QUEUE])
+def test_off_takes_limits_away_and_frozen_keeps_them(policies: SqlPolicies, queue: str) -> None:
+    first = publish_limits(policies, a=3)
+    publish_limits(policies, None, "other", a=4)
+    switch(policies, SwitchMode.FROZEN, queue)
+    assert limits(policies) == {"a": 3}
+    assert publish_limits(policies, first, a=2) is None
+    before = weights_version(policies)
+    switch(policies, SwitchMode.OFF, queue)
+    assert limits(policies) == {}
+    assert limits(policies, "other") == ({} if queue == EVERY_QUEUE else {"a": 4})
+    assert weights_version(policies) > before
 
 
 def test_old_versions_go(policies: SqlPolicies) -> None:

@@ -1,4 +1,5 @@
-"""Computed weights and running workers: taken up with the next heartbeat, given up by the kill switch, no restart."""
+"""Computed weights and limits and running workers: taken up with the next heartbeat, given up by the kill switch, no
+restart."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import asyncio
 import pytest
 
 from fairlead import App
+from fairlead.engine.membership import View
 from fairlead.policy_management import PolicyManagement
 from fairlead.ports.policy_store import Draft, SwitchMode
 from fairlead.testing import running, settled
@@ -90,6 +92,135 @@ async def test_without_the_bell_the_heartbeat_brings_it(app: App, monkeypatch: p
         monkeypatch.setattr(PolicyManagement, "_announce", lambda self: None)
         await asyncio.to_thread(policies.publish, draft(b=3.0), None)
         await heard(node, {"b": 3.0})
+
+
+class Crowd:
+    """A queue on four slots: tasks of `long` run until they are let go, those of other keys end at once. Each change of what
+    runs is an event."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.running = 0
+        self.most = 0
+        self.short = 0
+        self._let_go = asyncio.Semaphore(0)
+        self._changed = asyncio.Condition()
+        app.queue("q", partitions=2)
+
+        @app.task(queue="q")
+        async def work(key: str) -> None:
+            if key != "long":
+                self.short += 1
+                await self._tell()
+                return
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await self._tell()
+            try:
+                await self._let_go.acquire()
+            finally:
+                self.running -= 1
+            await self._tell()
+
+        self._work = work
+
+    def push(self, key: str, count: int) -> None:
+        self.app.submit_many([self._work.options(fairness_key=key).draft(key=key) for _ in range(count)])
+
+    def let_go(self, count: int) -> None:
+        """So many runs of `long` end."""
+        for _ in range(count):
+            self._let_go.release()
+
+    async def until(self, running: int | None = None, short: int | None = None) -> None:
+        """So many of `long` run; so many others have run."""
+        async with asyncio.timeout(SOON), self._changed:
+            await self._changed.wait_for(
+                lambda: running in (None, self.running) and (short is None or self.short >= short)
+            )
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+async def took_up(node, limits: dict[str, int]) -> None:
+    async with asyncio.timeout(SOON):
+        while node._booking.limits("q") != limits:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_limit_published_while_tasks_run_holds_the_long_ones_back_and_rolled_back_lets_them_in(
+    app: App,
+) -> None:
+    crowd, policies = Crowd(app), PolicyManagement(app)
+    async with running(app, concurrency=4) as node:
+        crowd.push("long", 4)
+        await crowd.until(running=4)
+        crowd.push("long", 20)
+        crowd.push("short", 5)
+        # Every slot is held: no short task can run. The limit ends no run.
+        version = await asyncio.to_thread(policies.publish, limited(long=2), None)
+        await took_up(node, {"long": 2})
+        assert (crowd.running, crowd.short) == (4, 0)
+        crowd.let_go(2)
+        await crowd.until(running=2, short=5)
+        crowd.most = 0
+        crowd.let_go(6)
+        crowd.push("short", 5)
+        await crowd.until(running=2, short=10)
+        # A tighter one while two run.
+        second = await asyncio.to_thread(policies.publish, limited(long=1), version)
+        await took_up(node, {"long": 1})
+        crowd.let_go(3)
+        await crowd.until(running=1)
+        assert crowd.most <= 2
+        # Back to two, then to none: what waits is let in at once, though nothing ends.
+        third = await asyncio.to_thread(policies.roll_back, policies.policy(second), version, "ann", "too tight")
+        await crowd.until(running=2)
+        await asyncio.to_thread(policies.roll_back, policies.policy(third), 0, "ann", "none at all")
+        await crowd.until(running=4)
+        assert node._booking.limits("q") == {}
+        await asyncio.to_thread(policies.publish, limited(long=1), third + 1)
+        await took_up(node, {"long": 1})
+        await asyncio.to_thread(policies.switch, SwitchMode.OFF, "ann", "a test")
+        await took_up(node, {})
+        crowd.let_go(24)
+        await settled(app, node)
+
+
+async def test_limits_cost_a_heartbeat_nothing_while_they_stay(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    Crowd(app)
+    policies = PolicyManagement(app)
+    async with running(app, concurrency=1) as node:
+        await asyncio.to_thread(policies.publish, limited(long=2), None)
+        await took_up(node, {"long": 2})
+        reads: list[str] = []
+        for name in ("weights", "limits"):
+            monkeypatch.setattr(app.store, name, lambda queue: reads.append(queue) or iter(()))
+        await node._membership.beat()
+        await node._membership.beat()
+        assert reads == []
+
+
+async def test_changed_limits_wake_the_dispatcher_and_the_same_ones_do_not(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a limit lets in must not wait for the next thing that happens."""
+    Crowd(app)
+    async with running(app, concurrency=1) as node:
+        settings = await app.store.database.read(app.store.queue_settings())
+        wakes: list[int] = []
+        for limits, expected in (({"long": 1}, 1), ({"long": 1}, 1), ({"long": 2}, 2), ({}, 3)):
+            with monkeypatch.context() as patch:
+                patch.setattr(node.dispatcher, "wake", lambda: wakes.append(1))
+                node._seen(View({"q": settings["q"]}, {}, {"q": limits}, node.ownership.members))
+            assert len(wakes) == expected
+            assert node._booking.limits("q") == limits
+
+
+def limited(**limits: int) -> Draft:
+    return Draft(queue="q", author="ann", why="test", computed_at=1, limits=limits)
 
 
 def draft(**guarded: float) -> Draft:

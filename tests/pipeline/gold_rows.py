@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from math import ceil, log
 from typing import Any
@@ -37,9 +37,12 @@ class GoldRows:
         weight: Mapping[str, float] | None = None,
         demand: float = 1e6,
         waits: Mapping[str, float] | None = None,
+        peaks: Mapping[str, float] | None = None,
+        throughout: Collection[str] = (),
     ) -> None:
         """Worker-seconds and dispatches of each key in an hour that has ended; all of them ask for far more. `waits`: how
-        long the tasks of a key waited, in seconds."""
+        long the tasks of a key waited, in seconds; `peaks`: how many workers it had at once in its one busy minute, else all
+        of that time is in it; `throughout`: who had tasks waiting all through the hour."""
         shares = []
         for window_s, at in ((3600, start), (60, start + timedelta(minutes=59))):
             for key in busy:
@@ -48,10 +51,11 @@ class GoldRows:
                     "window_s": window_s,
                     "queue": queue,
                     "fairness_key": key,
-                    "busy_us": round(busy[key] * 1e6),
+                    "busy_us": round((busy[key] if peaks is None or window_s > 60 else peaks[key] * 60) * 1e6),
                     "weight": (weight or {}).get(key, 1.0),
                     "demand_us": round(demand * 1e6),
                     "grabbed": tasks[key],
+                    "throughout": key in throughout,
                 }
                 shares.append(row)
         self.write(TENANT_SHARE, shares)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,22 @@ class Shop:
 
     def _registered(self, queue: str) -> Any:
         yield self.app.sql_store.statement("register_queue", queue, 1)
+
+    def hold_all_slots(self) -> None:
+        """A queue on one living node, in which one of two keys held all of 16 slots at times."""
+        self.app.sql_store.database.run(self._registered("mail"))
+        this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+        gold, half = GoldRows(Lake(self.folder / "lake")), {"long": 28_800.0, "short": 28_800.0}
+        for hours in (3, 2, 1):
+            gold.hour(
+                this_hour - timedelta(hours=hours), half, dict.fromkeys(half, 1000), "mail",
+                demand=0.0, peaks={"long": 16.0, "short": 0.0}, throughout=("short",),
+            )  # fmt: skip
+        asyncio.run(self._beat())
+
+    async def _beat(self) -> None:
+        await self.app.store.heartbeat("node-1", ["mail"], self.app.clock.now())
+        await self.app.store.database.close_async()
 
     def run(self, *arguments: str, exits: int = 0) -> str:
         ran = CliRunner().invoke(commands, ["pipeline", *arguments])
@@ -68,6 +85,41 @@ def test_it_shows_what_it_would_do_and_does_it_when_told_to(shop: Shop) -> None:
     assert shop.app.management.weights("payouts") == {"long": pytest.approx(0.8), "short": pytest.approx(1.2)}
     held = shop.run("tune")
     assert "payouts: held; version 1 counts" in held and "version 1 is on trial" in held
+
+
+def test_limits_are_shown_as_a_diff_and_published_when_asked_for(shop: Shop) -> None:
+    shop.hold_all_slots()
+    assert "limits:" not in shop.run("tune", "--queue", "mail")
+    shown = shop.run("tune", "--limits", "--queue", "mail")
+    assert "mail: would be published; the declared weights count" in shown
+    table = shown[shown.index("limits: slots of the key on each node") :]
+    (long,) = [line.split() for line in table.splitlines() if line.startswith("long")]
+    assert long == ["long", "none", "10", "13", "new", "one", "step", "of", "x1.25"]
+    shop.run("tune", "--limits", "--queue", "mail", "--apply", "--author", "ann")
+    assert shop.app.management.limits("mail") == {"long": 13}
+    assert "limits of 1, version 1, on trial" in CliRunner().invoke(commands, ["doctor"]).output
+    shown = shop.run("policies", "show", "1")
+    assert "limits: slots of the key on each node" in shown and "one step of x1.25" in shown
+    assert shop.told("policies")["policies"][0]["limits"] == {"long": 13}
+    queue = CliRunner().invoke(commands, ["queues", "show", "mail"]).output
+    assert "at most so many tasks of a key run at once on each node" in queue
+    assert [line.split() for line in queue.splitlines() if line.startswith("long")] == [["long", "13"]]
+    held = shop.run("tune", "--queue", "mail")
+    assert "version 1 is on trial" in held and "limits are computed with --limits" in held
+    shop.run("policies", "rollback", "0", "--queue", "mail")
+    assert shop.app.management.limits("mail") == {}
+    (queue,) = shop.told("tune", "--limits", "--queue", "mail")["queues"]
+    assert queue["limits"][0]["reason"] == "held" and queue["limits"][0]["guarded"] is None
+
+
+def test_limits_may_be_asked_for_in_the_file_and_taken_away_again(shop: Shop) -> None:
+    shop.hold_all_slots()
+    file = shop.folder / "contracts.toml"
+    file.write_text("limits = true\n")
+    (queue,) = shop.told("tune", "--contracts", str(file), "--queue", "mail")["queues"]
+    assert [change["guarded"] for change in queue["limits"]] == [13]
+    (queue,) = shop.told("tune", "--contracts", str(file), "--queue", "mail", "--no-limits")["queues"]
+    assert queue["limits"] == []
 
 
 def test_versions_are_listed_and_shown_and_gone_back_from(shop: Shop) -> None:

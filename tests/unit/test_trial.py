@@ -69,3 +69,33 @@ def test_a_version_is_rolled_back_when_more_of_the_worker_time_goes_astray() -> 
     assert not verdict.is_kept and "16% of the worker time goes astray instead of 10%" in verdict.why
     assert judge(measured(None), measured(0.9), Guards()).is_kept
     assert judge(measured(0.9), measured(None), Guards()).is_kept
+
+
+# limits ---------------------------------------------------------------------------------------------------------------
+
+
+def used(busy: float, kept_waiting: float, others: tuple[int, float] | None) -> Measured:
+    return Measured({}, 0.1, busy, kept_waiting, None if others is None else Wait(*others))
+
+
+def test_limits_that_leave_workers_unused_while_nobody_waits_less_are_rolled_back() -> None:
+    before = used(1000.0, 0.0, (1000, 10.0))
+    verdict = judge(before, used(900.0, math.inf, (1000, 9.5)), Guards())
+    assert not verdict.is_kept
+    assert verdict.why == (
+        "10% less of the workers is used, tasks of keys with a limit wait, and those of the others wait no less"
+    )
+    assert judge(before, used(951.0, math.inf, (1000, 9.5)), Guards()).is_kept  # within 5 %
+    assert judge(before, used(900.0, math.inf, (1000, 9.0)), Guards()).is_kept  # the others wait less
+    assert judge(before, used(900.0, 99.0, (1000, 9.5)), Guards()).is_kept  # there was less to do
+
+
+@pytest.mark.parametrize("others", [None, (99, 1.0)])
+def test_a_gain_that_cannot_be_told_is_none(others: tuple[int, float] | None) -> None:
+    assert not judge(used(1000.0, 0.0, (1000, 10.0)), used(900.0, 200.0, others), Guards()).is_kept
+    assert not judge(used(1000.0, 0.0, others), used(900.0, 200.0, (1000, 1.0)), Guards()).is_kept
+
+
+def test_a_version_without_limits_may_leave_workers_unused() -> None:
+    assert judge(used(1000.0, 0.0, None), used(100.0, 0.0, None), Guards()).is_kept
+    assert judge(used(0.0, 0.0, None), used(0.0, math.inf, None), Guards()).is_kept

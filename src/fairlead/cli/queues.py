@@ -78,7 +78,7 @@ def show(
     keys: Annotated[int, typer.Option(min=1, help="How many of the heaviest fairness keys.")] = 10,
     json: Json = False,
 ) -> None:
-    """Its partitions with their owners and backlogs, and the fairness keys with most tasks.
+    """Its partitions with their owners and backlogs, the fairness keys with most tasks, and limits set at run time.
 
     A, R and M: dispatched, read and written so far, as levels (pass, id). Buffer: triggers in the owner's memory.
 
@@ -94,6 +94,7 @@ def show(
                     "partitions": found.partitions,
                     "heaviest": found.heaviest,
                     "keys": found.keys,
+                    "limits": found.limits,
                     "run_times": found.run_times,
                 }
             )
@@ -117,6 +118,9 @@ def show(
             ("fairness key", "tasks", "weight", "share"),
             [(load.fairness_key, load.tasks, f"{load.weight:g}", f"{load.share:.1%}") for load in found.heaviest],
         )
+        if found.limits:
+            print("\nat most so many tasks of a key run at once on each node; `fairlead pipeline policies` tells why")
+            as_table(("fairness key", "slots"), list(found.limits.items())[:keys])
         if (learnt := found.run_times) is not None:
             print(f"\nits keys share run time; {learnt.unit / MICROS:g} s count as one task")
             as_table(

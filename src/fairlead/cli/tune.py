@@ -1,4 +1,4 @@
-"""`fairlead pipeline tune` and `fairlead pipeline policies`: weights from the history, behind guard rails."""
+"""`fairlead pipeline tune` and `fairlead pipeline policies`: weights and limits from the history, behind guard rails."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from fairlead.cli.pipeline_shared import (
     session_of,
     watching,
 )
+from fairlead.cli.tune_output import limit_text, show_tuned, state_text, weight_text
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.core.control import Change
 from fairlead.errors import ConfigurationError
 from fairlead.policy_management import PolicyManagement
-from fairlead.ports.policy_store import EVERY_QUEUE, Policy, SwitchMode
+from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
 
 if TYPE_CHECKING:
-    from fairlead.pipeline.jobs.tune import QueueTuned
     from fairlead.pipeline.lake.lake import Lake
     from fairlead.pipeline.tuning.gold import Load
 
 policies = typer.Typer(
-    invoke_without_command=True, help="Versions of computed weights: what was published, why, and the way back."
+    invoke_without_command=True,
+    help="Versions of computed weights and limits: what was published, why, and the way back.",
 )
 
 _Author = Annotated[str | None, typer.Option(help="Who does this; else the user's name.")]
@@ -69,10 +69,19 @@ def tune(
     canary: Annotated[
         list[str] | None, typer.Option(help="This queue goes first; else the one with least work.")
     ] = None,
+    limits: Annotated[
+        bool | None,
+        typer.Option(
+            "--limits/--no-limits",
+            help="Compute limits too: how many tasks of a key run at once on each node; or take them away. "
+            "Default: as the file says, else they stay.",
+            show_default=False,
+        ),
+    ] = None,
     half_life: Annotated[str | None, typer.Option(help="What was used so long ago counts half: 24h.")] = None,
     keys: Annotated[int, typer.Option(min=1, help="How many keys of each queue are shown.")] = 20,
     off: Annotated[
-        bool, typer.Option("--off", help="Kill switch: workers go back to the declared weights, at once.")
+        bool, typer.Option("--off", help="Kill switch: workers go back to the declared weights and limits, at once.")
     ] = False,
     freeze: Annotated[bool, typer.Option("--freeze", help="Keep what was published, publish nothing more.")] = False,
     on: Annotated[bool, typer.Option("--on", help="Take --off or --freeze back.")] = False,
@@ -85,8 +94,8 @@ def tune(
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Compute weights that give each key its due of the worker time, and publish them step by step. Without --apply it
-    changes nothing.
+    """Compute weights that give each key its due of the worker time, and publish them step by step; with --limits also how
+    many slots of a worker each key may hold. Without --apply it changes nothing.
 
     Run it hourly, after build. Each version stands a trial of an hour and is rolled back if others wait much longer for it.
 
@@ -112,6 +121,7 @@ def tune(
             objective=wanted,
             queues=tuple(queue or ()),
             canary=tuple(canary or ()),
+            limits=limits,
             author=who,
             apply=apply,
         )
@@ -121,7 +131,7 @@ def tune(
         if json:
             as_json({"objective": wanted, "applied": apply, "queues": found})
             return
-        _show(found, keys, apply)
+        show_tuned(found, keys, apply)
 
 
 @policies.callback()
@@ -145,11 +155,11 @@ def list_policies(
             as_json({"policies": [readable(policy) for policy in found], "switches": [s._asdict() for s in switches]})
             return
         as_table(
-            ("version", "queue", "state", "published", "by", "why", "keys", "verdict"),
+            ("version", "queue", "state", "published", "by", "why", "keys", "limits", "verdict"),
             [
                 (
-                    p.version, p.queue, _state(p), time_of(p.computed_at), p.author, p.why, len(p.guarded),
-                    p.verdict,
+                    p.version, p.queue, state_text(p), time_of(p.computed_at), p.author, p.why, len(p.guarded),
+                    len(p.limits), p.verdict,
                 )
                 for p in found
             ],
@@ -162,7 +172,7 @@ def list_policies(
 
 @policies.command("show")
 def show(version: int, url: Url = None, json: Json = False) -> None:
-    """One version: each key's weight as computed and as published, and why.
+    """One version: each key's weight and limit as computed and as published, and why.
 
     Example: fairlead pipeline policies show 12
     """
@@ -172,7 +182,7 @@ def show(version: int, url: Url = None, json: Json = False) -> None:
             as_json(readable(found))
             return
         print(
-            f"version {found.version} of {found.queue}: {_state(found)}, {time_of(found.computed_at)} by {found.author}"
+            f"version {found.version} of {found.queue}: {state_text(found)}, {time_of(found.computed_at)} by {found.author}"
         )
         print(f"{found.why}; {found.input_rows:,} rows up to {time_of(found.input_to) or 'nothing'}")
         if found.verdict:
@@ -180,10 +190,19 @@ def show(version: int, url: Url = None, json: Json = False) -> None:
         as_table(
             ("fairness key", "raw", "published", "why"),
             [
-                (key, _weight(found.raw.get(key)), _weight(weight), found.reasons.get(key, "as before"))
+                (key, weight_text(found.raw.get(key)), weight_text(weight), found.reasons.get(key, "as before"))
                 for key, weight in sorted(found.guarded.items())
             ],
         )
+        if found.limit_reasons:
+            print("\nlimits: slots of the key on each node")
+            as_table(
+                ("fairness key", "raw", "published", "why"),
+                [
+                    (key, weight_text(found.raw_limits.get(key)), limit_text(found.limits.get(key)), why)
+                    for key, why in sorted(found.limit_reasons.items())
+                ],
+            )
 
 
 @policies.command("rollback")
@@ -248,45 +267,3 @@ def _reading(lake: Lake, master: str | None, conf: list[str] | None, catalog: st
 
         tables = lake_tables(spark, lake, catalog, SYSTEM_CLOCK)
         yield lambda table, dates, columns: tables.read(table, dates).select(*columns).toArrow()
-
-
-def _show(found: list[QueueTuned], most: int, applied: bool) -> None:
-    if not found:
-        print("the tables know of no queue; `fairlead pipeline ingest` and `build` come first")
-    for tuned in found:
-        counts = "the declared weights count" if tuned.version is None else f"version {tuned.version} counts"
-        print(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
-        for line in (*((tuned.trial,) if tuned.trial else ()), *tuned.holds):
-            print(f"  {line}")
-        # What changes most comes first.
-        changes = sorted(tuned.changes, key=_size, reverse=True)
-        if changes:
-            as_table(
-                ("fairness key", "now", "raw", "guarded", "change", "why"),
-                [
-                    (c.fairness_key, _weight(c.now), _weight(c.raw), _weight(c.guarded), _change(c), c.reason)
-                    for c in changes[:most]
-                ],
-            )
-        if len(changes) > most:
-            print(f"and {len(changes) - most:,} more keys; --keys or --json shows them")
-    if not applied and any(tuned.outcome == "would be published" for tuned in found):
-        print("\nnothing was changed: this was a dry run; --apply publishes")
-
-
-def _size(change: Change) -> tuple[float, float]:
-    ratio, wanted = change.guarded / change.now, change.raw / change.now
-    return max(ratio, 1 / ratio), max(wanted, 1 / wanted)
-
-
-def _change(change: Change) -> str:
-    return "" if change.guarded == change.now else f"{change.guarded / change.now - 1:+.1%}"
-
-
-def _weight(weight: float | None) -> str:
-    return "" if weight is None else f"{weight:.4g}"
-
-
-def _state(policy: Policy) -> str:
-    trial = policy.state == "active" and policy.judged_at is None
-    return f"{policy.state}{', on trial' if trial else ''}{', canary' if policy.is_canary else ''}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Literal, NamedTuple
 
+from fairlead.core.key_limits import KeyLimit, KeyLimits
 from fairlead.core.limits import ConcurrencyPolicy, Full
 from fairlead.model import Trigger
 
@@ -50,12 +51,14 @@ class _Chains(dict[tuple[str, str], Chain]):
 
 class Booking:
     """The limits of one node. `slots` bounds all that runs here; queues and tasks add their own chains; triggers of one
-    ordering key of a queue run one at a time."""
+    ordering key of a queue run one at a time; of a fairness key at most as many as `set_limits` allows. The limits of the
+    chains count beside those: the tighter one stops."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._booked = 0
         self._chains = _Chains()
+        self._keys = KeyLimits()
         self._ordering_keys: dict[OrderingKey, str] = {}
         """By key, the id of the task whose turn it is."""
         self._awaited: set[OrderingKey] = set()
@@ -82,6 +85,15 @@ class Booking:
         self._chains.of_task[queue, name] = tuple(policy for policy in policies if policy is not None)
         self._chains.clear()
 
+    def limits(self, queue: str) -> Mapping[str, int]:
+        """What `set_limits` has set: by fairness key, how many of its tasks run here at once."""
+        return self._keys.limits(queue)
+
+    def set_limits(self, queue: str, limits: Mapping[str, int]) -> list[KeyLimit]:
+        """At any time; answers those that have room. When other keys than before have a limit, triggers have other columns:
+        it is the table that is to be told."""
+        return self._keys.set(queue, limits)
+
     def uses(self, trigger: Trigger, policy: ConcurrencyPolicy) -> bool:
         """Whether the trigger books this policy."""
         return policy in self._chains[trigger.queue, trigger.name]
@@ -90,7 +102,8 @@ class Booking:
         """Triggers with equal columns are stopped by the same limits: they wait behind one another, no others do."""
         key = (trigger.queue, trigger.name)
         chain = self._chains[key]
-        if not chain and trigger.ordering_key is None:
+        limit = self._keys.of(trigger) if self._keys.has_any else None
+        if not chain and limit is None and trigger.ordering_key is None:
             return key
         try:
             parts = tuple([policy.column(trigger) for policy in chain])
@@ -99,12 +112,15 @@ class Booking:
             # It is reported when it books, if it still fails there; until then the whole name waits in one column.
             log.debug("a policy failed to name a column", extra={"task": trigger.name, "error": repr(error)})
             parts = ()
-        return (*key, trigger.ordering_key, *parts)
+        return (*key, trigger.ordering_key, *parts) if limit is None else (*key, trigger.ordering_key, limit, *parts)
 
     def book(self, trigger: Trigger, now: float) -> Full | None:
         """Book every limit on the way, or none. The caller has looked at `room`. Raises PolicyFailed."""
         chain = self._chains[trigger.queue, trigger.name]
         if not chain and trigger.ordering_key is None:
+            if self._keys.has_any and (limit := self._keys.full(trigger)) is not None:
+                return Full(limit)
+            self._keys.book(trigger)
             self._booked += 1
             return None
         # The ordering key comes first: of all limits it is the narrowest, so a parked trigger waits for what it needs.
@@ -112,6 +128,8 @@ class Booking:
         whose = None if ordering_key is None else self._ordering_keys.get(ordering_key)
         if whose is not None and (whose != trigger.id or ordering_key not in self._awaited):
             return Full(ordering_key)
+        if self._keys.has_any and (limit := self._keys.full(trigger)) is not None:
+            return Full(limit)
         for place, policy in enumerate(chain):
             try:
                 full = policy.book(trigger, now)
@@ -126,6 +144,7 @@ class Booking:
         if ordering_key is not None:
             self._ordering_keys[ordering_key] = trigger.id
             self._awaited.discard(ordering_key)
+        self._keys.book(trigger)
         self._booked += 1
         return None
 
@@ -159,7 +178,10 @@ class Booking:
     def _release(self, how: Literal["free", "unbook"], trigger: Trigger, now: float) -> list[Hashable]:
         self._booked -= 1
         chain = self._chains[trigger.queue, trigger.name]
-        return self._give_back(chain, how, trigger, now) if chain else []
+        freed = self._give_back(chain, how, trigger, now) if chain else []
+        if (limit := self._keys.free(trigger)) is not None:
+            freed.append(limit)
+        return freed
 
     @staticmethod
     def _give_back(chain: Chain, how: Literal["free", "unbook"], trigger: Trigger, now: float) -> list[Hashable]:

@@ -35,6 +35,12 @@ class Used(NamedTuple):
     """Dispatches."""
     seconds: float = _HOUR
     """Length of the stretch."""
+    asked: float = 0.0
+    """Worker-seconds it could have used; infinite, if it had tasks waiting all the time."""
+    peak: float = 0.0
+    """Workers it had at once, on all nodes, in its busiest minute."""
+    waited: bool = False
+    """Whether it had tasks waiting all through some minute."""
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -47,6 +53,8 @@ class Key(msgspec.Struct, frozen=True):
     use: Sequence[Used] = ()
     fixed: str | None = None
     """Why its weight is nobody's to change; None: it may be tuned."""
+    limit: int | None = None
+    """Slots of each node that it may hold today; None: as many as there are."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -89,20 +97,25 @@ def propose(keys: Mapping[str, Key], situation: Situation, guards: Guards) -> Pr
     the bounds. Keys inside the dead band move at most together. Nothing moves while something holds.
     """
     means = {name: _mean_run(key.use, guards.half_life) for name, key in keys.items()}
-    untouched = {name: why for name, key in keys.items() if (why := _untouched(key, guards)) is not None}
-    tuned = {name: key for name, key in keys.items() if name not in untouched}
+    left_alone = {name: why for name, key in keys.items() if (why := untouched(key, guards)) is not None}
+    tuned = {name: key for name, key in keys.items() if name not in left_alone}
     raw = _raw(tuned, means, guards)
     reached = _guarded(tuned, raw, guards)
     held = holds(situation, guards)
     changes = []
     for name, key in keys.items():
-        if name in untouched:
-            changes.append(Change(name, key.now, key.now, key.now, untouched[name], False))
+        if name in left_alone:
+            changes.append(Change(name, key.now, key.now, key.now, left_alone[name], False))
             continue
         guarded = key.now if held else reached[name]
         reason = "held" if held else _reason(key, raw[name], guarded, guards)
         changes.append(Change(name, key.now, raw[name], guarded, reason, True))
     return Proposal(changes, held)
+
+
+def decay(age: float, half_life: float) -> float:
+    """How much counts what was used `age` seconds ago, 0 to 1."""
+    return math.exp2(-max(0.0, age) / half_life)
 
 
 class _Mean(NamedTuple):
@@ -115,13 +128,14 @@ class _Mean(NamedTuple):
 def _mean_run(use: Sequence[Used], half_life: float) -> _Mean:
     tasks = busy = 0.0
     for stretch in use:
-        counts = 2.0 ** (-max(0.0, stretch.age) / half_life)
+        counts = decay(stretch.age, half_life)
         tasks += stretch.tasks * counts
         busy += stretch.busy * counts
     return _Mean(tasks, busy)
 
 
-def _untouched(key: Key, guards: Guards) -> str | None:
+def untouched(key: Key, guards: Guards) -> str | None:
+    """Why nothing is computed for the key; None: it is."""
     if key.fixed is not None:
         return key.fixed
     tasks = sum(stretch.tasks for stretch in key.use)

@@ -40,19 +40,24 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """And this much longer: a wait of milliseconds may double."""
     worse_share: float = 0.05
     """Rolled back when this much more of the worker time goes to others than it was due to."""
+    headroom: float = 1.25
+    """A limit is this multiple of the slots that are due to the key. Above 1, or limits would tighten by themselves: a key
+    at its limit is due what it gets, as long as nobody else asks for more."""
+    worse_use: float = 0.05
+    """Rolled back when limits leave this part of the worker time unused and nobody waits less for it."""
 
     def __post_init__(self) -> None:
         positive = ("half_life", "prior_tasks", "least_time", "stale_after", "trial_hours", "lowest")
         wrong = [name for name in positive if not getattr(self, name) > 0]
-        not_negative = ("least_tasks", "dead_band", "cool_down", "worse_wait_seconds", "worse_share")
+        not_negative = ("least_tasks", "dead_band", "cool_down", "worse_wait_seconds", "worse_share", "worse_use")
         wrong += [name for name in not_negative if not getattr(self, name) >= 0]
-        wrong += [name for name in ("step", "worse_wait") if not getattr(self, name) > 1]
+        wrong += [name for name in ("step", "worse_wait", "headroom") if not getattr(self, name) > 1]
         if not self.lowest <= 1 <= self.highest:
             wrong.append("lowest and highest")
         if wrong:
             raise ConfigurationError(
-                f"guard rails: {', '.join(wrong)} out of range; step and worse_wait are above 1, lowest <= 1 <= highest, "
-                "the others positive"
+                f"guard rails: {', '.join(wrong)} out of range; step, worse_wait and headroom are above 1, "
+                "lowest <= 1 <= highest, the others positive"
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -77,7 +77,6 @@ class TriggerTable:
         """Add a trigger: one of a fair lane at its level, any other behind all that came before it. `turn`: where in its lane
         it stands, if that is not the turn of its level."""
         priority = trigger.priority
-        key = (priority, self._booking.column(trigger))
         self._sequence += 1
         self._sizes[priority] += 1
         if trigger.level is None:
@@ -92,13 +91,19 @@ class TriggerTable:
                 lane.base = max(lane.base, self._served[priority] - turn)
             lane.size += 1
             order = (lane.base + turn, trigger.level.id, self._sequence)
+        column = self._column(trigger)
+        if column.add(order, trigger):
+            self._move_up(column)
+
+    def _column(self, trigger: Trigger) -> Column:
+        """Where it belongs."""
+        key = (trigger.priority, self._booking.column(trigger))
         column = self._columns.get(key)
         if column is None:
             column = self._columns[key] = Column(*key, trigger)
             if column.ordering_key is not None:
                 self._ordered[column.ordering_key].append(column)
-        if column.add(order, trigger):
-            self._move_up(column)
+        return column
 
     def _move_up(self, column: Column) -> None:
         """It has a better head than the one it waits with: it is tried anew."""
@@ -190,6 +195,22 @@ class TriggerTable:
         for lower in column.behind:
             self._offer(lower)
         column.behind.clear()
+
+    def set_limits(self, queue: str, limits: Mapping[str, int]) -> None:
+        """From now on at most so many tasks of these fairness keys of the queue run here at once, and of the others as many
+        as there is room for. What waits keeps its place; what runs goes on."""
+        if self._booking.limits(queue).keys() == limits.keys():
+            self.freed(self._booking.set_limits(queue, limits))
+            return
+        # A key with a limit has a column of its own, so that it holds up no other.
+        moved = [c for c in self._columns.values() if c.entries and c.entries.first[4].queue == queue]
+        for column in moved:
+            self._delete(column)
+        self._booking.set_limits(queue, limits)
+        for column in moved:
+            for _, _, _, order, trigger in column.entries:
+                self._column(trigger).add(order, trigger)
+        self._start_over()
 
     def next_retry(self) -> float | None:
         """When a parked column may be tried again though nothing was freed (monotonic seconds)."""

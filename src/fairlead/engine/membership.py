@@ -21,6 +21,9 @@ SILENT_SECONDS = 10.0
 
 _MARK = "#"
 
+Weights = Mapping[str, float]
+Limits = Mapping[str, int]
+
 
 def name_of(identity: str) -> str:
     """A name for one start of a process that keeps its identity over restarts. Raises ConfigurationError."""
@@ -39,8 +42,10 @@ class View(msgspec.Struct, frozen=True):
 
     queues: Mapping[str, QueueSettings]
     """Of each queue this node serves."""
-    weights: Mapping[str, Mapping[str, float]]
-    """By fairness key, of the queues whose weights have changed."""
+    weights: Mapping[str, Weights]
+    """By fairness key, of the queues whose weights or limits have changed."""
+    limits: Mapping[str, Limits]
+    """Of the same queues, by fairness key: how many of its tasks may run at once on each node."""
     members: frozenset[str]
     """Identities of the living nodes that share a queue with this one."""
 
@@ -74,7 +79,7 @@ class Membership:
         self._is_registered = False
         self._is_retired = False
         self._weights: dict[str, int] = {}
-        """By queue, the version of its weights that was read last."""
+        """By queue, the version of its weights and limits that was read last."""
 
     def look(self) -> None:
         """A person or another node changed something: look now."""
@@ -126,13 +131,16 @@ class Membership:
         self._is_registered = True
         return queues
 
-    async def _new_weights(self, queues: Mapping[str, QueueSettings]) -> dict[str, dict[str, float]]:
+    async def _changed(self, queues: Mapping[str, QueueSettings]) -> tuple[dict[str, Weights], dict[str, Limits]]:
         changed = [queue for queue, found in queues.items() if found.weights_version != self._weights.get(queue, 0)]
-        weights = {}
+        weights: dict[str, Weights] = {}
+        limits: dict[str, Limits] = {}
         for queue in changed:
             weights[queue] = await self._store.database.read(self._store.weights(queue))
-            self._weights[queue] = queues[queue].weights_version
-        return weights
+            limits[queue] = await self._store.database.read(self._store.limits(queue))
+        # Only now: when the store goes away in between, all are read again.
+        self._weights.update((queue, queues[queue].weights_version) for queue in changed)
+        return weights, limits
 
     async def beat(self) -> None:
         """One round."""
@@ -148,7 +156,7 @@ class Membership:
             for record in nodes
             if record.node not in silent and not self._partitions.keys().isdisjoint(record.queues)
         )
-        self._seen(View(queues, await self._new_weights(queues), members))
+        self._seen(View(queues, *await self._changed(queues), members))
         held = list(self._in_flight())
         if held:
             still = await self._store.still_held(self._node, held)

@@ -371,6 +371,11 @@ class Node:
                 self._join()
         for queue, weights in view.weights.items():
             self.backlogs.set_weights(queue, weights)
+        for queue, limits in view.limits.items():
+            if limits != self._booking.limits(queue):
+                self.table.set_limits(queue, limits)
+                log.info("limits changed", extra={"queue": queue, "keys": len(limits)})
+                self.dispatcher.wake()
         if view.members != self.ownership.members:
             self.ownership.members = view.members
             self.ownership.look()

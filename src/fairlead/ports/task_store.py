@@ -67,7 +67,7 @@ class QueueSettings(NamedTuple):
     """The greatest number ever registered."""
     paused: bool
     weights_version: int
-    """Raised by each change of its weights."""
+    """Raised by each change of its weights and limits."""
 
 
 class KeyLoad(msgspec.Struct, frozen=True):
@@ -149,6 +149,9 @@ class TaskStore(Protocol):
 
     def weights(self, queue: str) -> Steps[dict[str, float]]:
         """The weights set at run time, by fairness key."""
+
+    def limits(self, queue: str) -> Steps[dict[str, int]]:
+        """The limits set at run time: by fairness key, how many of its tasks may run at once on each node."""
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
         """Set a key's weight, which counts instead of its tasks' own from now on; None: theirs count again.

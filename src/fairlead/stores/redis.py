@@ -178,6 +178,10 @@ class RedisTaskStore:
         found: dict[str, float] = yield from self._queues.at(Lane(queue, PRIORITIES[0])).weights()
         return found
 
+    def limits(self, queue: str) -> Asked[dict[str, int]]:
+        return {}  # only `tune` sets any, and it needs SQL
+        yield
+
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Asked[bool]:
         if queue not in (yield from self.queue_settings()):
             return False

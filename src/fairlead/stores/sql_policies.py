@@ -53,6 +53,7 @@ class SqlPolicies:
             yield self._statement("lock_some", switch.queue)
             yield self._statement("end_some", switch.queue, switch.at, f"switched off by {switch.author}: {switch.why}")
             yield self._statement("clear_weights", switch.queue)
+            yield self._statement("clear_limits", switch.queue)
             yield from self.tasks.announce(Wake(control=True))
 
     def switch_on(self, queue: str) -> Steps[bool]:
@@ -98,6 +99,7 @@ class SqlPolicies:
             draft.input_to,
             draft.input_rows,
             *map(_json, (draft.raw, draft.guarded, draft.reasons, draft.due)),
+            *map(_json, (draft.raw_limits, draft.limits, draft.limit_reasons)),
             draft.is_canary,
             supersedes,
             draft.judged_at,
@@ -106,6 +108,8 @@ class SqlPolicies:
         version: int = rows[0][0]
         yield self._statement("clear_weights", draft.queue)
         yield self._statement("put_weights", draft.queue, version, batch(sorted(draft.guarded.items())))
+        yield self._statement("clear_limits", draft.queue)
+        yield self._statement("put_limits", draft.queue, version, batch(sorted(draft.limits.items())))
         yield self._statement("forget", draft.queue, KEPT_VERSIONS)
         yield from self.tasks.announce(Wake(control=True))
         return version
@@ -116,8 +120,8 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _policy(row: Row) -> Policy:
-    (version, queue, author, why, computed_at, input_from, input_to, input_rows, raw, guarded, reasons, due, is_canary,
-     state, supersedes, judged_at, verdict) = row  # fmt: skip
+    (version, queue, author, why, computed_at, input_from, input_to, input_rows, raw, guarded, reasons, due, raw_limits,
+     limits, limit_reasons, is_canary, state, supersedes, judged_at, verdict) = row  # fmt: skip
     return Policy(
         version=version,
         queue=queue,
@@ -131,6 +135,9 @@ def _policy(row: Row) -> Policy:
         guarded=msgspec.json.decode(guarded),
         reasons=msgspec.json.decode(reasons),
         due=msgspec.json.decode(due),
+        raw_limits=msgspec.json.decode(raw_limits),
+        limits=msgspec.json.decode(limits),
+        limit_reasons=msgspec.json.decode(limit_reasons),
         is_canary=bool(is_canary),
         state=PolicyState(state),
         supersedes=supersedes,

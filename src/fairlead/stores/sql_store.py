@@ -211,6 +211,9 @@ class SqlTaskStore:
     def weights(self, queue: str) -> Steps[dict[str, float]]:
         return dict((yield self.statement("weights", queue)))  # type: ignore[arg-type]
 
+    def limits(self, queue: str) -> Steps[dict[str, int]]:
+        return dict((yield self.statement("limits", queue)))  # type: ignore[arg-type]
+
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
         if not (yield self.statement("weights_changed", queue)):
             return False

@@ -343,6 +343,9 @@ SELECT queue, name, count(*) FROM fairlead_tasks WHERE state <> 'ERROR' GROUP BY
 -- name: weights
 SELECT fairness_key, weight FROM fairlead_weights WHERE queue = ?1 ORDER BY fairness_key
 
+-- name: limits
+SELECT fairness_key, slots FROM fairlead_limits WHERE queue = ?1 ORDER BY fairness_key
+
 -- name: weights_changed
 UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE queue = ?1 RETURNING queue
 

@@ -26,8 +26,8 @@ UPDATE fairlead_policies
 
 -- name: insert
 INSERT INTO fairlead_policies (queue, author, why, computed_at, input_from, input_to, input_rows, raw, guarded, reasons,
-                               due, is_canary, state, supersedes, judged_at, verdict)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'active', ?13, ?14, ?15)
+                               due, raw_limits, limits, limit_reasons, is_canary, state, supersedes, judged_at, verdict)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 'active', ?16, ?17, ?18)
 RETURNING version
 
 -- name: forget
@@ -39,11 +39,20 @@ DELETE FROM fairlead_policies
 -- ?1: a queue, or '' for all
 DELETE FROM fairlead_weights WHERE policy IS NOT NULL AND (?1 = '' OR queue = ?1)
 
+-- name: clear_limits
+-- ?1: a queue, or '' for all
+DELETE FROM fairlead_limits WHERE ?1 = '' OR queue = ?1
+
 -- name: put_weights
 -- ?1: queue; ?2: version; ?3: [[fairness key, weight], ...]. What a person has set stays.
 INSERT INTO fairlead_weights (queue, fairness_key, weight, policy)
 SELECT ?1, j.value ->> 0, j.value ->> 1, ?2 FROM json_each(?3) AS j WHERE true
 ON CONFLICT (queue, fairness_key) DO NOTHING
+
+-- name: put_limits
+-- ?1: queue; ?2: version; ?3: [[fairness key, slots], ...]
+INSERT INTO fairlead_limits (queue, fairness_key, slots, policy)
+SELECT ?1, j.value ->> 0, j.value ->> 1, ?2 FROM json_each(?3) AS j WHERE true
 
 -- name: judge
 UPDATE fairlead_policies SET judged_at = ?2, verdict = ?3 WHERE version = ?1 AND state = 'active'

@@ -1,4 +1,5 @@
-"""`tune`: history into weights. Judges what is on trial, computes what should count, publishes what the guard rails allow."""
+"""`tune`: history into weights and limits. Judges what is on trial, computes what should count, publishes what the guard rails
+allow."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from fairlead.app import App
 from fairlead.clock import to_datetime, to_micros
 from fairlead.core.control import Change, Key, Proposal, horizon, propose
 from fairlead.core.guard_rails import Situation
+from fairlead.core.limit_control import LimitChange, Workers, propose_limits
 from fairlead.core.trial import Measured, Verdict, judge
 from fairlead.errors import NotSupported
 from fairlead.pipeline.hashing import is_hashed
@@ -38,6 +40,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Only these; none: all of which the tables know anything."""
     canary: tuple[str, ...] = ()
     """These go first; none: the one with least work of those that would change."""
+    limits: bool | None = None
+    """Compute limits too; False: take away those that count; None: leave them as they are, unless the settings say it."""
     author: str
     apply: bool = False
     """False: say what would be done, and do nothing."""
@@ -49,11 +53,13 @@ class QueueTuned(msgspec.Struct, frozen=True):
     queue: str
     outcome: Outcome
     version: int | None
-    """What counts now; None: the declared weights."""
+    """What counts now; None: the declared weights and limits."""
     trial: str | None
     """What became of the version that was on trial."""
     holds: list[str]
     changes: list[Change]
+    limits: list[LimitChange]
+    """Of the keys that have one, had one or should have one."""
 
 
 class _Place(msgspec.Struct):
@@ -66,6 +72,12 @@ class _Place(msgspec.Struct):
     trial: str | None
     rows: int
     proposal: Proposal
+    limits: list[LimitChange]
+
+    @property
+    def is_change(self) -> bool:
+        """Whether there is anything to publish."""
+        return self.proposal.is_change or any(change.is_change for change in self.limits)
 
     @property
     def worker_seconds(self) -> float:
@@ -94,6 +106,7 @@ class _Tuning:
     def __init__(self, app: App, lake: Lake, options: Options, load: Load, run: Run, tell: Tell) -> None:
         self._options = options
         self._guards = options.settings.guards
+        self._limits = options.settings.limits if options.limits is None else options.limits
         self._now = app.clock.now()
         self._instant = to_datetime(self._now)
         self._management = PolicyManagement(app)
@@ -109,6 +122,7 @@ class _Tuning:
     def all(self) -> list[QueueTuned]:
         since = self._instant - timedelta(seconds=horizon(self._guards))
         use = self._gold.use(since)
+        self._workers = self._gold.at_once(since, use) if self._limits else {}
         newest = self._management.newest()
         wanted = sorted(set(self._options.queues) or use.keys() | newest.keys())
         places = [self._look(queue, use.get(queue, {}), newest.get(queue)) for queue in wanted]
@@ -134,7 +148,8 @@ class _Tuning:
                 rolled_back = (active.version, 0.0)
                 if self._options.apply:
                     active = self._back(active, verdict.why)
-        keys = self._keys(queue, use, self._management.weights(queue))
+        limits = {} if active is None else active.limits
+        keys = self._keys(queue, use, self._management.weights(queue), limits)
         situation = Situation(
             input_age=None if self._newest_minute is None else (self._instant - self._newest_minute).total_seconds(),
             is_known=queue in self._known,
@@ -147,9 +162,31 @@ class _Tuning:
         rows = sum(len(key.use) for key in use.values())
         self._run.rows_in += rows
         self._tell(queue, rows)
-        return _Place(queue, keys, situation, active, trial, rows, propose(keys, situation, self._guards))
+        proposal = propose(keys, situation, self._guards)
+        return _Place(
+            queue, keys, situation, active, trial, rows, proposal, self._propose_limits(queue, keys, limits, proposal)
+        )
 
-    def _keys(self, queue: str, use: Mapping[str, KeyUse], weights: Weights) -> dict[str, Key]:
+    def _propose_limits(
+        self, queue: str, keys: Mapping[str, Key], limits: Mapping[str, int], proposal: Proposal
+    ) -> list[LimitChange]:
+        is_held = bool(proposal.holds)
+        if self._limits:
+            workers: list[Workers] = self._workers.get(queue, [])
+            found = propose_limits(keys, workers, self._incidents.nodes(queue), is_held, self._guards)
+            why = "not seen for a long time"
+        else:
+            found = []
+            why = "as it was: limits are computed with --limits" if self._limits is None else "limits are switched off"
+        rest = limits.keys() - {change.fairness_key for change in found}
+        stays = is_held or self._limits is None
+        return found + [
+            LimitChange(key, limits[key], None, limits[key] if stays else None, why) for key in sorted(rest)
+        ]
+
+    def _keys(
+        self, queue: str, use: Mapping[str, KeyUse], weights: Weights, limits: Mapping[str, int]
+    ) -> dict[str, Key]:
         settings, found = self._options.settings, {}
         due = settings.due(queue) if self._options.objective == Objective.CONTRACTS else {}
         by_contract = settings.fixed(queue)
@@ -158,7 +195,7 @@ class _Tuning:
             if name in weights.by_person:
                 fixed = "its weight was set by a person"
             now = weights.by_person.get(name, weights.by_policy.get(name, declared))
-            found[name] = Key(due.get(name, declared), now, used, fixed)
+            found[name] = Key(due.get(name, declared), now, used, fixed, limits.get(name))
         return found
 
     def _switch(self, queue: str) -> str | None:
@@ -192,8 +229,13 @@ class _Tuning:
         )
 
     def _measured(self, policy: Policy, since: datetime, until: datetime) -> Measured:
-        astray = self._gold.astray(policy.queue, since, until, dict(policy.due))
-        return Measured(self._gold.waits(policy.queue, since, until, policy.raw.keys()), astray)
+        queue, limited = policy.queue, policy.limits.keys()
+        astray = self._gold.astray(queue, since, until, dict(policy.due))
+        waits = self._gold.waits(queue, since, until, policy.raw.keys())
+        if not limited:
+            return Measured(waits, astray)
+        busy, kept_waiting = self._gold.kept_waiting(queue, since, until, limited)
+        return Measured(waits, astray, busy, kept_waiting, self._gold.wait(queue, since, until, limited))
 
     def _keep(self, policy: Policy, verdict: Verdict) -> str:
         if self._options.apply:
@@ -213,15 +255,17 @@ class _Tuning:
         if any(self._has_come_through(place) for place in first):
             return frozenset()
         busy = [place for place in first if self._is_busy(place)]
-        ready = [place for place in first if place.proposal.is_change]
+        ready = [place for place in first if place.is_change]
         if not busy and not ready:
             return frozenset()
         chosen = busy or (ready if self._options.canary else [min(ready, key=lambda place: place.worker_seconds)])
         names = frozenset(place.queue for place in chosen)
         for place in places:
-            if place.queue not in names and place.proposal.is_change:
+            if place.queue not in names and place.is_change:
                 place.situation = msgspec.structs.replace(place.situation, canary=", ".join(sorted(names)))
                 place.proposal = propose(place.keys, place.situation, self._guards)
+                limits = {} if place.active is None else place.active.limits
+                place.limits = self._propose_limits(place.queue, place.keys, limits, place.proposal)
         return names
 
     def _is_busy(self, place: _Place) -> bool:
@@ -240,16 +284,16 @@ class _Tuning:
     # the end ----------------------------------------------------------------------------------------------------------
 
     def _finish(self, place: _Place, is_canary: bool) -> QueueTuned:
-        active, proposal = place.active, place.proposal
+        active, proposal, limits = place.active, place.proposal, place.limits
         version = None if active is None else active.version
         outcome: Outcome = "held" if proposal.holds else "nothing to change"
-        if proposal.is_change:
+        if place.is_change:
             outcome = "would be published"
             if self._options.apply:
                 version = self._management.publish(self._draft(place, is_canary), version)
                 outcome = "published"
-                self._run.rows_out += len(proposal.changes)
-        return QueueTuned(place.queue, outcome, version, place.trial, proposal.holds, proposal.changes)
+                self._run.rows_out += len(proposal.changes) + len(limits)
+        return QueueTuned(place.queue, outcome, version, place.trial, proposal.holds, proposal.changes, limits)
 
     def _draft(self, place: _Place, is_canary: bool) -> Draft:
         tuned = [change for change in place.proposal.changes if change.is_tuned]
@@ -268,6 +312,9 @@ class _Tuning:
             guarded=kept | {change.fairness_key: change.guarded for change in tuned},
             reasons={change.fairness_key: change.reason for change in tuned},
             due={change.fairness_key: place.keys[change.fairness_key].due for change in tuned},
+            raw_limits={change.fairness_key: change.raw for change in place.limits if change.raw is not None},
+            limits={change.fairness_key: change.guarded for change in place.limits if change.guarded is not None},
+            limit_reasons={change.fairness_key: change.reason for change in place.limits},
             is_canary=is_canary,
         )
 

@@ -37,6 +37,8 @@ class TuneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
     contract: list[Contract] = []
+    limits: bool | None = None
+    """Whether limits are computed too; None: those that count stay as they are."""
     guards: Guards = Guards()
 
     def due(self, queue: str) -> dict[str, float]:

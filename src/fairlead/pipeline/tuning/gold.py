@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.core.control import Used
+from fairlead.core.limit_control import Workers
 from fairlead.core.trial import Wait, astray
 from fairlead.pipeline.gold import ALL, HOUR, MINUTE
 from fairlead.pipeline.gold.failures import FAILURES
@@ -53,15 +55,53 @@ class Gold:
     def use(self, since: datetime) -> dict[str, dict[str, KeyUse]]:
         """By queue and key: what it used, hour by hour."""
         found: dict[str, dict[str, KeyUse]] = {}
-        columns = ["window_start", "queue", "fairness_key", "weight", "busy_us", "grabbed"]
+        columns = ["window_start", "queue", "fairness_key", "weight", "busy_us", "grabbed", "demand_us", "throughout"]
         rows = self._shares(since, self._now + CLOCKS_DIFFER, HOUR, columns).sort_by("window_start")
-        for start, queue, key, weight, busy_us, grabbed in _tuples(rows, columns):
-            age = (self._now - start).total_seconds() - HOUR
+        for start, queue, key, weight, busy_us, grabbed, demand_us, throughout in _tuples(rows, columns):
             known = found.setdefault(queue, {}).get(key)
             use = [] if known is None else known.use
-            use.append(Used(max(0.0, age), busy_us / _MICROS, grabbed, HOUR))
+            # What still waits has no run time yet, so the demand does not know of it.
+            asked = math.inf if throughout else demand_us / _MICROS
+            use.append(Used(self._age(start), busy_us / _MICROS, grabbed, HOUR, asked))
             found[queue][key] = KeyUse(weight, use)
         return found
+
+    def at_once(self, since: datetime, use: dict[str, dict[str, KeyUse]]) -> dict[str, list[Workers]]:
+        """By queue: its workers, hour by hour. Puts into `use` how many of them each key had at once, and whether it waited
+        for more."""
+        import pyarrow.compute as pc
+
+        columns = ["window_start", "queue", "fairness_key", "busy_us", "throughout"]
+        rows = self._shares(since, self._now + CLOCKS_DIFFER, MINUTE, columns)
+        rows = rows.append_column("hour", pc.floor_temporal(rows["window_start"], unit="hour"))
+        sums = rows.group_by(["hour", "queue", "window_start"]).aggregate([("busy_us", "sum")])
+        hours = sums.group_by(["hour", "queue"]).aggregate([("busy_us_sum", "sum"), ("busy_us_sum", "max")])
+        workers: dict[str, list[Workers]] = {}
+        for start, queue, busy_us, most_us in _tuples(
+            hours.sort_by("hour"), ["hour", "queue", "busy_us_sum_sum", "busy_us_sum_max"]
+        ):
+            workers.setdefault(queue, []).append(
+                Workers(self._age(start), busy_us / _MICROS, most_us / _MICROS / MINUTE)
+            )
+        of_keys = rows.group_by(["hour", "queue", "fairness_key"]).aggregate(
+            [("busy_us", "max"), ("throughout", "max")]
+        )
+        found = {
+            (queue, key, self._age(start)): (busy_us / _MICROS / MINUTE, waited)
+            for start, queue, key, busy_us, waited in _tuples(
+                of_keys, ["hour", "queue", "fairness_key", "busy_us_max", "throughout_max"]
+            )
+        }
+        for queue, keys in use.items():
+            for name, of_key in keys.items():
+                for number, used in enumerate(of_key.use):
+                    peak, waited = found.get((queue, name, used.age), (0.0, False))
+                    of_key.use[number] = used._replace(peak=peak, waited=waited)
+        return workers
+
+    def _age(self, hour: datetime) -> float:
+        """Seconds since its end."""
+        return max(0.0, (self._now - hour).total_seconds() - HOUR)
 
     def astray(self, queue: str, since: datetime, until: datetime, due: dict[str, float]) -> float | None:
         """Part of the worker time of these hours that went to others than it was due to: by `due`, or else by the weight
@@ -80,8 +120,38 @@ class Gold:
             return None
         return sum(astray(busy[hour], demand[hour], parts[hour]) for hour in busy) / total
 
+    def kept_waiting(
+        self, queue: str, since: datetime, until: datetime, limited: Collection[str]
+    ) -> tuple[float, float]:
+        """Worker-seconds of these hours: all that the queue used, and what the keys with a limit could have used beside
+        what they got; infinite, if one had tasks waiting all the time."""
+        columns = ["queue", "fairness_key", "busy_us", "demand_us", "throughout"]
+        busy = missed = 0.0
+        for of, key, busy_us, demand_us, throughout in _tuples(self._shares(since, until, HOUR, columns), columns):
+            if of == queue:
+                busy += busy_us / _MICROS
+                if key in limited:
+                    missed += math.inf if throughout else max(0.0, demand_us - busy_us) / _MICROS
+        return busy, missed
+
     def waits(self, queue: str, since: datetime, until: datetime, but: Collection[str]) -> dict[str, Wait]:
         """How long tasks that finished in these hours had waited, of the keys `but` these."""
+        buckets: dict[str, list[tuple[int, int]]] = {}
+        for key, bucket, n in self._pickups(queue, since, until, but):
+            buckets.setdefault(key, []).append((bucket, n))
+        return {key: _wait(of_key) for key, of_key in buckets.items()}
+
+    def wait(self, queue: str, since: datetime, until: datetime, but: Collection[str]) -> Wait | None:
+        """The same of all these keys together; None: there were none."""
+        counts: dict[int, int] = {}
+        for _, bucket, n in self._pickups(queue, since, until, but):
+            counts[bucket] = counts.get(bucket, 0) + n
+        return _wait(sorted(counts.items())) if counts else None
+
+    def _pickups(
+        self, queue: str, since: datetime, until: datetime, but: Collection[str]
+    ) -> Iterator[tuple[str, int, int]]:
+        """(key, bucket, how many), ascending by bucket."""
         import pyarrow.compute as pc
 
         columns = ["hour", "queue", "fairness_key", "measure", "bucket", "n"]
@@ -89,11 +159,9 @@ class Gold:
         wanted = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["measure"], "pickup"))
         rows = _between(rows.filter(wanted), "hour", since, until)
         counts = rows.group_by(["fairness_key", "bucket"]).aggregate([("n", "sum")]).sort_by("bucket")
-        buckets: dict[str, list[tuple[int, int]]] = {}
         for key, bucket, n in _tuples(counts, ["fairness_key", "bucket", "n_sum"]):
             if key != ALL and key not in but:
-                buckets.setdefault(key, []).append((bucket, n))
-        return {key: _wait(of_key) for key, of_key in buckets.items()}
+                yield key, bucket, n
 
     def pages(self) -> list[str]:
         """Objectives that burn their budget so fast that somebody should be woken."""

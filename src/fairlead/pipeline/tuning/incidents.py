@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fairlead.app import App
 from fairlead.clock import MICROS
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.pipeline.tuning.gold import Gold
+from fairlead.ports.task_store import NodeRecord
 
 
 class Incidents:
@@ -19,7 +20,8 @@ class Incidents:
         self._paused = {
             queue for queue, settings in store.database.look(store.queue_settings()).items() if settings.paused
         }
-        self._silent = _silent(app)
+        self._nodes = store.database.look(store.nodes())
+        self._silent = _silent(app, self._nodes)
         self._pages = gold.pages()
         self._storms = gold.storms()
 
@@ -31,8 +33,12 @@ class Incidents:
         found += [f"most runs of {name} fail" for name in self._storms.get(queue, [])]
         return tuple(found)
 
+    def nodes(self, queue: str) -> int:
+        """How many nodes serve the queue."""
+        return sum(queue in node.queues for node in self._nodes if node.node not in self._silent)
 
-def _silent(app: App) -> Mapping[str, list[str]]:
+
+def _silent(app: App, nodes: Iterable[NodeRecord]) -> Mapping[str, list[str]]:
     """Nodes that died and have not been resumed from yet, with the queues they served."""
     store = app.sql_store
 
@@ -43,5 +49,4 @@ def _silent(app: App) -> Mapping[str, list[str]]:
             await store.database.close_async()
 
     names = asyncio.run(look())
-    nodes = store.database.look(store.nodes())
     return {node.node: node.queues for node in nodes if node.node in names}

@@ -1,4 +1,4 @@
--- Policies: weights that were computed from the history and published behind guard rails.
+-- Policies: weights and limits that were computed from the history and published behind guard rails.
 
 CREATE TABLE fairlead_policies (
     version     bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -13,6 +13,9 @@ CREATE TABLE fairlead_policies (
     guarded     text    NOT NULL,                 -- JSON: the same, as published
     reasons     text    NOT NULL,                 -- JSON: the same, why
     due         text    NOT NULL,                 -- JSON: by fairness key, its contract; the others' tasks say it
+    raw_limits  text    NOT NULL,                 -- JSON: by fairness key, slots of a node as computed
+    limits      text    NOT NULL,                 -- JSON: the same, as published
+    limit_reasons text    NOT NULL,               -- JSON: the same, why
     is_canary   boolean NOT NULL,
     state       text    NOT NULL,                 -- active, superseded, rolled_back
     supersedes  bigint,                           -- the version that counted before
@@ -36,3 +39,12 @@ CREATE TABLE fairlead_policy_switches (
 
 -- NULL: a person set this weight, and no policy touches it.
 ALTER TABLE fairlead_weights ADD COLUMN policy bigint;
+
+-- The limits of the version that counts: slots of a fairness key on each node. Limits in the code count beside them.
+CREATE TABLE fairlead_limits (
+    queue        text    NOT NULL,
+    fairness_key text    NOT NULL,
+    slots        integer NOT NULL CHECK (slots >= 1),
+    policy       bigint  NOT NULL,
+    PRIMARY KEY (queue, fairness_key)
+);

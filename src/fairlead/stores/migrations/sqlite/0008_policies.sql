@@ -1,4 +1,4 @@
--- Policies: weights that were computed from the history and published behind guard rails.
+-- Policies: weights and limits that were computed from the history and published behind guard rails.
 
 CREATE TABLE fairlead_policies (
     version     INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -13,6 +13,9 @@ CREATE TABLE fairlead_policies (
     guarded     TEXT    NOT NULL,                 -- JSON: the same, as published
     reasons     TEXT    NOT NULL,                 -- JSON: the same, why
     due         TEXT    NOT NULL,                 -- JSON: by fairness key, its contract; the others' tasks say it
+    raw_limits  TEXT    NOT NULL,                 -- JSON: by fairness key, slots of a node as computed
+    limits      TEXT    NOT NULL,                 -- JSON: the same, as published
+    limit_reasons TEXT    NOT NULL,               -- JSON: the same, why
     is_canary   INTEGER NOT NULL,
     state       TEXT    NOT NULL,                 -- active, superseded, rolled_back
     supersedes  INTEGER,                          -- the version that counted before
@@ -36,3 +39,12 @@ CREATE TABLE fairlead_policy_switches (
 
 -- NULL: a person set this weight, and no policy touches it.
 ALTER TABLE fairlead_weights ADD COLUMN policy INTEGER;
+
+-- The limits of the version that counts: slots of a fairness key on each node. Limits in the code count beside them.
+CREATE TABLE fairlead_limits (
+    queue        TEXT    NOT NULL,
+    fairness_key TEXT    NOT NULL,
+    slots        INTEGER NOT NULL CHECK (slots >= 1),
+    policy       INTEGER NOT NULL,
+    PRIMARY KEY (queue, fairness_key)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,99 @@
+"""What `fairlead pipeline tune` and `policies` print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlead.cli.output import as_table
+from fairlead.core.control import Change
+from fairlead.core.limit_control import LimitChange
+from fairlead.ports.policy_store import Policy
+
+if TYPE_CHECKING:
+    from fairlead.pipeline.jobs.tune import QueueTuned
+
+
+def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
+    """What became of each queue; at most `most` of its keys."""
+    if not found:
+        print("the tables know of no queue; `fairlead pipeline ingest` and `build` come first")
+    for tuned in found:
+        counts = "the declared weights count" if tuned.version is None else f"version {tuned.version} counts"
+        print(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
+        for line in (*((tuned.trial,) if tuned.trial else ()), *tuned.holds):
+            print(f"  {line}")
+        # What changes most comes first.
+        changes = sorted(tuned.changes, key=_size, reverse=True)
+        if changes:
+            as_table(
+                ("fairness key", "now", "raw", "guarded", "change", "why"),
+                [
+                    (
+                        c.fairness_key,
+                        weight_text(c.now),
+                        weight_text(c.raw),
+                        weight_text(c.guarded),
+                        _change(c),
+                        c.reason,
+                    )
+                    for c in changes[:most]
+                ],
+            )
+        limits = sorted(tuned.limits, key=_size_of_limit, reverse=True)
+        if limits:
+            print("limits: slots of the key on each node")
+            as_table(
+                ("fairness key", "now", "raw", "guarded", "change", "why"),
+                [
+                    (
+                        c.fairness_key,
+                        limit_text(c.now),
+                        weight_text(c.raw),
+                        limit_text(c.guarded),
+                        _change_of_limit(c),
+                        c.reason,
+                    )
+                    for c in limits[:most]
+                ],
+            )
+        if (more := max(0, len(changes) - most) + max(0, len(limits) - most)) > 0:
+            print(f"and {more:,} more keys; --keys or --json shows them")
+    if not applied and any(tuned.outcome == "would be published" for tuned in found):
+        print("\nnothing was changed: this was a dry run; --apply publishes")
+
+
+def _size(change: Change) -> tuple[float, float]:
+    ratio, wanted = change.guarded / change.now, change.raw / change.now
+    return max(ratio, 1 / ratio), max(wanted, 1 / wanted)
+
+
+def _change(change: Change) -> str:
+    return "" if change.guarded == change.now else f"{change.guarded / change.now - 1:+.1%}"
+
+
+def _size_of_limit(change: LimitChange) -> tuple[bool, float]:
+    return change.is_change, abs((change.guarded or 0) - (change.now or 0))
+
+
+def _change_of_limit(change: LimitChange) -> str:
+    if not change.is_change:
+        return ""
+    if change.now is None or change.guarded is None:
+        return "new" if change.now is None else "gone"
+    return f"{change.guarded - change.now:+d}"
+
+
+def limit_text(slots: int | None) -> str:
+    """Slots, or that there is no limit."""
+    return "none" if slots is None else str(slots)
+
+
+def weight_text(weight: float | None) -> str:
+    """Empty when there is none."""
+    return "" if weight is None else f"{weight:.4g}"
+
+
+def state_text(policy: Policy) -> str:
+    """Where a version stands."""
+    trial = policy.state == "active" and policy.judged_at is None
+    return f"{policy.state}{', on trial' if trial else ''}{', canary' if policy.is_canary else ''}"

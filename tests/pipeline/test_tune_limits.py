@@ -1,0 +1,244 @@
+"""`tune --limits` from the tables of a lake to the limits in the store: opt-in, step by step, tried, rolled back, switched off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.core.guard_rails import Guards
+from fairlead.pipeline.jobs.tune import QueueTuned
+from fairlead.pipeline.tuning.contracts import TuneSettings, load
+from fairlead.ports.policy_store import PolicyState, SwitchMode
+from tests.pipeline.test_tune import World, beats
+
+TASKS = {"long": 1000, "short": 1000}
+BUSY = {"long": 28_800.0, "short": 28_800.0}
+"""Half of 16 workers each, and as many tasks: weights have nothing to do."""
+PEAKS = {"long": 14.0, "short": 2.0}
+"""All but two of 16 slots at times, on two nodes."""
+
+
+class LimitWorld(World):
+    """Two nodes serve the queue; runs of one key are long, and it held nearly all slots at times."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        super().__init__(folder, url)
+        self.queue("q")
+
+    def serve(self, nodes: int = 2) -> None:
+        for number in range(nodes):
+            asyncio.run(beats(self, f"node-{number}", ["q"]))
+
+    def calm(self, count: int = 1, **more) -> None:
+        told = {"peaks": PEAKS, "throughout": ("short",), "demand": 0.0, **more}
+        self.hours(count, told.pop("busy", BUSY), TASKS, **told)
+        self.serve()
+
+    def tuned(self, limits: bool | None = True, **options) -> QueueTuned:
+        return self.tune(limits=limits, **options)["q"]
+
+    def limits(self) -> dict[str, int]:
+        return self.policies.limits("q")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[LimitWorld]:
+    world = LimitWorld(tmp_path, f"sqlite:///{tmp_path / 'tasks.db'}")
+    yield world
+    world.app.close()
+
+
+def test_limits_are_opt_in_and_a_dry_run_changes_nothing(world: LimitWorld) -> None:
+    world.calm(3)
+    assert world.tuned(None).limits == world.tuned(False).limits == []
+    assert world.limits() == {}
+    (change,) = world.tuned(apply=False).limits
+    # 16 slots on two nodes; half is due to it, and a quarter of that for headroom: 5 of 8.
+    assert (change.fairness_key, change.now, change.guarded) == ("long", None, 7)
+    assert change.raw == pytest.approx(5.0, rel=0.01) and change.reason == "one step of x1.25"
+    assert world.limits() == {} and world.policies.policies() == []
+
+
+def test_published_in_the_version_of_the_weights_step_by_step_and_it_comes_to_rest(world: LimitWorld) -> None:
+    world.calm(3)
+    first = world.tuned()
+    assert first.outcome == "published" and world.limits() == {"long": 7}
+    policy = world.policies.policy(first.version)
+    assert (policy.limits, policy.raw_limits["long"]) == ({"long": 7}, pytest.approx(5.0, rel=0.01))
+    assert policy.limit_reasons == {"long": "one step of x1.25"} and policy.guarded.keys() == {"long", "short"}
+    assert world.tuned().holds == [f"version {first.version} is on trial"] and world.limits() == {"long": 7}
+    seen = []
+    for _ in range(6):
+        held = 2.0 * world.limits()["long"]
+        world.calm(peaks={"long": held, "short": 16.0 - held}, throughout=("short", "long"))
+        last = world.tuned()
+        seen.append(world.limits()["long"])
+    assert seen == [6, 5, 5, 5, 5, 5]
+    assert (last.outcome, last.holds) == ("nothing to change", [])
+
+
+def test_without_the_option_what_counts_stays_and_with_no_limits_it_goes(world: LimitWorld) -> None:
+    world.calm(3)
+    first = world.tuned().version
+    world.calm()
+    assert world.tuned(None).outcome == "nothing to change" and world.limits() == {"long": 7}
+    gone = world.tuned(False)
+    assert (gone.outcome, [(c.now, c.guarded, c.reason) for c in gone.limits]) == (
+        "published", [(7, None, "limits are switched off")],
+    )  # fmt: skip
+    assert world.limits() == {} and gone.version > first
+
+
+def test_a_published_change_of_weights_keeps_the_limits_that_count(world: LimitWorld) -> None:
+    world.calm(3)
+    world.tuned()
+    world.calm(weight={"long": 0.5})
+    tuned = world.tuned(None)
+    assert tuned.outcome == "published" and world.weights()["long"] < 1
+    assert world.limits() == {"long": 7}
+    assert tuned.limits[0].reason == "as it was: limits are computed with --limits"
+
+
+def test_the_settings_file_may_ask_for_them(world: LimitWorld) -> None:
+    world.calm(3)
+    path = world.lake.root.parent / "contracts.toml"
+    path.write_text("limits = true\n[guards]\nheadroom = 1.5\n")
+    settings, objective = load(path, None)
+    (change,) = world.tuned(None, settings=settings, objective=objective, apply=False).limits
+    assert change.raw == pytest.approx(6.0, rel=0.01)
+    assert world.tuned(False, settings=settings, objective=objective).limits == []
+
+
+def test_a_contract_is_never_narrowed(world: LimitWorld) -> None:
+    world.calm(3)
+    path = world.lake.root.parent / "contracts.toml"
+    path.write_text('[[contract]]\nqueue = "q"\nfairness_key = "long"\nfixed = true\n')
+    settings, objective = load(path, None)
+    assert world.tuned(settings=settings, objective=objective).limits == []
+    world.app.management.set_weight("q", "long", 1.0)
+    assert world.tuned().limits == []
+    world.app.management.set_weight("q", "long", None)
+    world.tuned()
+    assert world.limits() == {"long": 7}
+    world.calm()
+    world.app.management.set_weight("q", "long", 1.0)
+    assert world.tuned().limits[0].reason == "its weight was set by a person"
+    assert world.limits() == {}
+
+
+def test_a_key_that_is_not_seen_any_more_loses_its_limit(world: LimitWorld) -> None:
+    world.calm(3)
+    world.tuned()
+    world.guards = Guards(half_life=600.0, least_time=1800.0)
+    world.clock.at += 3 * (world.clock.at - world.clock.at.replace(hour=world.clock.at.hour - 1))
+    world.hours(1, {"x": 4000.0, "y": 4000.0}, {"x": 1000, "y": 1000}, peaks={"x": 2.0, "y": 2.0})
+    world.serve()
+    assert world.tuned().limits[0].reason == "not seen for a long time"
+    assert world.limits() == {}
+
+
+# what holds them ------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_living_node_nobody_knows_how_many_slots_one_has(world: LimitWorld) -> None:
+    world.hours(3, BUSY, TASKS, peaks=PEAKS, throughout=("short",), demand=0.0)
+    assert world.tuned().limits == []
+    world.serve()
+    world.tuned()
+    assert world.limits() == {"long": 7}
+
+
+@pytest.mark.parametrize("what", ["paused", "frozen", "stale", "silent"])
+def test_while_something_holds_no_limit_changes(world: LimitWorld, what: str) -> None:
+    world.calm(3)
+    if what == "paused":
+        world.app.management.pause("q")
+    elif what == "frozen":
+        world.policies.switch(SwitchMode.FROZEN, "ann", "wait")
+    elif what == "stale":
+        world.guards = Guards(stale_after=60.0)
+        world.calm(0)
+        world.clock.at = world.clock.at.replace(minute=30)
+        world.serve()
+    else:
+        asyncio.run(beats(world, "node-9", ["q"]))
+        world.clock.at = world.clock.at.replace(minute=1)
+        world.serve()
+    tuned = world.tuned()
+    assert tuned.outcome == "held" and len(tuned.holds) == 1
+    assert [(c.guarded, c.reason) for c in tuned.limits] == [(None, "held")]
+    assert world.limits() == {}
+
+
+def test_the_canary_goes_first_with_limits_too(world: LimitWorld) -> None:
+    world.queue("other")
+    for _ in range(3):
+        world.gold.hour(
+            world.clock.at, {"long": 60_000.0, "short": 60_000.0}, TASKS, queue="other",
+            peaks=PEAKS, throughout=("short",), demand=0.0,
+        )  # fmt: skip
+        world.calm()
+    asyncio.run(beats(world, "node-7", ["other"]))
+    found = world.tune(limits=True)
+    assert (found["q"].outcome, found["other"].outcome) == ("published", "held")
+    assert [(c.guarded, c.reason) for c in found["other"].limits] == [(None, "held")]
+    assert world.policies.limits("other") == {}
+
+
+# trial, rollback, kill switch -----------------------------------------------------------------------------------------
+
+WAITS = {"long": 50.0, "short": 20.0}
+
+
+def test_limits_that_leave_workers_unused_while_the_others_wait_no_less_are_rolled_back(world: LimitWorld) -> None:
+    world.calm(3, waits=WAITS)
+    first = world.tuned().version
+    unused = {"long": 22_000.0, "short": 28_800.0}
+    world.calm(busy=unused, waits=WAITS, throughout=("long",))
+    found = world.tuned()
+    assert found.trial is not None and found.trial.startswith(f"version {first} rolled back: 12% less of the workers")
+    assert world.limits() == {} and world.policies.policy(first).state == PolicyState.ROLLED_BACK
+    assert found.holds == [f"version {first} was rolled back 0.0 h ago: 24 h of rest"]
+
+
+@pytest.mark.parametrize("good", ["the others wait less", "the key had nothing to do"])
+def test_limits_that_do_good_or_did_no_harm_stay(world: LimitWorld, good: str) -> None:
+    world.calm(3, waits=WAITS)
+    first = world.tuned().version
+    unused = {"long": 22_000.0, "short": 28_800.0}
+    if good == "the others wait less":
+        world.calm(busy=unused, waits=WAITS | {"short": 5.0}, throughout=("long",))
+    else:
+        world.calm(busy=unused, waits=WAITS, throughout=())
+    assert world.tuned().trial.startswith(f"version {first} stays")
+    assert world.limits().keys() == {"long"}
+
+
+def test_rolled_back_by_hand_and_switched_off_like_weights(world: LimitWorld) -> None:
+    world.calm(3)
+    first = world.tuned().version
+    world.calm()
+    second = world.tuned().version
+    assert world.limits() == {"long": 6}
+    world.policies.roll_back_to(first, "ann", "too tight")
+    assert world.limits() == {"long": 7}
+    world.policies.switch(SwitchMode.OFF, "ann", "odd waits")
+    assert world.limits() == {} and second != first
+    assert world.tuned().outcome == "held"
+
+
+def test_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
+    world = LimitWorld(tmp_path, postgres_url)
+    world.calm(3)
+    version = world.tuned().version
+    assert world.limits() == {"long": 7} and world.policies.policy(version).limits == {"long": 7}
+    world.policies.roll_back_to(0, "ann", "none", "q")
+    assert world.limits() == {}
+    world.app.close()
+
+
+def test_settings_are_kept_apart_from_the_guard_rails() -> None:
+    assert TuneSettings().limits is None

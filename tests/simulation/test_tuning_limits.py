@@ -1,0 +1,91 @@
+"""Limits as a closed loop over the real table and booking: they come to rest where they should, soon, and open up again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from fairlead.core.guard_rails import Guards
+from tests.simulation.limit_loop import HOUR, Load, Loop, Round
+
+FAST = Guards(half_life=2 * HOUR)
+SLOTS = 10
+SOON = 10
+WEIGHTS = {"long": 0.05}
+"""What `tune` gives a key whose tasks run so much longer: others go first when a slot is free."""
+
+CALM = {"long": Load(240.0, 99.0), "a": Load(6.0, 1.5), "b": Load(6.0, 1.5), "c": Load(6.0, 1.5)}
+"""The others ask for 4.5 slots, so 5.5 are due to `long`, and a quarter more makes a limit of 7."""
+SHOULD = 1.25 * 5.5
+
+
+def alone(hour: float) -> dict[str, Load]:
+    """The others have nearly nothing to do between these hours."""
+    if not 24 <= hour < 48:
+        return CALM
+    return {key: load if key == "long" else load._replace(asks=0.05) for key, load in CALM.items()}
+
+
+def mean(rounds: Sequence[Round], key: str) -> float:
+    return sum(round.wait[key] for round in rounds) / len(rounds)
+
+
+def settled(rounds: Sequence[Round]) -> bool:
+    return len({tuple(round.limits.items()) for round in rounds}) == 1
+
+
+def test_without_limits_long_runs_hold_nearly_all_slots_and_the_others_wait_for_their_end() -> None:
+    rounds = Loop(lambda hour: CALM, FAST, SLOTS, weights=WEIGHTS, limits=False).run(SOON)
+    assert max(round.peak["long"] for round in rounds) > 9
+    assert not any(round.published for round in rounds)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_it_comes_to_rest_within_ten_rounds_without_overshoot(seed: int) -> None:
+    rounds = Loop(lambda hour: CALM, FAST, SLOTS, seed, WEIGHTS).run(24)
+    limits = [round.limits.get("long", SLOTS) for round in rounds]
+    assert set(limits[SOON:]) == {7} and settled(rounds[SOON:])
+    assert min(limits) > SHOULD * 0.9
+    assert not any(round.published for round in rounds[SOON:])
+    assert max(round.peak["long"] for round in rounds[SOON:]) <= 7 + 1e-6
+    # Nobody else is limited, and no slot is left empty while the others have work.
+    assert all(round.limits.keys() <= {"long"} for round in rounds)
+    assert min(round.busy for round in rounds[SOON:]) > 0.95
+
+
+def test_the_others_wait_less_for_it() -> None:
+    without, limited = (
+        Loop(lambda hour: CALM, FAST, SLOTS, weights=WEIGHTS, limits=limits).run(20)[SOON:] for limits in (False, True)
+    )
+    for key in ("a", "b", "c"):
+        assert mean(limited, key) < 0.9 * mean(without, key)
+
+
+def test_it_opens_up_while_the_others_have_nothing_to_do_and_comes_back() -> None:
+    """Else a limit would tighten by itself: at its limit a key shows no more than that it uses it."""
+    rounds = Loop(alone, FAST, SLOTS, weights=WEIGHTS).run(80)
+    assert rounds[23].limits == {"long": 7} and rounds[24].busy < 0.95
+    assert rounds[24 + SOON].limits == {} and min(round.busy for round in rounds[25 + SOON : 48]) > 0.99
+    assert rounds[48 + SOON].limits == {"long": 7}
+    assert settled(rounds[48 + SOON :]) and not any(round.published for round in rounds[49 + SOON :])
+
+
+def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
+    """What the others ask for swings by a tenth every two hours: after the start nothing is published."""
+
+    def swings(hour: float) -> dict[str, Load]:
+        by = 1.1 if int(hour) // 2 % 2 else 0.9
+        return {key: load if key == "long" else load._replace(asks=load.asks * by) for key, load in CALM.items()}
+
+    rounds = Loop(swings, FAST, SLOTS, weights=WEIGHTS).run(30)
+    assert not any(round.published for round in rounds[SOON:]) and rounds[-1].limits == {"long": 7}
+
+
+def test_with_weights_from_the_same_rounds_it_comes_to_rest_too() -> None:
+    """Counts are equal at first, so the others starve; what they could not do they ask for later."""
+    rounds = Loop(lambda hour: CALM, FAST, SLOTS).run(60)
+    last = rounds[40:]
+    assert settled(last) and last[0].limits.keys() == {"long"}
+    assert min(round.busy for round in last) > 0.95
+    assert max(mean(last, key) for key in ("a", "b", "c")) < 240

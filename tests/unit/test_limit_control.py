@@ -1,0 +1,310 @@
+"""The control law of limits: what may be published keeps every bound, whatever was measured; each rail by a case of its own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.control import Key, Used
+from fairlead.core.guard_rails import Guards
+from fairlead.core.limit_control import LimitChange, Workers, propose_limits
+from fairlead.errors import ConfigurationError
+
+HOUR = 3600.0
+
+ages = st.sampled_from([0.0, HOUR, 5 * HOUR, 100 * HOUR])
+amounts = st.just(0.0) | st.floats(1e-3, 1e6)
+uses = st.lists(
+    st.builds(
+        Used,
+        age=ages,
+        busy=amounts,
+        tasks=st.integers(0, 10_000),
+        seconds=st.just(HOUR),
+        asked=amounts | st.just(math.inf),
+        peak=st.floats(0, 200),
+        waited=st.booleans(),
+    ),
+    max_size=4,
+    unique_by=lambda used: used.age,
+)
+keys = st.dictionaries(
+    st.text("abcdef", min_size=1, max_size=2),
+    st.builds(
+        Key,
+        due=st.floats(0.001, 1000),
+        now=st.just(1.0),
+        use=uses,
+        fixed=st.none() | st.just("set by a person"),
+        limit=st.none() | st.integers(1, 100),
+    ),
+    max_size=6,
+)
+workers = st.lists(st.builds(Workers, ages, amounts, st.floats(0, 200)), max_size=4)
+guards = st.builds(
+    Guards,
+    half_life=st.floats(60, 1e7),
+    prior_tasks=st.floats(0.001, 1000),
+    least_tasks=st.integers(0, 300),
+    least_time=st.floats(1, 10_000),
+    step=st.floats(1.01, 10),
+    dead_band=st.floats(0, 1),
+    headroom=st.floats(1.01, 5),
+)
+nodes = st.integers(1, 5)
+
+
+def slots(measured: list[Workers], count: int) -> list[int]:
+    """As many as all the slots of a node may be."""
+    return [math.ceil(worked.peak / count - 1e-6) for worked in measured if worked.busy]
+
+
+# properties -----------------------------------------------------------------------------------------------------------
+
+
+@given(keys, workers, nodes, guards)
+def test_every_limit_is_at_least_a_slot_and_within_a_step_of_the_one_before(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
+) -> None:
+    for change in propose_limits(found, measured, count, False, rails):
+        if change.guarded is None:
+            continue
+        assert change.guarded >= 1
+        if change.now is None:
+            at_most = max(change.guarded * rails.step, change.guarded + 1) + 1e-6
+            assert any(change.guarded < all_of_them <= at_most for all_of_them in slots(measured, count))
+        else:
+            assert change.guarded <= max(change.now * rails.step, change.now + 1) + 1e-6
+            assert change.guarded >= min(change.now / rails.step, change.now - 1) - 1e-6
+
+
+@given(keys, workers, nodes, guards)
+def test_no_limit_leaves_the_bounds_unless_it_is_on_its_way_back(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
+) -> None:
+    """All the slots of a node are no limit: it is taken away."""
+    for change in propose_limits(found, measured, count, False, rails):
+        if change.guarded is not None and change.raw is not None and change.guarded > (change.now or 0):
+            assert change.guarded < max(slots(measured, count))
+
+
+@given(keys, workers, nodes, guards)
+def test_only_a_key_that_held_more_than_its_limit_gets_one(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
+) -> None:
+    for change in propose_limits(found, measured, count, False, rails):
+        if change.now is None:
+            assert change.raw is not None and change.guarded is not None
+            assert max(used.peak for used in found[change.fairness_key].use) / count > max(1.0, change.raw)
+
+
+@given(keys, workers, nodes, guards)
+def test_what_is_fixed_or_has_too_little_data_is_never_narrowed(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
+) -> None:
+    for change in propose_limits(found, measured, count, False, rails):
+        key = found[change.fairness_key]
+        too_little = sum(used.tasks for used in key.use) < rails.least_tasks
+        if key.fixed is not None:
+            assert (change.raw, change.guarded) == (None, None)
+        elif too_little:
+            assert change.raw is None and change.guarded == key.limit
+
+
+@given(keys, workers, st.integers(0, 5), guards)
+def test_while_something_holds_or_no_node_lives_no_limit_changes(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
+) -> None:
+    for is_held, living in ((True, count), (False, 0)):
+        for change in propose_limits(found, measured, living, is_held, rails):
+            if is_held or found[change.fairness_key].fixed is None:
+                assert change.guarded == change.now
+
+
+@given(keys, workers, nodes, guards)
+@settings(max_examples=50)
+def test_the_same_measurements_again_and_again_come_to_rest(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
+) -> None:
+    """Neither steps, rounding nor the dead band make a limit swing: on its way it turns at most once, and it stops."""
+    moves: dict[str, list[int]] = {name: [] for name in found}
+    for _ in range(210):
+        changes = propose_limits(found, measured, count, False, rails)
+        if not any(change.is_change for change in changes):
+            break
+        for change in changes:
+            if change.is_change:
+                key = found[change.fairness_key]
+                moves[change.fairness_key].append((change.guarded or 10**9) - (change.now or 10**9))
+                found[change.fairness_key] = Key(key.due, key.now, key.use, key.fixed, change.guarded)
+    else:
+        raise AssertionError(f"it moves on: {changes}")
+    for of_key in moves.values():
+        # One that was taken away though the key held more may come back, from above.
+        turns = sum(one * other < 0 for one, other in zip(of_key, of_key[1:], strict=False))
+        assert turns <= 1
+
+
+@given(keys, workers, nodes, guards, st.floats(0.01, 100))
+def test_the_unit_of_due_does_not_matter(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards, unit: float
+) -> None:
+    scaled = {name: Key(key.due * unit, key.now, key.use, key.fixed, key.limit) for name, key in found.items()}
+    one = {c.fairness_key: c.raw for c in propose_limits(found, measured, count, False, rails)}
+    other = {c.fairness_key: c.raw for c in propose_limits(scaled, measured, count, False, rails)}
+    for name in one.keys() & other.keys():
+        assert (one[name] is None) is (other[name] is None)
+        if one[name] is not None:
+            assert one[name] == pytest.approx(other[name], rel=1e-6)
+
+
+# cases worked by hand -------------------------------------------------------------------------------------------------
+
+
+def had(
+    peak: float,
+    busy: float = 0.0,
+    asked: float = math.inf,
+    waited: bool = False,
+    hours: int = 4,
+    tasks: int = 1000,
+    age: float = 0.0,
+) -> list[Used]:
+    """In each of the last hours it had so many workers at once; all through them, unless `busy` says how long."""
+    return [
+        Used(age + n * HOUR, busy or peak * HOUR, tasks, HOUR, max(asked, busy or peak * HOUR), peak, waited)
+        for n in range(hours)
+    ]
+
+
+def worked(peak: float, hours: int = 4, age: float = 0.0) -> list[Workers]:
+    return [Workers(age + n * HOUR, peak * HOUR, peak) for n in range(hours)]
+
+
+def of(found: dict[str, Key], measured: list[Workers], count: int = 1, **rails: float) -> dict[str, LimitChange]:
+    plain = {"prior_tasks": 1e-9, **rails}
+    return {change.fairness_key: change for change in propose_limits(found, measured, count, False, Guards(**plain))}
+
+
+def test_a_limit_is_the_due_of_the_slots_and_some_headroom_step_by_step() -> None:
+    """Two keys to which the same is due; one held all of 16 slots at times."""
+    found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8))}
+    changes = of(found, worked(16))
+    assert changes.keys() == {"long"}
+    assert changes["long"] == LimitChange("long", None, pytest.approx(10.0), 13, "one step of x1.25")
+    for now, then, why in (
+        (14, 12, "one step of x1.25"),
+        (12, 10, "as computed"),
+        (10, 10, "within 10% of what it should be"),
+    ):
+        found["long"] = Key(1.0, 1.0, had(now, busy=8 * HOUR, waited=True), None, now)
+        assert of(found, worked(16))["long"] == LimitChange("long", now, pytest.approx(10.0), then, why)
+
+
+def test_it_is_a_number_of_slots_of_one_node() -> None:
+    found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8))}
+    assert of(found, worked(16), 4)["long"] == LimitChange("long", None, pytest.approx(2.5), 3, "as computed")
+
+
+def test_a_due_of_three_is_three_times_the_slots_and_what_others_do_not_ask_for_is_due_too() -> None:
+    found = {"long": Key(3.0, 1.0, had(16, busy=12 * HOUR)), "short": Key(13.0, 1.0, had(4))}
+    assert of(found, worked(16))["long"].raw == pytest.approx(1.25 * 16 * 3 / 16)
+    # The others ask for half of the workers, so half of them are due to it.
+    found = {"long": Key(3.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(13.0, 1.0, had(8, asked=0.0))}
+    assert of(found, worked(16))["long"].raw == pytest.approx(1.25 * 16 * 8 / 16)
+    # With hardly anybody else there is no limit.
+    assert of({"long": Key(1.0, 1.0, had(16))}, worked(16)) == {}
+
+
+def test_a_key_that_never_held_more_gets_none() -> None:
+    def peak(slots: float) -> dict[str, Key]:
+        return {"long": Key(1.0, 1.0, had(slots, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8))}
+
+    assert of(peak(11.0), worked(16)) == {}  # within the dead band of 10
+    assert of(peak(11.1), worked(16)).keys() == {"long"}
+
+
+def test_one_odd_hour_is_no_peak() -> None:
+    odd = [*had(10, busy=8 * HOUR, hours=40, age=HOUR), Used(0.0, HOUR, 100, HOUR, math.inf, 16.0)]
+    found = {"long": Key(1.0, 1.0, odd), "short": Key(1.0, 1.0, had(8, hours=40))}
+    assert of(found, worked(16, hours=40)) == {}
+
+
+def test_it_goes_when_the_key_does_not_come_near_it_any_more() -> None:
+    calm = {"long": Key(1.0, 1.0, had(7), None, 10), "short": Key(1.0, 1.0, had(9))}
+    assert of(calm, worked(16))["long"] == LimitChange(
+        "long", 10, pytest.approx(1.25 * 8), None, "it does not come near it any more"
+    )
+    near = {"long": Key(1.0, 1.0, had(8.1), None, 10), "short": Key(1.0, 1.0, had(8))}
+    assert of(near, worked(16))["long"].guarded == 10
+    # Short tasks leave a slot free for a moment each: few workers on average, and still something waits.
+    waits = {"long": Key(1.0, 1.0, had(7, waited=True), None, 10), "short": Key(1.0, 1.0, had(9))}
+    assert of(waits, worked(16))["long"].guarded == 10
+
+
+def test_it_opens_step_by_step_and_goes_when_all_slots_are_due_to_the_key() -> None:
+    alone, now, seen = {"short": Key(1.0, 1.0, had(0.1, asked=0.0))}, 10, []
+    while now is not None:
+        found = {"long": Key(1.0, 1.0, had(now, waited=True), None, now), **alone}
+        change = of(found, worked(16))["long"]
+        now = change.guarded
+        seen.append(now)
+    assert seen == [12, 15, None] and change.reason == "all slots are due to it"
+
+
+def test_it_never_falls_below_one_slot() -> None:
+    found = {"long": Key(1.0, 1.0, had(3, busy=HOUR, waited=True), None, 2)}
+    found |= {f"k{n}": Key(1.0, 1.0, had(0.1)) for n in range(30)}
+    assert of(found, worked(4))["long"].guarded == 1
+    found["long"] = Key(1.0, 1.0, had(1, waited=True), None, 1)
+    change = of(found, worked(4))["long"]
+    assert change.raw is not None and change.raw < 0.5 and change.guarded == 1
+
+
+def test_inside_the_dead_band_it_stays_and_rounding_makes_it_no_wider() -> None:
+    def at(due: float, now: int) -> int | None:
+        found = {"long": Key(due, 1.0, had(now, waited=True), None, now), "short": Key(1 - due, 1.0, had(1))}
+        return of(found, worked(16))["long"].guarded  # raw: 20 x due
+
+    assert [at(due, 10) for due in (0.456, 0.5, 0.549)] == [10, 10, 10]
+    assert at(0.551, 10) == 12 and at(0.449, 10) == 9 and at(0.399, 10) == 8
+
+
+def test_what_was_used_a_half_life_ago_counts_half() -> None:
+    """In the old hours everything was due to it, in the new ones half."""
+    old, new = had(16, age=24 * HOUR), had(16, busy=8 * HOUR)
+    found = {"long": Key(1.0, 1.0, [*old, *new]), "short": Key(1.0, 1.0, had(8))}
+    change = of(found, [*worked(16), *worked(16, age=24 * HOUR)], headroom=1.01)["long"]
+    assert change.raw == pytest.approx(1.01 * 16 * (0.5 * 1 + 1 * 0.5) / 1.5)
+
+
+def test_few_tasks_are_drawn_to_what_is_due_when_all_ask_for_more() -> None:
+    """The queue ran 40 tasks, and 40 more count as if a third had been due to it instead of a half."""
+    found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR, tasks=5)), "short": Key(1.0, 1.0, had(8, tasks=5))}
+    found["idle"] = Key(1.0, 1.0, [])
+    change = of(found, worked(16), prior_tasks=40, least_tasks=0, half_life=1e9)["long"]
+    assert change.raw == pytest.approx(1.25 * 16 * (1 / 2 + 1 / 3) / 2, rel=1e-3)
+
+
+def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
+    def limit(hours: int, tasks: int) -> list[str]:
+        long = had(16, busy=8 * HOUR, hours=hours, tasks=tasks // hours)
+        return list(of({"long": Key(1.0, 1.0, long), "short": Key(1.0, 1.0, had(8))}, worked(16)))
+
+    assert (limit(2, 100), limit(2, 98), limit(1, 1000)) == (["long"], [], [])
+
+
+def test_what_holds_is_told_with_what_was_computed() -> None:
+    found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8), None, 3)}
+    held = {c.fairness_key: c for c in propose_limits(found, worked(16), 1, True, Guards(prior_tasks=1e-9))}
+    assert held["long"] == LimitChange("long", None, pytest.approx(10.0), None, "held")
+    assert (held["short"].now, held["short"].guarded, held["short"].reason) == (3, 3, "held")
+
+
+@pytest.mark.parametrize("wrong", [{"headroom": 1.0}, {"worse_use": -0.1}])
+def test_rails_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        Guards(**wrong)
