@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import demo, pipeline_ingest, pipeline_operate, replay, simulate, tune
+from fairlead.cli import alerts, demo, pipeline_ingest, pipeline_operate, replay, simulate, tune
 from fairlead.cli.doctor import doctor
 from fairlead.cli.ordered import ordered
 from fairlead.cli.pipeline import pipeline
