@@ -183,7 +183,7 @@ class KafkaStreamReader(StreamReader):
         for stretch in stretches:
             first, last = extents[stretch.partition]
             if stretch.start < first or stretch.end > last:
-                raise topic.lost(stretch.partition, stretch.start if stretch.start < first else last)
+                raise topic.lost(stretch.partition, last if first <= stretch.start < last else stretch.start)
         return stretches
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

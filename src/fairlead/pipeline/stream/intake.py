@@ -20,7 +20,7 @@ from fairlead.pipeline.landing import Landed, land
 from fairlead.pipeline.stream.cursors import Cursor
 from fairlead.pipeline.stream.high_water import HighWater
 from fairlead.pipeline.stream.messages import Attempt, Message, read, told_of
-from fairlead.ports.history import Place
+from fairlead.ports.history import START, Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,61 +72,93 @@ def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> Outcome:
     Raises CheckFailed when some are missing, and ConfigurationError for a lake whose keys are hashed without its secret, a
     topic with another number of partitions than before, and a store whose attempts come by another topic.
     """
-    lake = Lake(plan.root)
-    table, hashing = lake.table(ATTEMPTS), hashing_of(lake)
-    cursor = plan.cursors.get(partition)
-    position = None if cursor is None else cursor.next
-    known = {} if cursor is None else {store: Place.of(place) for store, place in cursor.stores.items()}
-    for store, floor in plan.floors.items():
-        known[store] = max(known.get(store, Place.of(floor)), Place.of(floor))
-    water = HighWater(known)
-    stores: set[str] = set(() if cursor is None else cursor.stores)
-    new: defaultdict[str, list[Attempt]] = defaultdict(list)
-    landed = Landed([], [])
-    count = attempts = 0
-
-    def put(store: str) -> None:
-        rows = new.pop(store)
-        told = told_table(store, told_of(rows), len(rows), SYSTEM_CLOCK.now())
-        name = f"{store}-attempts-kafka-{partition}-{rows[0].place}-{rows[-1].place}"
-        files = land(lake, table, told, name, plan.stones, hashing)
-        landed.written.extend(files.written)
-        landed.noted.extend(files.noted)
-
+    part = _Part(plan, partition)
     for offset, value in messages:
-        if position is not None and offset < position:
-            continue
-        if position is not None and offset > position:
+        part.add(offset, value)
+    return part.outcome()
+
+
+class _Part:
+    """One partition's part of a batch under way."""
+
+    def __init__(self, plan: Plan, partition: int) -> None:
+        self._plan = plan
+        self._partition = partition
+        self._lake = Lake(plan.root)
+        self._table = self._lake.table(ATTEMPTS)
+        self._hashing = hashing_of(self._lake)
+        cursor = plan.cursors.get(partition)
+        self._next = None if cursor is None else cursor.next
+        """The offset that comes next; None: any."""
+        self._stores = set(() if cursor is None else cursor.stores)
+        read = {store: Place.of(place) for store, place in plan.floors.items()}
+        for store in self._stores:
+            assert cursor is not None
+            read[store] = max(read.get(store, START), cursor.reached(store))
+        self._water = HighWater(read)
+        self._new: defaultdict[str, list[Attempt]] = defaultdict(list)
+        """By store, what is not on disk yet."""
+        self._landed = Landed([], [])
+        self._messages = self._attempts = 0
+
+    def add(self, offset: int, value: bytes) -> None:
+        """The next message."""
+        plan, expected = self._plan, self._next
+        if expected is not None and offset < expected:
+            return
+        if expected is not None and offset > expected:
             raise CheckFailed(
-                f"{plan.location}: partition {partition} goes on at offset {offset}, and the lake is at {position}: the "
+                f"{plan.location}: partition {self._partition} goes on at offset {offset}, and the lake is at {expected}: the "
                 "checkpoint is not of this lake, or the lake lost its newest manifest. Begin with a new checkpoint: it begins "
                 "where the lake stands"
             )
-        position = offset + 1
-        where = f"{plan.location}, partition {partition}, offset {offset}"
+        where = f"{plan.location}, partition {self._partition}, offset {offset}"
         message = read(value, where)
         _check(plan, message, where)
-        store = message.store_id
-        stores.add(store)
-        count += 1
         try:
-            if not isinstance(message, Attempt):
-                water.passes(store, message.place, Place.of(message.after))
-            elif water.takes(store, message.place, Place.of(message.after)):
-                attempts += 1
-                new[store].append(message)
-                if len(new[store]) == ROWS:
-                    put(store)
+            self._sort_in(message)
         except CheckFailed as missing:
             raise CheckFailed(
                 f"{where}: {missing}: Kafka has lost them, or keeps them for too short a time (retention.ms). The store still "
                 "has what is not in the lake: `fairlead pipeline ingest --take-over` brings it from there"
             ) from None
-    for store in list(new):
-        put(store)
-    reached = {store: str(water.places[store]) for store in stores}
-    at = 0 if position is None else position
-    return Outcome(partition, at, reached, count, attempts, water.doubles, water.early, landed)
+        self._next = offset + 1
+        self._messages += 1
+        self._stores.add(message.store_id)
+
+    def outcome(self) -> Outcome:
+        """When all were added."""
+        for store in list(self._new):
+            self._put(store)
+        return Outcome(
+            self._partition,
+            self._next or 0,
+            {store: str(self._water.places[store]) for store in self._stores},
+            self._messages,
+            self._attempts,
+            self._water.doubles,
+            self._water.early,
+            self._landed,
+        )
+
+    def _sort_in(self, message: Message) -> None:
+        store, after = message.store_id, Place.of(message.after)
+        if not isinstance(message, Attempt):
+            self._water.passes(store, message.place, after)
+        elif self._water.takes(store, message.place, after):
+            self._attempts += 1
+            self._new[store].append(message)
+            if len(self._new[store]) == ROWS:
+                self._put(store)
+
+    def _put(self, store: str) -> None:
+        """On disk."""
+        rows = self._new.pop(store)
+        told = told_table(store, told_of(rows), len(rows), SYSTEM_CLOCK.now())
+        name = f"{store}-attempts-kafka-{self._partition}-{rows[0].place}-{rows[-1].place}"
+        files = land(self._lake, self._table, told, name, self._plan.stones, self._hashing)
+        self._landed.written.extend(files.written)
+        self._landed.noted.extend(files.noted)
 
 
 def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

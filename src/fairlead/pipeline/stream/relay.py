@@ -156,7 +156,7 @@ class Relay:
 
     def _open(self, store_id: str) -> None:
         count = self.topic.settle(self._wanted)
-        last = self.topic.last()
+        last = self.topic.last(count)
         until: Place = self._look(self._history.horizon())
         for message in last:
             self.topic.check(message, count)

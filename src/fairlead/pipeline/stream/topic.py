@@ -27,6 +27,8 @@ _IN_A_MOMENT = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
 )
 """Of a topic that was just made, or whose broker has just started."""
 
@@ -58,10 +60,11 @@ class Topic:
             raise ConfigurationError(f"{self.location}: there is none; `fairlead pipeline relay` makes it")
         return len(about.partitions)
 
-    def extents(self) -> dict[int, tuple[int, int]]:
-        """By partition, the first offset that Kafka still has, and the one the next message gets. Raises ConfigurationError
-        when the topic is not there, and StoreUnavailable."""
-        count = self.partitions()
+    def extents(self, partitions: int | None = None) -> dict[int, tuple[int, int]]:
+        """By partition, the first offset that Kafka still has, and the one the next message gets; `partitions`, if it is known
+        how many there are, as of a topic that was just made. Raises ConfigurationError when the topic is not there, and
+        StoreUnavailable."""
+        count = partitions or self.partitions()
         until = time.monotonic() + ANSWER_SECONDS
         with self._consumer() as consumer:
             while True:
@@ -162,10 +165,10 @@ class AttemptsTopic(Topic):
                 "no longer follow each other in one of them: give another prefix, or make the topic anew"
             )
 
-    def last(self) -> list[Message]:
+    def last(self, partitions: int) -> list[Message]:
         """The last message of each partition that has any. Raises as `read`."""
         found = []
-        for partition, (first, end) in self.extents().items():
+        for partition, (first, end) in self.extents(partitions).items():
             if first < end:
                 for page in self.read(partition, end - 1, end):
                     found += [read(value, f"{self.location}, partition {partition}, offset {n}") for n, value in page]
