@@ -169,7 +169,9 @@ def run(wanted: Any, told: Told, load: Load, workers: Any, watch: Any, pay: Any)
     """The report."""
     watched = watch()
     say(f"calm for {wanted.calm:g} s")
-    time.sleep(wanted.calm)  # time itself is what is waited for
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        watched.wait(wanted.calm)  # time itself is what is waited for
+        raise RuntimeError(f"alerts ended by itself with {watched.returncode}")
     report: dict[str, Any] = {
         "calm_seconds": wanted.calm,
         "told_while_calm": [each["text"] for _, each in told.notices],

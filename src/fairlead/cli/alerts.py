@@ -65,12 +65,12 @@ def alerts(
     """
     with failures():
         place = kafka_at(kafka)
-        from fairlead.pipeline.alerts.topic import signs_topic
+        from fairlead.pipeline.alerts.topic import make_signs_topic
         from fairlead.pipeline.alerts.webhook import Webhook
         from fairlead.pipeline.settings import load
 
         rules = load(settings).alerts
-        signs_topic(place).partitions()  # what is wrong with it is told before Spark is started
+        make_signs_topic(place)  # what is wrong with Kafka is told before Spark is started
         hook = webhook and Webhook(webhook, checkpoint.absolute() / "webhook.json", os.environ.get(SECRET))
         configure("info", "text")
         logging.getLogger("py4j").setLevel(logging.WARNING)

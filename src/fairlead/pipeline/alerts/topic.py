@@ -9,7 +9,7 @@ from fairlead.core.partitions import partition_of
 from fairlead.pipeline.alerts.pulse import Pulse
 from fairlead.pipeline.alerts.sign import encode
 from fairlead.pipeline.stream.sender import Sender
-from fairlead.pipeline.stream.topic import ANSWER_SECONDS, Topic
+from fairlead.pipeline.stream.topic import ANSWER_SECONDS
 from fairlead.ports.statements import Row
 
 PARTITIONS = 1
@@ -19,9 +19,10 @@ KEPT = {"retention.ms": str(24 * 3_600_000)}
 """What was not watched for a day nobody needs to be told of."""
 
 
-def signs_topic(place: Place) -> Topic:
-    """Nothing is opened yet."""
-    return Topic(place, place.signs)
+def make_signs_topic(place: Place) -> int:
+    """If it is missing: whoever comes first, a relay or those who watch. Answers how many partitions it has. Raises
+    StoreUnavailable."""
+    return place.made(place.signs, PARTITIONS, KEPT, ANSWER_SECONDS)
 
 
 class SignsTo:
@@ -29,13 +30,13 @@ class SignsTo:
 
     def __init__(self, pulse: Pulse, place: Place) -> None:
         self._pulse = pulse
-        self._topic = signs_topic(place)
+        self._place = place
         self._partitions = 0
 
     def __call__(self, sender: Sender, attempts: Sequence[Row]) -> None:
         """Raises StoreUnavailable."""
         if not self._partitions:
-            self._partitions = self._topic.place.made(self._topic.name, PARTITIONS, KEPT, ANSWER_SECONDS)
+            self._partitions = make_signs_topic(self._place)
         self._pulse.hear(attempts)
         for sign in self._pulse.signs():
-            sender.send(self._topic.name, partition_of(sign.queue, 0, self._partitions), sign.queue, encode(sign))
+            sender.send(self._place.signs, partition_of(sign.queue, 0, self._partitions), sign.queue, encode(sign))
