@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError
 from fairlead.pipeline.alerts.sign import Sign, encode
 from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.errors import BrokenLake
@@ -86,6 +88,41 @@ def test_somebody_elses_change_meanwhile_is_waited_for(tmp_path: Path, monkeypat
     monkeypatch.setattr(tables, "replace", replaced)
     keep(tables, [alert("stall", 600)])
     assert told(tables) == [("stall", False, SEEN)]
+
+
+class Query:
+    """One that ends as it is told to."""
+
+    def __init__(self, ends: list[Exception | None]) -> None:
+        self._ends = ends
+        self.lastProgress: Any = None
+
+    def awaitTermination(self, _: float) -> bool:
+        error = self._ends.pop(0)
+        if error is not None:
+            raise error
+        self.lastProgress = {"batchId": 1}
+        return False
+
+    def stop(self) -> None: ...
+
+
+AWAY = RuntimeError("... fairlead.errors.StoreUnavailable: Kafka at 127.0.0.1: away")
+WRONG = RuntimeError("... fairlead.errors.ConfigurationError: no such topic")
+OF_SPARK = RuntimeError("Python worker failed to connect back")
+
+
+def test_spark_may_fail_now_and_then_and_kafka_be_away_for_long() -> None:
+    from fairlead.pipeline.jobs.alerts import MOST_FAILURES, watch
+
+    ends: list[Exception | None] = [AWAY] * 20 + [None] + [OF_SPARK] * MOST_FAILURES + [None, WRONG]
+    with pytest.raises(ConfigurationError, match="no such topic"):
+        watch(lambda: Query(ends), threading.Event(), pause=0.0)
+    assert ends == []
+    ends = [OF_SPARK] * 20
+    with pytest.raises(RuntimeError, match="connect back"):
+        watch(lambda: Query(ends), threading.Event(), pause=0.0)
+    assert len(ends) == 20 - MOST_FAILURES - 1
 
 
 # on Spark ---------------------------------------------------------------------------------------------------------

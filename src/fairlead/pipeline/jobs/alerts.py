@@ -30,6 +30,9 @@ NAME = "fairlead-alerts"
 EVERY = 10.0
 """Seconds between two batches."""
 
+MOST_FAILURES = 5
+"""In a row, of Spark itself: a process of its that did not start in time, on a machine without time."""
+
 _LOOK_SECONDS = 1
 
 Hear = Callable[[Sequence[Alert]], None]
@@ -73,24 +76,26 @@ def signs_of(spark: SparkSession, url: str) -> DataFrame:
 
 
 def watch(start: Callable[[], StreamingQuery], stops: threading.Event, pause: float = EVERY) -> None:
-    """Until `stops` is set, with another query whenever Kafka or the lake was away. Raises what else ended one."""
-    trouble = ""
+    """Until `stops` is set, with another query whenever one has ended: while Kafka or the lake is away for as long as that
+    takes, and for what Spark itself fails by a few times. Raises what is left."""
+    failures = 0
     while not stops.is_set():
         try:
             query = start()
             try:
                 while not query.awaitTermination(_LOOK_SECONDS) and not stops.is_set():
-                    trouble = "" if query.recentProgress else trouble
+                    failures = 0 if query.lastProgress else failures
             finally:
                 query.stop()
         except Exception as error:
             failure = told_by(error)
-            if not isinstance(failure, StoreUnavailable):
+            failures += 1
+            is_away = isinstance(failure, StoreUnavailable)
+            if not is_away and (failure is not None or failures > MOST_FAILURES):
                 raise failure or error from None
-            if str(failure) != trouble:
-                trouble = str(failure)
-                log.warning("alerts wait: nobody sees what goes wrong", extra={"error": trouble})
-            stops.wait(pause)
+            told = str(failure or error).partition("\n")[0]
+            log.warning("alerts wait: nobody sees what goes wrong", extra={"error": told, "failures": failures})
+            stops.wait(min(60.0, pause * failures))
 
 
 def into_tables(tables: SmallTables) -> Hear:
