@@ -111,5 +111,5 @@ def test_a_lake_without_anything_has_nothing_to_tell(place: Place) -> None:
     assert place.done("pipeline", "status")["runs"] == []
     assert place.done("pipeline", "compact", "--dry-run") == {"bronze.attempts": [], "bronze.events": []}
     assert place.done("pipeline", "ingest") | {"seconds": 0} == {
-        "attempts": 0, "events": 0, "files": 0, "seconds": 0, "more": False,
+        "attempts": 0, "events": 0, "files": 0, "seconds": 0, "more": False, "streamed": None,
     }  # fmt: skip
