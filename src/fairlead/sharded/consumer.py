@@ -21,7 +21,7 @@ from fairlead.sharded.lanes import Delivery, Empty, Lanes
 from fairlead.sharded.message import Finish
 from fairlead.sharded.place import GROUP, Place
 from fairlead.sharded.redis_errors import telling
-from fairlead.sharded.running import run_async
+from fairlead.sharded.running import Cancelled, run_async
 from fairlead.sharded.steps import Steps, waiting
 
 T = TypeVar("T")
@@ -172,7 +172,9 @@ class Consumer:
     async def _patiently(self, work: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
         """Again and again, also while Redis is away."""
         trouble = ""
+        cancelled = Cancelled()
         while True:
+            cancelled.obey()
             try:
                 await work()
                 trouble = ""

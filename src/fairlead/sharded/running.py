@@ -16,22 +16,37 @@ from fairlead.sharded.steps import Call, Claim, Command, Steps, Wait
 T = TypeVar("T")
 
 
+class Cancelled:
+    """Of the task in which it is made: whether somebody has cancelled it since.
+
+    redis-py sends inside asyncio.wait_for, which on Python 3.11 forgets a cancellation that comes as it ends. Whoever waits for
+    Redis again and again must look, or he never ends.
+    """
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task else 0
+
+    def obey(self) -> None:
+        """Raises asyncio.CancelledError if it has been."""
+        if self._task and self._task.cancelling() > self._before:
+            raise asyncio.CancelledError
+
+
 async def run_async(redis: Any, queue: str, steps: Steps[T]) -> T:
     """What the steps answer. Raises what they raise, and ConfigurationError, StoreUnavailable, QueueDamaged."""
     answer: Any = None
-    task = asyncio.current_task()
-    requests = task.cancelling() if task else 0
+    cancelled = Cancelled()
     while True:
         try:
             command = steps.send(answer)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        with telling(queue):
-            answer = await _do_async(redis, command)
-        if task and task.cancelling() > requests:
-            # redis-py sends inside asyncio.wait_for, which on Python 3.11 forgets a cancellation that comes as it ends:
-            # then we end when the command does, within WAIT_SECONDS.
-            raise asyncio.CancelledError
+        try:
+            with telling(queue):
+                answer = await _do_async(redis, command)
+        finally:
+            cancelled.obey()
 
 
 def run(redis: Any, queue: str, steps: Steps[T]) -> T:
