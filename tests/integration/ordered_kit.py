@@ -21,7 +21,7 @@ from fairlead.stores.sql_schedule import SqlScheduleStore
 PAIRS = ["sqlite", "postgres", "sqlite, kafka, cassandra", "sqlite, kafka", "sqlite, database, cassandra"]
 """A task store, and a log and a schedule of ordered queues if they live elsewhere."""
 
-SOON = 60.0
+SOON = 240.0
 """Seconds that nothing takes unless it is broken."""
 
 

@@ -136,7 +136,7 @@ async def test_what_runs_on_permits_that_run_out_is_stopped_and_runs_again(sqlit
 
         started, stopped = asyncio.Event(), asyncio.Event()
         handle = pay.submit()
-        async with asyncio.timeout(90), running(app, permit_seconds=3.0) as node:
+        async with asyncio.timeout(300), running(app, permit_seconds=3.0) as node:
             await started.wait()
             assert any(
                 found.what == "cluster-wide limit payouts: given out all 1" for found in await doctor.examine(app)
