@@ -113,7 +113,8 @@ OF_SPARK = RuntimeError("Python worker failed to connect back")
 
 
 def test_spark_may_fail_now_and_then_and_kafka_be_away_for_long() -> None:
-    from fairlead.pipeline.jobs.alerts import MOST_FAILURES, watch
+    from fairlead.pipeline.jobs.alerts import watch
+    from fairlead.pipeline.jobs.following import MOST_FAILURES
 
     ends: list[Exception | None] = [AWAY] * 20 + [None] + [OF_SPARK] * MOST_FAILURES + [None, WRONG]
     with pytest.raises(ConfigurationError, match="no such topic"):

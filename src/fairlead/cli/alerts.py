@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli.logs import configure
-from fairlead.cli.pipeline_ingest import kafka_at, stop_by_signals
 from fairlead.cli.pipeline_shared import (
     Catalog,
     Conf,
@@ -23,10 +22,12 @@ from fairlead.cli.pipeline_shared import (
     Master,
     SettingsFile,
     failures,
+    kafka_at,
     lake_in,
     say,
     session_of,
     small_tables,
+    stop_by_signals,
 )
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +21,11 @@ from fairlead.cli.pipeline_shared import (
     Url,
     failures,
     history_of,
+    kafka_at,
     lake_in,
     say,
     session_of,
+    stop_by_signals,
     url_of,
     watching,
 )
@@ -232,25 +233,3 @@ def _beside(url: str | None, lake: Lake) -> Callable[[], None]:
         exporter.round()
 
     return beside
-
-
-def kafka_at(url: str) -> Place:
-    """The place at a `kafka://` URL. Raises ConfigurationError, also when the client is missing."""
-    if not url.startswith("kafka:"):
-        raise ConfigurationError(f"--kafka {url!r}: use kafka://host:9092/?prefix=shop.")
-    try:
-        from fairlead.channels.kafka_place import Place
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[kafka,pipeline]'") from error
-    return Place.of(url)
-
-
-def stop_by_signals(stop: Callable[[], None]) -> None:
-    """The first SIGTERM or Ctrl-C ends what runs in good order; a second Ctrl-C at once."""
-
-    def told(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from fairlead.channels.kafka_place import Place
     from fairlead.pipeline.export import Exporter
     from fairlead.pipeline.jobs.build import Job
     from fairlead.pipeline.lake.lake import Lake
@@ -142,6 +144,28 @@ def watching(what: str) -> Iterator[Callable[[str, int], None]]:
             shown.update(f"{what}: {table} {done[table]:,} rows")
 
         yield tell
+
+
+def kafka_at(url: str) -> Place:
+    """The place at a `kafka://` URL. Raises ConfigurationError, also when the client is missing."""
+    if not url.startswith("kafka:"):
+        raise ConfigurationError(f"--kafka {url!r}: use kafka://host:9092/?prefix=shop.")
+    try:
+        from fairlead.channels.kafka_place import Place
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[kafka,pipeline]'") from error
+    return Place.of(url)
+
+
+def stop_by_signals(stop: Callable[[], None]) -> None:
+    """The first SIGTERM or Ctrl-C ends what runs in good order; a second Ctrl-C at once."""
+
+    def told(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, told)
 
 
 def instant_of(text: str | None) -> datetime | None:

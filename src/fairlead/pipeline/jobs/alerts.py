@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.clock import to_datetime
-from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.alerts.processor import alerts as alerts_of
 from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.alerts.webhook import Notice, Webhook
 from fairlead.pipeline.incidents.seen import incident_of, keep
 from fairlead.pipeline.incidents.signs import ALL
-from fairlead.pipeline.jobs.ingest_stream import told_by
+from fairlead.pipeline.jobs.following import follow
 from fairlead.pipeline.small import SmallTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-log = logging.getLogger("fairlead.alerts")
-
 NAME = "fairlead-alerts"
 """Of the query."""
 
 EVERY = 10.0
 """Seconds between two batches."""
-
-MOST_FAILURES = 5
-"""In a row, of Spark itself: a process of its that did not start in time, on a machine without time."""
 
 _LOOK_SECONDS = 1
 
@@ -76,26 +69,18 @@ def signs_of(spark: SparkSession, url: str) -> DataFrame:
 
 
 def watch(start: Callable[[], StreamingQuery], stops: threading.Event, pause: float = EVERY) -> None:
-    """Until `stops` is set, with another query whenever one has ended: while Kafka or the lake is away for as long as that
-    takes, and for what Spark itself fails by a few times. Raises what is left."""
-    failures = 0
-    while not stops.is_set():
+    """Until `stops` is set, as `follow` says."""
+
+    def query(came_through: Callable[[], None]) -> None:
+        running = start()
         try:
-            query = start()
-            try:
-                while not query.awaitTermination(_LOOK_SECONDS) and not stops.is_set():
-                    failures = 0 if query.lastProgress else failures
-            finally:
-                query.stop()
-        except Exception as error:
-            failure = told_by(error)
-            failures += 1
-            is_away = isinstance(failure, StoreUnavailable)
-            if not is_away and (failure is not None or failures > MOST_FAILURES):
-                raise failure or error from None
-            told = str(failure or error).partition("\n")[0]
-            log.warning("alerts wait: nobody sees what goes wrong", extra={"error": told, "failures": failures})
-            stops.wait(min(60.0, pause * failures))
+            while not running.awaitTermination(_LOOK_SECONDS) and not stops.is_set():
+                if running.lastProgress:
+                    came_through()
+        finally:
+            running.stop()
+
+    follow(query, stops, pause, "alerts wait: nobody sees what goes wrong")
 
 
 def into_tables(tables: SmallTables) -> Hear:

@@ -7,8 +7,6 @@ checkpoint, a batch that is repeated, a kill at any moment and a second stream c
 from __future__ import annotations
 
 import json
-import logging
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -20,12 +18,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlead import errors
 from fairlead.channels.kafka_place import Place
 from fairlead.clock import Clock
-from fairlead.errors import FairleadError, StoreUnavailable
-from fairlead.pipeline import errors as pipeline_errors
+from fairlead.errors import FairleadError
 from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.jobs.following import follow, told_by
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import Run, recorded
 from fairlead.pipeline.source.kafka import MESSAGES_SENT
@@ -39,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-log = logging.getLogger("fairlead.stream")
-
 EVERY = 30.0
 """Seconds between two batches."""
 
@@ -48,7 +43,6 @@ KEPT_EVERY = 600.0
 """Seconds of streaming that are one row of ops.pipeline_runs."""
 
 _LOOK_SECONDS = 1
-_OURS = re.compile(r"fairlead\.(?:pipeline\.)?errors\.(\w+): (.+)")
 
 
 @dataclass
@@ -78,20 +72,18 @@ class IngestStream:
         self._topic = AttemptsTopic(Place.of(self.url))
         self._intake = IntakeBatch(self.lake, self._topic, self.clock)
         self._runs = _Runs(self)
-        self._failure: BaseException | None = None
+        self._failure: FairleadError | None = None
+        self._came_through: Callable[[], None] = lambda: None
 
     def run(self) -> None:
-        """Until `stops` is set. A Kafka or a store that is away is waited for. Raises CheckFailed for a gap, BrokenLake and
-        ConfigurationError."""
-        trouble = ""
-        while not self.stops.is_set():
-            try:
-                self._follow(is_once=False)
-            except StoreUnavailable as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    log.warning("the stream waits", extra={"error": trouble})
-                self.stops.wait(min(self.every, EVERY))
+        """Until `stops` is set. A Kafka or a store that is away is waited for. Raises CheckFailed for a gap, BrokenLake,
+        ConfigurationError, and what Spark fails by again and again."""
+
+        def query(came_through: Callable[[], None]) -> None:
+            self._came_through = came_through
+            self._query(is_once=False)
+
+        follow(query, self.stops, min(self.every, EVERY), "the stream waits")
         self._runs.close()
 
     def once(self) -> None:
@@ -102,10 +94,10 @@ class IngestStream:
             if all(n in known and known[n].next >= end for n, end in ends.items() if end):
                 break
             # Before 4.2 Spark takes one batch for all there is.
-            self._follow(is_once=True)
+            self._query(is_once=True)
         self._runs.close()
 
-    def _follow(self, is_once: bool) -> None:
+    def _query(self, is_once: bool) -> None:
         """One query, until it ends, fails or is told to stop."""
         self._failure = None
         try:
@@ -154,6 +146,7 @@ class IngestStream:
         except Exception as error:
             self._failure = error if isinstance(error, FairleadError) else told_by(error)
             raise
+        self._came_through()
         self._runs.add(counted)
         self.tell(counted)
 
@@ -195,13 +188,3 @@ class _Runs:
             except BaseException as same:
                 if same is not failure:
                     raise
-
-
-def told_by(error: Exception) -> FairleadError | None:
-    """Our own error behind what Spark says of a process of its: None when there is none."""
-    found = _OURS.findall(str(error))
-    if not found:
-        return None
-    name, text = found[-1]
-    kind = getattr(errors, name, None) or getattr(pipeline_errors, name, None)
-    return kind(text.strip()) if isinstance(kind, type) and issubclass(kind, FairleadError) else None
