@@ -145,7 +145,7 @@ class Run:
                 # A part for each life of the stream, then one by one, so that it always has something to do.
                 part = (found["stream"]["kills"] + 1) / (self.wanted.kills + 1)
                 self.add(PIECE if self.added < until - more + more * part else 1)
-                time.sleep(0.1)
+                time.sleep(0.1)  # the pace at which attempts come
         while self.added < until:
             self.add(min(50_000, until - self.added))
         return found

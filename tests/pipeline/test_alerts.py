@@ -167,10 +167,14 @@ class Signs:
 
     def until(self, query: Any, count: int) -> None:
         """Wait until so many alerts were heard of."""
+        self.until_so(query, lambda: len(self.heard) >= count)
+
+    def until_so(self, query: Any, is_so: Callable[[], bool]) -> None:
+        """Spark tells nobody how far it is: it is looked at."""
         until = time.monotonic() + 120
-        while len(self.heard) < count:
+        while not is_so():
             assert query.exception() is None
-            assert time.monotonic() < until, self.heard
+            assert time.monotonic() < until, (self.heard, query.lastProgress)
             time.sleep(0.1)
 
 
@@ -187,8 +191,8 @@ def test_what_is_known_outlives_the_query_and_lies_in_rocksdb(signs: Signs) -> N
     signs.put(400, done=5)
     with signs.watched() as query:
         signs.until(query, 4)
-        while not (progress := query.lastProgress) or not progress["stateOperators"]:
-            time.sleep(0.1)
+        signs.until_so(query, lambda: bool(query.lastProgress and query.lastProgress["stateOperators"]))
+        progress = query.lastProgress
     begun = {incident_of(each) for each in signs.heard if not each.is_over}
     assert {incident_of(each) for each in signs.heard if each.is_over} == begun and len(begun) == 2
     assert any("rocksdb" in name for name in progress["stateOperators"][0]["customMetrics"])
@@ -217,13 +221,8 @@ def test_state_is_of_keys_that_brought_something_and_forgets_them(signs: Signs) 
             found = [each["numRowsTotal"] for p in query.recentProgress for each in p["stateOperators"]]
             return found[-1] if found else -1
 
-        until = time.monotonic() + 120
-        while rows() < 200:
-            assert time.monotonic() < until
-            time.sleep(0.1)
-        while rows() >= 200:  # none of them brings anything any more
-            assert time.monotonic() < until, "keys are forgotten"
-            time.sleep(0.1)
+        signs.until_so(query, lambda: rows() >= 200)
+        signs.until_so(query, lambda: rows() < 200)  # none of them brings anything any more: they are forgotten
 
 
 def test_a_queue_that_is_not_heard_of_any_more_is_told_of(signs: Signs) -> None:

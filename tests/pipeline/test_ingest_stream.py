@@ -232,7 +232,7 @@ def test_a_stream_killed_three_times_while_attempts_end_leaves_no_gap_and_no_dou
                     assert driver.stdout is not None
                     for _ in range(2):
                         assert driver.stdout.readline(), (tmp_path / "log").read_text()[-3000:]
-                    time.sleep(random.random() * 2)
+                    time.sleep(random.random() * 2)  # into whatever it does then
                 finally:
                     for pid in [driver.pid, *_descendants(driver.pid)]:
                         with contextlib.suppress(ProcessLookupError):

@@ -25,7 +25,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.jobs.following import follow, told_by
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import Run, recorded
-from fairlead.pipeline.source.kafka import MESSAGES_SENT
+from fairlead.pipeline.source.kafka_tables import MESSAGES_SENT
 from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH
 from fairlead.pipeline.stream.cursors import cursors_of
 from fairlead.pipeline.stream.intake import Outcome, Plan, take_arrow
@@ -123,7 +123,7 @@ class IngestStream:
         starts = {str(n): offset for n, offset in self._intake.starts().items()}
         frame = self.spark.readStream.format("fairlead").options(
             url=self.url,
-            table=MESSAGES_SENT.name,
+            table=MESSAGES_SENT.table.name,
             startingOffsets=json.dumps(starts),
             max_rows_per_batch=self.most,
         )

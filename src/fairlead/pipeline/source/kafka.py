@@ -12,55 +12,16 @@ from pyspark.sql.datasource import InputPartition
 
 from fairlead.channels.kafka_place import Place
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.alerts.sign import decode
-from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.history_rows import TOLD_FIELDS
-from fairlead.pipeline.schema import Column, Table
+from fairlead.pipeline.schema import Table
+from fairlead.pipeline.source.kafka_tables import TOPIC_TABLES, TopicTable
 from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH, choice_of, columns_of, count_of, url_of
 from fairlead.pipeline.source.stream_offsets import StreamReader, most_rows, read_limit
-from fairlead.pipeline.stream.messages import Attempt, read, told_of
-from fairlead.pipeline.stream.topic import AttemptsTopic, Topic
+from fairlead.pipeline.stream.topic import Topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_BRONZE = {column.name: column for column in ATTEMPTS.columns}
-_PLACED = (
-    Column("kafka_partition", "int", "of the topic"),
-    Column("kafka_offset", "bigint", "of the message in its partition"),
-)
-
-ATTEMPTS_SENT = Table(
-    "attempts",
-    "one attempt as a relay has sent it; what a relay has sent twice comes twice",
-    key=("kafka_partition", "kafka_offset"),
-    instant="finished_at",
-    columns=(*_PLACED, _BRONZE["store_id"], *(_BRONZE[name] for name in TOLD_FIELDS)),
-)
-
-MESSAGES_SENT = Table(
-    "messages",
-    "one message of the topic as it is, attempt or mark",
-    key=("kafka_partition", "kafka_offset"),
-    instant="",
-    columns=(*_PLACED, Column("value", "string", "JSON; see fairlead.pipeline.stream.messages")),
-)
-
-SIGNS_SENT = Table(
-    "signs",
-    "what a relay saw of a queue at an instant, for alerts",
-    key=("kafka_partition", "kafka_offset"),
-    instant="",
-    columns=(
-        *_PLACED,
-        Column("store_id", "string", "which store it comes from"),
-        Column("queue", "string", "which queue of it"),
-        Column("sign", "string", "JSON; see fairlead.pipeline.alerts.sign"),
-    ),
-)
-
-_TABLES = {table.name: table for table in (ATTEMPTS_SENT, MESSAGES_SENT, SIGNS_SENT)}
 _KNOWN = {
     "url": "kafka://host:9092/?prefix=fairlead.",
     "table": "attempts (default), messages: as they are, or signs",
@@ -76,7 +37,7 @@ class KafkaOptions:
     """What to read of a topic."""
 
     url: str = field(repr=False)
-    table: Table
+    read_as: TopicTable
     columns: tuple[str, ...]
     starts: Mapping[int, int]
     """By partition; where there is none: the first message there is."""
@@ -89,16 +50,25 @@ class KafkaOptions:
         if strange := sorted(given.keys() - _KNOWN.keys()):
             lines = "".join(f"\n  {name}: {meaning}" for name, meaning in _KNOWN.items())
             raise ConfigurationError(f"unknown option {', '.join(strange)} of a topic; known:{lines}")
-        table = _TABLES[choice_of("table", given.get("table", "attempts"), list(_TABLES))]
+        read_as = TOPIC_TABLES[choice_of("table", given.get("table", "attempts"), list(TOPIC_TABLES))]
         url = url_of(given.get("url"))
         Place.of(url)  # what is wrong with it is told before anything is read
         return cls(
             url,
-            table,
-            columns_of(table, given.get("columns")),
+            read_as,
+            columns_of(read_as.table, given.get("columns")),
             _starts(given.get("startingoffsets", "earliest")),
             count_of("max_rows_per_batch", given.get("max_rows_per_batch")) or MOST_ROWS_PER_BATCH,
         )
+
+    @property
+    def table(self) -> Table:
+        """Whose columns there are."""
+        return self.read_as.table
+
+    def topic(self) -> Topic:
+        """Where they come from."""
+        return self.read_as.topic(Place.of(self.url))
 
     def schema(self) -> StructType:
         """Of the columns chosen, in their order."""
@@ -140,9 +110,11 @@ class KafkaStreamReader(StreamReader):
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Where a new checkpoint begins."""
         starts = self._options.starts
-        extents = self._topic().extents()
+        extents = self._options.topic().extents()
         if strange := sorted(starts.keys() - extents.keys()):
-            raise ConfigurationError(f"option startingOffsets: {self._topic().location} has no partition {strange[0]}")
+            raise ConfigurationError(
+                f"option startingOffsets: {self._options.topic().location} has no partition {strange[0]}"
+            )
         return {
             str(n): first if starts.get(n, _EARLIEST) == _EARLIEST else starts[n] for n, (first, _) in extents.items()
         }
@@ -151,7 +123,7 @@ class KafkaStreamReader(StreamReader):
         """The end of the next batch: at most `max_rows_per_batch` messages on, of each partition as many as its part is."""
         # Before 4.2 Spark does not say from where. Of an old checkpoint it has had the empty batch at its end planned.
         after = start or self._planned or self.initialOffset()
-        ends = self._topic().ends()
+        ends = self._options.topic().ends()
         self._same_partitions(after, ends)
         if self._target is not None:
             ends = {n: min(end, self._target[n]) for n, end in ends.items()}
@@ -167,7 +139,7 @@ class KafkaStreamReader(StreamReader):
         return read_limit(self._options.max_rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = self._topic().ends()
+        self._target = self._options.topic().ends()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Stretch]:
         """Of the batch from `start` up to `end`. Raises CheckFailed when Kafka has some of it no longer."""
@@ -175,10 +147,10 @@ class KafkaStreamReader(StreamReader):
         stretches = [Stretch(int(n), start[n], end[n]) for n in sorted(end, key=int) if start[n] < end[n]]
         if not stretches:
             return []
-        topic = self._topic()
+        topic = self._options.topic()
         extents = topic.extents()
         self._same_partitions(end, extents)
-        if self._options.table == SIGNS_SENT:  # old ones are of no use: they may be gone
+        if self._options.read_as.may_be_gone:
             return [replace(one, start=max(one.start, min(one.end, extents[one.partition][0]))) for one in stretches]
         for stretch in stretches:
             first, last = extents[stretch.partition]
@@ -187,49 +159,26 @@ class KafkaStreamReader(StreamReader):
         return stretches
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from fairlead.pipeline.source.columns import arrow_schema, from_arrays
+
         assert isinstance(partition, Stretch)
-        topic = self._topic()
+        topic = self._options.topic()
+        schema = arrow_schema(self._options.table, self._options.columns)
+        whence = f"{topic.location}, partition {partition.partition}"
         for page in topic.read(partition.partition, partition.start, partition.end):
-            offsets = [offset for offset, _ in page]
-            if self._options.table == MESSAGES_SENT:
-                yield self._batch({"value": [value for _, value in page]}, partition.partition, offsets)
-            elif self._options.table == SIGNS_SENT:
-                signs = [decode(value) for _, value in page]
-                told = {"store_id": [sign.store_id for sign in signs], "queue": [sign.queue for sign in signs]}
-                yield self._batch({**told, "sign": [value for _, value in page]}, partition.partition, offsets)
-            else:
-                yield from self._attempts(topic, partition.partition, page)
+            offsets, told = self._options.read_as.rows(page, whence)
+            if offsets:
+                named = {**told, "kafka_partition": [partition.partition] * len(offsets), "kafka_offset": offsets}
+                yield from_arrays([named[name] for name in schema.names], schema)
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing is told to Kafka: it has no group of ours."""
 
-    def _attempts(self, topic: Topic, partition: int, page: Sequence[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
-        offsets, attempts = [], []
-        for offset, value in page:
-            message = read(value, f"{topic.location}, partition {partition}, offset {offset}")
-            if isinstance(message, Attempt):
-                offsets.append(offset)
-                attempts.append(message)
-        if attempts:
-            stores = [attempt.store_id for attempt in attempts]
-            yield self._batch({**told_of(attempts), "store_id": stores}, partition, offsets)
-
-    def _batch(self, columns: Mapping[str, Sequence[Any]], partition: int, offsets: Sequence[int]) -> pa.RecordBatch:
-        from fairlead.pipeline.source.columns import arrow_schema, from_arrays
-
-        named = {**columns, "kafka_partition": [partition] * len(offsets), "kafka_offset": offsets}
-        schema = arrow_schema(self._options.table, self._options.columns)
-        return from_arrays([named[name] for name in schema.names], schema)
-
-    def _topic(self) -> Topic:
-        place = Place.of(self._options.url)
-        return Topic(place, place.signs) if self._options.table == SIGNS_SENT else AttemptsTopic(place)
-
     def _same_partitions(self, offset: Mapping[str, int], found: Mapping[int, Any]) -> None:
         if set(map(int, offset)) != found.keys():
             raise ConfigurationError(
-                f"{self._topic().location} has {len(found)} partitions, and the checkpoint {len(offset)}: a task's attempts "
-                "would no longer follow each other in one of them. Relay to another prefix, with a new checkpoint"
+                f"{self._options.topic().location} has {len(found)} partitions, and the checkpoint {len(offset)}: a task's "
+                "attempts would no longer follow each other in one of them. Relay to another prefix, with a new checkpoint"
             )
 
 

@@ -77,7 +77,7 @@ class Topic:
                 except KafkaException as error:
                     if error.args[0].code() not in _IN_A_MOMENT or time.monotonic() > until:
                         raise
-                    time.sleep(_AGAIN_SECONDS)
+                    time.sleep(_AGAIN_SECONDS)  # nobody tells when a broker knows the topic
 
     def ends(self) -> dict[int, int]:
         """By partition, the offset the next message gets. Raises as `extents`."""

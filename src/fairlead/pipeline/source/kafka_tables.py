@@ -1,0 +1,108 @@
+"""What a topic of ours is read as: attempts, messages as they are, or the signs of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.channels.kafka_place import Place
+from fairlead.pipeline.alerts.sign import decode
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.history_rows import TOLD_FIELDS
+from fairlead.pipeline.schema import Column, Table
+from fairlead.pipeline.stream.messages import Attempt, read, told_of
+from fairlead.pipeline.stream.topic import AttemptsTopic, Topic
+
+Page = Sequence[tuple[int, bytes]]
+"""Messages with their offsets."""
+
+Columns = Mapping[str, Sequence[Any]]
+"""By name, as many values as there are offsets."""
+
+
+@dataclass(frozen=True)
+class TopicTable:
+    """One way to read a topic."""
+
+    table: Table
+    topic: Callable[[Place], Topic]
+    rows: Callable[[Page, str], tuple[Sequence[int], Columns]]
+    """Of a page that came from there, in words for errors: the offsets of the messages that are rows, and what they say."""
+    may_be_gone: bool = False
+    """Old messages are of no use: what Kafka no longer has is passed over."""
+
+
+def _attempts(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
+    told = [(offset, read(value, f"{whence}, offset {offset}")) for offset, value in page]
+    found = [(offset, message) for offset, message in told if isinstance(message, Attempt)]
+    attempts = [attempt for _, attempt in found]
+    return [offset for offset, _ in found], {
+        **told_of(attempts),
+        "store_id": [attempt.store_id for attempt in attempts],
+    }
+
+
+def _messages(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
+    return [offset for offset, _ in page], {"value": [value for _, value in page]}
+
+
+def _signs_topic(place: Place) -> Topic:
+    return Topic(place, place.signs)
+
+
+def _signs(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
+    signs = [decode(value) for _, value in page]
+    return [offset for offset, _ in page], {
+        "store_id": [sign.store_id for sign in signs],
+        "queue": [sign.queue for sign in signs],
+        "sign": [value for _, value in page],
+    }
+
+
+def _table(name: str, meaning: str, *columns: Column, instant: str = "") -> Table:
+    placed = (
+        Column("kafka_partition", "int", "of the topic"),
+        Column("kafka_offset", "bigint", "of the message in its partition"),
+    )
+    return Table(name, meaning, key=tuple(each.name for each in placed), instant=instant, columns=(*placed, *columns))
+
+
+_BRONZE = {column.name: column for column in ATTEMPTS.columns}
+
+ATTEMPTS_SENT = TopicTable(
+    _table(
+        "attempts",
+        "one attempt as a relay has sent it; what a relay has sent twice comes twice",
+        _BRONZE["store_id"],
+        *(_BRONZE[name] for name in TOLD_FIELDS),
+        instant="finished_at",
+    ),
+    AttemptsTopic,
+    _attempts,
+)
+
+MESSAGES_SENT = TopicTable(
+    _table(
+        "messages",
+        "one message of the topic as it is, attempt or mark",
+        Column("value", "string", "JSON; see fairlead.pipeline.stream.messages"),
+    ),
+    AttemptsTopic,
+    _messages,
+)
+
+SIGNS_SENT = TopicTable(
+    _table(
+        "signs",
+        "what a relay saw of a queue at an instant, for alerts",
+        Column("store_id", "string", "which store it comes from"),
+        Column("queue", "string", "which queue of it"),
+        Column("sign", "string", "JSON; see fairlead.pipeline.alerts.sign"),
+    ),
+    _signs_topic,
+    _signs,
+    may_be_gone=True,
+)
+
+TOPIC_TABLES = {each.table.name: each for each in (ATTEMPTS_SENT, MESSAGES_SENT, SIGNS_SENT)}
