@@ -21,50 +21,26 @@ pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
 from pyspark.sql import SparkSession
 
-from fairlead.channels.kafka_place import Place as KafkaPlace
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import id_text
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import FairleadSource
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.jobs.ingest_stream import IngestStream
-from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.source.kafka import KafkaOptions, KafkaStreamReader
-from fairlead.pipeline.stream.relay import Relay
-from fairlead.stores.sql_history import SqlHistory
 from tests.end_to_end.workers import ROOT
-from tests.pipeline.filling import add_attempts, adding, connected, migrated
+from tests.pipeline.filling import adding
 from tests.pipeline.test_source_stream import _descendants
-from tests.pipeline.topics import differences, relay
+from tests.pipeline.topics import Relayed, relayed_at
 
 PATIENCE = 1200.0  # seconds; a guard against a hang, not a measure
 
 
 @pytest.fixture
-def history(sqlite_url: str) -> Iterator[SqlHistory]:
-    store = migrated(sqlite_url)
-    yield SqlHistory(store.database)
-    store.database.close()
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake")
-
-
-@pytest.fixture
-def relaying(history: SqlHistory, kafka_url: str) -> Iterator[Relay]:
-    """Its topic is made."""
-    one = relay(history, kafka_url, rows=100)
-    one.round()
-    yield one
-    one.close()
-
-
-def add(url: str, numbers: range) -> None:
-    with connected(url) as connection:
-        add_attempts(connection, numbers)
+def relayed(sqlite_url: str, tmp_path: Path, kafka_url: str) -> Iterator[Relayed]:
+    with relayed_at(sqlite_url, tmp_path, kafka_url, rows=100) as one:
+        yield one
 
 
 # the source, without Spark --------------------------------------------------------------------------------------------
@@ -78,12 +54,11 @@ def rows(stream: KafkaStreamReader, start: dict[str, int], end: dict[str, int]) 
     return [row for part in stream.partitions(start, end) for batch in stream.read(part) for row in batch.to_pylist()]
 
 
-def test_the_source_reads_each_message_once_from_its_offsets_on(
-    sqlite_url: str, history: SqlHistory, kafka_url: str, relaying: Relay
-) -> None:
-    add(sqlite_url, range(30))
-    relaying.round()
-    stream = reader(kafka_url, max_rows_per_batch="10", columns="task_id,kafka_partition,kafka_offset,error_text")
+def test_the_source_reads_each_message_once_from_its_offsets_on(relayed: Relayed) -> None:
+    relayed.bring(range(30))
+    stream = reader(
+        relayed.kafka_url, max_rows_per_batch="10", columns="task_id,kafka_partition,kafka_offset,error_text"
+    )
     ends = [stream.initialOffset()]
     found: list[dict[str, Any]] = []
     while (end := stream.latestOffset()) != ends[-1]:
@@ -92,25 +67,21 @@ def test_the_source_reads_each_message_once_from_its_offsets_on(
         ends.append(end)
     assert sorted(row["task_id"] for row in found) == [id_text(n) for n in range(30)]
     assert len({(row["kafka_partition"], row["kafka_offset"]) for row in found}) == 30
-    again = reader(kafka_url, columns="task_id")
+    again = reader(relayed.kafka_url, columns="task_id")
     assert again.partitions(ends[1], ends[1]) == []  # as Spark begins on an old checkpoint
     assert len(rows(again, ends[1], again.latestOffset())) == 30 - len(rows(again, ends[0], ends[1]))
-    given = reader(kafka_url, startingOffsets=json.dumps({"0": 3}))
+    given = reader(relayed.kafka_url, startingOffsets=json.dumps({"0": 3}))
     assert given.initialOffset() == {"0": 3, "1": 0}
-    messages = reader(kafka_url, table="messages")
+    messages = reader(relayed.kafka_url, table="messages")
     kinds = [json.loads(row["value"])["kind"] for row in rows(messages, ends[0], ends[-1])]
     assert (kinds.count("attempt"), kinds.count("mark")) == (30, 2)
 
 
-def test_what_the_source_cannot_read_is_told(
-    sqlite_url: str, history: SqlHistory, kafka_url: str, relaying: Relay
-) -> None:
-    add(sqlite_url, range(30))
-    relaying.round()
-    stream = reader(kafka_url)
+def test_what_the_source_cannot_read_is_told(relayed: Relayed) -> None:
+    relayed.bring(range(30))
+    stream = reader(relayed.kafka_url)
     start, end = stream.initialOffset(), stream.latestOffset()
-    place = KafkaPlace.of(kafka_url)
-    place.trim({(place.attempts, 0): 4})
+    relayed.trim(4, partitions=1)
     with pytest.raises(CheckFailed, match=r"partition 0 no longer has offset 0.*retention\.ms"):
         stream.partitions(start, end)
     with pytest.raises(CheckFailed, match="no longer has offset 99"):
@@ -124,9 +95,9 @@ def test_what_the_source_cannot_read_is_told(
         ({"reader": "me"}, "unknown option reader of a topic"),
     ):
         with pytest.raises(ConfigurationError, match=told):
-            reader(kafka_url, **options)
+            reader(relayed.kafka_url, **options)
     with pytest.raises(ConfigurationError, match="there is none; `fairlead pipeline relay` makes it"):
-        reader(kafka_url + "nowhere.").initialOffset()
+        reader(relayed.kafka_url + "nowhere.").initialOffset()
 
 
 # on Spark -------------------------------------------------------------------------------------------------------------
@@ -134,46 +105,36 @@ def test_what_the_source_cannot_read_is_told(
 
 def test_batches_of_spark_bring_each_attempt_once(
     spark: SparkSession,
-    sqlite_url: str,
-    history: SqlHistory,
-    lake: Lake,
-    kafka_url: str,
-    relaying: Relay,
+    relayed: Relayed,
     tmp_path: Path,
 ) -> None:
-    add(sqlite_url, range(500))
-    relaying.round()
+    relayed.bring(range(500))
     told: list[int] = []
 
     def stream(checkpoint: str, most: int = 200) -> None:
         IngestStream(
-            spark, lake, kafka_url, tmp_path / checkpoint, SYSTEM_CLOCK, most=most,
+            spark, relayed.lake, relayed.kafka_url, tmp_path / checkpoint, SYSTEM_CLOCK, most=most,
             tell=lambda counted: told.append(counted.attempts),
         ).once()  # fmt: skip
 
     stream("checkpoint")
-    assert differences(history, lake) == [] and sum(told) == 500 and len(told) >= 3
-    add(sqlite_url, range(500, 600))
-    relaying.round()
+    assert relayed.differences() == [] and sum(told) == 500 and len(told) >= 3
+    relayed.bring(range(500, 600))
     stream("checkpoint")
-    add(sqlite_url, range(600, 700))
-    relaying.round()
+    relayed.bring(range(600, 700))
     stream("another", 1000)  # the first one is lost
-    assert differences(history, lake) == [] and sum(told) == 700
-    run = last_runs(lake)["ingest --stream"]
+    assert relayed.differences() == [] and sum(told) == 700
+    run = last_runs(relayed.lake)["ingest --stream"]
     assert (run["state"], run["rows_out"]) == ("done", 100)
     # The first checkpoint again: what the other one has brought is passed over.
     stream("checkpoint")
-    assert differences(history, lake) == [] and sum(told) == 700
+    assert relayed.differences() == [] and sum(told) == 700
 
 
-def test_attempts_of_a_topic_are_a_stream_for_anybody(
-    spark: SparkSession, sqlite_url: str, history: SqlHistory, kafka_url: str, relaying: Relay, tmp_path: Path
-) -> None:
-    add(sqlite_url, range(50))
-    relaying.round()
+def test_attempts_of_a_topic_are_a_stream_for_anybody(spark: SparkSession, relayed: Relayed, tmp_path: Path) -> None:
+    relayed.bring(range(50))
     spark.dataSource.register(FairleadSource)
-    frame = spark.readStream.format("fairlead").option("url", kafka_url).load()
+    frame = spark.readStream.format("fairlead").option("url", relayed.kafka_url).load()
     found: list[Any] = []
     query = (
         frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -187,21 +148,14 @@ def test_attempts_of_a_topic_are_a_stream_for_anybody(
 
 def test_a_gap_ends_the_stream_with_cause_and_cure(
     spark: SparkSession,
-    sqlite_url: str,
-    history: SqlHistory,
-    lake: Lake,
-    kafka_url: str,
-    relaying: Relay,
+    relayed: Relayed,
     tmp_path: Path,
 ) -> None:
-    add(sqlite_url, range(50))
-    relaying.round()
-    stream = IngestStream(spark, lake, kafka_url, tmp_path / "checkpoint", SYSTEM_CLOCK)
+    relayed.bring(range(50))
+    stream = IngestStream(spark, relayed.lake, relayed.kafka_url, tmp_path / "checkpoint", SYSTEM_CLOCK)
     stream.once()
-    add(sqlite_url, range(50, 100))
-    relaying.round()
-    place = KafkaPlace.of(kafka_url)
-    place.trim({(place.attempts, n): 40 for n in range(2)})
+    relayed.bring(range(50, 100))
+    relayed.trim(40)
     with pytest.raises(CheckFailed, match=r"no longer has offset \d+.*take-over"):
         stream.once()
 
@@ -209,20 +163,20 @@ def test_a_gap_ends_the_stream_with_cause_and_cure(
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_stream_killed_three_times_while_attempts_end_leaves_no_gap_and_no_double(
-    sqlite_url: str, history: SqlHistory, lake: Lake, kafka_url: str, relaying: Relay, tmp_path: Path
+    relayed: Relayed, tmp_path: Path
 ) -> None:
     deadline = time.monotonic() + PATIENCE
     command = [
-        sys.executable, "-m", "fairlead", "pipeline", "ingest", "--stream", "--kafka", kafka_url, "--url", sqlite_url,
-        "--lake", str(lake.root), "--checkpoint", str(tmp_path / "checkpoint"), "--master", "local[2]", "--json",
+        sys.executable, "-m", "fairlead", "pipeline", "ingest", "--stream", "--kafka", relayed.kafka_url, "--url", relayed.url,
+        "--lake", str(relayed.lake.root), "--checkpoint", str(tmp_path / "checkpoint"), "--master", "local[2]", "--json",
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     beside = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", "pipeline", "relay", "--kafka", kafka_url, "--url", sqlite_url, "--every", "0.1"],
+        [sys.executable, "-m", "fairlead", "pipeline", "relay", "--kafka", relayed.kafka_url, "--url", relayed.url, "--every", "0.1"],
         env=environment, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        with adding(sqlite_url, 0.05, 10**6) as added:
+        with adding(relayed.url, 0.05, 10**6) as added:
             for _ in range(3):
                 with (tmp_path / "log").open("a") as log:
                     driver = subprocess.Popen(
@@ -243,9 +197,9 @@ def test_a_stream_killed_three_times_while_attempts_end_leaves_no_gap_and_no_dou
     finally:
         beside.kill()
         beside.wait()
-    relaying.round()
+    relayed.relay.round()
     ran = subprocess.run([*command, "--once"], env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    assert differences(history, lake) == []
-    reader = history.database.look(history.reader(lake.reader))
+    assert relayed.differences() == []
+    reader = relayed.history.database.look(relayed.history.reader(relayed.lake.reader))
     assert reader is not None and reader.place.seq == len(added), "the store was told"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fairlead.channels.kafka_place import Place as KafkaPlace
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.history_rows import TOLD_FIELDS, attempts_table
 from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.stream.cursors import reached
 from fairlead.pipeline.stream.intake import Outcome, Plan, take
 from fairlead.pipeline.stream.intake_batch import Counted, IntakeBatch
 from fairlead.pipeline.stream.messages import Attempt, Message, read
@@ -17,6 +21,7 @@ from fairlead.pipeline.stream.relay import Relay
 from fairlead.pipeline.stream.topic import AttemptsTopic
 from fairlead.ports.history import START, Place
 from fairlead.stores.sql_history import SqlHistory
+from tests.pipeline.filling import add_attempts, connected, migrated
 
 ROWS = 7
 """Attempts that a relay confirms at once."""
@@ -92,6 +97,68 @@ class Stream:
     def drain(self) -> list[Counted]:
         """All there is."""
         return list(iter(self.batch, None))
+
+
+class Relayed:
+    """A store, a relay from there to a topic of two partitions, and the lake that the topic's attempts come into."""
+
+    def __init__(self, url: str, lake: Lake, kafka_url: str, rows: int = ROWS) -> None:
+        self.url = url
+        self.lake = lake
+        self.kafka_url = kafka_url
+        self.history = SqlHistory(migrated(url).database)
+        self.relay = relay(self.history, kafka_url, rows=rows)
+        self.relay.round()  # makes the topic
+
+    def close(self) -> None:
+        self.relay.close()
+        self.history.database.close()
+
+    def add(self, numbers: range) -> None:
+        """Attempts that have ended, in the store."""
+        with connected(self.url) as connection:
+            add_attempts(connection, numbers)
+
+    def bring(self, numbers: range) -> None:
+        """And in the topic."""
+        self.add(numbers)
+        self.relay.round()
+
+    def trim(self, before: int, partitions: int = 2) -> None:
+        """Kafka forgets what the first so many partitions had before this offset."""
+        place = KafkaPlace.of(self.kafka_url)
+        place.trim({(place.attempts, n): before for n in range(partitions)})
+
+    def stream(self, most: int = 1000) -> Stream:
+        return Stream(self.lake, self.kafka_url, most)
+
+    def poll(self, lake: Lake | None = None, **more: Any) -> Exporter:
+        return Exporter(self.history, lake or self.lake, SYSTEM_CLOCK, **more)
+
+    def register(self) -> None:
+        """As `ingest --stream` does first: nothing is cleaned that was not compared."""
+        self.poll(attempts="never").round()
+
+    @property
+    def store_id(self) -> str:
+        return str(self.history.database.look(self.history.store_id()))
+
+    def cursor(self) -> Place:
+        """How far the lake has the store."""
+        return reached(self.lake.table(ATTEMPTS).manifests.newest(), self.store_id)
+
+    def differences(self) -> list[str]:
+        return differences(self.history, self.lake)
+
+
+@contextmanager
+def relayed_at(url: str, folder: Path, kafka_url: str, rows: int = ROWS) -> Iterator[Relayed]:
+    """With a lake in this folder."""
+    one = Relayed(url, Lake(folder / "lake"), kafka_url, rows)
+    try:
+        yield one
+    finally:
+        one.close()
 
 
 def differences(history: SqlHistory, lake: Lake) -> list[str]:
