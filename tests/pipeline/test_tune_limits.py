@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead.core.guard_rails import Guards
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.jobs.build import Job, build
 from fairlead.pipeline.jobs.tune import QueueTuned
+from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneSettings, load
+from fairlead.pipeline.tuning.gold import Gold, from_lake
 from fairlead.ports.policy_store import PolicyState, SwitchMode
+from tests.pipeline.frames import T0, at, attempt
+from tests.pipeline.tables_by_hand import put
 from tests.pipeline.test_tune import World, beats
 
 TASKS = {"long": 1000, "short": 1000}
@@ -242,3 +250,42 @@ def test_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
 
 def test_settings_are_kept_apart_from_the_guard_rails() -> None:
     assert TuneSettings().limits is None
+
+
+HOURS = 3
+LONG, SHORT = 300, 10
+"""Seconds a run."""
+
+
+def back_to_back(key: str, seconds: int, slots: int, *, is_flood: bool) -> list[dict[str, Any]]:
+    """Runs of a key that hold these slots all the time; a flood was submitted at the beginning, and lasts for a minute more
+    than these hours."""
+    return [
+        attempt(fairness_key=key, submitted_at=0 if is_flood else start, grabbed_at=start, finished_at=start + seconds)
+        for _ in range(slots)
+        for start in range(0, HOURS * 3600 + 60 * is_flood, seconds)
+    ]
+
+
+def test_on_tables_that_spark_made(spark: Any, world: LimitWorld) -> None:
+    """Of 16 slots on two nodes long runs held 14, while short ones waited from the beginning on."""
+    rows = [*back_to_back("long", LONG, 14, is_flood=False), *back_to_back("short", SHORT, 2, is_flood=True)]
+    world.clock.at = at(HOURS * 3600) + timedelta(minutes=2)
+    put(world.lake, ATTEMPTS, rows, now=world.clock.now())
+    world.serve()
+    build(Job(spark, world.lake, None, world.clock), PipelineSettings())
+
+    gold = Gold(from_lake(world.lake), world.clock.at)
+    use = gold.use(T0 - timedelta(hours=1))
+    workers = gold.at_once(T0 - timedelta(hours=1), use)["q"]
+    assert [(worked.busy, worked.peak) for worked in workers] == [(16 * 3600.0, 16.0)] * HOURS + [(120.0, 2.0)]
+    told = {key: [(used.busy, used.peak, used.waited) for used in use["q"][key].use[:HOURS]] for key in use["q"]}
+    assert told == {"long": [(14 * 3600.0, 14.0, False)] * HOURS, "short": [(2 * 3600.0, 2.0, True)] * HOURS}
+
+    tuned = world.tuned()
+    assert (tuned.outcome, tuned.holds) == ("published", [])
+    (change,) = tuned.limits
+    # Eight are due to it, and a quarter of that for headroom: 5 of the 8 of a node, in steps.
+    assert (change.fairness_key, change.now, change.guarded) == ("long", None, 7)
+    assert change.raw == pytest.approx(5.0, rel=0.05) and change.reason == "one step of x1.25"
+    assert world.limits() == {"long": 7}
