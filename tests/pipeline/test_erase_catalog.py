@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.erase.wanted import ERASED
 from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.gold.fairness import FAIRNESS
@@ -68,3 +68,24 @@ def test_no_file_below_any_table_of_the_catalog_has_the_key_and_the_next_build_b
     assert files_with(warehouse, KEY) == []
     assert {r["error_text"] for r in spark.table(tables.name_of(FAILURES)).collect()} == {f"after {ERASED}"}
     assert erase(lake, KEY, SYSTEM_CLOCK, catalog=(spark, catalog)).catalog == {}
+
+
+def test_a_table_that_never_had_a_row_and_one_whose_files_lie_elsewhere(
+    spark: SparkSession, catalog: str, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    tables = IcebergTables(spark, catalog, lake, SYSTEM_CLOCK)
+    tables.replace(QUARANTINE, frame(spark, QUARANTINE, []), None)
+    tables.replace(TASKS, frame(spark, TASKS, []), None)
+    tables.publish()
+    elsewhere = tmp_path / "elsewhere"
+    spark.sql(f"ALTER TABLE {tables.name_of(TASKS)} SET TBLPROPERTIES ('write.data.path' = '{elsewhere}')")
+    rows = [row(TASKS, fairness_key=key, task_id=key) for key in (KEY, "b")]
+    tables.replace(TASKS, frame(spark, TASKS, rows), None)
+    tables.publish()
+    assert len(files_with(elsewhere, KEY)) > 0
+
+    done = erase(lake, KEY, SYSTEM_CLOCK, catalog=(spark, catalog))
+
+    assert done.is_clean and done.catalog == {TASKS.name: 1}
+    assert files_with(elsewhere, KEY) == [] and spark.table(tables.name_of(TASKS)).count() == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ _ON_ONE_MACHINE = {
     # A driver with its executors on this machine listens to nobody else.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    # For tables of nobody's catalog, which we never make: else an empty folder appears wherever a command is called.
+    "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "fairlead-spark-warehouse"),
     # Put together to parts of like size, as Spark does, three of them would keep one of two cores waiting.
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
 }

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
@@ -71,13 +72,20 @@ class CatalogErasure:
         """The same of one table; a file that is only named in the metadata, with the key as its bound, counts as a row."""
         name = self._tables.name_of(table)
         texts = columns_of(table, [c.name for c in table.columns if c.type == "string"])
+        here = self._loaded(name)
         files = (
             self._spark.read.schema(", ".join(f"`{text}` string" for text in texts))
             .option("recursiveFileLookup", True)
             .option("pathGlobFilter", "*.parquet")
-            .parquet(f"{self._loaded(name).location()}/data")
         )
-        return files.where(self._is_told(table)).count() + self._bounds(name)
+        try:
+            told = files.parquet(here.properties().get("write.data.path") or f"{here.location()}/data")
+        except AnalysisException as error:
+            # The folder comes with the first file.
+            if error.getCondition() != "PATH_NOT_FOUND" or not self._spark.table(f"{name}.all_data_files").isEmpty():
+                raise
+            return self._bounds(name)
+        return told.where(self._is_told(table)).count() + self._bounds(name)
 
     # how --------------------------------------------------------------------------------------------------------------
 

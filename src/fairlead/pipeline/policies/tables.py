@@ -73,7 +73,7 @@ REPLAY_WAITS = Table(
     columns=(
         *_RUN,
         Column("fairness_key", "string", "whose tasks"),
-        Column("tasks", "bigint", "so many"),
+        Column("tasks", "bigint", "of the key, that were replayed"),
         Column("busy_us", "bigint", "worker time that they took"),
         Column("wait_mean_us", "double", "over the tasks of the key"),
         Column("wait_p50_us", "bigint", "over the tasks of the key"),

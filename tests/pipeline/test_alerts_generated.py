@@ -1,0 +1,100 @@
+"""Alerts on generated history, whose truth is known: none while nobody bursts, and a flood where a tenant does."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.clock import MICROS, to_micros
+from fairlead.pipeline.alerts.sign import SIGN_SECONDS, Sign
+from fairlead.pipeline.alerts.watch import Alert, KeyMinutes, Rules, Watched, observe
+from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.generate import Truth, write_lake
+from fairlead.pipeline.lake.lake import Lake
+
+STEP = round(SIGN_SECONDS * MICROS)
+SETTLED = STEP // 4
+"""As the pulse of a store: what has been ready for less is not waiting yet."""
+
+
+class Keys(dict[str, KeyMinutes]):
+    """What is known of keys."""
+
+    def put(self, key: str, minutes: KeyMinutes) -> None:
+        self[key] = minutes
+
+
+def signs(queue: str, attempts: list[dict[str, Any]], begin: int, end: int) -> Iterator[Sign]:
+    """What a relay would have seen of a queue: (begin, end] every two seconds."""
+    arriving = sorted((a["submitted_at"], a["fairness_key"]) for a in attempts if a["attempt"] <= 1)
+    ready = sorted((a["ready_at"], a["grabbed_at"] or a["finished_at"]) for a in attempts if a["ready_at"])
+    taken = sorted((a["grabbed_at"], a["finished_at"]) for a in attempts if a["grabbed_at"])
+    ended = sorted((a["finished_at"], a["outcome"] in ("done", "cancelled")) for a in attempts)
+    every = [iter(each) for each in (arriving, ready, taken, ended)]
+    following: list[Any] = [next(each, None) for each in every]
+
+    def up_to(which: int, until: int) -> Iterator[Any]:
+        while following[which] is not None and following[which][0] <= until:
+            yield following[which]
+            following[which] = next(every[which], None)
+
+    waiting: list[tuple[int, int]] = []
+    running: list[int] = []
+    grabbed_at = 0
+    for now in range(begin + STEP, end + 1, STEP):
+        keys = Counter(key for _, key in up_to(0, now))
+        for span in up_to(1, now):
+            heapq.heappush(waiting, span)
+        while waiting and waiting[0][1] <= now:
+            heapq.heappop(waiting)
+        for grabbed, finished in up_to(2, now):
+            heapq.heappush(running, finished)
+            grabbed_at = grabbed
+        while running and running[0] <= now:
+            heapq.heappop(running)
+        went = Counter(well for _, well in up_to(3, now))
+        oldest = waiting[0][0] if waiting and waiting[0][0] < now - SETTLED else None
+        yield Sign(
+            "store", queue, "one", now, oldest, len(running), grabbed_at, 0, False, went[True], went[False],
+            keys.total(), dict(keys),
+        )  # fmt: skip
+
+
+def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]:
+    """Of all queues; and how many attempts there were."""
+    lake = Lake(folder)
+    write_lake(spark, lake, truth)
+    bronze = lake.table(ATTEMPTS)
+    instants = ["submitted_at", "ready_at", "grabbed_at", "finished_at"]
+    names = ["queue", "fairness_key", "attempt", "outcome", *instants]
+    rows = bronze.load(bronze.manifests.newest(), columns=names).to_pylist()
+    for row in rows:
+        row.update({name: row[name] and to_micros(row[name]) for name in instants})
+    found: list[Alert] = []
+    begin, end = to_micros(truth.start), to_micros(truth.end)
+    for queue in sorted({row["queue"] for row in rows}):
+        of_queue = [row for row in rows if row["queue"] == queue]
+        found += observe(Watched(begin, "one"), signs(queue, of_queue, begin, end), Keys(), Rules())
+    return found, len(rows)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_none_while_nobody_bursts(spark: Any, tmp_path: Path, seed: int) -> None:
+    """Six hours of three queues, 8 tenants, five attempts a second, of which every tenth fails."""
+    truth = Truth(
+        rows=100_000, days=0.25, seed=seed, tenants=8, burst_times=1.0, burst_pickup_s=0.4, late=0.0, stepped=0.0
+    )
+    found, attempts = alerts_of(spark, tmp_path / "lake", truth)
+    assert attempts > 90_000
+    assert found == []
+
+
+def test_floods_and_nothing_else_where_tenants_burst(spark: Any, tmp_path: Path) -> None:
+    truth = Truth(rows=100_000, days=0.25, tenants=40, zipf=0.5, burst_s=600, burst_times=100.0, late=0.0, stepped=0.0)
+    found, _ = alerts_of(spark, tmp_path / "lake", truth)
+    assert {alert.kind for alert in found} == {"flood"}
