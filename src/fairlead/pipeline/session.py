@@ -17,6 +17,10 @@ _JAVA = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
 """A batch job wants throughput, not short pauses; and Java would interpret methods of more than 8,000 bytes for ever, such
 as a query over all columns makes."""
 
+_DRIVER = "-Xss16m"
+"""A stream that is stopped within a batch searches what Python told of it with a regular expression, a few calls a character:
+with Java's usual stack a thousand lines of StackOverflowError are told to whoever pressed Ctrl-C."""
+
 _ON_ONE_MACHINE = {
     # A driver with its executors on this machine listens to nobody else.
     "spark.driver.bindAddress": "127.0.0.1",
@@ -70,7 +74,7 @@ def session(
         ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOGGING} {_JAVA}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOGGING} {_DRIVER} {_JAVA}",
         "spark.executor.extraJavaOptions": _JAVA,
         **(_ON_ONE_MACHINE if on_one_machine else {}),
         **(settings or {}),
