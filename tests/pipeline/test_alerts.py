@@ -116,7 +116,7 @@ def test_spark_may_fail_now_and_then_and_kafka_be_away_for_long() -> None:
     from fairlead.pipeline.jobs.alerts import watch
     from fairlead.pipeline.jobs.following import MOST_FAILURES
 
-    ends: list[Exception | None] = [AWAY] * 20 + [None] + [OF_SPARK] * MOST_FAILURES + [None, WRONG]
+    ends: list[Exception | None] = [AWAY] * 20 + [OF_SPARK] * MOST_FAILURES + [None, WRONG]
     with pytest.raises(ConfigurationError, match="no such topic"):
         watch(lambda: Query(ends), threading.Event(), pause=0.0)
     assert ends == []

@@ -29,18 +29,19 @@ def follow(query: Query, stops: threading.Event, pause: float, what: str) -> Non
     """Until `stops` is set. While Kafka, a store or a lake is away it tries for as long as that takes, after `pause` seconds
     and ever longer; what Spark itself fails by, a few times. `what` is told of it, in words. Raises what is left, our own
     error if there is one behind it."""
-    failures, trouble = 0, ""
+    tries, failures, trouble = 0, 0, ""
 
     def came_through() -> None:
-        nonlocal failures, trouble
-        failures, trouble = 0, ""
+        nonlocal tries, failures, trouble
+        tries, failures, trouble = 0, 0, ""
 
     while not stops.is_set():
         try:
             query(came_through)
         except Exception as error:
             failure = error if isinstance(error, FairleadError) else told_by(error)
-            failures += 1
+            tries += 1
+            failures += failure is None
             is_away = isinstance(failure, StoreUnavailable)
             if not is_away and (failure is not None or failures > MOST_FAILURES):
                 raise failure or error from None
@@ -48,7 +49,7 @@ def follow(query: Query, stops: threading.Event, pause: float, what: str) -> Non
             if told != trouble:
                 trouble = told
                 log.warning(what, extra={"error": told})
-            stops.wait(min(LONGEST_PAUSE, pause * failures))
+            stops.wait(min(LONGEST_PAUSE, pause * tries))
 
 
 def told_by(error: Exception) -> FairleadError | None:
