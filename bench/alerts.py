@@ -221,7 +221,7 @@ def run(wanted: Any, told: Told, load: Load, workers: Any, watch: Any, pay: Any)
         (each["kind"], each["subject"], each["started_at"]) for _, each in told.notices if each["state"] == "open"
     ]
     report["told"] = len(told.notices)
-    report["told_twice"] = len(opened) - len(set(opened))
+    report["told_twice"] = sorted({each for each in opened if opened.count(each) > 1})
     times = [report["error_burst_s"], report["flood_s"], report["stall_s"]]
     report["is_met"] = (
         not report["told_while_calm"]

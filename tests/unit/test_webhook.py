@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from fairlead import ConfigurationError
+from fairlead.clock import MICROS
+from fairlead.pipeline.alerts import webhook
 from fairlead.pipeline.alerts.watch import Alert
 from fairlead.pipeline.alerts.webhook import SIGNATURE, Notice, Webhook
 from fairlead.pipeline.jobs.alerts import notice_of
@@ -82,7 +84,7 @@ def test_an_alert_arrives_signed_and_for_people_and_programs(listener: Listener,
     assert got["text"] == "flood: acme in queue payouts, since 2026-09-21T14:13:20+00:00"
     assert (got["state"], got["tasks"]) == ("open", 400)
     headers = {name.lower(): value for name, value in listener.headers[0].items()}
-    assert headers["idempotency-key"] == f"{told.incident_id}/open"
+    assert headers["idempotency-key"] == f"{told.incident_id}/open/2026-09-21T14:13:30+00:00"
     assert headers[SIGNATURE.lower()] == "sha256=" + hmac.new(b"key", listener.bodies[0], hashlib.sha256).hexdigest()
 
 
@@ -129,6 +131,31 @@ def test_the_same_alert_of_a_batch_that_comes_again_does_not_wait_twice(tmp_path
     hook = Webhook(url, tmp_path / "waiting.json")
     assert hook.send([notice("a")]) == 1
     assert hook.send([notice("a")]) == 1
+
+
+def test_what_was_taken_is_not_posted_again_with_a_batch_that_comes_again(listener: Listener, tmp_path: Path) -> None:
+    start = 1_790_000_000_000_000
+    raised, over, again = (
+        notice_of(Alert("stall", "q", "*", start, start + seconds * MICROS, is_over))
+        for seconds, is_over in ((10, False), (10, True), (60, False))
+    )
+    Webhook(listener.url, tmp_path / "known.json").send([raised])
+    hook = Webhook(listener.url, tmp_path / "known.json")  # after a crash
+    hook.send([raised, over])
+    hook.send([raised, over])
+    assert [each["state"] for each in listener.took] == ["open", "over"]
+    hook.send([again])  # the same incident goes on
+    assert [each["state"] for each in listener.took] == ["open", "over", "open"]
+
+
+def test_only_the_newest_are_remembered(listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "MOST_REMEMBERED", 2)
+    hook = Webhook(listener.url, tmp_path / "known.json")
+    for kind in "abcab":
+        hook.send([notice(kind)])
+    assert listener.texts == ["a", "b", "c", "a", "b"]
+    hook.send([notice("b")])
+    assert len(listener.took) == 5
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "hook", "http://"])

@@ -1,4 +1,5 @@
-"""Alerts to somebody's URL: each at least once, in order, also over restarts and while the URL does not answer."""
+"""Alerts to somebody's URL: each at least once, in order, also over restarts and while the URL does not answer; twice only
+when a crash falls between its answer and our note of it."""
 
 from __future__ import annotations
 
@@ -24,6 +25,9 @@ ANSWER_SECONDS = 5.0
 MOST_WAITING = 1000
 """Alerts that wait for a URL that does not answer; the oldest go first."""
 
+MOST_REMEMBERED = 1000
+"""Alerts that the URL took: the newest."""
+
 SIGNATURE = "X-Fairlead-Signature"
 
 
@@ -44,43 +48,62 @@ class Notice(msgspec.Struct, frozen=True):
     text: str
 
 
-class Webhook:
-    """Posts to one URL; what it did not take waits in a file."""
+class _Known(msgspec.Struct):
+    """What outlives the process."""
 
-    def __init__(self, url: str, waiting: Path, secret: str | None = None) -> None:
-        """`waiting`: the file. `secret`: signs each request: SIGNATURE is then "sha256=" and the HMAC of the body in hex.
+    waiting: list[Notice] = []
+    taken: list[tuple[str, str, str]] = []
+    """(incident_id, state, noticed_at) of what the URL took last."""
+
+    def is_new(self, notice: Notice) -> bool:
+        """Neither waits nor was taken: a batch that was cut off comes again."""
+        return notice not in self.waiting and _key(notice) not in self.taken
+
+    def take(self, notice: Notice) -> None:
+        self.taken.append(_key(notice))
+        del self.taken[:-MOST_REMEMBERED]
+
+
+def _key(notice: Notice) -> tuple[str, str, str]:
+    return notice.incident_id, notice.state, notice.noticed_at
+
+
+class Webhook:
+    """Posts to one URL; what it did not take waits in a file, beside what it took last."""
+
+    def __init__(self, url: str, known: Path, secret: str | None = None) -> None:
+        """`known`: the file. `secret`: signs each request: SIGNATURE is then "sha256=" and the HMAC of the body in hex.
         Raises ConfigurationError."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError("webhook: use an address as https://alerts.example/hook")
         self._url = url
         self._where = f"{parts.scheme}://{parts.hostname}"
-        self._file = waiting
+        self._file = known
         self._secret = secret
-        self._waiting = self._load()
+        self._known = self._load()
         self._is_away = False
 
     def send(self, notices: Sequence[Notice]) -> int:
         """Post these behind what waits. Answers how many wait now; they are tried again by the next call."""
-        if not notices and not self._waiting:
+        known = self._known
+        known.waiting += [each for each in notices if known.is_new(each)]
+        if not known.waiting:
             return 0
-        waiting = [*self._waiting, *(each for each in notices if each not in self._waiting)]
-        if dropped := len(waiting) - MOST_WAITING:
-            waiting = waiting[max(0, dropped) :]
-        if dropped > 0:
+        if (dropped := len(known.waiting) - MOST_WAITING) > 0:
+            del known.waiting[:dropped]
             log.error(
                 "alerts were dropped: the webhook does not take them", extra={"webhook": self._where, "alerts": dropped}
             )
-        self._waiting = waiting
-        self._save()  # before: a crash after a post repeats it, one before loses none
-        while self._waiting and self._post(self._waiting[0]):
-            self._waiting = self._waiting[1:]
-        self._save()
-        return len(self._waiting)
+        self._save()  # before: a crash now loses none
+        while known.waiting and self._post(known.waiting[0]):
+            known.take(known.waiting.pop(0))
+            self._save()  # only a crash between the two repeats it
+        return len(known.waiting)
 
     def _post(self, notice: Notice) -> bool:
         body = msgspec.json.encode(notice)
-        headers = {"Content-Type": "application/json", "Idempotency-Key": f"{notice.incident_id}/{notice.state}"}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": "/".join(_key(notice))}
         if self._secret:
             digest = hmac.new(self._secret.encode(), body, hashlib.sha256).hexdigest()
             headers[SIGNATURE] = f"sha256={digest}"
@@ -102,11 +125,11 @@ class Webhook:
         self._is_away = False
         return True
 
-    def _load(self) -> list[Notice]:
+    def _load(self) -> _Known:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=list[Notice])
+            return msgspec.json.decode(self._file.read_bytes(), type=_Known)
         except FileNotFoundError:
-            return []
+            return _Known()
         except msgspec.DecodeError as error:
             raise ConfigurationError(
                 f"{self._file} cannot be read: {error}; remove it, alerts in it are lost"
@@ -114,4 +137,4 @@ class Webhook:
 
     def _save(self) -> None:
         durable.folder(self._file.parent)
-        durable.write(self._file, lambda aside: aside.write_bytes(msgspec.json.encode(self._waiting)))
+        durable.write(self._file, lambda aside: aside.write_bytes(msgspec.json.encode(self._known)))
