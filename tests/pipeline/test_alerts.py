@@ -19,8 +19,10 @@ from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.incidents.seen import SEEN, incident_of, keep
+from fairlead.pipeline.jobs.build import digest
 from fairlead.pipeline.jobs.incidents import incidents
 from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.settings import Cost, PipelineSettings
 from fairlead.pipeline.silver.backlog import BACKLOG
 from fairlead.pipeline.small import LakeRows
 from tests.pipeline.frames import at
@@ -88,6 +90,11 @@ def test_somebody_elses_change_meanwhile_is_waited_for(tmp_path: Path, monkeypat
     monkeypatch.setattr(tables, "replace", replaced)
     keep(tables, [alert("stall", 600)])
     assert told(tables) == [("stall", False, SEEN)]
+
+
+def test_times_of_alerts_are_no_reason_to_build_tables_anew() -> None:
+    assert digest(PipelineSettings(alerts=Rules(stall_seconds=300))) == digest(PipelineSettings())
+    assert digest(PipelineSettings(cost=Cost(workers=2))) != digest(PipelineSettings())
 
 
 class Query:
@@ -228,7 +235,7 @@ def test_state_is_of_keys_that_brought_something_and_forgets_them(signs: Signs) 
 
 
 def test_a_queue_that_is_not_heard_of_any_more_is_told_of(signs: Signs) -> None:
-    signs.rules = Rules(silence_seconds=3.0)
+    signs.rules = Rules(queues={"q": {"silence_seconds": 3.0}})
     signs.put(4, done=1)
     with signs.watched() as query:
         signs.until(query, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead import ConfigurationError
 from fairlead.clock import MICROS
 from fairlead.pipeline.alerts.sign import Sign, decode, encode
 from fairlead.pipeline.alerts.watch import LONGEST_MEMORY, MINUTE, Alert, KeyMinutes, Rules, Watched, observe
+from fairlead.pipeline.settings import load
 
 BEGIN = 1_790_000_000 * MICROS - 1_790_000_000 * MICROS % MINUTE
 RULES = Rules(warm_up_seconds=0)
@@ -81,6 +84,34 @@ def test_a_queue_of_which_nobody_takes_any_stalls_and_goes_on() -> None:
 )
 def test_what_is_no_stall(calm: dict[str, Any]) -> None:
     assert Queue(Rules(burst_runs=1000)).during(120, **{"waits_since": BEGIN, **calm}) == []
+
+
+def test_a_queue_may_have_times_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.toml"
+    path.write_text("[alerts]\nburst_runs = 30\n[alerts.queues.slow]\nstall_seconds = 300\nquiet_seconds = 0.5\n")
+    rules = load(path).alerts
+    assert rules.of("payouts") is rules and rules.stall_seconds == 10
+    slow = rules.of("slow")
+    assert (slow.stall_seconds, slow.quiet_seconds, slow.burst_runs, slow.queues) == (300, 0.5, 30, {})
+    queue = Queue(slow)
+    assert queue.waiting(290, since=BEGIN) == []
+    assert kinds(queue.waiting(20, since=BEGIN)) == [("stall", "*", False)]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("forget_seconds = 3", "queue 'slow' cannot have forget_seconds of its own; it can have stall_seconds"),
+        ("stall = 3", "cannot have stall of its own"),
+        ("stall_seconds = -3", "queue 'slow': Expected `float` > 0"),
+        ("flood_tasks = 1.5", "queue 'slow': Expected `int`"),
+    ],
+)
+def test_what_a_queue_cannot_have_of_its_own_is_told(tmp_path: Path, given: str, told: str) -> None:
+    path = tmp_path / "pipeline.toml"
+    path.write_text(f"[alerts.queues.slow]\n{given}\n")
+    with pytest.raises(ConfigurationError, match=told):
+        load(path)
 
 
 def test_long_runs_that_let_nobody_in_are_a_stall_after_minutes() -> None:

@@ -61,7 +61,7 @@ class Watch(StatefulProcessor):
         else:
             watched = msgspec.json.decode(found[0], type=Watched)
         keys = _Keys(self._keys)
-        raised = observe(watched, signs, keys, self._told_by)
+        raised = observe(watched, signs, keys, self._told_by.of(queue))
         keys.save()
         self._watched.update((msgspec.json.encode(watched).decode(),))
         raised += self._heard(queue, timerValues.getCurrentProcessingTimeInMs(), watched.last)
@@ -83,7 +83,7 @@ class Watch(StatefulProcessor):
         until, raised_at = self._silence.get() or (0, 0)
         if until:
             self._handle.deleteTimer(until)
-        until = now_ms + round(self._told_by.silence_seconds * 1000)
+        until = now_ms + round(self._told_by.of(queue).silence_seconds * 1000)
         self._handle.registerTimer(until)
         self._silence.update((until, 0))
         return [Alert("silence", queue, ALL, raised_at, last, True)] if raised_at else []

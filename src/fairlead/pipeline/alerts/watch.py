@@ -47,7 +47,29 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     silence_seconds: _Seconds = 60.0
     """After so long without a sign of a queue its relay is taken for dead: then nobody would see what goes wrong."""
     forget_seconds: _Seconds = 7200.0
-    """A key that brings nothing for so long is forgotten."""
+    """A key that brings nothing for so long is forgotten: of every queue."""
+    queues: dict[str, dict[str, int | float]] = {}
+    """By queue, what is otherwise there: {"payouts": {"stall_seconds": 300}}."""
+
+    def __post_init__(self) -> None:
+        for queue in self.queues:
+            self.of(queue)
+
+    def of(self, queue: str) -> Rules:
+        """Those of a queue. Raises ValueError for what no queue can have of its own."""
+        given = self.queues.get(queue)
+        if given is None:
+            return self
+        if strange := sorted(given.keys() - _OF_A_QUEUE):
+            known = ", ".join(_OF_A_QUEUE)
+            raise ValueError(f"queue {queue!r} cannot have {', '.join(strange)} of its own; it can have {known}")
+        try:
+            return msgspec.convert({**msgspec.structs.asdict(self), "queues": {}, **given}, Rules)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"queue {queue!r}: {error}") from None
+
+
+_OF_A_QUEUE = [name for name in Rules.__struct_fields__ if name not in ("forget_seconds", "queues")]
 
 
 class Alert(msgspec.Struct, frozen=True):

@@ -71,5 +71,6 @@ def build(job: Job, settings: PipelineSettings, full: bool = False, tell: Tell =
 
 
 def digest(settings: PipelineSettings) -> str:
-    """Other settings make other tables."""
-    return hashlib.sha256(msgspec.json.encode(settings, order="sorted")).hexdigest()
+    """Other settings make other tables; but for those of alerts."""
+    shown = settings.slo, settings.cost, settings.bill
+    return hashlib.sha256(msgspec.json.encode(shown, order="sorted")).hexdigest()
