@@ -134,3 +134,29 @@ async def test_whatever_answers_are_lost_every_task_runs_and_no_run_is_counted_t
     assert set(runs.values()) == {1}, f"seed {seed}"
     assert sum(store.faults.lost_answers.values()) > 0
     app.close()
+
+
+async def test_a_grab_whose_answer_is_lost_while_the_node_looks_for_an_earlier_one_is_looked_for_too(
+    tmp_path: Path,
+) -> None:
+    clock = HastyClock()
+    app = App(f"sqlite:///{tmp_path}/tasks.db", clock=clock)
+    connections = connect(Settings(app.url), clock, {}, app.observer.counted)
+    looks: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
+
+    class Store(SqliteTaskStore):
+        async def held(self, *arguments: Any) -> Any:
+            found = await SqliteTaskStore.held(self, *arguments)
+            if not looks[0].is_set():
+                looks[0].set()
+                node._grab_failed()  # what it grabbed is not in `found`
+            else:
+                looks[1].set()
+            return found
+
+    app._connections = connections._replace(store=Store(connections.store.database))  # type: ignore[arg-type]
+    async with running(app) as node:
+        node._grab_failed()
+        for look in looks:
+            await asyncio.wait_for(look.wait(), 60)  # a guard against a hang
+    app.close()

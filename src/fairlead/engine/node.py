@@ -415,6 +415,7 @@ class Node:
             await self._ask_reconcile.wait()
             try:
                 await self._clock.sleep(1.0)
+                self._ask_reconcile.clear()  # before it is looked: a grab that fails meanwhile asks again
                 held = await self._store.held(self.settings.name)
                 unknown = [(task_id, version) for task_id, version in held if task_id not in self.runs]
                 if unknown:
@@ -422,11 +423,10 @@ class Node:
                     wake = await self._store.hand_back(self.settings.name, unknown)
                     if wake is not None:
                         self._channel.announce(wake)
-                self._ask_reconcile.clear()
                 self.ordering.look()
                 self._channel.look_again()  # the wake of an earlier, unanswered try may never have gone out
             except StoreUnavailable:
-                continue
+                self._ask_reconcile.set()
 
     async def _measure(self) -> None:
         while True:
