@@ -194,7 +194,7 @@ def run(wanted: Any, told: Told, load: Load, workers: Any, watch: Any, pay: Any)
     load.fails = True
     report["error_burst_s"] = told.wait("error burst", "open", began)
     say(f"error burst: {report['error_burst_s']} s")
-    time.sleep(max(0.0, AWAY_SECONDS - (time.time() - began)))
+    time.sleep(max(0.0, AWAY_SECONDS - (time.time() - began)))  # runs fail for so long: time is the load
     load.fails = False
     began = time.time()
     pay.app.submit_many([pay.options(fairness_key="tenant-0").draft(fails=False) for _ in range(3000)])
@@ -205,7 +205,7 @@ def run(wanted: Any, told: Told, load: Load, workers: Any, watch: Any, pay: Any)
         worker.send_signal(signal.SIGSTOP)
     report["stall_s"] = told.wait("stall", "open", began)
     say(f"stall: {report['stall_s']} s")
-    time.sleep(max(0.0, STOPPED_SECONDS - (time.time() - began)))
+    time.sleep(max(0.0, STOPPED_SECONDS - (time.time() - began)))  # so long nobody works
     began = time.time()
     for worker in workers:
         worker.send_signal(signal.SIGCONT)
@@ -221,7 +221,7 @@ def run(wanted: Any, told: Told, load: Load, workers: Any, watch: Any, pay: Any)
         watched.kill()
         watched.wait()
         load.fails = True
-        time.sleep(AWAY_SECONDS)
+        time.sleep(AWAY_SECONDS)  # nobody watches while runs fail
         load.fails = False
         watched = watch()
         report["after_kill_s"].append(told.wait("error burst", "open", since))

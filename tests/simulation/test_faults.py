@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -136,27 +136,82 @@ async def test_whatever_answers_are_lost_every_task_runs_and_no_run_is_counted_t
     app.close()
 
 
-async def test_a_grab_whose_answer_is_lost_while_the_node_looks_for_an_earlier_one_is_looked_for_too(
-    tmp_path: Path,
-) -> None:
+class Watched(SqliteTaskStore):
+    """A store that tells when a node looks at what it holds, and does something of ours before it answers."""
+
+    def __init__(self, database: Any) -> None:
+        super().__init__(database)
+        self.looks = 0
+        self.looked = asyncio.Condition()
+        self.handed_back: list[Any] = []
+        self.first_look: Callable[[], None] = lambda: None
+        self.grabbed: Callable[[], Awaitable[None]] | None = None
+
+    async def held(self, *arguments: Any) -> Any:
+        found = await SqliteTaskStore.held(self, *arguments)
+        if not self.looks:
+            self.first_look()
+        async with self.looked:
+            self.looks += 1
+            self.looked.notify_all()
+        return found
+
+    async def hand_back(self, node: str, held: Any) -> Any:
+        self.handed_back += held
+        return await SqliteTaskStore.hand_back(self, node, held)
+
+    async def grab(self, *arguments: Any) -> Any:
+        found = await SqliteTaskStore.grab(self, *arguments)
+        if self.grabbed is not None:
+            await self.grabbed()
+        return found
+
+    async def until(self, looks: int) -> None:
+        """It was looked so often; what came of the look before is done then."""
+        async with self.looked:
+            await asyncio.wait_for(self.looked.wait_for(lambda: self.looks >= looks), 60)  # a guard against a hang
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[App, Watched]]:
     clock = HastyClock()
     app = App(f"sqlite:///{tmp_path}/tasks.db", clock=clock)
     connections = connect(Settings(app.url), clock, {}, app.observer.counted)
-    looks: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
-
-    class Store(SqliteTaskStore):
-        async def held(self, *arguments: Any) -> Any:
-            found = await SqliteTaskStore.held(self, *arguments)
-            if not looks[0].is_set():
-                looks[0].set()
-                node._grab_failed()  # what it grabbed is not in `found`
-            else:
-                looks[1].set()
-            return found
-
-    app._connections = connections._replace(store=Store(connections.store.database))  # type: ignore[arg-type]
-    async with running(app) as node:
-        node._grab_failed()
-        for look in looks:
-            await asyncio.wait_for(look.wait(), 60)  # a guard against a hang
+    store = Watched(connections.store.database)
+    app._connections = connections._replace(store=store)
+    yield app, store
     app.close()
+
+
+async def test_a_grab_whose_answer_is_lost_while_the_node_looks_for_an_earlier_one_is_looked_for_too(
+    watched: tuple[App, Watched],
+) -> None:
+    app, store = watched
+    async with running(app) as node:
+        store.first_look = node._grab_failed  # what it grabbed is not in what was found
+        node._grab_failed()
+        await store.until(looks=2)
+
+
+async def test_a_grab_whose_answer_is_on_its_way_while_the_node_looks_for_a_lost_one_is_not_handed_back(
+    watched: tuple[App, Watched],
+) -> None:
+    app, store = watched
+    runs: Counter[int] = Counter()
+
+    @app.task
+    async def work(n: int) -> None:
+        runs[n] += 1
+
+    async with running(app) as node:
+
+        async def answer_late() -> None:
+            for looks in (store.looks + 1, store.looks + 2):
+                node._grab_failed()  # an earlier one's
+                await store.until(looks)
+
+        store.grabbed = answer_late
+        handle = work.submit(n=1)
+        await settled(app, node, timeout=60)
+    assert store.handed_back == [] and runs == {1: 1}
+    assert [attempt.outcome for attempt in app.management.attempts(handle.id)] == ["done"]

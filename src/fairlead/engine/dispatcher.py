@@ -63,6 +63,11 @@ class Dispatcher:
         self._wanted = asyncio.Event()
         self._is_stopping = False
         self._batches: set[int] = set()
+        self._asked: Sequence[Trigger] = ()
+
+    def asked(self) -> set[str]:
+        """Tasks of the grab that is on its way: the store may say already that this node holds them."""
+        return {trigger.id for trigger in self._asked}
 
     def wake(self) -> None:
         """There may be something to dispatch: a trigger came, a slot was freed."""
@@ -147,15 +152,18 @@ class Dispatcher:
     async def _grab(self, triggers: Sequence[Trigger], are_booked: bool) -> list[Execution]:
         now = self._clock.now()
         wanted = [Grab(t.id, t.version, t.path, self._stuck_at(t.name, now)) for t in triggers]
+        self._asked = triggers
         try:
             grabbed = await self._store.grab(self._node, wanted, now)
         except StoreUnavailable as error:
+            self._asked = ()
             log.warning("nothing can be grabbed while the store is away", extra={"error": str(error)})
             self._unbook(triggers, are_booked)
             self._intake.returned(triggers)
             await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
             self._failed()
             return []
+        self._asked = ()
         wanted_by = {(trigger.id, trigger.version): trigger for trigger in triggers}
         if len(wanted_by) < len(triggers):  # one that came twice and was taken twice: one of them is enough
             kept = set(map(id, wanted_by.values()))

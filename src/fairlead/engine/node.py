@@ -417,7 +417,8 @@ class Node:
                 await self._clock.sleep(1.0)
                 self._ask_reconcile.clear()  # before it is looked: a grab that fails meanwhile asks again
                 held = await self._store.held(self.settings.name)
-                unknown = [(task_id, version) for task_id, version in held if task_id not in self.runs]
+                known = self.runs.in_flight.keys() | self.dispatcher.asked()
+                unknown = [(task_id, version) for task_id, version in held if task_id not in known]
                 if unknown:
                     log.warning("handing back tasks grabbed unknowingly", extra={"tasks": len(unknown)})
                     wake = await self._store.hand_back(self.settings.name, unknown)
