@@ -1,13 +1,15 @@
-"""Alerts, measured: how long after something goes wrong somebody is told, and that nobody is while all goes well.
+"""Alerts, measured: how long after something goes wrong somebody is told, and that nobody is while
+all goes well.
 
     python bench/alerts.py [--calm 240] [--kills 3] [--json]
 
-Two workers on SQLite, a relay, Kafka, `fairlead pipeline alerts` on Spark and a webhook, each a process of its own, started as a
-user starts them. Tenants bring tasks evenly for `--calm` seconds: nothing may be told. Then, one after the other, with the even
-load beside it: every run fails for 20 s; one tenant brings 3,000 tasks; both workers are stopped (SIGSTOP) for 40 s. Told is
-the time from the injection to the webhook. Then, `--kills` times, `alerts` is killed (-9) and another burst of errors comes
-while it is away. Exit code 1 when an alert was missing, too many or told twice, or one of the
-first three came after more than 30 s.
+Two workers on SQLite, a relay, Kafka, `fairlead pipeline alerts` on Spark and a webhook, each a
+process of its own, started as a user starts them. Tenants bring tasks evenly for `--calm` seconds:
+nothing may be told. Then, one after the other, with the even load beside it: every run fails for 20
+s; one tenant brings 3,000 tasks; both workers are stopped (SIGSTOP) for 40 s. Told is the time from
+the injection to the webhook. Then, `--kills` times, `alerts` is killed (-9) and another burst of
+errors comes while it is away. Exit code 1 when an alert was missing, too many or told twice, or one
+of the first three came after more than 30 s.
 """
 
 import argparse
@@ -40,9 +42,11 @@ EVERY = 0.5
 """Seconds between two tasks of a tenant."""
 PATIENCE = 120.0
 QUIET_SECONDS = 30
-"""Without errors, and a burst is over: five minutes by default, which nobody wants to wait for here."""
+"""Without errors, and a burst is over: five minutes by default, which nobody wants to wait for
+here."""
 AWAY_SECONDS = 20.0
-"""So long every run fails, and so long nobody watches after a kill: time itself is what is waited for."""
+"""So long every run fails, and so long nobody watches after a kill: time itself is what is waited
+for."""
 STOPPED_SECONDS = 40.0
 """So long the workers stand still."""
 
@@ -70,7 +74,9 @@ class Told:
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    def of(self, kind: str, state: str, since: float, started_at: str | None = None) -> tuple[float, str] | None:
+    def of(
+        self, kind: str, state: str, since: float, started_at: str | None = None
+    ) -> tuple[float, str] | None:
         """When the first such notice came, and since when what it tells of was."""
         return next(
             (
@@ -83,7 +89,9 @@ class Told:
             None,
         )
 
-    def wait(self, kind: str, state: str, since: float, started_at: str | None = None) -> float | None:
+    def wait(
+        self, kind: str, state: str, since: float, started_at: str | None = None
+    ) -> float | None:
         """Seconds after `since` when it came; None: it did not."""
         with self._came:
             found = self._came.wait_for(lambda: self.of(kind, state, since, started_at), PATIENCE)
@@ -107,19 +115,27 @@ class Load:
     def _run(self) -> None:
         while not self._over.wait(EVERY):
             self._pay.app.submit_many(
-                [self._pay.options(fairness_key=f"tenant-{n}").draft(fails=self.fails) for n in range(TENANTS)]
+                [
+                    self._pay.options(fairness_key=f"tenant-{n}").draft(fails=self.fails)
+                    for n in range(TENANTS)
+                ]
             )
 
 
 @contextlib.contextmanager
-def process(*command: str, log: pathlib.Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+def process(
+    *command: str, log: pathlib.Path, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """`fairlead ...`, until the end."""
     paths = os.pathsep.join([str(HERE), str(ROOT / "src")])
     with log.open("ab") as file:
         started = subprocess.Popen(
-            [sys.executable, "-m", "fairlead", *command], env={**os.environ, **environment, "PYTHONPATH": paths},
-            stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-        )  # fmt: skip
+            [sys.executable, "-m", "fairlead", *command],
+            env={**os.environ, **environment, "PYTHONPATH": paths},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+        )
     try:
         yield started
     finally:
@@ -134,7 +150,9 @@ def process(*command: str, log: pathlib.Path, **environment: str) -> Iterator[su
 
 def main() -> int:
     """Everything in order."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calm", type=float, default=240.0)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--json", action="store_true")
@@ -152,9 +170,12 @@ def main() -> int:
         settings.write_text(f"[alerts]\nquiet_seconds = {QUIET_SECONDS}\n")
         told = Told()
         workers = [
-            stack.enter_context(process("worker", "alerts_app:app", log=folder / "worker.log")) for _ in range(2)
+            stack.enter_context(process("worker", "alerts_app:app", log=folder / "worker.log"))
+            for _ in range(2)
         ]
-        stack.enter_context(process("pipeline", "relay", "--url", url, "--kafka", kafka, log=folder / "relay.log"))
+        stack.enter_context(
+            process("pipeline", "relay", "--url", url, "--kafka", kafka, log=folder / "relay.log")
+        )
         load = Load(alerts_app.pay)
         stack.callback(load.stop)
         watching = contextlib.ExitStack()
@@ -163,11 +184,22 @@ def main() -> int:
         def watch() -> subprocess.Popen[bytes]:
             return watching.enter_context(
                 process(
-                    "pipeline", "alerts", "--kafka", kafka, "--checkpoint", str(folder / "checkpoint"), "--lake",
-                    str(folder / "lake"), "--webhook", told.url, "--settings", str(settings), "--json",
+                    "pipeline",
+                    "alerts",
+                    "--kafka",
+                    kafka,
+                    "--checkpoint",
+                    str(folder / "checkpoint"),
+                    "--lake",
+                    str(folder / "lake"),
+                    "--webhook",
+                    told.url,
+                    "--settings",
+                    str(settings),
+                    "--json",
                     log=folder / "alerts.log",
                 )
-            )  # fmt: skip
+            )
 
         try:
             report = run(wanted, told, load, workers, watch, alerts_app.pay)
@@ -194,10 +226,14 @@ def run(wanted: Any, told: Told, load: Load, workers: Any, watch: Any, pay: Any)
     load.fails = True
     report["error_burst_s"] = told.wait("error burst", "open", began)
     say(f"error burst: {report['error_burst_s']} s")
-    time.sleep(max(0.0, AWAY_SECONDS - (time.time() - began)))  # runs fail for so long: time is the load
+    time.sleep(
+        max(0.0, AWAY_SECONDS - (time.time() - began))
+    )  # runs fail for so long: time is the load
     load.fails = False
     began = time.time()
-    pay.app.submit_many([pay.options(fairness_key="tenant-0").draft(fails=False) for _ in range(3000)])
+    pay.app.submit_many(
+        [pay.options(fairness_key="tenant-0").draft(fails=False) for _ in range(3000)]
+    )
     report["flood_s"] = told.wait("flood", "open", began)
     say(f"flood: {report['flood_s']} s")
     began = time.time()
@@ -215,7 +251,8 @@ def run(wanted: Any, told: Told, load: Load, workers: Any, watch: Any, pay: Any)
     report["error_burst_over"] = told.of("error burst", "over", 0.0) is not None
     report["after_kill_s"] = []
     for _ in range(wanted.kills):
-        # Not just when the webhook was told: that it was is noted only then, and a kill in between repeats it.
+        # Not just when the webhook was told: that it was is noted only then, and a kill in between
+        # repeats it.
         time.sleep(random.random() * 10)  # into whatever it does then
         since = time.time()
         watched.kill()

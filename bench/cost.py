@@ -1,16 +1,22 @@
-"""Shares of worker time on the LCG trace: tasks counted, weights tuned by mean run time, and run time charged.
+"""Shares of worker time on the LCG trace: tasks counted, weights tuned by mean run time, and run
+time charged.
 
-    python bench/cost.py [--trace ../shared/data/lcg-2005.swf.gz] [--users 10] [--every 4] [--windows 4] [--seconds 60]
-                         [--slots 20] [--workers 2] [--store sqlite|postgres] [--shuffle] [--only counted,tuned,runtime]
+    python bench/cost.py [--trace ../shared/data/lcg-2005.swf.gz] [--users 10] [--every 4]
+    [--windows 4] [--seconds 60]
+                         [--slots 20] [--workers 2] [--store sqlite|postgres] [--shuffle] [--only
+                         counted,tuned,runtime]
 
-The users with most work are the fairness keys. Of each user's jobs every n-th is taken, in the order of the trace, or with
---shuffle in an order drawn by a fixed seed, so that a user's run times do not change with time. A task is one job: it sleeps
-on the event loop of its worker for the job's run time, scaled so that the whole takes about --seconds; that is its work.
-Each user has 150 to 200 tasks waiting, for as long as it has jobs: more come as these start. Tuned: each key has the weight
-(median of the users' mean run times) / (its own), of the jobs that will run, set before the first is submitted.
+The users with most work are the fairness keys. Of each user's jobs every n-th is taken, in the
+order of the trace, or with --shuffle in an order drawn by a fixed seed, so that a user's run times
+do not change with time. A task is one job: it sleeps on the event loop of its worker for the job's
+run time, scaled so that the whole takes about --seconds; that is its work. Each user has 150 to 200
+tasks waiting, for as long as it has jobs: more come as these start. Tuned: each key has the weight
+(median of the users' mean run times) / (its own), of the jobs that will run, set before the first
+is submitted.
 
-Jain's index is that of the worker-seconds in a window, of the keys that had tasks waiting all through it. Prints a table in
-Markdown. Exit code 1 unless the mean index is above 0.95 with tuned weights and above 0.98 with run time charged.
+Jain's index is that of the worker-seconds in a window, of the keys that had tasks waiting all
+through it. Prints a table in Markdown. Exit code 1 unless the mean index is above 0.95 with tuned
+weights and above 0.98 with run time charged.
 """
 
 import argparse
@@ -31,10 +37,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import fairlead  # noqa: E402
+from fairlead.lab.replay.trace import Tenants, read_trace  # noqa: E402
+from fairlead.lab.replay.workers import Workers, end_with_parent  # noqa: E402
+from fairlead.lab.simulate.fairness import jain  # noqa: E402
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT  # noqa: E402
-from fairlead.replay.trace import Tenants, read_trace  # noqa: E402
-from fairlead.replay.workers import Workers, end_with_parent  # noqa: E402
-from fairlead.simulate.fairness import jain  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
 QUEUE = "cost"
@@ -60,7 +66,9 @@ def application(url: str | None = None, cost: str | None = None) -> tuple[fairle
     def note(line: str) -> None:
         if not notes:
             path = pathlib.Path(os.environ[FOLDER]) / f"{os.getpid()}.runs"
-            notes.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            notes.append(
+                os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            )
         os.write(notes[0], line.encode())
 
     @app.task(queue=QUEUE)
@@ -112,16 +120,25 @@ def jobs(trace: pathlib.Path, users: int, every: int, shuffle: bool) -> Runs:
     return taken
 
 
-def measure(mode: str, runs: Runs, seconds: float, wanted: argparse.Namespace) -> list[tuple[float, int]]:
+def measure(
+    mode: str, runs: Runs, seconds: float, wanted: argparse.Namespace
+) -> list[tuple[float, int]]:
     """Jain's index and the number of keys that it is of, for each window."""
     with contextlib.ExitStack() as cleanup:
-        folder = pathlib.Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="bench-cost-")))
+        folder = pathlib.Path(
+            cleanup.enter_context(tempfile.TemporaryDirectory(prefix="bench-cost-"))
+        )
         url = cleanup.enter_context(store(wanted.store, folder))
         cost = "runtime" if mode == "runtime" else "tasks"
         environment = {
-            "FAIRLEAD_URL": url, FOLDER: str(folder), COST: cost, "BENCH_COST_WORKERS": str(wanted.workers),
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "bench"), *sys.path[:2], os.environ.get("PYTHONPATH", "")]),
-        }  # fmt: skip
+            "FAIRLEAD_URL": url,
+            FOLDER: str(folder),
+            COST: cost,
+            "BENCH_COST_WORKERS": str(wanted.workers),
+            "PYTHONPATH": os.pathsep.join(
+                [str(ROOT / "bench"), *sys.path[:2], os.environ.get("PYTHONPATH", "")]
+            ),
+        }
         os.environ["BENCH_COST_WORKERS"] = str(wanted.workers)
         app, job = application(url, cost)
         cleanup.callback(app.close)
@@ -144,7 +161,8 @@ def tune(app: fairlead.App, runs: Runs) -> None:
 
 
 def until_beaten(app: fairlead.App) -> None:
-    """Wait until each node has begun two heartbeats from now on: it has ended the first, which reads the weights."""
+    """Wait until each node has begun two heartbeats from now on: it has ended the first, which
+    reads the weights."""
     now = app.clock.now()
     beats: defaultdict[str, set[int]] = defaultdict(set)
     while True:
@@ -157,7 +175,13 @@ def until_beaten(app: fairlead.App) -> None:
 
 
 def feed(
-    app: fairlead.App, job: Any, runs: Runs, seconds: float, windows: int, told: Told, workers: Workers
+    app: fairlead.App,
+    job: Any,
+    runs: Runs,
+    seconds: float,
+    windows: int,
+    told: Told,
+    workers: Workers,
 ) -> list[tuple[float, int]]:
     """Keep every key supplied until the last window is over; then reckon."""
     submitted: Counter[str] = Counter()
@@ -170,7 +194,9 @@ def feed(
         for key, of_key in runs.items():
             if submitted[key] - told.started[key] < FEW_WAITING:
                 more = of_key[submitted[key] : told.started[key] + MOST_WAITING]
-                drafts += [job.options(fairness_key=key).draft(key=key, seconds=run) for run in more]
+                drafts += [
+                    job.options(fairness_key=key).draft(key=key, seconds=run) for run in more
+                ]
                 submitted[key] += len(more)
                 supplies[key].append((time.time(), len(more)))
         if drafts:
@@ -184,24 +210,42 @@ def feed(
     assert began is not None and ends is not None
     # Those that still run are counted up to the end of the last window.
     ended = Counter((key, start) for key, start, _ in told.runs)
-    open_runs = [(key, start, ends) for key, starts in told.starts.items() for start in starts if not ended[key, start]]
+    open_runs = [
+        (key, start, ends)
+        for key, starts in told.starts.items()
+        for start in starts
+        if not ended[key, start]
+    ]
     length = seconds / windows
     return [
-        window(began + n * length, began + (n + 1) * length, told.runs + open_runs, told.starts, supplies)
+        window(
+            began + n * length,
+            began + (n + 1) * length,
+            told.runs + open_runs,
+            told.starts,
+            supplies,
+        )
         for n in range(windows)
     ]
 
 
 def window(
-    begin: float, end: float, runs: Notes, starts: dict[str, list[float]], supplies: dict[str, list[tuple[float, int]]]
+    begin: float,
+    end: float,
+    runs: Notes,
+    starts: dict[str, list[float]],
+    supplies: dict[str, list[tuple[float, int]]],
 ) -> tuple[float, int]:
-    """Jain's index over the worker-seconds in the window, of the keys that had tasks waiting all through it."""
+    """Jain's index over the worker-seconds in the window, of the keys that had tasks waiting all
+    through it."""
     served: Counter[str] = Counter()
     for key, start, stop in runs:
         served[key] += max(0.0, min(stop, end) - max(start, begin))  # type: ignore[assignment]
     through = []
     for key, of_key in supplies.items():
-        waiting = sum(count for at, count in of_key if at <= begin) - sum(at <= begin for at in starts[key])
+        waiting = sum(count for at, count in of_key if at <= begin) - sum(
+            at <= begin for at in starts[key]
+        )
         changes = [(at, count) for at, count in of_key if begin < at < end]
         changes += [(at, -1) for at in starts[key] if begin < at < end]
         least = waiting
@@ -211,7 +255,9 @@ def window(
         if least > 0:
             through.append(key)
     say({key: round(served[key], 1) for key in through})
-    return (jain([served[key] for key in through]) if len(through) > 1 else float("nan")), len(through)
+    return (jain([served[key] for key in through]) if len(through) > 1 else float("nan")), len(
+        through
+    )
 
 
 def say(what: object) -> None:
@@ -232,7 +278,9 @@ def store(kind: str, folder: pathlib.Path) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trace", type=pathlib.Path, default=TRACE)
     parser.add_argument("--users", type=int, default=10)
     parser.add_argument("--every", type=int, default=4)
@@ -247,20 +295,27 @@ def main() -> int:
     if not wanted.trace.is_file():
         parser.error(f"there is no {wanted.trace}; name a trace by --trace")
     runs = jobs(wanted.trace, wanted.users, wanted.every, wanted.shuffle)
-    # As much as the key with least work has, all others have too: every key waits through all windows if shares are fair.
+    # As much as the key with least work has, all others have too: every key waits through all
+    # windows if shares are fair.
     scale = wanted.seconds * wanted.slots / (0.9 * wanted.users * min(map(sum, runs.values())))
     runs = {key: [run * scale for run in of_key] for key, of_key in runs.items()}
     every = [run for of_key in runs.values() for run in of_key]
     print(
-        f"{len(every):,} jobs of {len(runs)} users, in {'drawn order' if wanted.shuffle else 'the order of the trace'}; "
-        f"run times: mean {1000 * statistics.mean(every):.1f} ms, median {1000 * statistics.median(every):.1f} ms, "
-        f"longest {max(every):.2f} s; {wanted.workers} workers on {wanted.store}, {wanted.slots} slots\n"
+        f"{len(every):,} jobs of {len(runs)} users, in"
+        f" {'drawn order' if wanted.shuffle else 'the order of the trace'}; run times: mean"
+        f" {1000 * statistics.mean(every):.1f} ms, median {1000 * statistics.median(every):.1f} ms,"
+        f" longest {max(every):.2f} s; {wanted.workers} workers on {wanted.store}, {wanted.slots}"
+        " slots\n"
     )
     found = {mode: measure(mode, runs, wanted.seconds, wanted) for mode in wanted.only.split(",")}
     print("| window | " + " | ".join(f"{mode}: Jain's index (keys)" for mode in found) + " |")
     print("|---|" + "--:|" * len(found))
     for n in range(wanted.windows):
-        print(f"| {n + 1} | " + " | ".join(f"{of[n][0]:.3f} ({of[n][1]})" for of in found.values()) + " |")
+        print(
+            f"| {n + 1} | "
+            + " | ".join(f"{of[n][0]:.3f} ({of[n][1]})" for of in found.values())
+            + " |"
+        )
     means = {mode: statistics.mean(index for index, _ in of) for mode, of in found.items()}
     print("| mean | " + " | ".join(f"{means[mode]:.3f}" for mode in found) + " |")
     return 0 if all(mean > GOALS[mode] for mode, mean in means.items()) else 1

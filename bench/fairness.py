@@ -1,11 +1,14 @@
-"""What fairness costs: the drain rate of a fair queue beside a fifo queue, and of a fair queue with a very long backlog.
+"""What fairness costs: the drain rate of a fair queue beside a fifo queue, and of a fair queue with
+a very long backlog.
 
-    python bench/fairness.py [--tasks 60000] [--keys 200] [--runs 3] [--workers 1] [--only sqlite,postgres]
-    python bench/fairness.py --backlog 5000000 [--idle-transaction] [--only postgres]
+    python bench/fairness.py [--tasks 60000] [--keys 200] [--runs 3] [--workers 1] [--only
+    sqlite,postgres] python bench/fairness.py --backlog 5000000 [--idle-transaction] [--only
+    postgres]
 
-Tasks are no-ops of keys whose n-th is as frequent as 1 / n; all are submitted before the workers start. The rate is that
-between the first and the last count that the tasks report of themselves, and, as "with start", from the start of the
-workers. With --backlog one worker drains all of it: the rate over each tenth, and its peak memory.
+Tasks are no-ops of keys whose n-th is as frequent as 1 / n; all are submitted before the workers
+start. The rate is that between the first and the last count that the tasks report of themselves,
+and, as "with start", from the start of the workers. With --backlog one worker drains all of it: the
+rate over each tenth, and its peak memory.
 """
 
 import argparse
@@ -75,7 +78,9 @@ def submit(module: Any, tasks: int, keys: int) -> float:
     return tasks / (time.perf_counter() - began)
 
 
-def drain(module: Any, folder: pathlib.Path, store: str, tasks: int, workers: int) -> dict[str, Any]:
+def drain(
+    module: Any, folder: pathlib.Path, store: str, tasks: int, workers: int
+) -> dict[str, Any]:
     """Start the workers and wait until all has run. Raises Stopped."""
     began = time.time()
     running = [start(MODULES[store], folder, number) for number in range(workers)]
@@ -83,13 +88,16 @@ def drain(module: Any, folder: pathlib.Path, store: str, tasks: int, workers: in
         steps: list[tuple[float, int]] = []
         said, moved_at = 0, time.monotonic()
         while not steps or steps[-1][1] < tasks - 50 * workers:  # each process tells of every 50th
-            time.sleep(0.5 if tasks < 1_000_000 else 5)  # between looks, which read all that the tasks have told
+            time.sleep(
+                0.5 if tasks < 1_000_000 else 5
+            )  # between looks, which read all that the tasks have told
             before, steps = len(steps), counts(folder)
             if len(steps) > before:
                 moved_at = time.monotonic()
             elif time.monotonic() > moved_at + MOST_SECONDS_WITHOUT_A_TASK:
                 raise Stopped(
-                    f"{steps[-1][1] if steps else 0:,} of {tasks:,} ran, then none for {MOST_SECONDS_WITHOUT_A_TASK} s"
+                    f"{steps[-1][1] if steps else 0:,} of {tasks:,} ran, then none for"
+                    f" {MOST_SECONDS_WITHOUT_A_TASK} s"
                 )
             if steps and steps[-1][1] - said >= 500_000:
                 said = steps[-1][1]
@@ -100,7 +108,9 @@ def drain(module: Any, folder: pathlib.Path, store: str, tasks: int, workers: in
             "per_s": rate(steps),
             "per_s_with_start": round(steps[-1][1] / (steps[-1][0] - began)),
             "tenths_per_s": tenths,
-            "peak_rss_mb": max(filter(None, (peak_rss_mb(worker.pid) for worker in running)), default=None),
+            "peak_rss_mb": max(
+                filter(None, (peak_rss_mb(worker.pid) for worker in running)), default=None
+            ),
         }
     finally:
         stop(running)
@@ -121,9 +131,17 @@ def compare(store: str, tasks: int, keys: int, runs: int, workers: int) -> dict[
                 submit(module, tasks, keys)
                 found[order].append(drain(module, folder, store, tasks, workers))
             say(f"{store}, {order}: {found[order][-1]}")
-    report: dict[str, Any] = {"store": store, "tasks": tasks, "keys": keys, "workers": workers, "runs": runs}
+    report: dict[str, Any] = {
+        "store": store,
+        "tasks": tasks,
+        "keys": keys,
+        "workers": workers,
+        "runs": runs,
+    }
     for figure in ("per_s", "per_s_with_start"):
-        medians = {order: statistics.median(run[figure] for run in found[order]) for order in ORDERS}
+        medians = {
+            order: statistics.median(run[figure] for run in found[order]) for order in ORDERS
+        }
         pairs = zip(found["fair"], found["fifo"], strict=True)
         ratio = statistics.median(fair[figure] / fifo[figure] for fair, fifo in pairs)
         report[figure] = medians | {"ratio": round(ratio, 2)}
@@ -150,7 +168,9 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=60_000)
     parser.add_argument("--keys", type=int, default=200)
     parser.add_argument("--runs", type=int, default=3)

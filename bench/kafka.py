@@ -1,11 +1,16 @@
-"""Triggers through Kafka: latency, drain, priorities, a broker that goes away, workers that die; a line of JSON for each run.
+"""Triggers through Kafka: latency, drain, priorities, a broker that goes away, workers that die; a
+line of JSON for each run.
 
-    python bench/kafka.py [latency] [drain] [priority] [broker] [nodes] [--stores sqlite,postgres] [--runs 3]
+    python bench/kafka.py [latency] [drain] [priority] [broker] [nodes] [--stores sqlite,postgres]
+    [--runs 3]
 
-All of them by default. Exit code 1 when a task was lost, ran twice without reason, or an aim was missed:
+All of them by default. Exit code 1 when a task was lost, ran twice without reason, or an aim was
+missed:
 
-- latency: 3 workers, a submit each 20 ms: from its commit to the first line of the handler, p50 below 10 ms
-- drain: tasks that wait in a paused queue, and tasks that wait for a worker to start: at least 0.7 of the database channel
+- latency: 3 workers, a submit each 20 ms: from its commit to the first line of the handler, p50
+  below 10 ms
+- drain: tasks that wait in a paused queue, and tasks that wait for a worker to start: at least 0.7
+  of the database channel
 - priority: 100,000 of low priority, then 100 of high: these start before 10,200 have been started
 - broker: stopped for 30 s under load
 - nodes: one killed with -9, one added, during 100,000 tasks
@@ -29,9 +34,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fairlead import App  # noqa: E402
-from fairlead.channels.kafka_place import Place  # noqa: E402
+from fairlead.backends.kafka.endpoint import Place  # noqa: E402
 from fairlead.engine.ownership import owners_of  # noqa: E402
-from fairlead.ports.wake import Wake  # noqa: E402
+from fairlead.ports.notification import Wake  # noqa: E402
 from services.kafka import KafkaServer  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 from tests.end_to_end.test_kafka import PIECE, submit_in_pieces  # noqa: E402
@@ -67,14 +72,24 @@ def wait_for(what: str, is_so: Callable[[], bool], seconds: float = 600.0) -> No
 
 
 @contextlib.contextmanager
-def workers(url: str, channel: str | None, count: int, **environment: str) -> Iterator[tuple[App, Crew]]:
+def workers(
+    url: str, channel: str | None, count: int, **environment: str
+) -> Iterator[tuple[App, Crew]]:
     """Workers that own all partitions, and the application in this process."""
-    names = {"FAIRLEAD_CHANNEL": channel or "database", "CRASH_SLEEP": "0", "CRASH_CONCURRENCY": "500", **environment}
+    names = {
+        "FAIRLEAD_CHANNEL": channel or "database",
+        "CRASH_SLEEP": "0",
+        "CRASH_CONCURRENCY": "500",
+        **environment,
+    }
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(names)
     app = app_of(url)
     try:
-        with tempfile.TemporaryDirectory() as folder, Crew(url, pathlib.Path(folder), count) as crew:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Crew(url, pathlib.Path(folder), count) as crew,
+        ):
             wait_for("workers", lambda: crew.started == count)
             submit(app, "work", range(-1, 0))
             wait_for("the first task", lambda: -1 in crew.runs())
@@ -115,12 +130,19 @@ def latency(store: str, url: str, channel: str | None, count: int = 500) -> floa
             time.sleep(0.02)  # the pace of the submits
         wait_until_finished(app, crew)
         runs = crew.runs()
-    took = sorted((runs[n][0][1] - committed[n]) * 1000 for n in range(50, count))  # the first ones warm up
+    took = sorted(
+        (runs[n][0][1] - committed[n]) * 1000 for n in range(50, count)
+    )  # the first ones warm up
     p50 = statistics.median(took)
     say(
-        run="latency", store=store, channel=kind(channel), workers=3, tasks=len(took),
-        p50_ms=round(p50, 2), p99_ms=round(took[round(len(took) * 0.99) - 1], 2),
-    )  # fmt: skip
+        run="latency",
+        store=store,
+        channel=kind(channel),
+        workers=3,
+        tasks=len(took),
+        p50_ms=round(p50, 2),
+        p99_ms=round(took[round(len(took) * 0.99) - 1], 2),
+    )
     return p50
 
 
@@ -140,7 +162,8 @@ def drain(store: str, url: str, channel: str | None, how: str, tasks: int) -> fl
         with workers(url, channel, 1) as (app, crew):
             app.management.pause("crash")
             wait_for(
-                "the first task to be gone", lambda: not app.store.database.look(app.store.unfinished(["crash"]))[0]
+                "the first task to be gone",
+                lambda: not app.store.database.look(app.store.unfinished(["crash"]))[0],
             )
             for first in range(0, tasks, PIECE):
                 submit(app, "work", range(first, first + PIECE))
@@ -152,7 +175,9 @@ def drain(store: str, url: str, channel: str | None, how: str, tasks: int) -> fl
             runs = crew.runs()
     assert len(runs.keys() & set(range(tasks))) == tasks
     # A pause takes effect within seconds: what ran before is not of the drain.
-    times = sorted(at for n, those in runs.items() for _, at in those if n >= 0 and at >= resumed_at)
+    times = sorted(
+        at for n, those in runs.items() for _, at in those if n >= 0 and at >= resumed_at
+    )
     rate = len(times) / (times[-1] - times[0])
     say(
         run="drain",
@@ -165,11 +190,15 @@ def drain(store: str, url: str, channel: str | None, how: str, tasks: int) -> fl
     return rate
 
 
-def priority(store: str, url: str, channel: str, order: str, low: int = 100_000, high: int = 100) -> None:
+def priority(
+    store: str, url: str, channel: str, order: str, low: int = 100_000, high: int = 100
+) -> None:
     """One worker whose first tasks block it until all have been submitted."""
     with tempfile.TemporaryDirectory() as folder:
         gate = pathlib.Path(folder) / "gate"
-        with workers(url, channel, 1, CRASH_GATE=str(gate), CRASH_ORDER=order, CRASH_CONCURRENCY="100") as (app, crew):
+        with workers(
+            url, channel, 1, CRASH_GATE=str(gate), CRASH_ORDER=order, CRASH_CONCURRENCY="100"
+        ) as (app, crew):
             (worker,) = crew.processes
             before = memory(worker.pid)
             work = app.handlers["work"]
@@ -185,17 +214,28 @@ def priority(store: str, url: str, channel: str, order: str, low: int = 100_000,
             order_of_start = sorted((at, n) for n, those in crew.runs().items() for _, at in those)
             started = max(place for place, (_, n) in enumerate(order_of_start, 1) if n >= low)
             say(
-                run="priority", store=store, order=order, low=low, high=high, name=work.name,
-                all_high_started_among_the_first=started, aim=aim(started < MOST_STARTED),
+                run="priority",
+                store=store,
+                order=order,
+                low=low,
+                high=high,
+                name=work.name,
+                all_high_started_among_the_first=started,
+                aim=aim(started < MOST_STARTED),
                 offsets_committed_to_the_end_after_s=round(offsets_after, 1),
-                worker_mb_before=before, worker_mb_peak=memory(worker.pid),
-            )  # fmt: skip
+                worker_mb_before=before,
+                worker_mb_peak=memory(worker.pid),
+            )
             crew.processes[0].kill()  # nobody needs the other 90,000 to run
 
 
 def memory(pid: int) -> int:
     """The greatest resident size so far, MB."""
-    (line,) = [line for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if "VmHWM" in line]
+    (line,) = [
+        line
+        for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+        if "VmHWM" in line
+    ]
     return round(int(line.split()[1]) / 1024)
 
 
@@ -229,10 +269,18 @@ def broker(store: str, url: str, seconds: float = 30.0) -> None:
         wait_until_finished(app, crew)
         twice = judge(crew, range(numbers))
         say(
-            run="broker", store=store, stopped_s=seconds, tasks=numbers, lost=0, ran_twice=twice,
-            submitted_while_away=at_start - at_stop, ran_while_away=ran_meanwhile, slowest_submit_ms=round(slowest * 1000),
-            drained_after_s=round(time.monotonic() - began, 1), aim=aim(twice == 0),
-        )  # fmt: skip
+            run="broker",
+            store=store,
+            stopped_s=seconds,
+            tasks=numbers,
+            lost=0,
+            ran_twice=twice,
+            submitted_while_away=at_start - at_stop,
+            ran_while_away=ran_meanwhile,
+            slowest_submit_ms=round(slowest * 1000),
+            drained_after_s=round(time.monotonic() - began, 1),
+            aim=aim(twice == 0),
+        )
 
 
 def nodes(store: str, url: str, channel: str, tasks: int = 100_000) -> None:
@@ -249,13 +297,21 @@ def nodes(store: str, url: str, channel: str, tasks: int = 100_000) -> None:
         wait_until_finished(app, crew)
         twice = judge(crew, range(tasks))
         say(
-            run="nodes", store=store, tasks=tasks, kills=2, added=1, lost=0, ran_twice_in_flight_at_a_kill=twice,
+            run="nodes",
+            store=store,
+            tasks=tasks,
+            kills=2,
+            added=1,
+            lost=0,
+            ran_twice_in_flight_at_a_kill=twice,
             seed=crew.seed,
-        )  # fmt: skip
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", nargs="*", metavar="RUN", help=", ".join(RUNS))
     parser.add_argument("--stores", default="sqlite,postgres")
     parser.add_argument("--runs", type=int, default=3, help="rounds of a drain; the median counts")
@@ -263,13 +319,21 @@ def main() -> int:
     wanted = parser.parse_args()
     if unknown := set(wanted.what) - set(RUNS):
         parser.error(f"no run named {', '.join(sorted(unknown))}; there are {', '.join(RUNS)}")
-    with KafkaServer() as kafka, PostgresServer() as postgres, tempfile.TemporaryDirectory() as folder:
+    with (
+        KafkaServer() as kafka,
+        PostgresServer() as postgres,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         count = 0
 
         def fresh(store: str) -> str:
             nonlocal count
             count += 1
-            return f"sqlite:///{folder}/tasks-{count}.db" if store == "sqlite" else postgres.create_database()
+            return (
+                f"sqlite:///{folder}/tasks-{count}.db"
+                if store == "sqlite"
+                else postgres.create_database()
+            )
 
         for store in wanted.stores.split(","):
             for run in wanted.what or RUNS:
@@ -281,9 +345,13 @@ def main() -> int:
                     for how in ("worker starts", "queue resumed"):
                         rates: dict[bool, list[float]] = {False: [], True: []}
                         for round_number in range(wanted.runs):
-                            for is_kafka in (False, True) if round_number % 2 == 0 else (True, False):
+                            for is_kafka in (
+                                (False, True) if round_number % 2 == 0 else (True, False)
+                            ):
                                 channel = kafka.create_prefix() if is_kafka else None
-                                rates[is_kafka].append(drain(store, fresh(store), channel, how, wanted.tasks))
+                                rates[is_kafka].append(
+                                    drain(store, fresh(store), channel, how, wanted.tasks)
+                                )
                         ratio = statistics.median(rates[True]) / statistics.median(rates[False])
                         say(
                             run=run,

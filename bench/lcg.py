@@ -1,9 +1,11 @@
-"""The whole LCG trace pushed at once and run by two workers, fair against fifo, on SQLite and PostgreSQL.
+"""The whole LCG trace pushed at once and run by two workers, fair against fifo, on SQLite and
+PostgreSQL.
 
-    python bench/lcg.py [--trace ../shared/data/lcg-2005.swf.gz] [--only sqlite,postgres] [--plot docs/fair-lcg.svg]
+    python bench/lcg.py [--trace ../shared/data/lcg-2005.swf.gz] [--only sqlite,postgres] [--plot
+    docs/fair-lcg.svg]
 
-Prints a table in Markdown. Exit code 1 unless the median tenant's p99 position is at least 20 times better under fair, and
-the heaviest tenant's last task is at most 1 % later.
+Prints a table in Markdown. Exit code 1 unless the median tenant's p99 position is at least 20 times
+better under fair, and the heaviest tenant's last task is at most 1 % later.
 """
 
 import argparse
@@ -37,7 +39,9 @@ def replay(trace: pathlib.Path, order: str, url: str | None) -> dict[str, Any]:
         "--fresh",
         "--json",
     ]
-    ran = subprocess.run([*command, *(["--url", url] if url else [])], capture_output=True, text=True)
+    ran = subprocess.run(
+        [*command, *(["--url", url] if url else [])], capture_output=True, text=True
+    )
     if ran.returncode:
         raise SystemExit(f"fairlead replay failed ({ran.returncode}): {ran.stderr[-2000:]}")
     report: dict[str, Any] = json.loads(ran.stdout)
@@ -51,12 +55,15 @@ def rows(store: str, found: dict[str, dict[str, Any]]) -> list[str]:
     for order in ORDERS:
         at, run = found[order]["positions"], found[order]
         lines.append(
-            f"| {store} | {order} | {at['median_tenant_p99']:,.0f} | {at['heaviest_last']:,} | {at['jain_index']:.3f} "
-            f"| {at['most_beyond_bound']:,} | {run['lost']} / {run['ran_twice']} | {run['tasks_per_s']:,.0f} |"
+            f"| {store} | {order} | {at['median_tenant_p99']:,.0f} | {at['heaviest_last']:,} |"
+            f" {at['jain_index']:.3f} | {at['most_beyond_bound']:,} | {run['lost']} /"
+            f" {run['ran_twice']} | {run['tasks_per_s']:,.0f} |"
         )
     times = fifo["median_tenant_p99"] / fair["median_tenant_p99"]
     later = fair["heaviest_last"] / fifo["heaviest_last"] - 1
-    lines.append(f"| {store} | fair is | {times:.1f} times better | {100 * later:.3f} % later | | | | |")
+    lines.append(
+        f"| {store} | fair is | {times:.1f} times better | {100 * later:.3f} % later | | | | |"
+    )
     return lines
 
 
@@ -69,17 +76,23 @@ def is_met(found: dict[str, dict[str, Any]]) -> bool:
 
 
 def plot(found: dict[str, dict[str, dict[str, Any]]], path: pathlib.Path) -> None:
-    """For each store: over tenants, the position by which 99 % of their tasks had been picked up."""
+    """For each store: over tenants, the position by which 99 % of their tasks had been picked
+    up."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.5 * len(found), 4.2), layout="constrained")
-    for axes, (store, runs) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+    for axes, (store, runs) in zip(
+        figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True
+    ):
         for order in ORDERS:
             tenants = runs[order]["positions"]["tenants"]
             axes.plot(
-                [tenant["tasks"] for tenant in tenants], [tenant["p99"] for tenant in tenants], ".",
-                color=COLOURS[order], label=order,
-            )  # fmt: skip
+                [tenant["tasks"] for tenant in tenants],
+                [tenant["p99"] for tenant in tenants],
+                ".",
+                color=COLOURS[order],
+                label=order,
+            )
         axes.set(xscale="log", yscale="log", title=store, xlabel="tasks of the tenant")
         axes.set(ylabel="99th percentile of its pick-up positions")
         axes.grid(alpha=0.3)
@@ -88,7 +101,9 @@ def plot(found: dict[str, dict[str, dict[str, Any]]], path: pathlib.Path) -> Non
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trace", type=pathlib.Path, default=TRACE)
     parser.add_argument("--only", default="sqlite,postgres")
     parser.add_argument("--plot", type=pathlib.Path)
@@ -101,11 +116,15 @@ def main() -> int:
             from services.postgres import PostgresServer
 
             with PostgresServer() as server:
-                found[store] = {order: replay(wanted.trace, order, server.create_database()) for order in ORDERS}
+                found[store] = {
+                    order: replay(wanted.trace, order, server.create_database()) for order in ORDERS
+                }
         else:
             found[store] = {order: replay(wanted.trace, order, None) for order in ORDERS}
-    print("| store | order | median tenant's p99 position | last of the heaviest | Jain's index | most beyond the bound "
-          "| lost / twice | tasks/s |\n|---|---|--:|--:|--:|--:|--:|--:|")  # fmt: skip
+    print(
+        "| store | order | median tenant's p99 position | last of the heaviest | Jain's index |"
+        " most beyond the bound | lost / twice | tasks/s |\n|---|---|--:|--:|--:|--:|--:|--:|"
+    )
     for store, runs in found.items():
         print("\n".join(rows(store, runs)))
     if wanted.plot:

@@ -1,10 +1,12 @@
-"""Cluster-wide limits: exact under chaos, observed from outside; bookings beside a plain semaphore of ZooKeeper's client.
+"""Cluster-wide limits: exact under chaos, observed from outside; bookings beside a plain semaphore
+of ZooKeeper's client.
 
     python bench/limits.py [--seconds 60] [--seed N] [--json]
 
-Three workers on one tree of limits (30 in total, 15 payouts, 3 of one partner) are killed, and stopped for 20 s with SIGSTOP,
-while ZooKeeper is restarted. Then three processes book and free as fast as they can, from permits and from a semaphore of 30
-on the same ZooKeeper. Exit code 1 when a limit was exceeded, or bookings are less than 50 times as many.
+Three workers on one tree of limits (30 in total, 15 payouts, 3 of one partner) are killed, and
+stopped for 20 s with SIGSTOP, while ZooKeeper is restarted. Then three processes book and free as
+fast as they can, from permits and from a semaphore of 30 on the same ZooKeeper. Exit code 1 when a
+limit was exceeded, or bookings are less than 50 times as many.
 """
 
 import argparse
@@ -30,7 +32,9 @@ MEASURED_SECONDS = 8.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="of chaos")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--json", action="store_true")
@@ -38,7 +42,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ZooKeeperServer() as server:
         url = f"sqlite:///{folder}/tasks.db"
         fill(url, round(wanted.seconds * 40))
-        crew = Limited(url, server.url, pathlib.Path(folder), PROCESSES, permit_seconds=15.0, seed=wanted.seed)
+        crew = Limited(
+            url, server.url, pathlib.Path(folder), PROCESSES, permit_seconds=15.0, seed=wanted.seed
+        )
         seen = crew.run(wanted.seconds, stop_seconds=20.0, disturb=server.restart)
         ours = together(book_from_permits, f"{server.url}/bench")
         theirs = together(book_from_semaphore, server.url)
@@ -53,11 +59,15 @@ def main() -> int:
         print(json.dumps(report, indent=1))
     else:
         print(
-            f"{seen.starts} runs, {seen.kills} kills, {seen.stops} stops (of these {seen.ended_by_warden} ended by a warden)"
+            f"{seen.starts} runs, {seen.kills} kills, {seen.stops} stops (of these"
+            f" {seen.ended_by_watchdog} ended by a watchdog)"
         )
         for level, n in limits.items():
             print(f"  {level}: at most {seen.most.get(level, 0)} at once, limit {n}")
-        print(f"bookings: {ours:,.0f}/s, semaphore: {theirs:,.0f}/s, ratio {ours / theirs:,.0f} (at least {GOAL})")
+        print(
+            f"bookings: {ours:,.0f}/s, semaphore: {theirs:,.0f}/s, ratio {ours / theirs:,.0f} (at"
+            f" least {GOAL})"
+        )
     exceeded = any(seen.most.get(level, 0) > n for level, n in limits.items())
     return 1 if exceeded or ours < GOAL * theirs else 0
 
@@ -79,14 +89,16 @@ def book_from_permits(url: str, starts_at: float) -> int:
 async def _book_from_permits(url: str, starts_at: float) -> int:
     import os
 
+    from fairlead.backends.zookeeper.coordinator import ZooKeeperCoordinator
     from fairlead.clock import SYSTEM_CLOCK
-    from fairlead.coordination.zookeeper import ZooKeeperCoordinator
-    from fairlead.core.cluster_limits import ClusterLimit
+    from fairlead.core.limits.cluster_limits import ClusterLimit
     from fairlead.engine.cluster_limits import ClusterLimits
     from fairlead.model import Trigger
 
     coordinator = ZooKeeperCoordinator(url)
-    limits = ClusterLimits(f"node {os.getpid()}", coordinator, lambda _: None, lambda _: None, list, SYSTEM_CLOCK)
+    limits = ClusterLimits(
+        f"node {os.getpid()}", coordinator, lambda _: None, lambda _: None, list, SYSTEM_CLOCK
+    )
     policy = limits.on_node(ClusterLimit(TOTAL), "bench")
     keeping = asyncio.create_task(limits.run())
     trigger = Trigger("1", 1, "q", 0, "n", 5, "", 1.0, None)

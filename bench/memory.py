@@ -1,4 +1,5 @@
-"""Measures the memory of a worker that stands before a great backlog: its peak resident size should not depend on it.
+"""Measures the memory of a worker that stands before a great backlog: its peak resident size should
+not depend on it.
 
     python bench/memory.py [--backlog 1000000] [--drain 100000] [--only sqlite,postgres] [--json]
 
@@ -68,7 +69,9 @@ def measure(store: str, backlog: int, drain: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--backlog", type=int, default=1_000_000)
     parser.add_argument("--drain", type=int, default=100_000)
     parser.add_argument("--only", default=",".join(MODULES))
@@ -88,9 +91,10 @@ def main() -> int:
             found.append(result)
             if not wanted.json:
                 print(
-                    f"{store}: backlog {result['backlog']:,}, submitted at {result['submit_per_s']:,}/s; drained "
-                    f"{result['drained']:,} at {result['done_per_s']:,}/s; peak RSS of the worker {result['peak_rss_mb']} MB "
-                    f"(goal: below {GOAL_MB})",
+                    f"{store}: backlog {result['backlog']:,}, submitted at"
+                    f" {result['submit_per_s']:,}/s; drained {result['drained']:,} at"
+                    f" {result['done_per_s']:,}/s; peak RSS of the worker {result['peak_rss_mb']}"
+                    f" MB (goal: below {GOAL_MB})",
                     flush=True,
                 )
     if wanted.json:

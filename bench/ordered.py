@@ -1,14 +1,16 @@
-"""Long runs of ordered queues, judged by what their handlers wrote; workers are processes, started as a user starts them.
+"""Long runs of ordered queues, judged by what their handlers wrote; workers are processes, started
+as a user starts them.
 
-    python bench/ordered.py trace    the LCG trace: ordering key = user, time = scaled submit time, unique key = job number
-    python bench/ordered.py kills    one worker restarted or killed with -9 each 10 s, by turns, during 50,000 tasks
-    python bench/ordered.py outage   each server of `--servers` stopped for 30 s under load, by turns
-    python bench/ordered.py million  1,000,000 tasks due at once after a downtime, one worker: its memory, the drain rate
-    python bench/ordered.py steady   10,000 tasks a minute, due 0.5 to 20 s ahead: how late they begin
+    python bench/ordered.py trace    the LCG trace: ordering key = user, time = submit time, scaled
+    python bench/ordered.py kills    one worker restarted or killed each 10 s, during 50,000 tasks
+    python bench/ordered.py outage   each server of `--servers` stopped for 30 s under load
+    python bench/ordered.py million  1,000,000 tasks due at once: one worker's memory and drain rate
+    python bench/ordered.py steady   10,000 tasks a minute, due 0.5 to 20 s ahead: their lateness
 
-On one SQLite file, unless there are other URLs; `--servers` starts Kafka and Cassandra (or those named: kafka, cassandra,
-postgres) and has the log, the schedule and the tasks there. Exit code 1 when a task was lost, ran twice without having been in
-flight at a kill, before its time, out of order or beside another one of its ordering key, or an aim was missed.
+On one SQLite file, unless there are other URLs; `--servers` starts Kafka and Cassandra (or those
+named: kafka, cassandra, postgres) and has the log, the schedule and the tasks there. Exit code 1
+when a task was lost, ran twice without having been in flight at a kill, before its time, out of
+order or beside another one of its ordering key, or an aim was missed.
 """
 
 import argparse
@@ -33,7 +35,7 @@ from ordered_stage import SERVERS, Broken, Pace, Stage, now, say, submit  # noqa
 from process_tree import Peak  # noqa: E402
 
 from fairlead.clock import MICROS  # noqa: E402
-from fairlead.replay.trace import read_trace  # noqa: E402
+from fairlead.lab.replay.trace import read_trace  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
 AHEAD = 2 * MICROS
@@ -62,7 +64,7 @@ class Course:
     aims: list[Callable[["Course"], str | None]] = field(default_factory=list)
 
 
-# the runs -------------------------------------------------------------------------------------------------------------
+# the runs -----------------------------------------------------------------------------------------
 
 
 def trace(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
@@ -75,7 +77,11 @@ def trace(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
     lead = 10 * MICROS
     begin = course.measured_from = now() + lead
     jobs = sorted(
-        Job(f"user-{job.user}", f"{job.number:08}", begin + round((job.submit - first) * scale * MICROS))
+        Job(
+            f"user-{job.user}",
+            f"{job.number:08}",
+            begin + round((job.submit - first) * scale * MICROS),
+        )
         for job in found
     )
     jobs.sort(key=lambda job: job.place)
@@ -169,7 +175,9 @@ def million(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
     course.figures["drain_mb"] = round(max(peak.mb for peak in peaks))
     course.aims.append(
         lambda course: aim(
-            "MB of a worker", max(course.figures.get("intake_mb", 0), course.figures["drain_mb"]), MOST_MB
+            "MB of a worker",
+            max(course.figures.get("intake_mb", 0), course.figures["drain_mb"]),
+            MOST_MB,
         )
     )
 
@@ -186,11 +194,20 @@ def steady(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
     def jobs() -> Iterator[tuple[int, Job]]:
         for n in range(total):
             at = begin + round(n * 60 * MICROS / wanted.tasks)
-            yield at, Job(f"key-{n % wanted.keys}", f"{n:08}", at + round(chance.uniform(0.5, 20) * MICROS))
+            yield (
+                at,
+                Job(
+                    f"key-{n % wanted.keys}",
+                    f"{n:08}",
+                    at + round(chance.uniform(0.5, 20) * MICROS),
+                ),
+            )
 
     course.figures |= {"per_minute": wanted.tasks, "minutes": wanted.minutes}
     go(stage, course, wanted, Pace(stage, jobs()))
-    course.aims.append(lambda course: aim("late, seconds, p99", course.figures["late_ms"]["p99"] / 1000, MOST_LATE))
+    course.aims.append(
+        lambda course: aim("late, seconds, p99", course.figures["late_ms"]["p99"] / 1000, MOST_LATE)
+    )
 
 
 def evenly(wanted: argparse.Namespace) -> Iterator[tuple[int, Job]]:
@@ -202,7 +219,11 @@ def evenly(wanted: argparse.Namespace) -> Iterator[tuple[int, Job]]:
 
 
 def go(
-    stage: Stage, course: Course, wanted: argparse.Namespace, pace: Pace, disturb: Callable[[], None] | None = None
+    stage: Stage,
+    course: Course,
+    wanted: argparse.Namespace,
+    pace: Pace,
+    disturb: Callable[[], None] | None = None,
 ) -> None:
     """Until all is submitted, and has run; `disturb` again and again until all is submitted."""
     before = len(course.jobs)
@@ -212,7 +233,10 @@ def go(
     finally:
         pace.stop()
         course.jobs += pace.submitted
-    course.figures |= {"submits_repeated": pace.repeated, "slowest_submit_s": round(pace.slowest, 2)}
+    course.figures |= {
+        "submits_repeated": pace.repeated,
+        "slowest_submit_s": round(pace.slowest, 2),
+    }
     say(f"all {len(pace.submitted):,} submitted, {stage.runs.ended() - before:,} have ended")
     began = time.monotonic()
     stage.wait(len(course.jobs), wanted.patience)
@@ -224,7 +248,7 @@ def aim(what: str, found: float, most: float) -> str | None:
     return None if found < most else f"{what}: {found:g}, to be below {most:g}"
 
 
-# what came of it ------------------------------------------------------------------------------------------------------
+# what came of it ----------------------------------------------------------------------------------
 
 
 def perform(wanted: argparse.Namespace) -> dict[str, Any]:
@@ -238,33 +262,52 @@ def perform(wanted: argparse.Namespace) -> dict[str, Any]:
             course.faults.append(str(broken))
         lag, unfinished = stage.left()
         if lag or unfinished:
-            course.faults.append(f"left in the log: {lag}; unfinished in the schedule: {unfinished}")
+            course.faults.append(
+                f"left in the log: {lag}; unfinished in the schedule: {unfinished}"
+            )
         say("judges")
         away = [Away(begin, end + SORTED_OUT) for _, begin, end in course.away]
         verdict = judge(course.jobs, stage.runs.records(), stage.kills, away)
         course.figures |= figures(course, verdict)
-        course.faults += [wrong for told in course.aims if not course.faults and (wrong := told(course)) is not None]
+        course.faults += [
+            wrong
+            for told in course.aims
+            if not course.faults and (wrong := told(course)) is not None
+        ]
         return {
-            "run": wanted.run, **stage.where, "workers": wanted.workers, "tasks": verdict.tasks, "runs": verdict.runs,
-            "ran_twice_in_flight": verdict.ran_twice, "cut_and_run_again": verdict.cut, **course.figures,
-            "said_by_workers": stage.said(), "violations": dict(verdict.violations), "first_violations": verdict.shown,
-            "faults": course.faults, "is_met": not verdict.violations and not course.faults,
-        }  # fmt: skip
+            "run": wanted.run,
+            **stage.where,
+            "workers": wanted.workers,
+            "tasks": verdict.tasks,
+            "runs": verdict.runs,
+            "ran_twice_in_flight": verdict.ran_twice,
+            "cut_and_run_again": verdict.cut,
+            **course.figures,
+            "said_by_workers": stage.said(),
+            "violations": dict(verdict.violations),
+            "first_violations": verdict.shown,
+            "faults": course.faults,
+            "is_met": not verdict.violations and not course.faults,
+        }
 
 
 def figures(course: Course, verdict: Verdict) -> dict[str, Any]:
     """How late tasks began, how many a second, and how it went while a server was away."""
     found: dict[str, Any] = {"starts_per_s": round(rate(verdict.began_at))}
     if course.measured_from:
-        counts = [at - late >= course.measured_from for at, late in zip(verdict.began_at, verdict.late, strict=True)]
+        counts = [
+            at - late >= course.measured_from
+            for at, late in zip(verdict.began_at, verdict.late, strict=True)
+        ]
         found["late_ms"] = spread(verdict.late, counts)
         found["waited_ms"] = spread(verdict.waited, counts)
     for n, (name, begin, end) in enumerate(course.away):
         until = course.away[n + 1][1] if n + 1 < len(course.away) else now()
         late = [
-            at for at, waited in zip(verdict.began_at, verdict.waited, strict=True)
+            at
+            for at, waited in zip(verdict.began_at, verdict.waited, strict=True)
             if waited > LATE_AGAIN and begin <= at < until
-        ]  # fmt: skip
+        ]
         found[f"{name}_away"] = {
             "seconds": round((end - begin) / MICROS, 1),
             "began_meanwhile": sum(begin <= at < end for at in verdict.began_at),
@@ -282,8 +325,12 @@ def spread(values: array, counts: list[bool]) -> dict[str, float]:
 
 
 RUNS: dict[str, Callable[[Stage, argparse.Namespace, Course], None]] = {
-    "trace": trace, "kills": kills, "outage": outage, "million": million, "steady": steady,
-}  # fmt: skip
+    "trace": trace,
+    "kills": kills,
+    "outage": outage,
+    "million": million,
+    "steady": steady,
+}
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -292,22 +339,36 @@ def arguments() -> argparse.ArgumentParser:
     common.add_argument("--url", help="of the tasks, and of all that has no URL of its own")
     common.add_argument("--log", help="URL")
     common.add_argument("--schedule", help="URL")
-    common.add_argument("--servers", nargs="?", const="kafka,cassandra", default="", help="to start and use")
     common.add_argument(
-        "--named", action="store_true", help="workers keep their names, and so partitions, over restarts"
+        "--servers", nargs="?", const="kafka,cassandra", default="", help="to start and use"
+    )
+    common.add_argument(
+        "--named",
+        action="store_true",
+        help="workers keep their names, and so partitions, over restarts",
     )
     common.add_argument("--keep", help="a new folder: what was written stays there")
     common.add_argument(
-        "--patience", type=float, default=120.0, help="seconds in which some task ends, or it is broken"
+        "--patience",
+        type=float,
+        default=120.0,
+        help="seconds in which some task ends, or it is broken",
     )
     common.add_argument("--json", action="store_true", help="one line")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     runs = parser.add_subparsers(dest="run", required=True, metavar="RUN")
 
-    def run(name: str, workers: int, keys: int | None, handler_seconds: float, help: str) -> argparse.ArgumentParser:
+    def run(
+        name: str, workers: int, keys: int | None, handler_seconds: float, help: str
+    ) -> argparse.ArgumentParser:
         made = runs.add_parser(name, parents=[common], help=help)
         made.add_argument("--workers", type=int, default=workers)
-        made.add_argument("--handler-seconds", type=float, default=handler_seconds, help="that a run takes, on average")
+        made.add_argument(
+            "--handler-seconds",
+            type=float,
+            default=handler_seconds,
+            help="that a run takes, on average",
+        )
         if keys is not None:
             made.add_argument("--keys", type=int, default=keys, help="ordering keys")
         return made
@@ -328,7 +389,10 @@ def arguments() -> argparse.ArgumentParser:
     one.add_argument("--tasks", type=int, default=1_000_000)
     one.add_argument("--downtime", type=float, default=10_800.0, help="seconds")
     one.add_argument(
-        "--waiting", choices=("schedule", "log"), default="schedule", help="in which the tasks lie meanwhile"
+        "--waiting",
+        choices=("schedule", "log"),
+        default="schedule",
+        help="in which the tasks lie meanwhile",
     )
     one = run("steady", 3, 20_000, 0.0, "lateness")
     one.add_argument("--tasks", type=int, default=10_000, help="a minute")
@@ -342,8 +406,12 @@ def main() -> int:
     wanted = parser.parse_args()
     wanted.servers = [name for name in wanted.servers.split(",") if name]
     if unknown := set(wanted.servers) - SERVERS.keys():
-        parser.error(f"--servers: {', '.join(sorted(unknown))} is unknown; there are {', '.join(SERVERS)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and workers and servers with it
+        parser.error(
+            f"--servers: {', '.join(sorted(unknown))} is unknown; there are {', '.join(SERVERS)}"
+        )
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM")
+    )  # and workers and servers with it
     report = perform(wanted)
     print(json.dumps(report, indent=None if wanted.json else 1), flush=True)
     return 0 if report["is_met"] else 1

@@ -1,4 +1,5 @@
-"""What the workers of `ordered.py` run: a task that appends a line when it begins and another one when it ends."""
+"""What the workers of `ordered.py` run: a task that appends a line when it begins and another one
+when it ends."""
 
 import asyncio
 import os
@@ -8,7 +9,7 @@ from ordered_judge import Job, Record
 
 from fairlead import App, current_task
 from fairlead.clock import MICROS, SystemClock, to_datetime
-from fairlead.task import Draft
+from fairlead.declare.task import Draft
 
 QUEUE = "jobs"
 PARTITIONS = 120
@@ -23,7 +24,9 @@ class Ahead(SystemClock):
 
 _ahead = round(float(os.environ.get("ORDERED_AHEAD", "0")) * MICROS)
 _seconds = float(os.environ.get("ORDERED_SECONDS", "0"))
-_places = {what: url for what in ("log", "schedule") if (url := os.environ.get(f"ORDERED_{what.upper()}"))}
+_places = {
+    what: url for what in ("log", "schedule") if (url := os.environ.get(f"ORDERED_{what.upper()}"))
+}
 _out: list[int] = []
 
 app = App(os.environ["ORDERED_URL"], clock=Ahead(), **_places)
@@ -55,5 +58,7 @@ async def job(ordering_key: str, unique_key: str) -> None:
 
 def draft(one: Job) -> Draft:
     """The same again is the same task."""
-    options = job.options(ordering_key=one.ordering_key, run_at=to_datetime(one.due), unique_key=one.unique_key)
+    options = job.options(
+        ordering_key=one.ordering_key, run_at=to_datetime(one.due), unique_key=one.unique_key
+    )
     return options.draft(ordering_key=one.ordering_key, unique_key=one.unique_key)

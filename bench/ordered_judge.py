@@ -1,9 +1,12 @@
-"""Whether an ordered queue kept its promises, from what its handlers wrote: a line when a run begins, one when it ends.
+"""Whether an ordered queue kept its promises, from what its handlers wrote: a line when a run
+begins, one when it ends.
 
-Pure: what was to run, what was written, which processes were killed when, and when servers were away; out comes a verdict.
+Pure: what was to run, what was written, which processes were killed when, and when servers were
+away; out comes a verdict.
 
-The next task of an ordering key begins only after the end of the one before is durable. So only the last task that a process
-began of a key can have been in flight when it was killed: a task that runs again after another one of its key has begun was not.
+The next task of an ordering key begins only after the end of the one before is durable. So only the
+last task that a process began of a key can have been in flight when it was killed: a task that runs
+again after another one of its key has begun was not.
 """
 
 from array import array
@@ -14,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 SETTLED = 5_000_000
-"""Microseconds after which the end of a run is in the store: a process killed later has nothing to do with it."""
+"""Microseconds after which the end of a run is in the store: a process killed later has nothing to
+do with it."""
 
 SHOWN = 20
 """Violations that are kept in words; the rest is counted."""
@@ -56,7 +60,8 @@ class Record(NamedTuple):
 
 
 class Away(NamedTuple):
-    """A server was, and for a while after that what was in flight is still being sorted out: microseconds since 1970."""
+    """A server was, and for a while after that what was in flight is still being sorted out:
+    microseconds since 1970."""
 
     begin: int
     end: int
@@ -69,7 +74,8 @@ class Verdict:
     tasks: int = 0
     runs: int = 0
     ran_twice: int = 0
-    """Ran to their end more than once, and may have: in flight at a kill, or while a server was away."""
+    """Ran to their end more than once, and may have: in flight at a kill, or while a server was
+    away."""
     cut: int = 0
     """Runs that had no end, and may have had none."""
     began_at: array = field(default_factory=lambda: array("q"))
@@ -107,18 +113,24 @@ class _Key:
 
     def find(self, record: Record) -> int | None:
         """The place of a task that does not come next."""
-        return next((n for n, job in enumerate(self.jobs) if job.unique_key == record.unique_key), None)
+        return next(
+            (n for n, job in enumerate(self.jobs) if job.unique_key == record.unique_key), None
+        )
 
 
 class Judge:
     """Takes the records one by one, in the order of the file."""
 
-    def __init__(self, jobs: Iterable[Job], kills: Mapping[int, int], away: Sequence[Away] = ()) -> None:
+    def __init__(
+        self, jobs: Iterable[Job], kills: Mapping[int, int], away: Sequence[Away] = ()
+    ) -> None:
         """`kills`: when each process that was killed got its signal, by its id."""
         by_key: dict[str, list[Job]] = {}
         for job in jobs:
             by_key.setdefault(job.ordering_key, []).append(job)
-        self._keys = {key: _Key(sorted(of_key, key=lambda job: job.place)) for key, of_key in by_key.items()}
+        self._keys = {
+            key: _Key(sorted(of_key, key=lambda job: job.place)) for key, of_key in by_key.items()
+        }
         self._kills = kills
         self._away = away
         self._verdict = Verdict(tasks=sum(len(key.jobs) for key in self._keys.values()))
@@ -137,7 +149,9 @@ class Judge:
         """When all lines were heard."""
         for key in self._keys.values():
             for n in sorted({*key.unended, *range(key.begun, len(key.jobs))}):
-                began = "begun and never ended" if n in key.unended and n < key.begun else "never begun"
+                began = (
+                    "begun and never ended" if n in key.unended and n < key.begun else "never begun"
+                )
                 self._verdict.broken("lost", key.jobs[n], began)
         return self._verdict
 
@@ -145,9 +159,15 @@ class Judge:
         verdict = self._verdict
         verdict.runs += 1
         # What a killed process ran has ended with it.
-        key.running = [other for other in key.running if self._kills.get(other.pid, record.at + 1) > record.at]
+        key.running = [
+            other for other in key.running if self._kills.get(other.pid, record.at + 1) > record.at
+        ]
         for other in key.running:
-            verdict.broken("overlap", record, f"began in {record.pid} while {other.unique_key} ran in {other.pid}")
+            verdict.broken(
+                "overlap",
+                record,
+                f"began in {record.pid} while {other.unique_key} ran in {other.pid}",
+            )
         key.running.append(record)
         n: int | None = key.begun
         if key.begun == len(key.jobs) or key.jobs[key.begun].unique_key != record.unique_key:
@@ -171,9 +191,15 @@ class Judge:
         if n > key.begun:
             verdict.broken("order", record, f"began before {key.jobs[key.begun].unique_key}")
         elif n - 1 in key.unended and len(key.running) == 1:
-            verdict.broken("order", record, f"began though {key.jobs[n - 1].unique_key} was cut and did not run again")
+            verdict.broken(
+                "order",
+                record,
+                f"began though {key.jobs[n - 1].unique_key} was cut and did not run again",
+            )
         if record.at < job.due:
-            verdict.broken("early", record, f"began {job.due - record.at} microseconds before its time")
+            verdict.broken(
+                "early", record, f"began {job.due - record.at} microseconds before its time"
+            )
         ended = job.due if key.last_end is None else key.last_end.at
         verdict.began_at.append(record.at)
         verdict.late.append(record.at - job.due)
@@ -187,7 +213,9 @@ class Judge:
         before, end = key.last, key.last_end
         if not self._was_in_flight(before, end):
             how = "had not ended" if end is None else f"had its {end.what} at {end.at}"
-            self._verdict.broken("double", record, f"ran again in {record.pid}; its run in {before.pid} {how}")
+            self._verdict.broken(
+                "double", record, f"ran again in {record.pid}; its run in {before.pid} {how}"
+            )
         elif end is None or end.what == "cut":
             self._verdict.cut += 1
         else:
@@ -197,29 +225,46 @@ class Judge:
         """When its process was killed, or a server was away."""
         over = start.at if end is None else end.at
         killed_at = self._kills.get(start.pid)
-        if killed_at is not None and start.at <= killed_at and (end is None or over + SETTLED >= killed_at):
+        if (
+            killed_at is not None
+            and start.at <= killed_at
+            and (end is None or over + SETTLED >= killed_at)
+        ):
             return True
         return any(away.begin <= over + SETTLED and start.at <= away.end for away in self._away)
 
     def _ended(self, key: _Key, record: Record) -> None:
         for start in key.running:
-            if (start.pid, start.attempt, start.unique_key) == (record.pid, record.attempt, record.unique_key):
+            if (start.pid, start.attempt, start.unique_key) == (
+                record.pid,
+                record.attempt,
+                record.unique_key,
+            ):
                 key.running.remove(start)
                 break
         else:
             self._verdict.broken(
-                "stray", record, f"{record.what} in {record.pid} of a run that was not begun or is over"
+                "stray",
+                record,
+                f"{record.what} in {record.pid} of a run that was not begun or is over",
             )
             return
         if start is key.last:
             key.last_end = record
         if record.what == "end":
-            n = key.begun - 1 if key.jobs[key.begun - 1].unique_key == record.unique_key else key.find(record)
+            n = (
+                key.begun - 1
+                if key.jobs[key.begun - 1].unique_key == record.unique_key
+                else key.find(record)
+            )
             key.unended.discard(-1 if n is None else n)
 
 
 def judge(
-    jobs: Iterable[Job], records: Iterable[Record], kills: Mapping[int, int] | None = None, away: Sequence[Away] = ()
+    jobs: Iterable[Job],
+    records: Iterable[Record],
+    kills: Mapping[int, int] | None = None,
+    away: Sequence[Away] = (),
 ) -> Verdict:
     """What became of these jobs."""
     found = Judge(jobs, kills or {}, away)

@@ -1,4 +1,5 @@
-"""The stage of `ordered.py`: servers, worker processes, submits at their pace, and the file that handlers append to."""
+"""The stage of `ordered.py`: servers, worker processes, submits at their pace, and the file that
+handlers append to."""
 
 import argparse
 import asyncio
@@ -19,7 +20,7 @@ from typing import TypeVar
 
 from ordered_judge import Job, Record
 
-from fairlead.core.partitions import partition_of
+from fairlead.core.sharding.partitions import partition_of
 from fairlead.errors import ResultTimeout, StoreUnavailable
 from services.cassandra import CassandraServer
 from services.kafka import KafkaServer
@@ -72,7 +73,9 @@ class Runs:
                 text = file.read()
             self._offset += len(text)
             *lines, self._rest = (self._rest + text).split(b"\n")
-            self._ended.update(" ".join(line.decode().split()[4:]) for line in lines if line.startswith(b"end"))
+            self._ended.update(
+                " ".join(line.decode().split()[4:]) for line in lines if line.startswith(b"end")
+            )
         return len(self._ended)
 
     def records(self) -> Iterator[Record]:
@@ -85,7 +88,9 @@ class Runs:
 class Worker:
     """One `fairlead worker`, in a place that it keeps when it is started again."""
 
-    def __init__(self, place: int, command: Sequence[str], environment: dict[str, str], log: pathlib.Path) -> None:
+    def __init__(
+        self, place: int, command: Sequence[str], environment: dict[str, str], log: pathlib.Path
+    ) -> None:
         self.place = place
         self.log = log
         self._command = command
@@ -96,7 +101,11 @@ class Worker:
         with self.log.open("ab") as log:
             self._said_before = log.tell()
             return subprocess.Popen(
-                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     @property
@@ -117,7 +126,8 @@ class Worker:
         return at
 
     def ask_to_stop(self) -> None:
-        """SIGTERM, once it serves: before that it would end as any process does, with nothing to hand back."""
+        """SIGTERM, once it serves: before that it would end as any process does, with nothing to
+        hand back."""
         until = time.monotonic() + STOP_SECONDS
         while not self._serves() and self.process.poll() is None and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)  # another process writes its log: no event tells
@@ -140,7 +150,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise Broken(f"worker {self.place} (pid {self.pid}) did not end within {STOP_SECONDS:.0f} s") from None
+            raise Broken(
+                f"worker {self.place} (pid {self.pid}) did not end within {STOP_SECONDS:.0f} s"
+            ) from None
         if code:
             raise Broken(f"worker {self.place} (pid {self.pid}) ended with {code}")
 
@@ -186,7 +198,9 @@ class Stage:
         """URLs: those that were asked for, else those of servers of ours, else one SQLite file."""
         wanted, servers = self._wanted, self.servers
         database = (
-            servers["postgres"].create_database() if "postgres" in servers else f"sqlite:///{self.folder}/tasks.db"
+            servers["postgres"].create_database()
+            if "postgres" in servers
+            else f"sqlite:///{self.folder}/tasks.db"
         )
         log = servers["kafka"].create_prefix() if "kafka" in servers else None
         schedule = servers["cassandra"].create_keyspace() if "cassandra" in servers else None
@@ -201,25 +215,37 @@ class Stage:
     def where(self) -> dict[str, str]:
         """Of what kind log, schedule and task store are."""
         kinds = {"store": os.environ["ORDERED_URL"]} | {
-            what: os.environ.get(f"ORDERED_{what.upper()}") or os.environ["ORDERED_URL"] for what in ("log", "schedule")
+            what: os.environ.get(f"ORDERED_{what.upper()}") or os.environ["ORDERED_URL"]
+            for what in ("log", "schedule")
         }
         return {what: url.partition(":")[0] for what, url in kinds.items()}
 
-    # workers ----------------------------------------------------------------------------------------------------------
+    # workers --------------------------------------------------------------------------------------
 
     def start_workers(self, count: int, **environment: str) -> None:
         """And wait until they serve."""
         for place in range(count):
             command = [
-                sys.executable, "-m", "fairlead", "worker", "ordered_app:app", "--log-format", "json", "--log-level", "info",
+                sys.executable,
+                "-m",
+                "fairlead",
+                "worker",
+                "ordered_app:app",
+                "--log-format",
+                "json",
+                "--log-level",
+                "info",
                 *(["--name", f"worker-{place}"] if self._wanted.named else []),
-            ]  # fmt: skip
+            ]
             paths = os.pathsep.join([str(HERE), str(ROOT / "src")])
             environs = {**os.environ, **environment, "PYTHONPATH": paths}
-            self.workers.append(Worker(place, command, environs, self.folder / f"worker-{place}.log"))
+            self.workers.append(
+                Worker(place, command, environs, self.folder / f"worker-{place}.log")
+            )
 
     def warm_up(self) -> list[Job]:
-        """Tasks for now, one for each partition; answers when all have run, so that each partition is owned by somebody."""
+        """Tasks for now, one for each partition; answers when all have run, so that each partition
+        is owned by somebody."""
         keys: dict[int, str] = {}
         n = 0
         partitions = self.module.PARTITIONS
@@ -232,7 +258,8 @@ class Stage:
         return jobs
 
     def wait(self, tasks: int, patience: float, every: float = 10.0) -> None:
-        """Until so many have run to their end. Raises Broken when none does for `patience` seconds, or a worker has ended."""
+        """Until so many have run to their end. Raises Broken when none does for `patience` seconds,
+        or a worker has ended."""
         ended, since, said = self.runs.ended(), time.monotonic(), time.monotonic()
         while ended < tasks:
             time.sleep(LOOK_SECONDS)  # other processes write the file: no event tells
@@ -240,7 +267,10 @@ class Stage:
             if (more := self.runs.ended()) != ended:
                 ended, since = more, time.monotonic()
             elif time.monotonic() - since > patience:
-                raise Broken(f"{ended:,} of {tasks:,} tasks have ended, and none more within {patience:.0f} s")
+                raise Broken(
+                    f"{ended:,} of {tasks:,} tasks have ended, and none more within"
+                    f" {patience:.0f} s"
+                )
             if time.monotonic() - said > every:
                 say(f"{ended:,} of {tasks:,} tasks have ended")
                 said = time.monotonic()
@@ -256,7 +286,9 @@ class Stage:
         """Raises Broken when one has ended by itself."""
         for worker in self.workers:
             if (code := worker.process.poll()) is not None:
-                raise Broken(f"worker {worker.place} (pid {worker.pid}) has ended by itself with {code}")
+                raise Broken(
+                    f"worker {worker.place} (pid {worker.pid}) has ended by itself with {code}"
+                )
 
     def stop_workers(self) -> None:
         """In order. Raises Broken."""
@@ -272,10 +304,11 @@ class Stage:
         except Broken as broken:
             say(str(broken))
 
-    # afterwards -------------------------------------------------------------------------------------------------------
+    # afterwards -----------------------------------------------------------------------------------
 
     def left(self) -> tuple[int, int]:
-        """Entries of the log that are not in the schedule, and unfinished tasks in that; as `fairlead ordered status` says."""
+        """Entries of the log that are not in the schedule, and unfinished tasks in that; as
+        `fairlead ordered status` says."""
         views = self._look(self.app.management.ordered.status(self.module.QUEUE))
         return sum(view.lag for view in views), sum(view.unfinished for view in views)
 
@@ -293,7 +326,8 @@ class Stage:
         return asyncio.run(look())
 
     def said(self) -> dict[str, int]:
-        """What the workers have logged from WARNING on, and how often; what is no line of ours counts as "other lines"."""
+        """What the workers have logged from WARNING on, and how often; what is no line of ours
+        counts as "other lines"."""
         found: Counter[str] = Counter()
         for log in sorted(self.folder.glob("worker-*.log")):
             for line in log.read_text(errors="replace").splitlines():
@@ -308,8 +342,8 @@ class Stage:
 
 
 def submit(stage: Stage, jobs: Sequence[Job]) -> int:
-    """Until the log has all of them: what it may not have is submitted again, before anything that comes later. Answers how
-    many had to be."""
+    """Until the log has all of them: what it may not have is submitted again, before anything that
+    comes later. Answers how many had to be."""
     repeated = 0
     for low in range(0, len(jobs), MOST_AT_ONCE):
         missing: Sequence[Job] = jobs[low : low + MOST_AT_ONCE]
@@ -336,7 +370,8 @@ def _submit(stage: Stage, jobs: Sequence[Job]) -> list[Job]:
 
 
 class Pace:
-    """Submits each job some seconds before its time, in a thread of its own, for as long as there are any."""
+    """Submits each job some seconds before its time, in a thread of its own, for as long as there
+    are any."""
 
     def __init__(self, stage: Stage, jobs: Iterable[tuple[int, Job]]) -> None:
         """`jobs`: when to submit each (microseconds since 1970), ascending."""

@@ -1,9 +1,11 @@
-"""Tombstones of the ordered schedule on Cassandra: 100,000 tasks of one hour are completed, then reads are traced.
+"""Tombstones of the ordered schedule on Cassandra: 100,000 tasks of one hour are completed, then
+reads are traced.
 
     python bench/ordered_tombstones.py [--tasks 100000]
 
-Once with nothing in the way, once with one stuck task at the head that holds the floor down all the time, once with 200.
-A person's alarm on tombstones is usually at 1,000 a read, and Cassandra gives up at 100,000.
+Once with nothing in the way, once with one stuck task at the head that holds the floor down all the
+time, once with 200. A person's alarm on tombstones is usually at 1,000 a read, and Cassandra gives
+up at 100,000.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from fairlead.backends.cassandra.schedule import CassandraScheduleStore  # noqa: E402
+from fairlead.backends.sql.migrate import migrate  # noqa: E402
 from fairlead.connect import task_store  # noqa: E402
-from fairlead.core.schedule import Schedule  # noqa: E402
-from fairlead.core.throughput import Window  # noqa: E402
+from fairlead.core.schedule.schedule import Schedule  # noqa: E402
+from fairlead.core.schedule.throughput import Window  # noqa: E402
 from fairlead.model import NewTask, Outcome, PartitionKey, RunEnd, ScheduleRecord, State, TaskKey  # noqa: E402
 from fairlead.ordered.persistence import MOST_DONE  # noqa: E402
 from fairlead.ports.schedule_store import HOUR  # noqa: E402
-from fairlead.stores.cassandra_schedule import CassandraScheduleStore  # noqa: E402
-from fairlead.stores.migrate import migrate  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
 
 PARTITION = PartitionKey("reminders", 0)
@@ -40,13 +42,26 @@ KEEP_EVERY = 5
 
 def task(n: int) -> NewTask:
     return NewTask(
-        f"{n:036}", *PARTITION, "remind", b'{"name": "someone"}', "json", 5, "", 1.0, f"k{n}", f"u{n}", NOW + n, NOW, False,
+        f"{n:036}",
+        *PARTITION,
+        "remind",
+        b'{"name": "someone"}',
+        "json",
+        5,
+        "",
+        1.0,
+        f"k{n}",
+        f"u{n}",
+        NOW + n,
+        NOW,
+        False,
         None,
-    )  # fmt: skip
+    )
 
 
 async def complete(store: CassandraScheduleStore, tasks: int, stuck: int) -> TaskKey:
-    """Run them as a partition does, from its own schedule; answers the floor that is kept in the end."""
+    """Run them as a partition does, from its own schedule; answers the floor that is kept in the
+    end."""
     owned = await store.take_over(PARTITION)
     schedule = Schedule(TaskKey(NOW - 1, "", ""), Window())
     held = set(range(0, tasks, tasks // stuck)) if stuck else set()
@@ -61,11 +76,18 @@ async def complete(store: CassandraScheduleStore, tasks: int, stuck: int) -> Tas
         ends.clear()
         writes += 1
         if writes % KEEP_EVERY == 0:
-            await store.keep(PARTITION, owned.range_id, ScheduleRecord(floor=schedule.floor), schedule.done(MOST_DONE))
+            await store.keep(
+                PARTITION,
+                owned.range_id,
+                ScheduleRecord(floor=schedule.floor),
+                schedule.done(MOST_DONE),
+            )
 
     for start in range(0, tasks, 1000):
         new = [task(n) for n in range(start, start + 1000)]
-        await store.persist(PARTITION, owned.range_id, new, ScheduleRecord(floor=schedule.floor_with(new)))
+        await store.persist(
+            PARTITION, owned.range_id, new, ScheduleRecord(floor=schedule.floor_with(new))
+        )
         schedule.written(new, ())
         while (read := schedule.next_read(NOW + HOUR)) is not None:
             schedule.read_done(await store.read(PARTITION, *read[1:], read.ordering_key))
@@ -88,12 +110,15 @@ async def complete(store: CassandraScheduleStore, tasks: int, stuck: int) -> Tas
                     await write()
             if ends:
                 await write()
-    await store.keep(PARTITION, owned.range_id, ScheduleRecord(floor=schedule.floor), schedule.done(MOST_DONE))
+    await store.keep(
+        PARTITION, owned.range_id, ScheduleRecord(floor=schedule.floor), schedule.done(MOST_DONE)
+    )
     return (await store.take_over(PARTITION)).record.floor
 
 
 async def traced(store: CassandraScheduleStore, floor: TaskKey, tasks: int) -> dict[str, Any]:
-    """Reads as an owner makes them: all pages from the floor; one of a key; from the middle and from the end."""
+    """Reads as an owner makes them: all pages from the floor; one of a key; from the middle and
+    from the end."""
     scanned, found, after = [], 0, floor
     began = time.perf_counter()
     while True:
@@ -125,14 +150,20 @@ async def run(tasks: int, heads: Iterable[int]) -> None:
                 await store.migrate()
                 began = time.perf_counter()
                 floor = await complete(store, tasks, stuck)
-                report = {"tasks": tasks, "stuck": stuck, "per_s": round(tasks / (time.perf_counter() - began))}
+                report = {
+                    "tasks": tasks,
+                    "stuck": stuck,
+                    "per_s": round(tasks / (time.perf_counter() - began)),
+                }
                 print(json.dumps(report | await traced(store, floor, tasks)), flush=True)
                 await store.close()
                 await history.database.close_async()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=100_000)
     asyncio.run(run(parser.parse_args().tasks, (0, 1, 200)))
 

@@ -1,11 +1,11 @@
 """Partitions that change hands under load, on PostgreSQL; prints a line of JSON for each run.
 
-    python bench/ownership.py nodes      three nodes, 8 partitions, 50,000 tasks: one node is added, one stopped, one killed
-    python bench/ownership.py cassandra  a backlog in Cassandra at 1,000 tasks/s: kill -9 of the owner
-    python bench/ownership.py rivals     a backlog in Cassandra: two nodes that each believe they own the partition, for 60 s
+    bench/ownership.py nodes      three nodes, 50,000 tasks: one node added, one stopped, one killed
+    bench/ownership.py cassandra  a backlog in Cassandra at 1,000 tasks/s: kill -9 of its owner
+    bench/ownership.py rivals     a backlog in Cassandra: two nodes believe they own it, for 60 s
 
-Exit code 1 when a task was lost, or a hand-over took longer than it may: 2 s for a node that stops, 15 s for a killed one
-(the lease of 10 s, and 5 s).
+Exit code 1 when a task was lost, or a hand-over took longer than it may: 2 s for a node that stops,
+15 s for a killed one (the lease of 10 s, and 5 s).
 """
 
 import argparse
@@ -32,7 +32,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
 
-from fairlead.coordination.database import DatabaseCoordinator  # noqa: E402
+from fairlead.backends.sql.coordinator import DatabaseCoordinator  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
 from fairlead.model import LaneKey  # noqa: E402
 from fairlead.ports.backlog_store import Fenced  # noqa: E402
@@ -65,11 +65,23 @@ class Nodes:
             port = probe.getsockname()[1]
         with (self._folder / f"worker-{port}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "fairlead", "worker", "tasks_owned:app", "--metrics-port", str(port),
-                 "--concurrency", str(self._concurrency), "--log-level", "warning"],
+                [
+                    sys.executable,
+                    "-m",
+                    "fairlead",
+                    "worker",
+                    "tasks_owned:app",
+                    "--metrics-port",
+                    str(port),
+                    "--concurrency",
+                    str(self._concurrency),
+                    "--log-level",
+                    "warning",
+                ],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")])},
-                stdout=log, stderr=log,
-            )  # fmt: skip
+                stdout=log,
+                stderr=log,
+            )
         self.processes[process.pid], self._ports[process.pid] = process, port
         return process.pid
 
@@ -83,7 +95,9 @@ class Nodes:
 
     def metric(self, pid: int, sample: str) -> float:
         """The value of one sample, 0 if it has none."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._ports[pid]}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self._ports[pid]}/metrics", timeout=5
+        ) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{sample} "))
 
@@ -109,8 +123,12 @@ def submit(app: Any, work: Any, count: int, chance: random.Random) -> None:
 def attempts(app: Any) -> list[tuple[int, int, float]]:
     """(partition, pid of the node, when it was grabbed) of every attempt, in that order of time."""
     with app.store.database.transaction() as connection:
-        rows = connection.execute("SELECT partition, node, grabbed_at FROM fairlead_attempts").fetchall()
-    return sorted(((part, pid_of(node), at / 1e6) for part, node, at in rows), key=lambda row: row[2])
+        rows = connection.execute(
+            "SELECT partition, node, grabbed_at FROM fairlead_attempts"
+        ).fetchall()
+    return sorted(
+        ((part, pid_of(node), at / 1e6) for part, node, at in rows), key=lambda row: row[2]
+    )
 
 
 def pid_of(node: str) -> int:
@@ -121,7 +139,9 @@ def counts_of(app: Any) -> tuple[int, Counter[str]]:
     """Tasks that are not finished, and how many attempts had each outcome."""
     with app.store.database.transaction() as connection:
         left = connection.execute("SELECT count(*) FROM fairlead_tasks").fetchone()[0]
-        rows = connection.execute("SELECT outcome, count(*) FROM fairlead_attempts GROUP BY outcome").fetchall()
+        rows = connection.execute(
+            "SELECT outcome, count(*) FROM fairlead_attempts GROUP BY outcome"
+        ).fetchall()
     return left, Counter(dict(rows))
 
 
@@ -139,11 +159,14 @@ def ran(app: Any) -> int:
 
 
 def hand_overs(rows: Sequence[tuple[int, int, float]], pid: int, at: float) -> list[float]:
-    """Of each partition the node had when it was ended: seconds until another one grabbed a task of it."""
+    """Of each partition the node had when it was ended: seconds until another one grabbed a task of
+    it."""
     last = {part: owner for part, owner, when in rows if when <= at}
     found = []
     for part in [part for part, owner in last.items() if owner == pid]:
-        following = next((when for p, owner, when in rows if p == part and owner != pid and when > at), None)
+        following = next(
+            (when for p, owner, when in rows if p == part and owner != pid and when > at), None
+        )
         if following is not None:
             found.append(round(following - at, 2))
     return sorted(found)
@@ -168,12 +191,18 @@ def overlaps(rows: Sequence[tuple[int, int, float]]) -> int:
 def nodes(tasks: int, seed: int) -> dict[str, Any]:
     """See the module."""
     os.environ.update(OWNED_PARTITIONS="8", OWNED_SECONDS="0.05")
-    with new_app() as (app, work), tempfile.TemporaryDirectory() as folder, Nodes(pathlib.Path(folder), 40) as crew:
+    with (
+        new_app() as (app, work),
+        tempfile.TemporaryDirectory() as folder,
+        Nodes(pathlib.Path(folder), 40) as crew,
+    ):
         submit(app, work, tasks, random.Random(seed))
         first, second, _ = crew.start(), crew.start(), crew.start()
         wait_for("all three have run tasks", lambda: len({pid for _, pid, _ in attempts(app)}) == 3)
         added_at, added = time.time(), crew.start()
-        wait_for("the added node runs tasks", lambda: any(pid == added for _, pid, _ in attempts(app)))
+        wait_for(
+            "the added node runs tasks", lambda: any(pid == added for _, pid, _ in attempts(app))
+        )
         joined = min(when for _, pid, when in attempts(app) if pid == added) - added_at
         stopped_at = crew.end(first, signal.SIGTERM)
         crew.processes[first].wait(30)
@@ -183,17 +212,28 @@ def nodes(tasks: int, seed: int) -> dict[str, Any]:
         rows, (left, outcomes) = attempts(app), counts_of(app)
         graceful, killed = hand_overs(rows, first, stopped_at), hand_overs(rows, second, killed_at)
         return {
-            "run": "nodes", "tasks": tasks, "seed": seed, "lost": tasks - outcomes["done"], "left": left,
-            "outcomes": dict(outcomes), "joined_after_s": round(joined, 1),
-            "hand_over_graceful_s": graceful, "hand_over_killed_s": killed,
+            "run": "nodes",
+            "tasks": tasks,
+            "seed": seed,
+            "lost": tasks - outcomes["done"],
+            "left": left,
+            "outcomes": dict(outcomes),
+            "joined_after_s": round(joined, 1),
+            "hand_over_graceful_s": graceful,
+            "hand_over_killed_s": killed,
             "grabs_by_a_former_owner": overlaps(rows),
-            "is_met": outcomes["done"] == tasks and all(s < GRACEFUL_SECONDS for s in graceful)
-            and all(s < KILLED_SECONDS for s in killed) and bool(graceful and killed),
-        }  # fmt: skip
+            "is_met": (
+                outcomes["done"] == tasks
+                and all(s < GRACEFUL_SECONDS for s in graceful)
+                and all(s < KILLED_SECONDS for s in killed)
+                and bool(graceful and killed)
+            ),
+        }
 
 
 def cassandra(seconds: int, seed: int) -> dict[str, Any]:
-    """See the module. The owner runs about as many tasks a second as come, before a backlog of 30,000."""
+    """See the module. The owner runs about as many tasks a second as come, before a backlog of
+    30,000."""
     os.environ.update(OWNED_PARTITIONS="1", OWNED_SECONDS="0.05")
     chance = random.Random(seed)
     with (
@@ -225,7 +265,10 @@ def cassandra(seconds: int, seed: int) -> dict[str, Any]:
             crew.end(owner, signal.SIGKILL)
             tombstones = asyncio.run(first_reads(app))
             (other,) = [pid for pid in pids if pid != owner]
-            wait_for("the other node runs tasks", lambda: any(pid == other for _, pid, _ in attempts(app)[-100:]))
+            wait_for(
+                "the other node runs tasks",
+                lambda: any(pid == other for _, pid, _ in attempts(app)[-100:]),
+            )
             time.sleep(seconds / 2)  # the load after it
         finally:
             is_over.set()
@@ -236,17 +279,29 @@ def cassandra(seconds: int, seed: int) -> dict[str, Any]:
         budget = 60 * rate
         tombstone_budget = 60 / 15 + budget / 1000
         return {
-            "run": "cassandra", "seed": seed, "tasks": submitted, "rate_before_per_s": round(rate),
-            "lost": submitted - outcomes["done"], "left": left, "outcomes": dict(outcomes),
+            "run": "cassandra",
+            "seed": seed,
+            "tasks": submitted,
+            "rate_before_per_s": round(rate),
+            "lost": submitted - outcomes["done"],
+            "left": left,
+            "outcomes": dict(outcomes),
             "hand_over_killed_s": hand_overs(rows, owner, at),
-            "dispatched_again": again, "budget": round(budget),
-            "tombstones": tombstones, "tombstone_budget": round(tombstone_budget),
-            "is_met": outcomes["done"] == submitted and again <= budget and max(tombstones) <= tombstone_budget,
-        }  # fmt: skip
+            "dispatched_again": again,
+            "budget": round(budget),
+            "tombstones": tombstones,
+            "tombstone_budget": round(tombstone_budget),
+            "is_met": (
+                outcomes["done"] == submitted
+                and again <= budget
+                and max(tombstones) <= tombstone_budget
+            ),
+        }
 
 
 async def first_reads(app: Any) -> list[int]:
-    """The tombstones that the first reads of a new owner meet: five pages above the ack level that was kept."""
+    """The tombstones that the first reads of a new owner meet: five pages above the ack level that
+    was kept."""
     store: Any = app.connections.backlog
     ((partition, owned),) = (await store.records()).items()
     ((priority, record),) = owned.lanes.items()
@@ -262,7 +317,8 @@ async def first_reads(app: Any) -> list[int]:
 
 
 class Grants(DatabaseCoordinator):
-    """Gives every lease to whoever asks for it, and shows nobody another's: as a coordinator that has lost its mind."""
+    """Gives every lease to whoever asks for it, and shows nobody another's: as a coordinator that
+    has lost its mind."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -334,14 +390,21 @@ async def _rivals(app: Any, work: Any, seconds: int, seed: int) -> dict[str, Any
             await asyncio.sleep(0.2)
     left, outcomes = counts_of(app)
     return {
-        "run": "rivals", "seconds": seconds, "seed": seed, "tasks": submitted, "lost": submitted - outcomes["done"],
-        "left": left, "outcomes": dict(outcomes), "calls": dict(counts),
+        "run": "rivals",
+        "seconds": seconds,
+        "seed": seed,
+        "tasks": submitted,
+        "lost": submitted - outcomes["done"],
+        "left": left,
+        "outcomes": dict(outcomes),
+        "calls": dict(counts),
         "is_met": outcomes["done"] == submitted and refused > 0,
-    }  # fmt: skip
+    }
 
 
 def twin_of(app: Any) -> Any:
-    """The same application with connections of its own, but for the backlog store and the coordinator."""
+    """The same application with connections of its own, but for the backlog store and the
+    coordinator."""
     import importlib
 
     sys.modules.pop("tasks_owned", None)
@@ -369,7 +432,9 @@ def new_app(backlog: str | None = None) -> Iterator[tuple[Any, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", choices=["nodes", "cassandra", "rivals"])
     parser.add_argument("--tasks", type=int, default=50_000, help="of `nodes`")
     parser.add_argument("--seconds", type=int, default=60, help="of `cassandra` and `rivals`")

@@ -1,12 +1,13 @@
 """Measures Fairlead exactly as the peers are measured, and prints one line of JSON for each entry.
 
-    python bench/peers_fairlead.py --tasks 30000 --only fairlead-sqlite [--workers 2] [--idle-transaction]
+    python bench/peers_fairlead.py --tasks 30000 --only fairlead-sqlite [--workers 2]
+    [--idle-transaction]
 
-Throughput: no-op tasks are submitted first, in one bulk call per 30,000, then the worker processes are started; the rate
-is taken between the first and the last count that the tasks report of themselves. Latency: 300 tasks, one each 20 ms, on
-a running worker; seconds from the submit call to the task's first line.
-Needs PG_DSN (an empty database, whose schema `public` is dropped) for fairlead-pg, REDIS_URL (an empty database, which is
-emptied) for fairlead-redis.
+Throughput: no-op tasks are submitted first, in one bulk call per 30,000, then the worker processes
+are started; the rate is taken between the first and the last count that the tasks report of
+themselves. Latency: 300 tasks, one each 20 ms, on a running worker; seconds from the submit call to
+the task's first line. Needs PG_DSN (an empty database, whose schema `public` is dropped) for
+fairlead-pg, REDIS_URL (an empty database, which is emptied) for fairlead-redis.
 """
 
 import argparse
@@ -73,13 +74,19 @@ def latencies(folder: pathlib.Path) -> list[float]:
 
 def percentile_ms(ordered: list[float], share: float) -> float | None:
     """As the peers compute it."""
-    return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2) if ordered else None
+    return (
+        round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
+        if ordered
+        else None
+    )
 
 
 def peak_rss_mb(pid: int) -> float | None:
     """The most resident memory the process had so far; None where the system does not tell."""
     with contextlib.suppress(OSError):
-        if match := re.search(r"^VmHWM:\s+(\d+) kB$", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE):
+        if match := re.search(
+            r"^VmHWM:\s+(\d+) kB$", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE
+        ):
             return round(int(match[1]) * 1024 / 1e6, 1)
     return None
 
@@ -113,7 +120,8 @@ def stop(workers: list[subprocess.Popen[bytes]]) -> None:
 
 @contextlib.contextmanager
 def idle_transaction(wanted: bool) -> Iterator[None]:
-    """Another session that looked once and then sits in its transaction: no row that dies meanwhile can be removed."""
+    """Another session that looked once and then sits in its transaction: no row that dies meanwhile
+    can be removed."""
     if not wanted:
         yield
         return
@@ -144,7 +152,8 @@ def reset_redis() -> None:
 
 
 def wait_for(folder: pathlib.Path, tasks: int, workers: list[subprocess.Popen[bytes]]) -> None:
-    """Until the tasks' own counts say that (nearly) all ran. Raises RuntimeError when a worker ends first."""
+    """Until the tasks' own counts say that (nearly) all ran. Raises RuntimeError when a worker ends
+    first."""
     end = time.monotonic() + MOST_SECONDS
     steps: list[tuple[float, int]] = []
     while time.monotonic() < end:
@@ -154,18 +163,25 @@ def wait_for(folder: pathlib.Path, tasks: int, workers: list[subprocess.Popen[by
             return
         need_running(folder, workers)
         time.sleep(0.2)
-    raise RuntimeError(f"{steps[-1][1] if steps else 0} of {tasks} tasks ran within {MOST_SECONDS} s")
+    raise RuntimeError(
+        f"{steps[-1][1] if steps else 0} of {tasks} tasks ran within {MOST_SECONDS} s"
+    )
 
 
 def need_running(folder: pathlib.Path, workers: list[subprocess.Popen[bytes]]) -> None:
-    """Raises RuntimeError with the end of its log when a worker has ended: what was measured then is no result."""
+    """Raises RuntimeError with the end of its log when a worker has ended: what was measured then
+    is no result."""
     for number, worker in enumerate(workers):
         if worker.poll() is not None:
             log_end = (folder / f"worker-{number}.out").read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"worker {number} ended by itself with code {worker.returncode}: {log_end}")
+            raise RuntimeError(
+                f"worker {number} ended by itself with code {worker.returncode}: {log_end}"
+            )
 
 
-def measure(entry: str, tasks: int, processes: int, idle: bool, with_latency: bool) -> dict[str, object]:
+def measure(
+    entry: str, tasks: int, processes: int, idle: bool, with_latency: bool
+) -> dict[str, object]:
     """One entry, one round."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"bench-{entry}-"))
     os.environ["PROBE_DIR"] = str(folder)
@@ -202,7 +218,9 @@ def measure(entry: str, tasks: int, processes: int, idle: bool, with_latency: bo
             ordered = latencies(folder)
             if len(ordered) != PACED:
                 need_running(folder, workers)
-                raise RuntimeError(f"{len(ordered)} of {PACED} paced tasks ran within 2 s of the last submit")
+                raise RuntimeError(
+                    f"{len(ordered)} of {PACED} paced tasks ran within 2 s of the last submit"
+                )
         need_running(folder, workers)
         peaks = [peak for worker in workers if (peak := peak_rss_mb(worker.pid)) is not None]
         app.close()
@@ -213,7 +231,11 @@ def measure(entry: str, tasks: int, processes: int, idle: bool, with_latency: bo
             "enqueue_per_s": round(enqueue),
             "done_per_s": round(done),
             "ran": steps[-1][1] if steps else 0,
-            "latency_ms": {"p50": percentile_ms(ordered, 0.5), "p99": percentile_ms(ordered, 0.99), "n": len(ordered)},
+            "latency_ms": {
+                "p50": percentile_ms(ordered, 0.5),
+                "p99": percentile_ms(ordered, 0.99),
+                "n": len(ordered),
+            },
             "peak_rss_mb": max(peaks, default=None),
         }
     finally:
@@ -223,7 +245,9 @@ def measure(entry: str, tasks: int, processes: int, idle: bool, with_latency: bo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=30_000)
     parser.add_argument("--only", choices=list(ENTRIES), required=True)
     parser.add_argument("--workers", type=int, default=1)
@@ -232,7 +256,13 @@ def main() -> None:
     wanted = parser.parse_args()
     sys.path[:0] = paths()
     try:
-        found = measure(wanted.only, wanted.tasks, wanted.workers, wanted.idle_transaction, not wanted.no_latency)
+        found = measure(
+            wanted.only,
+            wanted.tasks,
+            wanted.workers,
+            wanted.idle_transaction,
+            not wanted.no_latency,
+        )
     except Exception as error:  # as the peers report theirs
         found = {"peer": wanted.only, "error": repr(error)[:4000]}
     print(json.dumps(found), flush=True)

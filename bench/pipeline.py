@@ -1,11 +1,12 @@
-"""The pipeline's build, measured: how it grows with the attempts and with the cores, beside DuckDB, and one hour at a time.
+"""The pipeline's build, measured: how it grows with the attempts and with the cores, beside DuckDB,
+and one hour at a time.
 
     python bench/pipeline.py [--rows 100000,1000000,10000000] [--cores 1,2] [--runs 1] [--memory 4g]
                              [--plot docs/pipeline-scale.svg] [--json] [--keep FOLDER]
 
-Every figure comes from a process of its own, bound to as many cores as it may use; the start of the JVM is told apart.
-What DuckDB does too is compared with what Spark made of the same files before any time is shown. Exit code 1 when an aim
-is missed. See bench/README.md.
+Every figure comes from a process of its own, bound to as many cores as it may use; the start of the
+JVM is told apart. What DuckDB does too is compared with what Spark made of the same files before
+any time is shown. Exit code 1 when an aim is missed. See bench/README.md.
 """
 
 import argparse
@@ -53,16 +54,27 @@ class Differs(Exception):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="100000,1000000,10000000", help="attempts, comma-separated")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows", default="100000,1000000,10000000", help="attempts, comma-separated"
+    )
     parser.add_argument("--cores", default="1,2")
-    parser.add_argument("--runs", type=int, default=1, help="of each process; the median of them counts")
+    parser.add_argument(
+        "--runs", type=int, default=1, help="of each process; the median of them counts"
+    )
     parser.add_argument("--memory", default="4g", help="heap of the JVM")
     parser.add_argument("--plot", type=pathlib.Path)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--keep", type=pathlib.Path, help="work in this folder and leave the lakes there")
+    parser.add_argument(
+        "--keep", type=pathlib.Path, help="work in this folder and leave the lakes there"
+    )
     wanted = parser.parse_args()
-    sizes, cores = sorted(map(int, wanted.rows.split(","))), sorted(map(int, wanted.cores.split(",")))
+    sizes, cores = (
+        sorted(map(int, wanted.rows.split(","))),
+        sorted(map(int, wanted.cores.split(","))),
+    )
     if cores[-1] > len(os.sched_getaffinity(0)):
         parser.error(f"--cores {cores[-1]}: there are {len(os.sched_getaffinity(0))}")
     python = duckdb_python()
@@ -70,7 +82,13 @@ def main() -> int:
     with folder(wanted.keep) as work:
         for rows in sizes:
             results[rows] = of_size(
-                work / str(rows), rows, cores, wanted.runs, wanted.memory, python, work / str(sizes[0])
+                work / str(rows),
+                rows,
+                cores,
+                wanted.runs,
+                wanted.memory,
+                python,
+                work / str(sizes[0]),
             )
             if not wanted.keep and rows != sizes[0]:
                 shutil.rmtree(work / str(rows))
@@ -80,7 +98,9 @@ def main() -> int:
     machine = describe_machine(pathlib.Path(sys.executable)) | versions(results)
     if wanted.json:
         aims = [
-            {"what": aim.what, "value": aim.value, "bounds": aim.bounds} for aim in report if not math.isnan(aim.value)
+            {"what": aim.what, "value": aim.value, "bounds": aim.bounds}
+            for aim in report
+            if not math.isnan(aim.value)
         ]
         print(json.dumps({"machine": machine, "sizes": results, "aims": aims}, indent=1))
     else:
@@ -88,7 +108,7 @@ def main() -> int:
     return 0 if all(aim.is_met for aim in report) else 1
 
 
-# measuring ------------------------------------------------------------------------------------------------------------
+# measuring ----------------------------------------------------------------------------------------
 
 
 def of_size(
@@ -100,25 +120,36 @@ def of_size(
     python: pathlib.Path,
     smallest: pathlib.Path,
 ) -> Found:
-    """Everything about one size: {"made": .., "build": {cores: ..}, "spark": {cores: ..}, "duckdb": {cores: ..}}."""
+    """Everything about one size: {"made": .., "build": {cores: ..}, "spark": {cores: ..}, "duckdb":
+    {cores: ..}}."""
     lake = here / "lake"
     say(f"{rows:,} attempts are made")
-    found: Found = {"made": spark("generate", lake, cores[-1], memory, "--rows", str(rows)), "build": {}}
-    say(f"  {found['made']['attempts']:,} in {found['made']['seconds']:.0f} s, {found['made']['mb']:.0f} MB")
+    found: Found = {
+        "made": spark("generate", lake, cores[-1], memory, "--rows", str(rows)),
+        "build": {},
+    }
+    say(
+        f"  {found['made']['attempts']:,} in {found['made']['seconds']:.0f} s,"
+        f" {found['made']['mb']:.0f} MB"
+    )
     for n in cores:
         rounds = []
         for _ in range(runs):
-            # A build leaves tables behind, and the hours that were added: each starts from a lake of its own.
+            # A build leaves tables behind, and the hours that were added: each starts from a lake
+            # of its own.
             copy, first = here / f"build-{n}", here / "first"
             shutil.copytree(lake, copy, copy_function=os.link)
             shutil.copytree(smallest / "lake", first, copy_function=os.link)
             more = ["--hours"] if n == cores[-1] else []
-            rounds.append(spark("build", copy, n, memory, "--rows", str(rows), "--first", str(first), *more))
+            rounds.append(
+                spark("build", copy, n, memory, "--rows", str(rows), "--first", str(first), *more)
+            )
             shutil.rmtree(copy)
             shutil.rmtree(first)
             one = rounds[-1]
             say(
-                f"  built on {n}: {one['warm']['seconds']:.1f} s, after {one['cold']['seconds']:.1f} s for the smallest, cold"
+                f"  built on {n}: {one['warm']['seconds']:.1f} s, after"
+                f" {one['cold']['seconds']:.1f} s for the smallest, cold"
             )
         found["build"][n] = middle(rounds)
     files = sorted(str(path) for path in (lake / "bronze.attempts").glob("date=*/**/*.parquet"))
@@ -127,17 +158,31 @@ def of_size(
         for n in cores:
             out = here / f"{engine}-{n}"
             rounds = [
-                spark("aggregate", lake, n, memory, "--out", str(out))
-                if engine == "spark"
-                else child(n, [str(python), str(HERE / "pipeline_duckdb.py"), str(out), "--threads", str(n)], files)
+                (
+                    spark("aggregate", lake, n, memory, "--out", str(out))
+                    if engine == "spark"
+                    else child(
+                        n,
+                        [
+                            str(python),
+                            str(HERE / "pipeline_duckdb.py"),
+                            str(out),
+                            "--threads",
+                            str(n),
+                        ],
+                        files,
+                    )
+                )
                 for _ in range(runs)
             ]
             found[engine][n] = middle(rounds)
             if (engine, n) != ("spark", cores[0]):
                 compare(here / f"spark-{cores[0]}", out)
     for n in cores:
-        say(f"  the same by DuckDB on {n}: {found['duckdb'][n]['warm']['seconds']:.2f} s, "
-            f"by Spark {found['spark'][n]['warm']['seconds']:.2f} s")  # fmt: skip
+        say(
+            f"  the same by DuckDB on {n}: {found['duckdb'][n]['warm']['seconds']:.2f} s, "
+            f"by Spark {found['spark'][n]['warm']['seconds']:.2f} s"
+        )
     return found
 
 
@@ -148,12 +193,16 @@ def spark(what: str, lake: pathlib.Path, cores: int, memory: str, *arguments: st
 
 
 def child(cores: int, command: list[str], lines: list[str] | None = None) -> Found:
-    """What a process says in its last line, bound to so many cores: garbage is collected on them too."""
+    """What a process says in its last line, bound to so many cores: garbage is collected on them
+    too."""
     ours = sorted(os.sched_getaffinity(0))[:cores]
     done = subprocess.run(
         ["taskset", "-c", ",".join(map(str, ours)), *command],
-        input="\n".join(lines or []), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        input="\n".join(lines or []),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed ({done.returncode}): {done.stderr[-3000:]}")
     found: Found = json.loads(done.stdout.splitlines()[-1])
@@ -164,39 +213,53 @@ def middle(rounds: list[Found]) -> Found:
     """The median of every figure of processes that say the same."""
     first = rounds[0]
     return {
-        name: middle([found[name] for found in rounds])
-        if isinstance(value, dict)
-        else statistics.median(found[name] for found in rounds)
-        if isinstance(value, int | float)
-        else value
+        name: (
+            middle([found[name] for found in rounds])
+            if isinstance(value, dict)
+            else (
+                statistics.median(found[name] for found in rounds)
+                if isinstance(value, int | float)
+                else value
+            )
+        )
         for name, value in first.items()
     }
 
 
 def compare(ours: pathlib.Path, theirs: pathlib.Path) -> None:
-    """Raises Differs unless both hold the same rows: counts and microseconds equal, shares to twelve digits, and
-    percentiles too, but for a value that two logarithms put on either side of a bucket's edge."""
+    """Raises Differs unless both hold the same rows: counts and microseconds equal, shares to
+    twelve digits, and percentiles too, but for a value that two logarithms put on either side of a
+    bucket's edge."""
     import numpy as np
     import pandas as pd
 
     for name, key in (("shares", SHARES), ("percentiles", PERCENTILES)):
         one, other = (
-            pd.read_parquet(next(iter(sorted(folder.glob(f"{name}*"))))).astype({"window_start": "datetime64[us, UTC]"})
-            .set_index(key).sort_index() for folder in (ours, theirs)
-        )  # fmt: skip
+            pd.read_parquet(next(iter(sorted(folder.glob(f"{name}*")))))
+            .astype({"window_start": "datetime64[us, UTC]"})
+            .set_index(key)
+            .sort_index()
+            for folder in (ours, theirs)
+        )
         if not one.index.equals(other.index):
-            raise Differs(f"{name}: {len(one):,} rows in {ours.name}, {len(other):,} in {theirs.name}")
+            raise Differs(
+                f"{name}: {len(one):,} rows in {ours.name}, {len(other):,} in {theirs.name}"
+            )
         for column in one.columns:
             width = 0.021 if column.startswith("p") else 1e-12
-            off = ~np.isclose(one[column].astype("float64"), other[column].astype("float64"), rtol=width, atol=0)
+            off = ~np.isclose(
+                one[column].astype("float64"), other[column].astype("float64"), rtol=width, atol=0
+            )
             if off.any():
                 raise Differs(
-                    f"{name}.{column}: {off.sum():,} of {len(one):,} differ, first at {one.index[off.argmax()]}"
+                    f"{name}.{column}: {off.sum():,} of {len(one):,} differ, first at"
+                    f" {one.index[off.argmax()]}"
                 )
 
 
 def duckdb_python() -> pathlib.Path:
-    """An interpreter with DuckDB: ours, or one of the benchmark's own virtual environment, made when it is missing."""
+    """An interpreter with DuckDB: ours, or one of the benchmark's own virtual environment, made
+    when it is missing."""
     if importlib.util.find_spec("duckdb") is not None:
         return pathlib.Path(sys.executable)
     stamp, python = VENV / ".installed-pipeline", VENV / "bin" / "python"
@@ -204,7 +267,15 @@ def duckdb_python() -> pathlib.Path:
         say("installing DuckDB in bench/.venv")
         if not python.is_file():
             subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]
+        install = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "-r",
+        ]
         subprocess.run([*install, str(REQUIREMENTS)], check=True)
         stamp.write_text(REQUIREMENTS.read_text())
     return python
@@ -221,7 +292,7 @@ def folder(keep: pathlib.Path | None) -> Iterator[pathlib.Path]:
         yield pathlib.Path(name)
 
 
-# reporting ------------------------------------------------------------------------------------------------------------
+# reporting ----------------------------------------------------------------------------------------
 
 
 def per_second(built: Found) -> float:
@@ -269,21 +340,38 @@ def summary(results: dict[int, Found], cores: list[int]) -> list[Aim]:
     ]
     return [
         Aim(f"log-log slope of the warm build, all sizes, on {most}", slope(times), *GOAL_SLOPE),
-        *(Aim(f"from {one[0]:,} to {other[0]:,}", slope([one, other])) for one, other in itertools.pairwise(times)),
         *(
-            Aim(f"speed-up, {most} cores / {n}", warm[n]["seconds"] / warm[most]["seconds"], GOAL_SPEED_UP)
+            Aim(f"from {one[0]:,} to {other[0]:,}", slope([one, other]))
+            for one, other in itertools.pairwise(times)
+        ),
+        *(
+            Aim(
+                f"speed-up, {most} cores / {n}",
+                warm[n]["seconds"] / warm[most]["seconds"],
+                GOAL_SPEED_UP,
+            )
             for n in cores[:-1]
         ),
         Aim(f"attempts/s and core, on {most}", per_second(warm[most]) / most, GOAL_PER_CORE),
-        *(Aim(f"the same aggregation, Spark / DuckDB, on {n}", ratio(largest, n), most=GOAL_DUCKDB) for n in cores),
+        *(
+            Aim(
+                f"the same aggregation, Spark / DuckDB, on {n}", ratio(largest, n), most=GOAL_DUCKDB
+            )
+            for n in cores
+        ),
         Aim(f"one hour more / all, on {most}", part_of_all(largest, most, "hour"), most=GOAL_HOUR),
-        Aim("the same with late rows for the day before", part_of_all(largest, most, "hour with late rows")),
+        Aim(
+            "the same with late rows for the day before",
+            part_of_all(largest, most, "hour with late rows"),
+        ),
     ]
 
 
 def ratio(found: Found, cores: int) -> float:
     """Of the times, warm."""
-    return float(found["spark"][cores]["warm"]["seconds"] / found["duckdb"][cores]["warm"]["seconds"])
+    return float(
+        found["spark"][cores]["warm"]["seconds"] / found["duckdb"][cores]["warm"]["seconds"]
+    )
 
 
 def part_of_all(found: Found, cores: int, turn: str) -> float:
@@ -299,15 +387,25 @@ def versions(results: dict[int, Found]) -> dict[str, str]:
 
 
 def as_markdown(
-    results: dict[int, Found], cores: list[int], report: list[Aim], machine: dict[str, str], memory: str, runs: int
+    results: dict[int, Found],
+    cores: list[int],
+    report: list[Aim],
+    machine: dict[str, str],
+    memory: str,
+    runs: int,
 ) -> str:
     """The report for people."""
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
-        f"Made by `python bench/pipeline.py` on {today}; medians of {runs}; heap {memory}, else Fairlead's own settings.",
+        (
+            f"Made by `python bench/pipeline.py` on {today}; medians of {runs}; heap {memory}, else"
+            " Fairlead's own settings."
+        ),
         "",
-        "| attempts | cores | JVM start s | smallest, cold s | build s, warm | attempts/s, warm | per core | CPU s, warm "
-        "| peak MB | one hour more s | with late rows s |",
+        (
+            "| attempts | cores | JVM start s | smallest, cold s | build s, warm | attempts/s, warm"
+            " | per core | CPU s, warm | peak MB | one hour more s | with late rows s |"
+        ),
         "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for found in results.values():
@@ -316,27 +414,36 @@ def as_markdown(
             cold, warm = built["cold"], built["warm"]
             rate = per_second(warm)
             lines.append(
-                f"| {warm['attempts']:,} | {n} | {built['start_s']:.1f} | {cold['seconds']:.1f} | {warm['seconds']:.1f} "
-                f"| {rate:,.0f} | {rate / n:,.0f} | {warm['cpu_s']:.1f} | {built['peak_mb']:,.0f} | "
-                + " | ".join(f"{built[turn]['seconds']:.1f}" if turn in built else "" for turn in TURNS)
+                f"| {warm['attempts']:,} | {n} | {built['start_s']:.1f} | {cold['seconds']:.1f} |"
+                f" {warm['seconds']:.1f} | {rate:,.0f} | {rate / n:,.0f} | {warm['cpu_s']:.1f} |"
+                f" {built['peak_mb']:,.0f} | "
+                + " | ".join(
+                    f"{built[turn]['seconds']:.1f}" if turn in built else "" for turn in TURNS
+                )
                 + " |"
             )
     lines += [
         "",
-        "The same aggregation (share by key and minute, hour, day; percentiles by name and hour), results equal:",
+        (
+            "The same aggregation (share by key and minute, hour, day; percentiles by name and"
+            " hour), results equal:"
+        ),
         "",
-        "| attempts | cores | Spark s, cold / warm | DuckDB s, cold / warm | ratio, warm | CPU s, Spark / DuckDB | peak MB |",
+        (
+            "| attempts | cores | Spark s, cold / warm | DuckDB s, cold / warm | ratio, warm | CPU"
+            " s, Spark / DuckDB | peak MB |"
+        ),
         "|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for found in results.values():
         for n in cores:
             ours, theirs = found["spark"][n], found["duckdb"][n]
             lines.append(
-                f"| {found['made']['attempts']:,} | {n} | {ours['cold']['seconds']:.1f} / {ours['warm']['seconds']:.1f} "
-                f"| {theirs['cold']['seconds']:.2f} / {theirs['warm']['seconds']:.2f} "
-                f"| {ratio(found, n):.1f} "
-                f"| {ours['warm']['cpu_s']:.1f} / {theirs['warm']['cpu_s']:.1f} "
-                f"| {ours['peak_mb']:,.0f} / {theirs['peak_mb']:,.0f} |"
+                f"| {found['made']['attempts']:,} | {n} | {ours['cold']['seconds']:.1f} /"
+                f" {ours['warm']['seconds']:.1f} | {theirs['cold']['seconds']:.2f} /"
+                f" {theirs['warm']['seconds']:.2f} | {ratio(found, n):.1f} |"
+                f" {ours['warm']['cpu_s']:.1f} / {theirs['warm']['cpu_s']:.1f} |"
+                f" {ours['peak_mb']:,.0f} / {theirs['peak_mb']:,.0f} |"
             )
     lines += ["", "| | found | aim |", "|---|--:|--:|"]
     for aim in report:
@@ -346,7 +453,9 @@ def as_markdown(
     lines += ["", "| table | rows | build s, warm | one hour more s |", "|---|--:|--:|--:|"]
     for table, seconds in sorted(largest["warm"]["steps"].items(), key=lambda step: -step[1]):
         rows = f"{largest['warm']['rows'][table]:,.0f}" if table in largest["warm"]["rows"] else ""
-        lines.append(f"| {table} | {rows} | {seconds:.1f} | {largest['hour']['steps'].get(table, 0):.1f} |")
+        lines.append(
+            f"| {table} | {rows} | {seconds:.1f} | {largest['hour']['steps'].get(table, 0):.1f} |"
+        )
     lines += ["", *(f"- {name}: {value}" for name, value in machine.items())]
     return "\n".join(lines)
 
@@ -359,16 +468,32 @@ def plot(results: dict[int, Found], cores: list[int], path: pathlib.Path) -> Non
     axes = figure.subplots()
     for n, colour in zip(cores, ("#b3541e", "#1f6f8b", "#5a7d2a", "#7a4a8b"), strict=False):
         built = [found["build"][n]["warm"] for found in results.values()]
-        axes.plot([b["attempts"] for b in built], [b["seconds"] for b in built], "o-", color=colour,
-                  label=f"build, local[{n}]")  # fmt: skip
-        theirs = [(found["made"]["attempts"], found["duckdb"][n]["warm"]["seconds"]) for found in results.values()]
         axes.plot(
-            *zip(*theirs, strict=True), "x--", color=colour, alpha=0.6, label=f"DuckDB, a part of it, {n} threads"
+            [b["attempts"] for b in built],
+            [b["seconds"] for b in built],
+            "o-",
+            color=colour,
+            label=f"build, local[{n}]",
+        )
+        theirs = [
+            (found["made"]["attempts"], found["duckdb"][n]["warm"]["seconds"])
+            for found in results.values()
+        ]
+        axes.plot(
+            *zip(*theirs, strict=True),
+            "x--",
+            color=colour,
+            alpha=0.6,
+            label=f"DuckDB, a part of it, {n} threads",
         )
     last = results[max(results)]["build"][cores[-1]]["warm"]
     ends = [min(found["made"]["attempts"] for found in results.values()), last["attempts"]]
     axes.plot(
-        ends, [last["seconds"] * x / last["attempts"] for x in ends], color="#999999", linewidth=1, label="slope 1"
+        ends,
+        [last["seconds"] * x / last["attempts"] for x in ends],
+        color="#999999",
+        linewidth=1,
+        label="slope 1",
     )
     axes.set(xscale="log", yscale="log", xlabel="attempts", ylabel="seconds")
     axes.grid(alpha=0.3)

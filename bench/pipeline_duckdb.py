@@ -1,6 +1,7 @@
-"""One measured process of bench/pipeline.py that runs DuckDB; prints a line of JSON. Needs nothing else.
+"""One measured process of bench/pipeline.py that runs DuckDB; prints a line of JSON. Needs nothing
+else.
 
-python bench/pipeline_duckdb.py OUT --threads 2 < files     the statements of pipeline.sql on these Parquet files, twice
+python bench/pipeline_duckdb.py OUT --threads 2 < files     pipeline.sql on these files, twice
 """
 
 import argparse
@@ -16,7 +17,9 @@ STATEMENTS = pathlib.Path(__file__).with_name("pipeline.sql")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--threads", type=int, default=2)
     wanted = parser.parse_args()

@@ -1,9 +1,12 @@
-"""The LCG trace through the whole pipeline: submitted from a DataFrame, run by two workers, exported, built, reported.
+"""The LCG trace through the whole pipeline: submitted from a DataFrame, run by two workers,
+exported, built, reported.
 
-    python bench/pipeline_lcg.py [--trace ../shared/data/lcg-2005.swf.gz] [--only sqlite,postgres] [--keep FOLDER]
+    python bench/pipeline_lcg.py [--trace ../shared/data/lcg-2005.swf.gz] [--only sqlite,postgres]
+    [--keep FOLDER]
 
-Prints the rows that each layer has and the seconds that each step takes, as a table in Markdown. Exit code 1 unless every
-layer has exactly the jobs of the trace. `--keep` leaves lakes and report pages there.
+Prints the rows that each layer has and the seconds that each step takes, as a table in Markdown.
+Exit code 1 unless every layer has exactly the jobs of the trace. `--keep` leaves lakes and report
+pages there.
 """
 
 import argparse
@@ -22,14 +25,14 @@ import pyarrow.parquet as pq
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from fairlead.lab.replay.application import FOLDER, MODULE, ORDER, QUEUE, application  # noqa: E402
+from fairlead.lab.replay.history import has_unfinished  # noqa: E402
+from fairlead.lab.replay.report import judge  # noqa: E402
+from fairlead.lab.replay.trace import Tenants, read_trace  # noqa: E402
+from fairlead.lab.replay.workers import Workers  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from fairlead.pipeline.silver.tasks import TASKS  # noqa: E402
-from fairlead.replay.application import FOLDER, MODULE, ORDER, QUEUE, application  # noqa: E402
-from fairlead.replay.history import has_unfinished  # noqa: E402
-from fairlead.replay.report import judge  # noqa: E402
-from fairlead.replay.trace import Tenants, read_trace  # noqa: E402
-from fairlead.replay.workers import Workers  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
@@ -37,7 +40,9 @@ TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
 
 def main() -> int:
     """Both stores, one after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trace", type=pathlib.Path, default=TRACE)
     parser.add_argument("--only", default="sqlite,postgres")
     parser.add_argument("--keep", type=pathlib.Path)
@@ -54,7 +59,9 @@ def main() -> int:
                 with PostgresServer() as server:
                     sound &= one_store(store, server.create_database(), arguments.trace, folder)
             else:
-                sound &= one_store(store, f"sqlite:///{folder / 'tasks.db'}", arguments.trace, folder)
+                sound &= one_store(
+                    store, f"sqlite:///{folder / 'tasks.db'}", arguments.trace, folder
+                )
     return 0 if sound else 1
 
 
@@ -93,12 +100,27 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
         "silver.tasks": Lake(lake).table(TASKS).manifests.newest().rows,
         "quarantined": built["quarantined"],
     }
-    sound = len({rows for name, rows in layers.items() if name != "quarantined"}) == 1 and not layers["quarantined"]
+    sound = (
+        len({rows for name, rows in layers.items() if name != "quarantined"}) == 1
+        and not layers["quarantined"]
+    )
     sound &= not judged.lost and not judged.ran_twice and totals["inserted"] == again["inserted"]
-    print(f"\n{store}: lost {judged.lost}, ran twice {judged.ran_twice}, checks {len(checked['checks'])}\n")
-    print("| layer | rows |", "|---|---|", *(f"| {name} | {rows:,} |" for name, rows in layers.items()), sep="\n")
+    print(
+        f"\n{store}: lost {judged.lost}, ran twice {judged.ran_twice}, checks"
+        f" {len(checked['checks'])}\n"
+    )
+    print(
+        "| layer | rows |",
+        "|---|---|",
+        *(f"| {name} | {rows:,} |" for name, rows in layers.items()),
+        sep="\n",
+    )
     print("\n| step | seconds | of these the job itself |", "|---|---|---|", sep="\n")
-    print(*(f"| {name} | {seconds:,.1f} | {own} |" for name, seconds, own in steps), sep="\n", flush=True)
+    print(
+        *(f"| {name} | {seconds:,.1f} | {own} |" for name, seconds, own in steps),
+        sep="\n",
+        flush=True,
+    )
     app.close()
     return sound
 
@@ -107,14 +129,18 @@ def write_jobs(trace: pathlib.Path, path: pathlib.Path) -> int:
     """The jobs as a Parquet file of tasks, numbered from 0; answers how many."""
     owners = [job.tenant(Tenants.USER) for job in read_trace(trace)]
     columns = {"job": range(len(owners)), "seconds": [0.0] * len(owners), "fairness_key": owners}
-    pq.write_table(pa.table({name: pa.array(list(values)) for name, values in columns.items()}), path)
+    pq.write_table(
+        pa.table({name: pa.array(list(values)) for name, values in columns.items()}), path
+    )
     return len(owners)
 
 
 def run_all(app: Any, url: str, folder: pathlib.Path) -> None:
     """Two workers, until nothing is left."""
     pause = threading.Event()
-    with Workers(MODULE, 2, folder, {"FAIRLEAD_URL": url, FOLDER: str(folder), ORDER: "fair"}) as workers:
+    with Workers(
+        MODULE, 2, folder, {"FAIRLEAD_URL": url, FOLDER: str(folder), ORDER: "fair"}
+    ) as workers:
         workers.wait_until_up(app)
         while has_unfinished(app.store):
             workers.check()
@@ -124,10 +150,15 @@ def run_all(app: Any, url: str, folder: pathlib.Path) -> None:
 def fairlead(*command: object) -> dict[str, Any]:
     """What one command says with --json."""
     ran = subprocess.run(
-        [sys.executable, "-m", "fairlead", *map(str, command), "--json"], capture_output=True, text=True
+        [sys.executable, "-m", "fairlead", *map(str, command), "--json"],
+        capture_output=True,
+        text=True,
     )
     if ran.returncode:
-        raise SystemExit(f"fairlead {command[1]} failed ({ran.returncode}): {ran.stdout[-500:]} {ran.stderr[-2000:]}")
+        raise SystemExit(
+            f"fairlead {command[1]} failed ({ran.returncode}): {ran.stdout[-500:]}"
+            f" {ran.stderr[-2000:]}"
+        )
     found: dict[str, Any] = json.loads(ran.stdout)
     return found
 

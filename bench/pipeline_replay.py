@@ -1,13 +1,15 @@
-"""Replay of policies, measured: 200 of them on the LCG trace in one Spark job, on one core and on two; and how far simulated
-fifo is from a recorded run.
+"""Replay of policies, measured: 200 of them on the LCG trace in one Spark job, on one core and on
+two; and how far simulated fifo is from a recorded run.
 
-    python bench/pipeline_replay.py [--trace ../shared/data/lcg-2005.swf.gz] [--only grid,gap] [--policies 200] [--limit N]
-                                    [--cores 1,2] [--jobs 5000] [--time-scale 0.001] [--slots 100] [--json]
+    python bench/pipeline_replay.py [--trace ../shared/data/lcg-2005.swf.gz] [--only grid,gap]
+    [--policies 200] [--limit N]
+                                    [--cores 1,2] [--jobs 5000] [--time-scale 0.001] [--slots 100]
+                                    [--json]
 
-grid: each number of cores is a process of its own, bound to as many; the JVM's start and a first small job are told apart;
-results must be the same. `--limit`: only the first so many jobs of the trace.
-gap: the first `--jobs` of the trace run through a real worker (SQLite, fifo, their times multiplied), are exported, and are
-replayed from the lake: recorded waits beside simulated ones.
+grid: each number of cores is a process of its own, bound to as many; the JVM's start and a first
+small job are told apart; results must be the same. `--limit`: only the first so many jobs of the
+trace. gap: the first `--jobs` of the trace run through a real worker (SQLite, fifo, their times
+multiplied), are exported, and are replayed from the lake: recorded waits beside simulated ones.
 Exit code 1 when two cores are less than 1.8 times as fast as one, or results differ.
 """
 
@@ -30,11 +32,11 @@ import msgspec  # noqa: E402
 from process_tree import cpu_seconds  # noqa: E402
 from run import say  # noqa: E402
 
-from fairlead.pipeline.policies import grid  # noqa: E402
-from fairlead.pipeline.policies.policy import Policy  # noqa: E402
-from fairlead.pipeline.policies.record import of_trace  # noqa: E402
-from fairlead.pipeline.policies.study import HOUR  # noqa: E402
-from fairlead.pipeline.policies.trial import Found, Setup, Trial  # noqa: E402
+from fairlead.lab.policies import grid  # noqa: E402
+from fairlead.lab.policies.candidate import Found, Setup, Trial  # noqa: E402
+from fairlead.lab.policies.policy import Policy  # noqa: E402
+from fairlead.lab.policies.study import HOUR  # noqa: E402
+from fairlead.pipeline.replay.record import of_trace  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
 GOAL_SPEED_UP = 1.8
@@ -46,7 +48,9 @@ Answer = dict[str, Any]
 
 def main() -> int:
     """Both parts, or those that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trace", type=pathlib.Path, default=TRACE)
     parser.add_argument("--only", default="grid,gap")
     parser.add_argument("--policies", type=int, default=200)
@@ -72,22 +76,33 @@ def main() -> int:
     return 0 if is_met(found.get("grid", {})) else 1
 
 
-# the grid -------------------------------------------------------------------------------------------------------------
+# the grid -----------------------------------------------------------------------------------------
 
 
 def policies(busy: float, count: int) -> list[Policy]:
-    """So many at most, different in order, slots, weights, limits and partitions. `busy`: slots that are busy on average."""
+    """So many at most, different in order, slots, weights, limits and partitions. `busy`: slots
+    that are busy on average."""
     slots = [max(1, round(load * busy)) for load in LOADS]
     limits = ["none", {"per_key": max(1, slots[0] // 4)}, {"per_key": max(1, slots[0] // 2)}]
     weights = ["equal", "run^-1", "run^-0.5", "usage^-0.5", "usage^-0.25", "tasks^-0.5"]
-    fair = {"order": "fair", "slots": slots, "limits": limits, "weights": weights, "partitions": [1, 4]}
-    fifo = {"order": "fifo", "slots": slots, "limits": [*limits, {"per_key": max(1, slots[0] // 8)}]}
+    fair = {
+        "order": "fair",
+        "slots": slots,
+        "limits": limits,
+        "weights": weights,
+        "partitions": [1, 4],
+    }
+    fifo = {
+        "order": "fifo",
+        "slots": slots,
+        "limits": [*limits, {"per_key": max(1, slots[0] // 8)}],
+    }
     return grid.parse({"grid": [fifo, fair]}).policies[:count]
 
 
 def on_cores(cores: int, trace: pathlib.Path, limit: int | None, count: int) -> Answer:
     """In a process of its own: all policies in one job."""
-    from fairlead.pipeline.policies.on_spark import OnSpark
+    from fairlead.pipeline.replay.on_spark import OnSpark
     from fairlead.pipeline.session import session
 
     arrivals = of_trace(trace, limit=limit)
@@ -99,7 +114,9 @@ def on_cores(cores: int, trace: pathlib.Path, limit: int | None, count: int) -> 
         first = [Trial(n, Policy(order="fifo", slots=10**6), "all") for n in range(cores)]
         runner.perform(first, setup, lambda what, done: None)
         started, cpu = time.perf_counter(), cpu_seconds()
-        found = runner.perform([Trial(n, policy, "all") for n, policy in enumerate(chosen)], setup, tell)
+        found = runner.perform(
+            [Trial(n, policy, "all") for n, policy in enumerate(chosen)], setup, tell
+        )
         seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
     spark.stop()
     own = sorted(each.seconds for each in found)
@@ -130,7 +147,15 @@ def child(cores: int, wanted: argparse.Namespace) -> Answer:
     """What a process says, bound to so many cores: the JVM is on them too."""
     say(f"{wanted.policies} policies on {cores}")
     ours = sorted(os.sched_getaffinity(0))[:cores]
-    command = ["taskset", "-c", ",".join(map(str, ours)), sys.executable, __file__, "--child", str(cores)]
+    command = [
+        "taskset",
+        "-c",
+        ",".join(map(str, ours)),
+        sys.executable,
+        __file__,
+        "--child",
+        str(cores),
+    ]
     command += ["--trace", str(wanted.trace), "--policies", str(wanted.policies)]
     command += [] if wanted.limit is None else ["--limit", str(wanted.limit)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -141,7 +166,7 @@ def child(cores: int, wanted: argparse.Namespace) -> Answer:
     return found
 
 
-# the gap --------------------------------------------------------------------------------------------------------------
+# the gap ------------------------------------------------------------------------------------------
 
 
 def gap(trace: pathlib.Path, jobs: int, time_scale: float, slots: int) -> Answer:
@@ -150,30 +175,55 @@ def gap(trace: pathlib.Path, jobs: int, time_scale: float, slots: int) -> Answer
         here = pathlib.Path(name)
         url, lake = f"sqlite:///{here / 'tasks.db'}", str(here / "lake")
         (here / "grid.toml").write_text(
-            f"[grid]\norder = ['fifo', 'fair']\nslots = {slots}\n[recorded]\norder = 'fifo'\nslots = {slots}\n"
+            f"[grid]\norder = ['fifo', 'fair']\nslots = {slots}\n[recorded]\norder = 'fifo'\nslots"
+            f" = {slots}\n"
         )
         say(f"{jobs:,} jobs through a real worker")
-        ran = fairlead("replay", str(trace), "--url", url, "--order", "fifo", "--workers", "1", "--concurrency",
-                       str(slots), "--time-scale", str(time_scale), "--limit", str(jobs))  # fmt: skip
+        ran = fairlead(
+            "replay",
+            str(trace),
+            "--url",
+            url,
+            "--order",
+            "fifo",
+            "--workers",
+            "1",
+            "--concurrency",
+            str(slots),
+            "--time-scale",
+            str(time_scale),
+            "--limit",
+            str(jobs),
+        )
         fairlead("pipeline", "ingest", "--url", url, "--lake", lake)
         replay = ("pipeline", "replay", "--policies", str(here / "grid.toml"), "--lake", lake)
         replayed = fairlead(*replay, "--here", "--shakes", "0", "--resamples", "0")
-    return {"lost": ran["lost"], "ran_twice": ran["ran_twice"], "slots": slots, **replayed["calibration"]}
+    return {
+        "lost": ran["lost"],
+        "ran_twice": ran["ran_twice"],
+        "slots": slots,
+        **replayed["calibration"],
+    }
 
 
 def fairlead(*command: str) -> Answer:
     """What one command says with --json."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run(
-        [sys.executable, "-m", "fairlead", *command, "--json"], capture_output=True, text=True, env=environment
+        [sys.executable, "-m", "fairlead", *command, "--json"],
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     if ran.returncode:
-        raise SystemExit(f"fairlead {' '.join(command[:2])} failed ({ran.returncode}): {ran.stderr[-2000:]}")
+        raise SystemExit(
+            f"fairlead {' '.join(command[:2])} failed ({ran.returncode}): {ran.stderr[-2000:]}"
+        )
     found: Answer = json.loads(ran.stdout)
     return found
 
 
-# what is shown --------------------------------------------------------------------------------------------------------
+# what is shown ------------------------------------------------------------------------------------
 
 
 def speed_up(found: dict[str, Answer]) -> float | None:
@@ -184,7 +234,9 @@ def speed_up(found: dict[str, Answer]) -> float | None:
 def is_met(found: dict[str, Answer]) -> bool:
     """The same results, and the second core is worth it."""
     gained = speed_up(found)
-    return len({each["digest"] for each in found.values()}) <= 1 and (gained is None or gained >= GOAL_SPEED_UP)
+    return len({each["digest"] for each in found.values()}) <= 1 and (
+        gained is None or gained >= GOAL_SPEED_UP
+    )
 
 
 def as_markdown(found: dict[str, Any]) -> list[str]:
@@ -205,18 +257,40 @@ def as_markdown(found: dict[str, Any]) -> list[str]:
         lines += [f"| {' | '.join(head)} | start s |", "|" + "--:|" * (len(head) + 1)]
         for cores, each in grid.items():
             cells = [cores, f"{each['tasks']:,}", str(each["policies"]), f"{each['seconds']:.1f}"]
-            cells += [f"{each['seconds'] / each['policies']:.2f}", f"{each['policy_cpu_s_median']:.2f}"]
-            cells += [f"{each[name]:.1f}" for name in ("policy_cpu_s_most", "own_cpu_s", "cpu_s", "start_s")]
+            cells += [
+                f"{each['seconds'] / each['policies']:.2f}",
+                f"{each['policy_cpu_s_median']:.2f}",
+            ]
+            cells += [
+                f"{each[name]:.1f}"
+                for name in ("policy_cpu_s_most", "own_cpu_s", "cpu_s", "start_s")
+            ]
             lines.append(f"| {' | '.join(cells)} |")
         gained = speed_up(grid)
-        same = "the same results" if len({each["digest"] for each in grid.values()}) == 1 else "RESULTS DIFFER"
-        lines += ["", f"{same}" + ("" if gained is None else f", {gained:.2f} times as fast on two cores"), ""]
+        same = (
+            "the same results"
+            if len({each["digest"] for each in grid.values()}) == 1
+            else "RESULTS DIFFER"
+        )
+        lines += [
+            "",
+            f"{same}" + ("" if gained is None else f", {gained:.2f} times as fast on two cores"),
+            "",
+        ]
     if gap := found.get("gap"):
-        lines += [f"{gap['tasks']:,} jobs on {gap['slots']} slots, fifo; lost {gap['lost']}, ran twice {gap['ran_twice']}; "
-                  f"Kolmogorov-Smirnov distance {gap['ks']:.3f}", "",
-                  "| wait | recorded s | simulated s | gap |", "|---|--:|--:|--:|"]  # fmt: skip
+        lines += [
+            (
+                f"{gap['tasks']:,} jobs on {gap['slots']} slots, fifo; lost {gap['lost']}, ran"
+                f" twice {gap['ran_twice']}; Kolmogorov-Smirnov distance {gap['ks']:.3f}"
+            ),
+            "",
+            "| wait | recorded s | simulated s | gap |",
+            "|---|--:|--:|--:|",
+        ]
         for which in ("p50", "p99", "mean"):
-            recorded, simulated = (gap[f"{kind}_{which}_us"] / 1e6 for kind in ("recorded", "simulated"))
+            recorded, simulated = (
+                gap[f"{kind}_{which}_us"] / 1e6 for kind in ("recorded", "simulated")
+            )
             error = f"{100 * (simulated / recorded - 1):+.1f} %" if recorded else "-"
             lines.append(f"| {which} | {recorded:.3f} | {simulated:.3f} | {error} |")
     return lines

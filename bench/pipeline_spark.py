@@ -1,7 +1,7 @@
 """One measured process of bench/pipeline.py that runs Spark; prints a line of JSON.
 
-python bench/pipeline_spark.py generate LAKE --rows 100000       a lake of so many attempts, and two hours to come
-python bench/pipeline_spark.py build LAKE --rows 100000 --first SMALL    SMALL (cold), then LAKE (warm)
+python bench/pipeline_spark.py generate LAKE --rows 100000       a lake of so many attempts
+python bench/pipeline_spark.py build LAKE --rows 100000 --first SMALL    SMALL cold, LAKE warm
 python bench/pipeline_spark.py aggregate LAKE --out FOLDER       what DuckDB does too, twice
 """
 
@@ -25,7 +25,6 @@ from pyspark.sql import functions as F  # noqa: E402, N812
 
 from fairlead.clock import SYSTEM_CLOCK  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
-from fairlead.pipeline.generate import Truth, write_lake  # noqa: E402
 from fairlead.pipeline.gold import ALL, WINDOWS, window_start  # noqa: E402
 from fairlead.pipeline.gold.latency import latency, latency_hist  # noqa: E402
 from fairlead.pipeline.jobs.build import Job, build  # noqa: E402
@@ -33,6 +32,7 @@ from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from fairlead.pipeline.session import session  # noqa: E402
 from fairlead.pipeline.settings import Cost, PipelineSettings, Slo  # noqa: E402
 from fairlead.pipeline.silver.service import service  # noqa: E402
+from tests.generate import Truth, write_lake  # noqa: E402
 
 ROWS_A_DAY = 10_000_000 / 28
 """As dense at every size: more rows are more days."""
@@ -45,7 +45,8 @@ SETTINGS = PipelineSettings(
 
 
 def truth_of(rows: int) -> Truth:
-    """So many attempts, and those of two hours more. None is doubled: the exporter never does that, and the build refuses."""
+    """So many attempts, and those of two hours more. None is doubled: the exporter never does that,
+    and the build refuses."""
     days = rows / ROWS_A_DAY + 2 / 24
     return Truth(rows=round(days * ROWS_A_DAY), days=days, doubled=0.0)
 
@@ -57,14 +58,25 @@ def generate(spark: SparkSession, lake: Lake, rows: int) -> dict[str, Any]:
     written = write_lake(spark, lake, truth, until=truth.end - 2 * HOUR)
     seconds = time.perf_counter() - began
     parts = lake.table(ATTEMPTS).manifests.newest().parts.values()
-    return {"attempts": written, "seconds": seconds, "mb": sum(part.bytes for part in parts) / 1e6, "hours": len(parts)}
+    return {
+        "attempts": written,
+        "seconds": seconds,
+        "mb": sum(part.bytes for part in parts) / 1e6,
+        "hours": len(parts),
+    }
 
 
-def build_all(spark: SparkSession, lake: Lake, rows: int, first: Lake, hours: bool) -> dict[str, Any]:
-    """A small lake cold; the whole lake, warm; with `hours` one hour more with the late rows it brings for the day before,
-    and one without. Java compiles meanwhile: what a build costs that is the first of its process is told by the small one."""
+def build_all(
+    spark: SparkSession, lake: Lake, rows: int, first: Lake, hours: bool
+) -> dict[str, Any]:
+    """A small lake cold; the whole lake, warm; with `hours` one hour more with the late rows it
+    brings for the day before, and one without. Java compiles meanwhile: what a build costs that is
+    the first of its process is told by the small one."""
     job, truth = Job(spark, lake, None, SYSTEM_CLOCK), truth_of(rows)
-    found = {"cold": built(Job(spark, first, None, SYSTEM_CLOCK), full=True), "warm": built(job, full=True)}
+    found = {
+        "cold": built(Job(spark, first, None, SYSTEM_CLOCK), full=True),
+        "warm": built(job, full=True),
+    }
     if not hours:
         return found
     write_lake(spark, lake, truth, truth.end - 2 * HOUR, truth.end - HOUR)
@@ -101,13 +113,16 @@ def built(job: Job, full: bool = False) -> dict[str, Any]:
 
 
 def aggregate(spark: SparkSession, lake: Lake, out: pathlib.Path) -> dict[str, Any]:
-    """Share of each key by minute, hour and day, and percentiles of each name by hour, from the same files as DuckDB."""
+    """Share of each key by minute, hour and day, and percentiles of each name by hour, from the
+    same files as DuckDB."""
     table = lake.table(ATTEMPTS)
     paths = table.paths(table.manifests.newest())
 
     def once() -> None:
         attempts = (
-            spark.read.schema(ATTEMPTS.spark()).parquet(*paths).where("started_at is null or finished_at >= started_at")
+            spark.read.schema(ATTEMPTS.spark())
+            .parquet(*paths)
+            .where("started_at is null or finished_at >= started_at")
         )
         shares(attempts).write.mode("overwrite").parquet(str(out / "shares"))
         percentiles(attempts).write.mode("overwrite").parquet(str(out / "percentiles"))
@@ -124,7 +139,11 @@ def shares(attempts: DataFrame) -> DataFrame:
 def _share(minutes: DataFrame, window_s: int) -> DataFrame:
     of_queue = F.sum("busy_us").over(Window.partitionBy("window_start", "queue"))
     return (
-        minutes.groupBy(window_start(F.col("window_start"), window_s).alias("window_start"), "queue", "fairness_key")
+        minutes.groupBy(
+            window_start(F.col("window_start"), window_s).alias("window_start"),
+            "queue",
+            "fairness_key",
+        )
         .agg(F.sum("busy_us").alias("busy_us"))
         .withColumn("share", F.coalesce(F.try_divide("busy_us", of_queue), F.lit(0.0)))
         .withColumn("window_s", F.lit(window_s))
@@ -132,9 +151,12 @@ def _share(minutes: DataFrame, window_s: int) -> DataFrame:
 
 
 def percentiles(attempts: DataFrame) -> DataFrame:
-    """(window_start, queue, name, measure, n, p50, p90, p99, p999, max_us), of all keys together."""
+    """(window_start, queue, name, measure, n, p50, p90, p99, p999, max_us), of all keys
+    together."""
     together = attempts.withColumn("fairness_key", F.lit(ALL))
-    return latency(latency_hist(together), 3600).drop("window_s", "fairness_key", "error_bound", "schema_version")
+    return latency(latency_hist(together), 3600).drop(
+        "window_s", "fairness_key", "error_bound", "schema_version"
+    )
 
 
 def timed(call: Callable[[], None]) -> dict[str, float]:
@@ -145,7 +167,9 @@ def timed(call: Callable[[], None]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["generate", "build", "aggregate"])
     parser.add_argument("lake", type=pathlib.Path)
     parser.add_argument("--rows", type=int, default=100_000)
@@ -159,7 +183,10 @@ def main() -> None:
     settings = {"spark.driver.memory": wanted.memory}
     if wanted.events:
         wanted.events.mkdir(exist_ok=True)
-        settings |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": wanted.events.absolute().as_uri()}
+        settings |= {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": wanted.events.absolute().as_uri(),
+        }
     with Peak() as peak:
         began = time.perf_counter()
         spark = session(f"local[{wanted.cores}]", "bench", settings)

@@ -1,11 +1,14 @@
-"""Attempts through Kafka into the lake, measured and killed: relay and stream, then every row compared with the store.
+"""Attempts through Kafka into the lake, measured and killed: relay and stream, then every row
+compared with the store.
 
-    python bench/pipeline_stream.py [--attempts 200000] [--store sqlite|postgres] [--kills 3] [--partitions 4] [--every 2]
+    python bench/pipeline_stream.py [--attempts 200000] [--store sqlite|postgres] [--kills 3]
+    [--partitions 4] [--every 2]
 
-The first half of the attempts lies in the store's table before anything runs: one relay, then one stream (`--once`), each
-timed. The second half is added while a relay and a stream run as a user starts them; each is killed with -9 so many times,
-with all it has started, at a random moment after it has moved on, and started again. Then both run to the end, and the lake
-is compared with the store row by row and column by column. Prints JSON. Exit code 1 when there is a gap, a double or a
+The first half of the attempts lies in the store's table before anything runs: one relay, then one
+stream (`--once`), each timed. The second half is added while a relay and a stream run as a user
+starts them; each is killed with -9 so many times, with all it has started, at a random moment after
+it has moved on, and started again. Then both run to the end, and the lake is compared with the
+store row by row and column by column. Prints JSON. Exit code 1 when there is a gap, a double or a
 difference.
 """
 
@@ -38,35 +41,68 @@ FIRST = 1_763_600_400_000_000
 PATIENCE = 1200.0
 """Seconds; a guard against a hang, not a measure."""
 COLUMNS = (
-    "task_id", "attempt", "tries", "queue", "name", "partition", "priority", "fairness_key", "weight", "ordering_key",
-    "unique_key", "version", "submitted_at", "run_at", "ready_at", "triggered_at", "grabbed_at", "started_at", "finished_at",
-    "outcome", "next_state", "error_type", "error_text", "node", "trigger_path", "payload_bytes",
-)  # fmt: skip
+    "task_id",
+    "attempt",
+    "tries",
+    "queue",
+    "name",
+    "partition",
+    "priority",
+    "fairness_key",
+    "weight",
+    "ordering_key",
+    "unique_key",
+    "version",
+    "submitted_at",
+    "run_at",
+    "ready_at",
+    "triggered_at",
+    "grabbed_at",
+    "started_at",
+    "finished_at",
+    "outcome",
+    "next_state",
+    "error_type",
+    "error_text",
+    "node",
+    "trigger_path",
+    "payload_bytes",
+)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--attempts", type=int, default=200_000)
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--kills", type=int, default=3, help="of the relay, and of the stream")
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--every", type=int, default=2, help="seconds between two batches while there are kills")
+    parser.add_argument(
+        "--every", type=int, default=2, help="seconds between two batches while there are kills"
+    )
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
     random.seed(wanted.seed)
     with contextlib.ExitStack() as cleanup:
-        folder = pathlib.Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="pipeline-stream-")))
+        folder = pathlib.Path(
+            cleanup.enter_context(tempfile.TemporaryDirectory(prefix="pipeline-stream-"))
+        )
         found = Run(wanted, folder, cleanup).course()
-    print(json.dumps({"machine": describe_machine(pathlib.Path(sys.executable)), **found}, indent=1))
+    print(
+        json.dumps({"machine": describe_machine(pathlib.Path(sys.executable)), **found}, indent=1)
+    )
     return 0 if not (found["gaps"] or found["doubles"] or found["differences"]) else 1
 
 
 class Run:
     """A store, a broker, a lake, and the two commands between them."""
 
-    def __init__(self, wanted: argparse.Namespace, folder: pathlib.Path, cleanup: contextlib.ExitStack) -> None:
+    def __init__(
+        self, wanted: argparse.Namespace, folder: pathlib.Path, cleanup: contextlib.ExitStack
+    ) -> None:
+        from fairlead.backends.sql.migrate import migrate
         from fairlead.connect import task_store
-        from fairlead.stores.migrate import migrate
         from services.kafka import KafkaServer
         from services.postgres import PostgresServer
 
@@ -82,9 +118,17 @@ class Run:
         self.added = 0
         self.relay = ["relay", "--kafka", self.kafka, "--partitions", str(wanted.partitions)]
         self.stream = [
-            "ingest", "--stream", "--kafka", self.kafka, "--checkpoint", str(folder / "checkpoint"),
-            "--lake", str(folder / "lake"), "--master", "local[2]",
-        ]  # fmt: skip
+            "ingest",
+            "--stream",
+            "--kafka",
+            self.kafka,
+            "--checkpoint",
+            str(folder / "checkpoint"),
+            "--lake",
+            str(folder / "lake"),
+            "--master",
+            "local[2]",
+        ]
 
     def course(self) -> dict[str, Any]:
         """What was found."""
@@ -100,7 +144,10 @@ class Run:
         streamed = sum(batch["attempts"] for batch in batches)
         say(f"streamed: {streamed:,} rows in {busy:.1f} s, {seconds:.1f} s with the start of Spark")
         killed = self.with_kills(self.wanted.attempts - half)
-        rest = {"relay": self.done(self.relay, "--once"), "stream": self.done(self.stream, "--once")}
+        rest = {
+            "relay": self.done(self.relay, "--once"),
+            "stream": self.done(self.stream, "--once"),
+        }
         every = [*batches, *killed["stream"]["batches"], *rest["stream"]]
         return {
             "attempts": self.added,
@@ -118,7 +165,10 @@ class Run:
 
     def with_kills(self, more: int) -> dict[str, Any]:
         """Add attempts while both run and are killed."""
-        found: dict[str, Any] = {"relay": {"kills": 0, "batches": []}, "stream": {"kills": 0, "batches": []}}
+        found: dict[str, Any] = {
+            "relay": {"kills": 0, "batches": []},
+            "stream": {"kills": 0, "batches": []},
+        }
         until = self.added + more
         deadline = time.monotonic() + PATIENCE
 
@@ -142,7 +192,8 @@ class Run:
             thread.start()
         with self.relaying_after(threads[0]):
             while any(thread.is_alive() for thread in threads):
-                # A part for each life of the stream, then one by one, so that it always has something to do.
+                # A part for each life of the stream, then one by one, so that it always has
+                # something to do.
                 part = (found["stream"]["kills"] + 1) / (self.wanted.kills + 1)
                 self.add(PIECE if self.added < until - more + more * part else 1)
                 time.sleep(0.1)  # the pace at which attempts come
@@ -152,7 +203,8 @@ class Run:
 
     @contextlib.contextmanager
     def relaying_after(self, first: threading.Thread) -> Iterator[None]:
-        """Once the relay was killed often enough, another one goes on, so that the stream has something to read."""
+        """Once the relay was killed often enough, another one goes on, so that the stream has
+        something to read."""
         ends = threading.Event()
 
         def go_on() -> None:
@@ -171,10 +223,15 @@ class Run:
 
     @contextlib.contextmanager
     def started(self, command: list[str]) -> Iterator[subprocess.Popen[str]]:
-        """A command as a user starts it; at the end it is killed with -9, and all it has started."""
+        """A command as a user starts it; at the end it is killed with -9, and all it has
+        started."""
         with (self.folder / "log").open("a") as log:
             process = subprocess.Popen(
-                self.command(command), env=self.environment(), stdout=subprocess.PIPE, stderr=log, text=True
+                self.command(command),
+                env=self.environment(),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
         try:
             yield process
@@ -188,10 +245,17 @@ class Run:
         """What a command that ends has said."""
         words = [word for part in command for word in ([part] if isinstance(part, str) else part)]
         ran = subprocess.run(
-            self.command([*words, "--json"]), env=self.environment(), capture_output=True, text=True, check=False
+            self.command([*words, "--json"]),
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if ran.returncode:
-            raise SystemExit(f"{' '.join(words)}: {ran.stderr[-3000:]}\n{(self.folder / 'log').read_text()[-3000:]}")
+            raise SystemExit(
+                f"{' '.join(words)}:"
+                f" {ran.stderr[-3000:]}\n{(self.folder / 'log').read_text()[-3000:]}"
+            )
         return [json.loads(line) for line in ran.stdout.splitlines()]
 
     def command(self, words: list[str]) -> list[str]:
@@ -200,7 +264,7 @@ class Run:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
-    # the store --------------------------------------------------------------------------------------------------------
+    # the store ------------------------------------------------------------------------------------
 
     def add(self, count: int) -> None:
         """The next attempts, in one transaction."""
@@ -213,7 +277,9 @@ class Run:
         with contextlib.closing(database.connect()) as connection:
             cursor = connection.cursor()
             cursor.execute("BEGIN")
-            cursor.executemany(statement, [self.attempt(n) for n in range(self.added, self.added + count)])
+            cursor.executemany(
+                statement, [self.attempt(n) for n in range(self.added, self.added + count)]
+            )
             cursor.execute("COMMIT")
         self.added += count
 
@@ -221,23 +287,44 @@ class Run:
         at = FIRST + n * (HOURS * 3_600_000_000 // self.wanted.attempts)
         is_wrong = n % 20 == 0
         return (
-            f"{n:08x}-0000-7000-8000-{n * 7919 % (1 << 48):012x}", 1, 1, f"queue-{n % 3}", f"work-{n % 11}", n % 8, 5,
-            f"tenant-{n * n % 997}", 1.0, f"order-{n % 5000}" if n % 4 else None, f"unique-{n}", 3, at, at + 1, at + 900,
-            at + 1100, at + 2300, at + 2500, at + 90_000 + n % 50_000, "failed" if is_wrong else "done",
-            "FAILED" if is_wrong else "DONE", "ValueError" if is_wrong else None,
-            f"order {n} is not there" if is_wrong else None, f"node-{n % 4}", "hook", 120 + n % 300,
-        )  # fmt: skip
+            f"{n:08x}-0000-7000-8000-{n * 7919 % (1 << 48):012x}",
+            1,
+            1,
+            f"queue-{n % 3}",
+            f"work-{n % 11}",
+            n % 8,
+            5,
+            f"tenant-{n * n % 997}",
+            1.0,
+            f"order-{n % 5000}" if n % 4 else None,
+            f"unique-{n}",
+            3,
+            at,
+            at + 1,
+            at + 900,
+            at + 1100,
+            at + 2300,
+            at + 2500,
+            at + 90_000 + n % 50_000,
+            "failed" if is_wrong else "done",
+            "FAILED" if is_wrong else "DONE",
+            "ValueError" if is_wrong else None,
+            f"order {n} is not there" if is_wrong else None,
+            f"node-{n % 4}",
+            "hook",
+            120 + n % 300,
+        )
 
     def compared(self) -> dict[str, int]:
         """Lake and store, row by row."""
         import pyarrow as pa
 
+        from fairlead.backends.sql.history import SqlHistory
         from fairlead.connect import task_store
         from fairlead.pipeline.bronze import ATTEMPTS
         from fairlead.pipeline.history_rows import TOLD_FIELDS, attempts_table
         from fairlead.pipeline.lake.lake import Lake
         from fairlead.ports.history import START, Place
-        from fairlead.stores.sql_history import SqlHistory
 
         names = ["store_id", *TOLD_FIELDS]
         table = Lake(self.folder / "lake").table(ATTEMPTS)
@@ -253,8 +340,15 @@ class Run:
             after = Place(*rows[-1][:2])
         there = pa.concat_tables(pieces).sort_by(order)
         history.database.close()
-        stored, kept = (list(zip(*(t[c].to_pylist() for c in ("xid", "seq")), strict=True)) for t in (there, here))
-        differences = 0 if set(stored) ^ set(kept) or len(kept) != len(stored) else int(not there.equals(here))
+        stored, kept = (
+            list(zip(*(t[c].to_pylist() for c in ("xid", "seq")), strict=True))
+            for t in (there, here)
+        )
+        differences = (
+            0
+            if set(stored) ^ set(kept) or len(kept) != len(stored)
+            else int(not there.equals(here))
+        )
         return {
             "rows_in_store": len(stored),
             "rows_in_lake": len(kept),

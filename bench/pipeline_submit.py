@@ -1,11 +1,13 @@
-"""Bulk submit from a DataFrame beside the quickest bare way of the same rows into the same table with the same indexes.
+"""Bulk submit from a DataFrame beside the quickest bare way of the same rows into the same table
+with the same indexes.
 
     python bench/pipeline_submit.py [--tasks 1000000] [--runs 3] [--only postgres,sqlite] [--json]
 
-The rows lie in Parquet; Spark (local[2]) is started and warm before the clock runs. The bare way is COPY of the ready
-binary rows (PostgreSQL) or one executemany of ready tuples (SQLite) in one transaction, into an empty copy of
-fairlead_tasks; as a second yardstick COPY into a table without any index. By turns; the medians count. Also measured: the
-same submission a second time, which must change nothing. Exit code 1 unless the goals are met.
+The rows lie in Parquet; Spark (local[2]) is started and warm before the clock runs. The bare way is
+COPY of the ready binary rows (PostgreSQL) or one executemany of ready tuples (SQLite) in one
+transaction, into an empty copy of fairlead_tasks; as a second yardstick COPY into a table without
+any index. By turns; the medians count. Also measured: the same submission a second time, which must
+change nothing. Exit code 1 unless the goals are met.
 """
 
 import argparse
@@ -56,7 +58,9 @@ def submit(df: Any, url: str, tasks: int) -> None:
     from fairlead.pipeline.submit import bulk_submit
 
     columns = ["order", "amount", "note"]
-    totals = bulk_submit(df, url, queue="orders", task="pay", submission_id="bench", args_columns=columns)
+    totals = bulk_submit(
+        df, url, queue="orders", task="pay", submission_id="bench", args_columns=columns
+    )
     assert (totals.inserted, totals.duplicate, totals.rejected) == (tasks, 0, 0), totals
 
 
@@ -84,7 +88,8 @@ class Postgres:
         return migrated(self._server.create_database())
 
     def bare(self, filled: str) -> Iterator[tuple[str, float]]:
-        """COPY of the rows of the filled database into an empty one, and there into a table without indexes."""
+        """COPY of the rows of the filled database into an empty one, and there into a table without
+        indexes."""
         import psycopg
 
         with (
@@ -121,7 +126,8 @@ class Sqlite:
         return migrated(f"sqlite:///{self._folder / str(self._files)}.db")
 
     def bare(self, filled: str) -> Iterator[tuple[str, float]]:
-        """executemany of the rows of the filled file into an empty one, in one transaction, flushed to disk like ours."""
+        """executemany of the rows of the filled file into an empty one, in one transaction, flushed
+        to disk like ours."""
         with contextlib.closing(sqlite3.connect(filled.removeprefix("sqlite:///"))) as source:
             rows = source.execute("SELECT * FROM fairlead_tasks").fetchall()
         path = self.url().removeprefix("sqlite:///")
@@ -134,7 +140,9 @@ class Sqlite:
     @staticmethod
     def _insert(target: sqlite3.Connection, rows: list[Any]) -> None:
         target.execute("BEGIN IMMEDIATE")
-        target.executemany(f"INSERT INTO fairlead_tasks VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        target.executemany(
+            f"INSERT INTO fairlead_tasks VALUES ({', '.join('?' * len(rows[0]))})", rows
+        )
         target.execute("COMMIT")
 
 
@@ -144,7 +152,10 @@ STORES = {"postgres": Postgres, "sqlite": Sqlite}
 def measure(store: Any, df: Any, tasks: int) -> dict[str, float]:
     """One round: seconds of each way."""
     url = store.url()
-    found = {"bulk submit": seconds(lambda: submit(df, url, tasks)), "again": seconds(lambda: submit(df, url, tasks))}
+    found = {
+        "bulk submit": seconds(lambda: submit(df, url, tasks)),
+        "again": seconds(lambda: submit(df, url, tasks)),
+    }
     return found | dict(store.bare(url))
 
 
@@ -165,7 +176,10 @@ def report(name: str, rounds: list[dict[str, float]], tasks: int) -> dict[str, A
 
 def table(found: list[dict[str, Any]]) -> str:
     """In Markdown."""
-    lines = ["| store | way | seconds (least to most) | rows/s | bulk submit is |", "|---|---|--:|--:|--:|"]
+    lines = [
+        "| store | way | seconds (least to most) | rows/s | bulk submit is |",
+        "|---|---|--:|--:|--:|",
+    ]
     for one in found:
         for way, took in one["seconds"].items():
             least, most = one["spread"][way]
@@ -178,12 +192,17 @@ def table(found: list[dict[str, Any]]) -> str:
                 if way != "again"
                 else f"{share:.1%} of the first"
             )
-            lines.append(f"| {one['store']} | {way} | {took:.2f} ({least:.2f} to {most:.2f}) | {rate} | {beside} |")
+            lines.append(
+                f"| {one['store']} | {way} | {took:.2f} ({least:.2f} to {most:.2f}) | {rate} |"
+                f" {beside} |"
+            )
     return "\n".join(lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", default=",".join(STORES))
@@ -206,11 +225,17 @@ def main() -> int:
             submit(warm, store.url(), 10_000)
             rounds = []
             for number in range(wanted.runs):
-                print(f"{store.name}: round {number + 1} of {wanted.runs}", file=sys.stderr, flush=True)
+                print(
+                    f"{store.name}: round {number + 1} of {wanted.runs}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 rounds.append(measure(store, df, wanted.tasks))
             found.append(report(store.name, rounds, wanted.tasks))
     print(json.dumps(found, indent=2) if wanted.json else table(found))
-    return 0 if all(one["ratio"] >= GOAL_RATIO and one["again"] < GOAL_AGAIN for one in found) else 1
+    return (
+        0 if all(one["ratio"] >= GOAL_RATIO and one["again"] < GOAL_AGAIN for one in found) else 1
+    )
 
 
 if __name__ == "__main__":

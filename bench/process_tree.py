@@ -1,4 +1,5 @@
-"""What a process and all below it use: processor time and memory. Linux; this process if no other is named."""
+"""What a process and all below it use: processor time and memory. Linux; this process if no other
+is named."""
 
 import os
 import pathlib

@@ -1,4 +1,5 @@
-"""Triggers through Redis beside those of the database, in one run: latency and drain; a line of JSON for each.
+"""Triggers through Redis beside those of the database, in one run: latency and drain; a line of
+JSON for each.
 
     python bench/redis_channel.py [--stores sqlite,postgres] [--runs 3] [--tasks 30000]
 
@@ -24,13 +25,19 @@ from services.redis import RedisServer  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--stores", default="sqlite,postgres")
     parser.add_argument("--runs", type=int, default=3, help="rounds; the median counts")
     parser.add_argument("--tasks", type=int, default=30_000, help="in a drain")
     wanted = parser.parse_args()
     os.environ["CRASH_ORDER"] = ""  # none of the queue's own: tenants take turns either way
-    with RedisServer() as redis, PostgresServer() as postgres, tempfile.TemporaryDirectory() as folder:
+    with (
+        RedisServer() as redis,
+        PostgresServer() as postgres,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         count = 0
 
         def fresh(store: str) -> str:
@@ -38,7 +45,11 @@ def main() -> None:
             count += 1
             with Redis.from_url(redis.url) as client:
                 client.flushall()
-            return f"sqlite:///{folder}/tasks-{count}.db" if store == "sqlite" else postgres.create_database()
+            return (
+                f"sqlite:///{folder}/tasks-{count}.db"
+                if store == "sqlite"
+                else postgres.create_database()
+            )
 
         for store in wanted.stores.split(","):
             for how in ("latency", "worker starts", "queue resumed"):

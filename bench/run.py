@@ -1,6 +1,8 @@
-"""Measures Fairlead beside what users would pick instead: one run, alternating, the median of some rounds.
+"""Measures Fairlead beside what users would pick instead: one run, alternating, the median of some
+rounds.
 
-    python bench/run.py [--tasks 30000] [--runs 3] [--only fairlead-sqlite,huey-sqlite] [--peers pgqueuer,taskiq | all | none]
+    python bench/run.py [--tasks 30000] [--runs 3] [--only fairlead-sqlite,huey-sqlite] [--peers
+    pgqueuer,taskiq | all | none]
                         [--json] [--write]
 
 See bench/README.md for what is measured and what must be installed.
@@ -56,11 +58,17 @@ OURS = (
     Entry("fairlead-sqlite-2", "SQLite, 2 workers", arguments=("--workers", "2", "--no-latency")),
     Entry("fairlead-pg-2", "PostgreSQL, 2 workers", arguments=("--workers", "2", "--no-latency")),
     Entry(
-        "fairlead-pg-idle", "PostgreSQL, beside an idle transaction", arguments=("--idle-transaction", "--no-latency")
+        "fairlead-pg-idle",
+        "PostgreSQL, beside an idle transaction",
+        arguments=("--idle-transaction", "--no-latency"),
     ),
 )
 STORES = ("fairlead-sqlite", "fairlead-pg", "fairlead-redis")
-BACKING = {"pgqueuer": "PostgreSQL", "huey-sqlite": "SQLite, no fsync, at most once", "taskiq": "Redis streams"}
+BACKING = {
+    "pgqueuer": "PostgreSQL",
+    "huey-sqlite": "SQLite, no fsync, at most once",
+    "taskiq": "Redis streams",
+}
 
 
 @dataclass(frozen=True)
@@ -83,10 +91,16 @@ RATIOS = (
     Ratio("drain, Redis / Taskiq", "fairlead-redis", "taskiq", "done_per_s", 1.5),
     Ratio("latency p50, Redis / Taskiq", "fairlead-redis", "taskiq", "p50_ms", 1.0, True),
     Ratio("latency p50, PostgreSQL / PgQueuer", "fairlead-pg", "pgqueuer", "p50_ms", 1.0, True),
-    Ratio("drain, SQLite, 2 workers / 1", "fairlead-sqlite-2", "fairlead-sqlite", "done_per_s", 1.0),
+    Ratio(
+        "drain, SQLite, 2 workers / 1", "fairlead-sqlite-2", "fairlead-sqlite", "done_per_s", 1.0
+    ),
     Ratio("drain, PostgreSQL, 2 workers / 1", "fairlead-pg-2", "fairlead-pg", "done_per_s", 1.0),
     Ratio(
-        "drain, PostgreSQL, beside an idle transaction / without", "fairlead-pg-idle", "fairlead-pg", "done_per_s", 0.8
+        "drain, PostgreSQL, beside an idle transaction / without",
+        "fairlead-pg-idle",
+        "fairlead-pg",
+        "done_per_s",
+        0.8,
     ),
 )
 
@@ -103,7 +117,9 @@ class Results:
         """One round; one that failed is a problem and not a figure."""
         if "error" in found:
             self.failed_rounds += 1
-            self.problems.append(f"{entry.name}: a round failed and is not in its median: {found['error']}")
+            self.problems.append(
+                f"{entry.name}: a round failed and is not in its median: {found['error']}"
+            )
             say(self.problems[-1])
             return
         latency = found["latency_ms"]
@@ -112,22 +128,31 @@ class Results:
 
     def median(self, name: str, measure: str) -> float | None:
         """The median over the rounds, None when there is no figure."""
-        values = [found[measure] for found in self.rounds.get(name, []) if found.get(measure) is not None]
+        values = [
+            found[measure] for found in self.rounds.get(name, []) if found.get(measure) is not None
+        ]
         return statistics.median(values) if values else None
 
     def ratio(self, ratio: Ratio) -> float | None:
         """The ratio of the medians."""
-        ours, theirs = self.median(ratio.ours, ratio.measure), self.median(ratio.theirs, ratio.measure)
+        ours, theirs = (
+            self.median(ratio.ours, ratio.measure),
+            self.median(ratio.theirs, ratio.measure),
+        )
         return ours / theirs if ours is not None and theirs else None
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=30_000)
     parser.add_argument("--runs", type=int, default=3, help="rounds; the median of them counts")
     parser.add_argument("--only", default="", help="names of entries, comma-separated")
     parser.add_argument("--peers", default=",".join(DEFAULT_PEERS), help="names, `all` or `none`")
-    parser.add_argument("--peers-python", type=pathlib.Path, help=f"an interpreter with the peers; default: {VENV}")
+    parser.add_argument(
+        "--peers-python", type=pathlib.Path, help=f"an interpreter with the peers; default: {VENV}"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
     wanted = parser.parse_args()
@@ -139,7 +164,10 @@ def main() -> int:
     if wanted.only:
         names = set(wanted.only.split(","))
         if unknown := names - {entry.name for entry in entries}:
-            parser.error(f"--only {', '.join(sorted(unknown))}: known are {', '.join(entry.name for entry in entries)}")
+            parser.error(
+                f"--only {', '.join(sorted(unknown))}: known are"
+                f" {', '.join(entry.name for entry in entries)}"
+            )
         entries = [entry for entry in entries if entry.name in names]
     python = pathlib.Path(sys.executable)
     if any(entry.peer for entry in entries):
@@ -147,7 +175,11 @@ def main() -> int:
     with contextlib.ExitStack() as services:
         new_database = start_postgres(services, entries, results)
         redis_url = start_redis(services, entries, results)
-        entries = [entry for entry in entries if can_run(entry, new_database is not None, redis_url is not None)]
+        entries = [
+            entry
+            for entry in entries
+            if can_run(entry, new_database is not None, redis_url is not None)
+        ]
         for number in range(wanted.runs):
             # Every other round backwards, so that none always follows the same neighbour.
             for entry in entries if number % 2 == 0 else reversed(entries):
@@ -174,20 +206,28 @@ def choose_peers(text: str, results: Results, refuse: Callable[[str], Any]) -> l
     """The peers to measure; none when their folder is missing."""
     if text == "none":
         return []
-    names = [*DEFAULT_PEERS, *OTHER_PEERS] if text == "all" else [name for name in text.split(",") if name]
+    names = (
+        [*DEFAULT_PEERS, *OTHER_PEERS]
+        if text == "all"
+        else [name for name in text.split(",") if name]
+    )
     if unknown := set(names) - {*DEFAULT_PEERS, *OTHER_PEERS}:
         refuse(
-            f"--peers {', '.join(sorted(unknown))}: known are {', '.join([*DEFAULT_PEERS, *OTHER_PEERS])}, all, none"
+            f"--peers {', '.join(sorted(unknown))}: known are"
+            f" {', '.join([*DEFAULT_PEERS, *OTHER_PEERS])}, all, none"
         )
     if not (PEERS / "peers.py").is_file():
-        results.problems.append("no peers measured: the folder ../shared/bench/peers is not beside this repository")
+        results.problems.append(
+            "no peers measured: the folder ../shared/bench/peers is not beside this repository"
+        )
         say(results.problems[-1])
         return []
     return names
 
 
 def peers_python(with_others: bool) -> pathlib.Path:
-    """The interpreter of the benchmark's own virtual environment, made when missing or out of date."""
+    """The interpreter of the benchmark's own virtual environment, made when missing or out of
+    date."""
     files = [HERE / "requirements.txt", *([HERE / "requirements-all.txt"] if with_others else [])]
     stamp, python = VENV / f".installed-{len(files)}", VENV / "bin" / "python"
     text = "".join(file.read_text() for file in files)
@@ -209,7 +249,9 @@ def can_run(entry: Entry, has_postgres: bool, has_redis: bool) -> bool:
     return has_redis or entry.name not in ON_REDIS
 
 
-def start_postgres(services: contextlib.ExitStack, entries: list[Entry], results: Results) -> Callable[[], str] | None:
+def start_postgres(
+    services: contextlib.ExitStack, entries: list[Entry], results: Results
+) -> Callable[[], str] | None:
     """How to get an empty database: of $PG_DSN, else of a server of our own."""
     if not any(not can_run(entry, has_postgres=False, has_redis=True) for entry in entries):
         return None
@@ -217,10 +259,13 @@ def start_postgres(services: contextlib.ExitStack, entries: list[Entry], results
         import psycopg
 
         with psycopg.connect(given) as connection:
-            row = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
+            row = connection.execute(
+                "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+            ).fetchone()
         if row is None or row[0]:
             sys.exit(
-                "PG_DSN: that database has tables in its schema `public`, which this benchmark drops: give an empty one"
+                "PG_DSN: that database has tables in its schema `public`, which this benchmark"
+                " drops: give an empty one"
             )
         return lambda: given
     from services import MissingProgram
@@ -234,7 +279,9 @@ def start_postgres(services: contextlib.ExitStack, entries: list[Entry], results
         return None
 
 
-def start_redis(services: contextlib.ExitStack, entries: list[Entry], results: Results) -> str | None:
+def start_redis(
+    services: contextlib.ExitStack, entries: list[Entry], results: Results
+) -> str | None:
     """The URL of $REDIS_URL, else of a server of our own; None when it is missing."""
     if not any(entry.name in ON_REDIS for entry in entries):
         return None
@@ -242,11 +289,15 @@ def start_redis(services: contextlib.ExitStack, entries: list[Entry], results: R
         import redis
 
         if redis.Redis.from_url(given).dbsize():
-            sys.exit("REDIS_URL: that server holds keys, which this benchmark deletes: give an empty one")
+            sys.exit(
+                "REDIS_URL: that server holds keys, which this benchmark deletes: give an empty one"
+            )
         return given
     program = shutil.which("redis-server")
     if program is None:
-        results.problems.append("nothing measured on Redis: redis-server is missing: apt-get install redis-server")
+        results.problems.append(
+            "nothing measured on Redis: redis-server is missing: apt-get install redis-server"
+        )
         say(results.problems[-1])
         return None
     return services.enter_context(redis_server(program))
@@ -259,7 +310,17 @@ def redis_server(program: str) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="bench-redis-") as folder:
-        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        command = [
+            program,
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            folder,
+        ]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_for_port(port, process)
@@ -280,16 +341,28 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def measure(
-    entry: Entry, tasks: int, peers_python: pathlib.Path, new_database: Callable[[], str] | None, redis_url: str | None
+    entry: Entry,
+    tasks: int,
+    peers_python: pathlib.Path,
+    new_database: Callable[[], str] | None,
+    redis_url: str | None,
 ) -> dict[str, Any]:
-    """One round of one entry, in a process of its own: nothing of the round before is left in memory."""
+    """One round of one entry, in a process of its own: nothing of the round before is left in
+    memory."""
     environment = dict(os.environ)
     if new_database is not None:
         environment["PG_DSN"] = new_database()
     if redis_url is not None:
         environment["REDIS_URL"] = redis_url
     if entry.peer:
-        command = [str(peers_python), str(PEERS / "peers.py"), "--tasks", str(tasks), "--only", entry.name]
+        command = [
+            str(peers_python),
+            str(PEERS / "peers.py"),
+            "--tasks",
+            str(tasks),
+            "--only",
+            entry.name,
+        ]
         environment.pop("PYTHONPATH", None)
     else:
         store = next(name for name in STORES if entry.name.startswith(name))
@@ -304,7 +377,12 @@ def measure(
         ]
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=MOST_SECONDS, check=False
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=MOST_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return {"error": f"not finished after {MOST_SECONDS} s"}
@@ -338,13 +416,22 @@ def describe_machine(python: pathlib.Path) -> dict[str, str]:
     }
     for program in ("postgres", "redis-server"):
         if path := shutil.which(program) or next(
-            (str(found) for found in sorted(pathlib.Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))), None
+            (
+                str(found)
+                for found in sorted(pathlib.Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))
+            ),
+            None,
         ):
-            answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+            answer = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, check=False
+            )
             machine[program] = answer.stdout.strip()
     if python != pathlib.Path(sys.executable):
         listed = subprocess.run(
-            [str(python), "-m", "pip", "list", "--format=json"], capture_output=True, text=True, check=False
+            [str(python), "-m", "pip", "list", "--format=json"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         with contextlib.suppress(json.JSONDecodeError):
             versions = {found["name"]: found["version"] for found in json.loads(listed.stdout)}
@@ -354,7 +441,9 @@ def describe_machine(python: pathlib.Path) -> dict[str, str]:
     return machine
 
 
-def as_json(results: Results, entries: list[Entry], machine: dict[str, str], tasks: int, runs: int) -> dict[str, Any]:
+def as_json(
+    results: Results, entries: list[Entry], machine: dict[str, str], tasks: int, runs: int
+) -> dict[str, Any]:
     """Everything, for programs."""
     measures = ("enqueue_per_s", "done_per_s", "p50_ms", "p99_ms", "peak_rss_mb")
     return {
@@ -381,15 +470,20 @@ def as_json(results: Results, entries: list[Entry], machine: dict[str, str], tas
     }
 
 
-def as_markdown(results: Results, entries: list[Entry], machine: dict[str, str], tasks: int, runs: int) -> str:
+def as_markdown(
+    results: Results, entries: list[Entry], machine: dict[str, str], tasks: int, runs: int
+) -> str:
     """The report for people."""
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
         "# Benchmarks",
         "",
-        f"Made by `python bench/run.py` on {today}: {tasks:,} no-op tasks, medians of {runs} rounds, one worker process "
-        "unless said otherwise, servers on the same machine. Figures of different runs are not to be compared; see "
-        "[bench/README.md](../bench/README.md) for what exactly is measured.",
+        (
+            f"Made by `python bench/run.py` on {today}: {tasks:,} no-op tasks, medians of {runs}"
+            " rounds, one worker process unless said otherwise, servers on the same machine."
+            " Figures of different runs are not to be compared; see"
+            " [bench/README.md](../bench/README.md) for what exactly is measured."
+        ),
         "",
         "| | backing | bulk submit/s | done/s | latency p50 / p99 ms | peak RSS of the worker |",
         "|---|---|--:|--:|--:|--:|",
@@ -400,9 +494,10 @@ def as_markdown(results: Results, entries: list[Entry], machine: dict[str, str],
         p50, p99 = results.median(entry.name, "p50_ms"), results.median(entry.name, "p99_ms")
         memory = results.median(entry.name, "peak_rss_mb")
         lines.append(
-            f"| {entry.name} | {entry.what} | {_whole(results.median(entry.name, 'enqueue_per_s'))} "
-            f"| {_whole(results.median(entry.name, 'done_per_s'))} "
-            f"| {'' if p50 is None else f'{p50:.1f} / {p99:.1f}'} | {'' if memory is None else f'{memory:.0f} MB'} |"
+            f"| {entry.name} | {entry.what} | {_whole(results.median(entry.name, 'enqueue_per_s'))}"
+            f" | {_whole(results.median(entry.name, 'done_per_s'))} |"
+            f" {'' if p50 is None else f'{p50:.1f} / {p99:.1f}'} |"
+            f" {'' if memory is None else f'{memory:.0f} MB'} |"
         )
     lines += ["", "| ratio | measured | aim |", "|---|--:|--:|"]
     for ratio in RATIOS:

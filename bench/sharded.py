@@ -1,14 +1,16 @@
-"""The sharded queue beside bare commands of redis-py, and what its scripts cost the server; a line of JSON for each run.
+"""The sharded queue beside bare commands of redis-py, and what its scripts cost the server; a line
+of JSON for each run.
 
     python bench/sharded.py [rates] [costs] [--rounds 5] [--messages 4000]
 
 Both by default. Nothing here has an aim: the issue asks for the ratios.
 
-- rates: messages a second, of 1 and of 8 processes, one by one and in batches of 100: written; read and acknowledged. Beside
-  XADD, XREADGROUP and XACK of one plain stream, which keeps everything, and the same with XDEL, which does not, as we do not.
-  In each round all of them, the other way round in the next; the median of the rounds' ratios counts.
-- costs: microseconds of the server for a read of 64 streams, full, 12 of them full, and empty, both ways; a write; an
-  acknowledgement; by its own statistics.
+- rates: messages a second, of 1 and of 8 processes, one by one and in batches of 100: written; read
+  and acknowledged. Beside XADD, XREADGROUP and XACK of one plain stream, which keeps everything,
+  and the same with XDEL, which does not, as we do not. In each round all of them, the other way
+  round in the next; the median of the rounds' ratios counts.
+- costs: microseconds of the server for a read of 64 streams, full, 12 of them full, and empty, both
+  ways; a write; an acknowledgement; by its own statistics.
 """
 
 import argparse
@@ -28,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from redis import Redis  # noqa: E402
 
-from fairlead.core.shards import shard  # noqa: E402
+from fairlead.core.sharding.shards import shard  # noqa: E402
 from fairlead.sharded import Empty, NewMessage, SyncShardedQueue  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
 
@@ -40,7 +42,7 @@ def say(**report: object) -> None:
     print(json.dumps(report), flush=True)
 
 
-# rates ----------------------------------------------------------------------------------------------------------------
+# rates --------------------------------------------------------------------------------------------
 
 
 class Sharded:
@@ -134,7 +136,9 @@ def rate(url: str, who: str, deed: str, clients: int, count: int) -> float:
     each = math.ceil(count / clients / BATCH) * BATCH
     barrier, times = multiprocessing.Barrier(clients), multiprocessing.Queue()
     arguments = (url, who, deed, each, barrier, times)
-    processes = [multiprocessing.Process(target=client, args=arguments, daemon=True) for _ in range(clients)]
+    processes = [
+        multiprocessing.Process(target=client, args=arguments, daemon=True) for _ in range(clients)
+    ]
     for process in processes:
         process.start()
     spans = [times.get(timeout=120) for _ in processes]
@@ -160,10 +164,18 @@ def rates(url: str, rounds: int, messages: int) -> None:
             for who in CONTESTANTS:
                 each = found[deed, clients, who]
                 say(
-                    run="rates", deed=deed, clients=clients, who=who, per_s=round(statistics.median(each)),
-                    least=round(min(each)), most=round(max(each)),
-                    **{f"to {bare}": ratio(each, found[deed, clients, bare]) for bare in ("bare", "bare with XDEL")},
-                )  # fmt: skip
+                    run="rates",
+                    deed=deed,
+                    clients=clients,
+                    who=who,
+                    per_s=round(statistics.median(each)),
+                    least=round(min(each)),
+                    most=round(max(each)),
+                    **{
+                        f"to {bare}": ratio(each, found[deed, clients, bare])
+                        for bare in ("bare", "bare with XDEL")
+                    },
+                )
 
 
 def ratio(each: list[float], others: list[float]) -> float:
@@ -171,13 +183,15 @@ def ratio(each: list[float], others: list[float]) -> float:
     return round(statistics.median(one / other for one, other in zip(each, others, strict=True)), 2)
 
 
-# costs ----------------------------------------------------------------------------------------------------------------
+# costs --------------------------------------------------------------------------------------------
 
 
 def two_apart() -> tuple[str, str]:
     """Two tenants that share no stream."""
     first = set(shard("tenant 0", 64, 6))
-    return "tenant 0", next(key for key in (f"tenant {n}" for n in range(1, 100)) if not first & set(shard(key, 64, 6)))
+    return "tenant 0", next(
+        key for key in (f"tenant {n}" for n in range(1, 100)) if not first & set(shard(key, 64, 6))
+    )
 
 
 def fill(queue: SyncShardedQueue, keys: list[str], count: int) -> None:
@@ -210,16 +224,23 @@ def costs(url: str, rounds: int) -> None:
                     assert len(server.keys("{q}:s[0-9]*")) == 64
                     found.setdefault(f"read, 64 full, by {reads}", []).append(spent(read))
                     cost = spent(many, 20) / BATCH
-                    found.setdefault(f"read, 64 full, batch of 100, each, by {reads}", []).append(cost)
+                    found.setdefault(f"read, 64 full, batch of 100, each, by {reads}", []).append(
+                        cost
+                    )
                     server.flushall()
                     fill(queue, list(two_apart()), 12 * 50)
                     found.setdefault(f"read, 12 of 64 full, by {reads}", []).append(spent(read))
                     while True:
                         try:
-                            queue.ack("g", *(message.id for message in queue.read_many("g", "c", count=500)))
+                            queue.ack(
+                                "g",
+                                *(message.id for message in queue.read_many("g", "c", count=500)),
+                            )
                         except Empty:
                             break
-                    held = [message.id for message in queue.reclaim("g", "c", min_idle=0, count=1000)]
+                    held = [
+                        message.id for message in queue.reclaim("g", "c", min_idle=0, count=1000)
+                    ]
                     queue.ack("g", *held)
                     found.setdefault(f"read, 64 empty, by {reads}", []).append(spent(read))
             server.flushall()
@@ -230,9 +251,18 @@ def costs(url: str, rounds: int) -> None:
                 cost = spent(lambda queue=queue, batch=batch: queue.write_many(batch), 20) / BATCH  # type: ignore[misc]
                 found.setdefault("write, batch of 100, each", []).append(cost)
                 ids = iter([message.id for message in queue.read_many("g", "c", count=500)])
-                found.setdefault("ack", []).append(spent(lambda queue=queue, ids=ids: queue.ack("g", next(ids))))  # type: ignore[misc]
-                parts = iter([[message.id for message in queue.read_many("g", "c", count=BATCH)] for _ in range(11)])
-                cost = spent(lambda queue=queue, parts=parts: queue.ack("g", *next(parts)), 10) / BATCH  # type: ignore[misc]
+                found.setdefault("ack", []).append(
+                    spent(lambda queue=queue, ids=ids: queue.ack("g", next(ids)))
+                )  # type: ignore[misc]
+                parts = iter(
+                    [
+                        [message.id for message in queue.read_many("g", "c", count=BATCH)]
+                        for _ in range(11)
+                    ]
+                )
+                cost = (
+                    spent(lambda queue=queue, parts=parts: queue.ack("g", *next(parts)), 10) / BATCH
+                )  # type: ignore[misc]
                 found.setdefault("ack, batch of 100, each", []).append(cost)
             server.flushall()
             bare = Bare(url, "c", deletes=True)
@@ -254,11 +284,16 @@ def costs(url: str, rounds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", nargs="*", metavar="RUN", help="rates, costs")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--messages", type=int, default=2_400, help="one by one in each run; five times as many in batches"
+        "--messages",
+        type=int,
+        default=2_400,
+        help="one by one in each run; five times as many in batches",
     )
     wanted = parser.parse_args()
     if unknown := set(wanted.what) - {"rates", "costs"}:

@@ -1,4 +1,5 @@
-"""The long runs of `make soak`: kill -9 at full size, on both stores; prints what happened as JSON lines.
+"""The long runs of `make soak`: kill -9 at full size, on both stores; prints what happened as JSON
+lines.
 
 python bench/soak.py [--tasks 20000] [--kills 15] [--stores sqlite,postgres]
 """
@@ -49,7 +50,9 @@ def kill_at_random(store: str, url: str, tasks: int, kills: int) -> None:
 
 def main() -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--kills", type=int, default=15)
     parser.add_argument("--stores", default="sqlite,postgres")
@@ -59,7 +62,9 @@ def main() -> None:
     for store in arguments.stores.split(","):
         if store == "sqlite":
             with tempfile.TemporaryDirectory() as folder:
-                kill_at_random(store, f"sqlite:///{folder}/tasks.db", arguments.tasks, arguments.kills)
+                kill_at_random(
+                    store, f"sqlite:///{folder}/tasks.db", arguments.tasks, arguments.kills
+                )
         else:
             with PostgresServer() as server:
                 kill_at_random(store, server.create_database(), arguments.tasks, arguments.kills)

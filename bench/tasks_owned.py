@@ -1,4 +1,5 @@
-"""What the nodes of `ownership.py` run: tasks that last for a while, in a fair queue of some partitions."""
+"""What the nodes of `ownership.py` run: tasks that last for a while, in a fair queue of some
+partitions."""
 
 import asyncio
 import os

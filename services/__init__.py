@@ -1,4 +1,5 @@
-"""Starts the real servers for tests, benchmarks and trying things out: on loopback, in a temporary folder.
+"""Starts the real servers for tests, benchmarks and trying things out: on loopback, in a temporary
+folder.
 
 One file each; see `services.server.Server` for what they share.
 """

@@ -24,10 +24,14 @@ SERVERS: dict[str, Callable[[], Server]] = {
 
 
 def main(names: list[str]) -> int:
-    """Start the named servers (all by default), print their URLs, wait for SIGINT or SIGTERM, stop them."""
+    """Start the named servers (all by default), print their URLs, wait for SIGINT or SIGTERM, stop
+    them."""
     unknown = set(names) - SERVERS.keys()
     if unknown:
-        print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(SERVERS)}", file=sys.stderr)
+        print(
+            f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(SERVERS)}",
+            file=sys.stderr,
+        )
         return 2
     running: list[Server] = []
     # SIGINT too: a shell that starts us in the background has it ignored.

@@ -1,4 +1,5 @@
-"""Cassandra servers of our own: their jars from Maven, a lone node or two datacentres on free ports of the loopback."""
+"""Cassandra servers of our own: their jars from Maven, a lone node or two datacentres on free ports
+of the loopback."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _SETTINGS = {
     "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
     "endpoint_snitch": "SimpleSnitch",
     "num_tokens": 1,
-    # Batch: a write is answered once it is on disk. Periodic answers before, and loses it even to kill -9 of the process.
+    # Batch: a write is answered once it is on disk. Periodic answers before, and loses it even to
+    # kill -9 of the process.
     "commitlog_sync": "batch",
     "auto_snapshot": False,
     "auto_bootstrap": False,
@@ -36,26 +38,45 @@ _SETTINGS = {
 """What differs from Cassandra's own defaults, beside folders and ports."""
 
 _JVM_OPTIONS = [
-    "-XX:MaxDirectMemorySize=256m", "-XX:+ExitOnOutOfMemoryError",
-    "-Xshare:auto", "-Dfile.encoding=UTF-8", "-Djdk.attach.allowAttachSelf=true",
+    "-XX:MaxDirectMemorySize=256m",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Xshare:auto",
+    "-Dfile.encoding=UTF-8",
+    "-Djdk.attach.allowAttachSelf=true",
     "-Dio.netty.tryReflectionSetAccessible=true",
     # A lone node need not wait until it has heard of others.
-    "-Dcassandra.skip_wait_for_gossip_to_settle=0", "-Dcassandra.ring_delay_ms=0",
+    "-Dcassandra.skip_wait_for_gossip_to_settle=0",
+    "-Dcassandra.ring_delay_ms=0",
     "-Dcassandra.superuser_setup_delay_ms=0",
-]  # fmt: skip
+]
 
 _EXPORTS = [
-    "java.base/jdk.internal.misc", "java.base/java.lang.ref", "java.management.rmi/com.sun.jmx.remote.internal.rmi",
-    "java.rmi/sun.rmi.registry", "java.rmi/sun.rmi.server", "java.sql/java.sql", "jdk.unsupported/sun.misc",
+    "java.base/jdk.internal.misc",
+    "java.base/java.lang.ref",
+    "java.management.rmi/com.sun.jmx.remote.internal.rmi",
+    "java.rmi/sun.rmi.registry",
+    "java.rmi/sun.rmi.server",
+    "java.sql/java.sql",
+    "jdk.unsupported/sun.misc",
     "jdk.attach/sun.tools.attach",
-]  # fmt: skip
+]
 _OPENS = [
-    "java.base/java.lang.module", "java.base/jdk.internal.loader", "java.base/jdk.internal.ref",
-    "java.base/jdk.internal.reflect", "java.base/jdk.internal.math", "java.base/jdk.internal.module",
-    "java.base/jdk.internal.util.jar", "jdk.management/com.sun.management.internal", "java.base/sun.nio.ch",
-    "java.base/java.io", "java.base/java.lang.reflect", "java.base/java.lang", "java.base/java.util",
-]  # fmt: skip
-"""What Cassandra needs of Java 17's inside, as in its own conf/jvm17-server.options, less the compiler (not in a JRE)."""
+    "java.base/java.lang.module",
+    "java.base/jdk.internal.loader",
+    "java.base/jdk.internal.ref",
+    "java.base/jdk.internal.reflect",
+    "java.base/jdk.internal.math",
+    "java.base/jdk.internal.module",
+    "java.base/jdk.internal.util.jar",
+    "jdk.management/com.sun.management.internal",
+    "java.base/sun.nio.ch",
+    "java.base/java.io",
+    "java.base/java.lang.reflect",
+    "java.base/java.lang",
+    "java.base/java.util",
+]
+"""What Cassandra needs of Java 17's inside, as in its own conf/jvm17-server.options, less the
+compiler (not in a JRE)."""
 
 _LOGBACK = """<configuration>
   <appender name="STDOUT" class="ch.qos.logback.core.ConsoleAppender">
@@ -122,7 +143,8 @@ class CassandraServer(JavaServer):
         self._keyspaces += 1
         name = f"test_{self._keyspaces}"
         self._session.execute(
-            f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+            f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy',"
+            " 'replication_factor': 1}"
         )
         return self.url_of(name)
 
@@ -140,7 +162,12 @@ class CassandraServer(JavaServer):
             "rpc_address": place.address,
             "native_transport_port": self._port,
             "storage_port": place.storage_port,
-            "seed_provider": [{"class_name": "org.apache.cassandra.locator.SimpleSeedProvider", "parameters": [seeds]}],
+            "seed_provider": [
+                {
+                    "class_name": "org.apache.cassandra.locator.SimpleSeedProvider",
+                    "parameters": [seeds],
+                }
+            ],
             "data_file_directories": [str(folder / "data")],
             "commitlog_directory": str(folder / "commitlog"),
             "saved_caches_directory": str(folder / "saved_caches"),
@@ -148,7 +175,10 @@ class CassandraServer(JavaServer):
             "cdc_raw_directory": str(folder / "cdc_raw"),
         }
         if place.datacentre:
-            settings |= {"endpoint_snitch": "GossipingPropertyFileSnitch", "hinted_handoff_enabled": True}
+            settings |= {
+                "endpoint_snitch": "GossipingPropertyFileSnitch",
+                "hinted_handoff_enabled": True,
+            }
             (folder / "rackdc").write_text(f"dc={place.datacentre}\nrack=one\n")
         # JSON is YAML too.
         (folder / "cassandra.yaml").write_text(json.dumps(settings, indent=1))
@@ -177,7 +207,10 @@ class CassandraServer(JavaServer):
 
     def _is_ready(self) -> bool:
         """It answers in its own protocol."""
-        with contextlib.suppress(OSError), socket.create_connection((self._place.address, self._port), 2) as connection:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((self._place.address, self._port), 2) as connection,
+        ):
             connection.sendall(_OPTIONS_REQUEST)
             header = connection.recv(9)
             return len(header) >= 5 and header[4] == _SUPPORTED
@@ -191,7 +224,8 @@ class CassandraServer(JavaServer):
 
 
 class TwoDatacentres:
-    """A cluster of two nodes on two addresses of the loopback, each a datacentre of its own: `dc1` and `dc2`."""
+    """A cluster of two nodes on two addresses of the loopback, each a datacentre of its own: `dc1`
+    and `dc2`."""
 
     name = CassandraServer.name
 
@@ -216,7 +250,11 @@ class TwoDatacentres:
             self.dc2.start()
             for server in (self.dc1, self.dc2):
                 session = server.connect()
-                _until(lambda session=session: bool(session.execute("SELECT peer FROM system.peers_v2").all()))
+                _until(
+                    lambda session=session: bool(
+                        session.execute("SELECT peer FROM system.peers_v2").all()
+                    )
+                )
                 session.cluster.shutdown()
         except BaseException:
             self.stop("immediate")

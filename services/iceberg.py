@@ -1,4 +1,5 @@
-"""The jar with which Spark reads and writes Iceberg; `python -m services.iceberg` fetches it and says where it is."""
+"""The jar with which Spark reads and writes Iceberg; `python -m services.iceberg` fetches it and
+says where it is."""
 
 from __future__ import annotations
 

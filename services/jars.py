@@ -16,7 +16,8 @@ from services.java import INSTALL
 
 @dataclass(frozen=True)
 class Jars:
-    """The jars that `maven/<name>-pom.xml` lists, in the version it names; `title` is what people call them."""
+    """The jars that `maven/<name>-pom.xml` lists, in the version it names; `title` is what people
+    call them."""
 
     name: str
     version: str
@@ -34,7 +35,8 @@ class Jars:
             raise MissingProgram(f"Maven, which fetches {self.title}, is missing: {INSTALL}")
 
     def fetched(self) -> Path:
-        """Their folder; they are fetched if they are not there. Raises MissingProgram, RuntimeError."""
+        """Their folder; they are fetched if they are not there. Raises MissingProgram,
+        RuntimeError."""
         self.require()
         folder = self.folder
         if folder.is_dir():
@@ -55,11 +57,20 @@ class Jars:
         pom = Path(__file__).parent / "maven" / f"{self.name}-pom.xml"
         fetched = subprocess.run(
             [
-                "mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", "-DincludeScope=runtime",
+                "mvn",
+                "-q",
+                "-B",
+                "-f",
+                pom,
+                "dependency:copy-dependencies",
+                "-DincludeScope=runtime",
                 f"-DoutputDirectory={folder}",
             ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
         if fetched.returncode:
             said = fetched.stdout.decode(errors="replace")[-3000:]
             raise RuntimeError(f"Maven could not fetch {self.title}:\n{said}")

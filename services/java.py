@@ -16,14 +16,17 @@ INSTALL = "apt-get install openjdk-17-jre-headless maven"
 
 
 def java_program(title: str) -> str:
-    """The one in JAVA_HOME or PATH, else Debian's. `title` names what needs it. Raises MissingProgram."""
+    """The one in JAVA_HOME or PATH, else Debian's. `title` names what needs it. Raises
+    MissingProgram."""
     home = os.environ.get("JAVA_HOME")
     found = [f"{home}/bin/java"] if home else []
     found += [program] if (program := shutil.which("java")) else []
     found += glob.glob(f"/usr/lib/jvm/java-{VERSION}-*/bin/java")
     for program in found:
         with contextlib.suppress(OSError):
-            said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+            said = subprocess.run(
+                [program, "-version"], capture_output=True, text=True, check=False
+            ).stderr
             version = re.search(r'version "(\d+)', said)
             if version is not None and int(version[1]) == VERSION:
                 return program

@@ -1,4 +1,5 @@
-"""What servers of ours that run on Java share: the jars of one of Maven's lists, and a program in them."""
+"""What servers of ours that run on Java share: the jars of one of Maven's lists, and a program in
+them."""
 
 from __future__ import annotations
 
@@ -23,6 +24,11 @@ class JavaServer(Server):
     def _java(self, *options: str, program: str) -> list[str]:
         """The command that runs this class of the jars; what it takes itself comes after."""
         return [
-            self._program, "-XX:+UseSerialGC", "-Djava.awt.headless=true", *options,
-            "-cp", f"{self.jars.fetched()}/*", program,
-        ]  # fmt: skip
+            self._program,
+            "-XX:+UseSerialGC",
+            "-Djava.awt.headless=true",
+            *options,
+            "-cp",
+            f"{self.jars.fetched()}/*",
+            program,
+        ]

@@ -1,4 +1,5 @@
-"""A Kafka broker of our own (KRaft, no ZooKeeper): its jars from Maven, on free ports of the loopback."""
+"""A Kafka broker of our own (KRaft, no ZooKeeper): its jars from Maven, on free ports of the
+loopback."""
 
 from __future__ import annotations
 
@@ -75,19 +76,30 @@ class KafkaServer(JavaServer):
             "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
             "log.dirs": self.folder / "data",
         }
-        (self.folder / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        (self.folder / "server.properties").write_text(
+            "".join(f"{key}={value}\n" for key, value in settings.items())
+        )
         (self.folder / "log4j.properties").write_text(_LOG4J)
         # Its first letter is an A: with a dash in front it would be taken for an option.
         cluster = urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         made = subprocess.run(
             [
-                *self._kafka("64m", "kafka.tools.StorageTool"), "format", f"--cluster-id={cluster}",
-                "-c", str(self.folder / "server.properties"),
+                *self._kafka("64m", "kafka.tools.StorageTool"),
+                "format",
+                f"--cluster-id={cluster}",
+                "-c",
+                str(self.folder / "server.properties"),
             ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, check=False,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self.folder,
+            check=False,
+        )
         if made.returncode:
-            raise RuntimeError(f"Kafka's folder could not be made:\n{made.stdout.decode(errors='replace')[-3000:]}")
+            raise RuntimeError(
+                f"Kafka's folder could not be made:\n{made.stdout.decode(errors='replace')[-3000:]}"
+            )
 
     def _command(self) -> list[str]:
         return [*self._kafka("512m", "kafka.Kafka"), str(self.folder / "server.properties")]
@@ -98,7 +110,10 @@ class KafkaServer(JavaServer):
 
     def _is_ready(self) -> bool:
         """It names itself when it is asked for brokers."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 2) as connection:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._port), 2) as connection,
+        ):
             connection.sendall(_ALL_TOPICS)
             # Length, correlation id, number of brokers.
             answer = connection.recv(12)

@@ -1,4 +1,5 @@
-"""A PostgreSQL server of our own: initdb and postgres as a user that is not root, on a free port of the loopback."""
+"""A PostgreSQL server of our own: initdb and postgres as a user that is not root, on a free port of
+the loopback."""
 
 from __future__ import annotations
 
@@ -26,20 +27,27 @@ _SETTINGS = {
     "autovacuum_naptime": "10s",
     "log_min_messages": "warning",
 }
-"""What differs from PostgreSQL's own defaults; fsync stays on, for durability is what is tested and measured."""
+"""What differs from PostgreSQL's own defaults; fsync stays on, for durability is what is tested and
+measured."""
 
 _OLDEST = 15
 
 
 class PostgresServer(Server):
-    """See `Server`; `mode` is pg_ctl's: `smart`, `fast` or `immediate`. `url` is of the database `postgres`."""
+    """See `Server`; `mode` is pg_ctl's: `smart`, `fast` or `immediate`. `url` is of the database
+    `postgres`."""
 
     name = "postgres"
     title = "PostgreSQL"
     start_seconds = 300
-    """After a crash it looks at each file of each database first, and there may be hundreds of databases."""
+    """After a crash it looks at each file of each database first, and there may be hundreds of
+    databases."""
     at_our_end = signal.SIGINT
-    stop_signals: ClassVar = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+    stop_signals: ClassVar = {
+        "smart": signal.SIGTERM,
+        "fast": signal.SIGINT,
+        "immediate": signal.SIGQUIT,
+    }
 
     def __init__(self) -> None:
         """Starts nothing. Raises MissingProgram."""
@@ -58,7 +66,8 @@ class PostgresServer(Server):
         return f"postgresql://fairlead:{self._password}@127.0.0.1:{self._port}/{database}"
 
     def create_database(self, template: str = "template1") -> str:
-        """A fresh database, empty or a copy of `template`, to which nobody is connected; answers its URL."""
+        """A fresh database, empty or a copy of `template`, to which nobody is connected; answers
+        its URL."""
         import psycopg
         from psycopg import sql
 
@@ -75,7 +84,9 @@ class PostgresServer(Server):
 
         name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+            )
 
     def _make_folder(self) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="fairlead-postgres-", dir=_parent_folder(self._user)))
@@ -91,30 +102,52 @@ class PostgresServer(Server):
             os.chown(password_file, self._user.pw_uid, self._user.pw_gid)
         made = subprocess.run(
             [
-                self._programs / "initdb", "-D", self.folder / "data", "-U", "fairlead", "--auth=scram-sha-256",
-                "--pwfile", password_file, "-E", "UTF8", "--locale=C", "--no-sync",
+                self._programs / "initdb",
+                "-D",
+                self.folder / "data",
+                "-U",
+                "fairlead",
+                "--auth=scram-sha-256",
+                "--pwfile",
+                password_file,
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "--no-sync",
             ],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, check=False, **self._as_user(),
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self.folder,
+            check=False,
+            **self._as_user(),
+        )
         password_file.unlink()
         if made.returncode:
             raise RuntimeError(f"initdb failed:\n{made.stdout.decode(errors='replace')[-3000:]}")
 
     def _command(self) -> list[str]:
         command = [str(self._programs / "postgres"), "-D", str(self.folder / "data")]
-        settings = _SETTINGS | {"port": str(self._port), "unix_socket_directories": str(self.folder)}
+        settings = _SETTINGS | {
+            "port": str(self._port),
+            "unix_socket_directories": str(self.folder),
+        }
         for key, value in settings.items():
             command += ["-c", f"{key}={value}"]
         return command
 
     def _is_ready(self) -> bool:
-        """As pg_ctl sees it: its own pid on the first line of postmaster.pid and `ready` on the eighth."""
+        """As pg_ctl sees it: its own pid on the first line of postmaster.pid and `ready` on the
+        eighth."""
         try:
             lines = (self.folder / "data" / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
         # After a crash the file of the server before is still there: hence the look at the pid.
-        return len(lines) >= 8 and lines[0].strip() == str(self._process.pid) and lines[7].strip() == "ready"
+        return (
+            len(lines) >= 8
+            and lines[0].strip() == str(self._process.pid)
+            and lines[7].strip() == "ready"
+        )
 
     def _as_user(self) -> dict[str, Any]:
         if self._user is None:
@@ -123,7 +156,8 @@ class PostgresServer(Server):
 
 
 def _programs() -> Path:
-    """The folder with initdb and postgres: the one in PATH, else the newest of Debian's. Raises MissingProgram."""
+    """The folder with initdb and postgres: the one in PATH, else the newest of Debian's. Raises
+    MissingProgram."""
     in_path = shutil.which("initdb")
     debian = [Path(initdb).parent for initdb in glob.glob("/usr/lib/postgresql/*/bin/initdb")]
     found = [Path(in_path).resolve().parent] if in_path else []
@@ -133,10 +167,14 @@ def _programs() -> Path:
             break
     else:
         raise MissingProgram("PostgreSQL's server is missing: apt-get install postgresql")
-    version = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run(
+        [folder / "postgres", "--version"], capture_output=True, text=True, check=True
+    ).stdout
     major = re.search(r"\d+", version)
     if major is None or int(major[0]) < _OLDEST:
-        raise MissingProgram(f"PostgreSQL {_OLDEST} or later is needed; {folder} has {version.strip()}")
+        raise MissingProgram(
+            f"PostgreSQL {_OLDEST} or later is needed; {folder} has {version.strip()}"
+        )
     return folder
 
 
@@ -147,7 +185,10 @@ def _user() -> pwd.struct_passwd | None:
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    raise MissingProgram("PostgreSQL does not run as root, and no user `postgres` or `nobody` exists: useradd postgres")
+    raise MissingProgram(
+        "PostgreSQL does not run as root, and no user `postgres` or `nobody` exists: useradd"
+        " postgres"
+    )
 
 
 def _parent_folder(user: pwd.struct_passwd | None) -> str:
@@ -159,4 +200,7 @@ def _parent_folder(user: pwd.struct_passwd | None) -> str:
         path = Path(candidate).resolve()
         if all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents)):
             return candidate
-    raise RuntimeError(f"the user {user.pw_name} can reach no temporary folder: set TMPDIR to one with open parents")
+    raise RuntimeError(
+        f"the user {user.pw_name} can reach no temporary folder: set TMPDIR to one with open"
+        " parents"
+    )

@@ -1,4 +1,5 @@
-"""What every server of ours is underneath: one program with a log in its folder, ended by its own pid."""
+"""What every server of ours is underneath: one program with a log in its folder, ended by its own
+pid."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ServerProcess:
-    """On Linux it also ends when the thread that started it does, a kill -9 included, by the signal `at_our_end`."""
+    """On Linux it also ends when the thread that started it does, a kill -9 included, by the signal
+    `at_our_end`."""
 
     def __init__(self, name: str, at_our_end: signal.Signals) -> None:
         self._name = name
@@ -32,7 +34,11 @@ class ServerProcess:
     @property
     def pid(self) -> int | None:
         """None while it does not run."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        return (
+            self._process.pid
+            if self._process is not None and self._process.poll() is None
+            else None
+        )
 
     @property
     def was_started(self) -> bool:
@@ -40,15 +46,27 @@ class ServerProcess:
         return self._process is not None
 
     def start(
-        self, command: Sequence[str], folder: Path, is_ready: Callable[[], bool], seconds: float, **user: Any
+        self,
+        command: Sequence[str],
+        folder: Path,
+        is_ready: Callable[[], bool],
+        seconds: float,
+        **user: Any,
     ) -> None:
-        """Return when it is ready. Raises RuntimeError with the end of its log if it ends, or is not after `seconds`."""
+        """Return when it is ready. Raises RuntimeError with the end of its log if it ends, or is
+        not after `seconds`."""
         with (folder / "log").open("ab") as log:
             # A session of its own: the terminal's Ctrl-C is for us, and we stop it in our order.
             process = self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True,
-                preexec_fn=self._ends_with(os.getpid()), **user,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                start_new_session=True,
+                preexec_fn=self._ends_with(os.getpid()),
+                **user,
+            )
         deadline = time.monotonic() + seconds
         while not is_ready():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -82,9 +100,11 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A port of the loopback nobody listens on, below those the system gives to outgoing connections.
+    """A port of the loopback nobody listens on, below those the system gives to outgoing
+    connections.
 
-    One of those could be taken by a client while the server restarts, even by one that is connecting to it.
+    One of those could be taken by a client while the server restarts, even by one that is
+    connecting to it.
     """
     for _ in range(1000):
         port = random.randrange(15_000, 32_000)

@@ -12,7 +12,8 @@ from services.server import Server
 
 
 class RedisServer(Server):
-    """See `Server`. It keeps nothing on disk unless `appendonly` is asked for: then what it answered survives a crash."""
+    """See `Server`. It keeps nothing on disk unless `appendonly` is asked for: then what it
+    answered survives a crash."""
 
     name = "redis"
     title = "Redis"
@@ -37,7 +38,8 @@ class RedisServer(Server):
         settings.touch(mode=0o600)
         keeping = "appendonly yes\nappendfsync always\n" if self._appendonly else ""
         settings.write_text(
-            f'bind 127.0.0.1\nport {self._port}\ndir {self.folder}\nrequirepass {self._password}\nsave ""\n{keeping}'
+            f"bind 127.0.0.1\nport {self._port}\ndir {self.folder}\nrequirepass"
+            f' {self._password}\nsave ""\n{keeping}'
         )
 
     def _command(self) -> list[str]:
@@ -45,7 +47,10 @@ class RedisServer(Server):
 
     def _is_ready(self) -> bool:
         """It answers, be it that it wants to know who we are."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 2) as connection:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._port), 2) as connection,
+        ):
             connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
             return connection.recv(64).startswith(b"+OK")
         return False

@@ -15,7 +15,8 @@ from services.process import ServerProcess, free_port
 class Server(ABC):
     """Started by `start()` or `with PostgresServer() as server:`.
 
-    On Linux it also ends when the thread that started it does, a kill -9 included; its folder is then left behind.
+    On Linux it also ends when the thread that started it does, a kill -9 included; its folder is
+    then left behind.
     """
 
     name: ClassVar[str]
@@ -25,8 +26,10 @@ class Server(ABC):
     start_seconds: ClassVar[float] = 120
     at_our_end: ClassVar[signal.Signals] = signal.SIGTERM
     stop_signals: ClassVar[dict[str, signal.Signals]] = {
-        "smart": signal.SIGTERM, "fast": signal.SIGTERM, "immediate": signal.SIGKILL,
-    }  # fmt: skip
+        "smart": signal.SIGTERM,
+        "fast": signal.SIGTERM,
+        "immediate": signal.SIGKILL,
+    }
 
     def __init__(self) -> None:
         """Starts nothing."""
@@ -61,8 +64,8 @@ class Server(ABC):
         return self._folder
 
     def start(self) -> None:
-        """Return when it answers; after `crash()` with the same port and data. Raises MissingProgram, or RuntimeError with
-        the end of its log."""
+        """Return when it answers; after `crash()` with the same port and data. Raises
+        MissingProgram, or RuntimeError with the end of its log."""
         if self._process.was_started:
             raise RuntimeError("this server is running; use restart")
         try:
@@ -76,7 +79,8 @@ class Server(ABC):
             raise
 
     def stop(self, mode: str = "fast") -> None:
-        """`fast` (and `smart`): it ends in order; `immediate`: as if it had crashed. Its folder is removed."""
+        """`fast` (and `smart`): it ends in order; `immediate`: as if it had crashed. Its folder is
+        removed."""
         self._end(mode)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -98,7 +102,7 @@ class Server(ABC):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # what each server says of itself ----------------------------------------------------------------------------------
+    # what each server says of itself --------------------------------------------------------------
 
     @abstractmethod
     def _prepare(self) -> None:
@@ -123,4 +127,6 @@ class Server(ABC):
         self._process.end(self.stop_signals[mode])
 
     def _launch(self) -> None:
-        self._process.start(self._command(), self.folder, self._is_ready, self.start_seconds, **self._as_user())
+        self._process.start(
+            self._command(), self.folder, self._is_ready, self.start_seconds, **self._as_user()
+        )

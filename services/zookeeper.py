@@ -48,15 +48,21 @@ class ZooKeeperServer(JavaServer):
             "clientPort": self._port,
             "clientPortAddress": "127.0.0.1",
         }
-        (self.folder / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        (self.folder / "zoo.cfg").write_text(
+            "".join(f"{key}={value}\n" for key, value in settings.items())
+        )
 
     def _command(self) -> list[str]:
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         return [*self._java("-Xmx256m", program=main), str(self.folder / "zoo.cfg")]
 
     def _is_ready(self) -> bool:
-        """It serves: asked `ruok` it says yes before that, and then may leave a client without an answer."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 2) as connection:
+        """It serves: asked `ruok` it says yes before that, and then may leave a client without an
+        answer."""
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._port), 2) as connection,
+        ):
             connection.sendall(b"srvr")
             said = b"".join(iter(lambda: connection.recv(4096), b""))
             return b"Mode: standalone" in said

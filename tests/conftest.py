@@ -1,4 +1,5 @@
-"""Fixtures shared by all tests: the real servers, started at most once a session, and a store of each kind."""
+"""Fixtures shared by all tests: the real servers, started at most once a session, and a store of
+each kind."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose Hypothesis' seed ourselves, so that every run can be made again."""
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
-    # A shell that starts us in the background has us ignore Ctrl-C, and what we start would inherit that.
+    # A shell that starts us in the background has us ignore Ctrl-C, and what we start would inherit
+    # that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -45,7 +47,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         )
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     terminalreporter.write_line(f"seed: --hypothesis-seed={config.option.hypothesis_seed}")
 
 
@@ -53,7 +57,8 @@ S = TypeVar("S", bound=Server)
 
 
 def serving(server_class: type[S]) -> Iterator[S]:
-    """A server of this session's own; with FAIRLEAD_REQUIRE_<NAME>=1 its absence is a failure, else its tests are skipped."""
+    """A server of this session's own; with FAIRLEAD_REQUIRE_<NAME>=1 its absence is a failure, else
+    its tests are skipped."""
     try:
         server = server_class()
     except MissingProgram as missing:

@@ -1,4 +1,5 @@
-"""Migrated databases of PostgreSQL for one test after another: to make and to remove one takes longer than most tests do."""
+"""Migrated databases of PostgreSQL for one test after another: to make and to remove one takes
+longer than most tests do."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _SHAPE = (
     "SELECT version, name FROM fairlead_schema ORDER BY 1",
     "SELECT store_id FROM fairlead_store ORDER BY 1",
 )
-"""What must be as it was: tables and all that belongs to them, settings, and the two tables that `migrate` fills."""
+"""What must be as it was: tables and all that belongs to them, settings, and the two tables that
+`migrate` fills."""
 
 _ALONE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
@@ -34,7 +36,8 @@ _KEPT = {"fairlead_schema", "fairlead_store"}
 
 
 class Databases:
-    """Of one server. One that a test has left with anything but more or other rows is not used again."""
+    """Of one server. One that a test has left with anything but more or other rows is not used
+    again."""
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
@@ -72,10 +75,17 @@ class Databases:
             sql.SQL("SELECT {} WHERE EXISTS (SELECT FROM {})").format(table, sql.Identifier(table))
             for table in self._tables
         ]
-        filled = [sql.Identifier(row[0]) for row in connection.execute(sql.SQL(" UNION ALL ").join(looks))]
+        filled = [
+            sql.Identifier(row[0]) for row in connection.execute(sql.SQL(" UNION ALL ").join(looks))
+        ]
         if filled:
-            connection.execute(sql.SQL("TRUNCATE {} RESTART IDENTITY").format(sql.SQL(", ").join(filled)))
-        restarts = [sql.SQL("ALTER SEQUENCE {} RESTART").format(sql.Identifier(name)) for name in self._sequences]
+            connection.execute(
+                sql.SQL("TRUNCATE {} RESTART IDENTITY").format(sql.SQL(", ").join(filled))
+            )
+        restarts = [
+            sql.SQL("ALTER SEQUENCE {} RESTART").format(sql.Identifier(name))
+            for name in self._sequences
+        ]
         connection.execute(sql.SQL("; ").join(restarts))
 
 

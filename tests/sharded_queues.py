@@ -1,4 +1,5 @@
-"""What the tests of the sharded queue share: keys for a stream, the synchronous twin for asynchronous tests, time that passes."""
+"""What the tests of the sharded queue share: keys for a stream, the synchronous twin for
+asynchronous tests, time that passes."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 from redis import Redis
 
-from fairlead.core.shards import shard
+from fairlead.core.sharding.shards import shard
 from fairlead.sharded import Empty, Message, SyncShardedQueue
 
 SOON = 30.0
@@ -47,7 +48,9 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def drain(queue: SyncShardedQueue, group: str = "g", consumer: str = "c", ack: bool = True) -> list[Message]:
+def drain(
+    queue: SyncShardedQueue, group: str = "g", consumer: str = "c", ack: bool = True
+) -> list[Message]:
     """Every message that can be read, in the order in which it was."""
     found = []
     while True:
@@ -60,7 +63,8 @@ def drain(queue: SyncShardedQueue, group: str = "g", consumer: str = "c", ack: b
 
 
 def pass_time(redis: Redis, name: str, millis: int) -> None:
-    """Every key of the queue is so much nearer to its end, and so is what the queue remembers of it."""
+    """Every key of the queue is so much nearer to its end, and so is what the queue remembers of
+    it."""
     for key in redis.scan_iter(match=f"{{{name}}}:*"):
         if (left := redis.pttl(key)) >= 0:
             redis.pexpire(key, max(0, left - millis))

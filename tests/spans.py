@@ -1,4 +1,5 @@
-"""What the tests of OpenTelemetry share: a tracer provider that keeps its spans, and how spans stand to each other."""
+"""What the tests of OpenTelemetry share: a tracer provider that keeps its spans, and how spans
+stand to each other."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """Fairlead: durable, fair task queues for services with many tenants."""
 
 from fairlead.app import App
-from fairlead.core.cluster_limits import ClusterLimit, ClusterRateLimit
-from fairlead.core.limit_tree import LimitTree
-from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, RateLimit
-from fairlead.core.processing import Processing, ProcessingPolicy
-from fairlead.core.retry import Delays, Exponential, Fixed, NoRetry, RetryPolicy
-from fairlead.current import ContextFilter, CurrentTask, current_task
+from fairlead.core.limits.cluster_limits import ClusterLimit, ClusterRateLimit
+from fairlead.core.limits.limit_tree import LimitTree
+from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
+from fairlead.core.policies.processing import Processing, ProcessingPolicy
+from fairlead.core.policies.retry import Delays, Exponential, Fixed, NoRetry, RetryPolicy
+from fairlead.declare.current import ContextFilter, CurrentTask, current_task
+from fairlead.declare.handler import RunInterceptor as Interceptor
+from fairlead.declare.task import Draft, Task
 from fairlead.errors import (
     ConfigurationError,
     FairleadError,
@@ -24,10 +26,8 @@ from fairlead.errors import (
     UnknownQueue,
     UnknownTask,
 )
-from fairlead.handle import TaskHandle
-from fairlead.handler import RunInterceptor as Interceptor
 from fairlead.model import Outcome, State
-from fairlead.task import Draft, Task
+from fairlead.submit.handle import TaskHandle
 
 __version__ = "0.1.0"
 

@@ -11,6 +11,9 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from fairlead.backends.redis.coordinator import NEEDS_COORDINATOR, Alone
+from fairlead.backends.sql.migrate import check, is_new, migrate
+from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.config import Settings, lake_of
 from fairlead.connect import (
@@ -21,31 +24,28 @@ from fairlead.connect import (
     require_lake,
     task_log,
 )
-from fairlead.coordination.alone import NEEDS_COORDINATOR, Alone
-from fairlead.core.cluster_limits import AnyLimit
-from fairlead.core.processing import Processing, ProcessingPolicy
-from fairlead.core.retry import Exponential, RetryPolicy
+from fairlead.core.limits.cluster_limits import AnyLimit
+from fairlead.core.policies.processing import Processing, ProcessingPolicy
+from fairlead.core.policies.retry import Exponential, RetryPolicy
+from fairlead.declare.handler import Handler, RunInterceptor
+from fairlead.declare.periodic import Periodic
+from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
+from fairlead.declare.task import Draft, Task
 from fairlead.errors import ConfigurationError, NotSupported, UnknownQueue
-from fairlead.handle import TaskHandle
-from fairlead.handler import Handler, RunInterceptor
 from fairlead.model import TaskRecord
-from fairlead.ordered_submission import fit
-from fairlead.periodic import Periodic
 from fairlead.ports.observer import Observer, Silent
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import Bell, TriggerChannel
-from fairlead.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
-from fairlead.stores.migrate import check, is_new, migrate
-from fairlead.stores.sql_store import SqlTaskStore
-from fairlead.submitter import Submitter
-from fairlead.task import Draft, Task
-from fairlead.transaction import Transaction
+from fairlead.ports.trigger_channel import Notifier, TriggerChannel
+from fairlead.submit.handle import TaskHandle
+from fairlead.submit.ordered import fit
+from fairlead.submit.submission import Submitter
+from fairlead.submit.transaction import Transaction
 
 if TYPE_CHECKING:
     from fairlead.engine.node import Node
-    from fairlead.management import Management
+    from fairlead.operate.tasks import Management
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,11 +61,11 @@ DEFAULT_PROCESSING = Processing()
 class App:
     """Declares queues and tasks, and submits. Nothing is opened before the first use.
 
-    `url`: where tasks live, `sqlite:///tasks.db` or `postgresql://...`; else $FAIRLEAD_URL, [tool.fairlead] or fairlead.toml.
-    `channel`, `coordinator`, `backlog`: URLs too; the database itself by default. `log`, `schedule`: of ordered queues, the
-    same: kafka://host:9092 and cassandra://host:9042/keyspace.
-    `lake`: a folder, or $FAIRLEAD_LAKE, or a file as above: workers then move the history of attempts there, as Parquet;
-    "" for none, whatever is configured.
+    `url`: where tasks live, `sqlite:///tasks.db` or `postgresql://...`; else $FAIRLEAD_URL,
+    [tool.fairlead] or fairlead.toml. `channel`, `coordinator`, `backlog`: URLs too; the database
+    itself by default. `log`, `schedule`: of ordered queues, the same: kafka://host:9092 and
+    cassandra://host:9042/keyspace. `lake`: a folder, or $FAIRLEAD_LAKE, or a file as above: workers
+    then move the history of attempts there, as Parquet; "" for none, whatever is configured.
     """
 
     def __init__(
@@ -96,8 +96,13 @@ class App:
         self.periodics: list[Periodic] = []
         self._partitions: dict[str, int] = {}
         self._urls = {
-            "url": url, "channel": channel, "coordinator": coordinator, "backlog": backlog, "log": log, "schedule": schedule,
-        }  # fmt: skip
+            "url": url,
+            "channel": channel,
+            "coordinator": coordinator,
+            "backlog": backlog,
+            "log": log,
+            "schedule": schedule,
+        }
         self._lake = lake_of(lake)
         if self._lake is not None:
             require_lake()
@@ -106,7 +111,7 @@ class App:
         self._lock = threading.RLock()
         self.submitter = Submitter(self, self._partitions)
 
-    # declaring --------------------------------------------------------------------------------------------------------
+    # declaring ------------------------------------------------------------------------------------
 
     def queue(
         self,
@@ -120,11 +125,13 @@ class App:
         look_ahead: float = 300.0,
         cost: str = "tasks",
     ) -> Queue:
-        """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError for bad values.
+        """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError
+        for bad values.
 
-        `partitions`: 4 by default, 120 of an ordered queue. `kind="ordered"`: a queue by ordering keys and times, from a
-        log of its own; `grace`: how many seconds late its tasks may be submitted; `look_ahead`: how many seconds before
-        their time they are in memory. `cost="runtime"`: fairness keys share the time that runs take, not their number.
+        `partitions`: 4 by default, 120 of an ordered queue. `kind="ordered"`: a queue by ordering
+        keys and times, from a log of its own; `grace`: how many seconds late its tasks may be
+        submitted; `look_ahead`: how many seconds before their time they are in memory.
+        `cost="runtime"`: fairness keys share the time that runs take, not their number.
         """
         if partitions is None:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
@@ -172,14 +179,16 @@ class App:
         executor: str | None = None,
         on_failure: str = "hold",
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
-        """Register a sync or async function as a task; its name is the function's unless `name` says otherwise.
+        """Register a sync or async function as a task; its name is the function's unless `name`
+        says otherwise.
 
         `timeout`: seconds one run may take; short for `processing=Processing(timeout=...)`.
-        `transactional`: the function gets `connection`, and what it writes there, the tasks it submits and its completion
-        commit in one transaction. `keep_result`: `handle.result()` answers its return value.
-        `on_failure`: what becomes of the later tasks of its ordering key when its tries are used up: "hold" them until
-        a person retries, fails or cancels it, or "skip" it. While it has tries left, it holds them in either case.
-        Raises ConfigurationError for a name taken or a function whose arguments cannot travel.
+        `transactional`: the function gets `connection`, and what it writes there, the tasks it
+        submits and its completion commit in one transaction. `keep_result`: `handle.result()`
+        answers its return value. `on_failure`: what becomes of the later tasks of its ordering key
+        when its tries are used up: "hold" them until a person retries, fails or cancels it, or
+        "skip" it. While it has tries left, it holds them in either case. Raises ConfigurationError
+        for a name taken or a function whose arguments cannot travel.
         """
         if processing is not None and timeout is not None:
             raise ConfigurationError("give timeout= or processing=, not both")
@@ -189,13 +198,16 @@ class App:
             if not task_name.strip() or len(task_name.encode()) > 200 or "\x00" in task_name:
                 raise ConfigurationError(f"task name {task_name!r}: use 1 to 200 bytes of text")
             if task_name in self.handlers:
-                raise ConfigurationError(f"a task named {task_name!r} is registered already; give one of them name=")
+                raise ConfigurationError(
+                    f"a task named {task_name!r} is registered already; give one of them name="
+                )
             handler = Handler(
                 function,
                 name=task_name,
                 queue=queue,
                 retry=retry,
-                processing=processing or (DEFAULT_PROCESSING if timeout is None else Processing(timeout=timeout)),
+                processing=processing
+                or (DEFAULT_PROCESSING if timeout is None else Processing(timeout=timeout)),
                 concurrency=concurrency,
                 transactional=transactional,
                 keep_result=keep_result,
@@ -214,8 +226,9 @@ class App:
     def periodic(self, cron: str, *, timezone: str = "UTC", **options: Any) -> Callable[[Any], Any]:
         """Submit a task at each time of a cron expression, once in the whole cluster.
 
-        Stands above `@app.task`, or on a plain function, which it makes a task. The function takes no arguments, or one
-        named `slot`: the aware datetime it runs for. Raises ConfigurationError for a bad expression or timezone.
+        Stands above `@app.task`, or on a plain function, which it makes a task. The function takes
+        no arguments, or one named `slot`: the aware datetime it runs for. Raises ConfigurationError
+        for a bad expression or timezone.
         """
 
         def register(target: Any) -> Any:
@@ -225,10 +238,11 @@ class App:
 
         return register
 
-    # submitting -------------------------------------------------------------------------------------------------------
+    # submitting -----------------------------------------------------------------------------------
 
     def submit_many(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        """Submit drafts of any tasks in one transaction: the caller's when they carry a connection."""
+        """Submit drafts of any tasks in one transaction: the caller's when they carry a
+        connection."""
         return self.submitter.submit(drafts)
 
     async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
@@ -236,11 +250,12 @@ class App:
         return await self.submitter.submit_async(drafts)
 
     def transaction(self, connection: Any) -> Transaction:
-        """`with app.transaction(connection):` (or `async with`) begins and commits on a plain connection, and tells the
-        nodes after the commit; nothing is told after a rollback. Submits inside use `connection=` as ever."""
+        """`with app.transaction(connection):` (or `async with`) begins and commits on a plain
+        connection, and tells the nodes after the commit; nothing is told after a rollback. Submits
+        inside use `connection=` as ever."""
         return Transaction(self, connection)
 
-    # where tasks live -------------------------------------------------------------------------------------------------
+    # where tasks live -----------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
@@ -255,7 +270,9 @@ class App:
         """The adapters, made at first use, the schema not yet checked."""
         with self._lock:
             if self._connections is None:
-                self._connections = connect(self._settings(), self.clock, self._partitions, self._counted)
+                self._connections = connect(
+                    self._settings(), self.clock, self._partitions, self._counted
+                )
                 for queue in self.queues.values():
                     self._check_order(self._connections.channel, queue)
             return self._connections
@@ -267,13 +284,14 @@ class App:
     def _check_order(channel: TriggerChannel, queue: Queue) -> None:
         if channel.orders and queue.cost != "tasks":
             raise ConfigurationError(
-                f"queue {queue.name!r}: cost={queue.cost!r} does not go with {channel.location}, which counts tasks: leave "
-                "cost= out, or use another channel"
+                f"queue {queue.name!r}: cost={queue.cost!r} does not go with {channel.location},"
+                " which counts tasks: leave cost= out, or use another channel"
             )
         if channel.orders and queue.order is not None:
             raise ConfigurationError(
-                f"queue {queue.name!r}: order={queue.order!r} does not go with {channel.location}, which brings tasks by "
-                "turns of their fairness keys: leave order= out, or use another channel"
+                f"queue {queue.name!r}: order={queue.order!r} does not go with {channel.location},"
+                " which brings tasks by turns of their fairness keys: leave order= out, or use"
+                " another channel"
             )
 
     @property
@@ -283,18 +301,22 @@ class App:
         if not self._checked and isinstance(store, SqlTaskStore):
             with self._lock:
                 if store.database.dialect == "sqlite" and is_new(store.database):
-                    migrate(store.database)  # a file of one's own starts with nothing else; a server is an operator's
+                    migrate(
+                        store.database
+                    )  # a file of one's own starts with nothing else; a server is an operator's
                 check(store.database)
                 self._checked = True
         return store
 
     @property
     def sql_store(self) -> SqlTaskStore:
-        """The same, for what needs its rows. Raises NotSupported where tasks do not live in a SQL database."""
+        """The same, for what needs its rows. Raises NotSupported where tasks do not live in a SQL
+        database."""
         store = self.store
         if not isinstance(store, SqlTaskStore):
             raise NotSupported(
-                f"{store.database.location} has no rows of tasks and attempts; sqlite:// and postgresql:// do"
+                f"{store.database.location} has no rows of tasks and attempts; sqlite:// and"
+                " postgresql:// do"
             )
         return store
 
@@ -304,20 +326,20 @@ class App:
         return self.connections.channel
 
     @property
-    def bell(self) -> Bell:
+    def notifier(self) -> Notifier:
         """How wakes reach other processes."""
-        return self.connections.bell
+        return self.connections.notifier
 
     @property
     def management(self) -> Management:
         """Look at tasks and change them: what operators do."""
-        from fairlead.management import Management
+        from fairlead.operate.tasks import Management
 
         return Management(self)
 
     def migrate(self) -> list[str]:
-        """Bring the schema up to date, in the backlog store and the schedule too; answers the names of the migrations
-        applied."""
+        """Bring the schema up to date, in the backlog store and the schedule too; answers the names
+        of the migrations applied."""
         if not isinstance(self.connections.store, SqlTaskStore):
             return []
         applied = migrate(self.connections.store.database)
@@ -364,28 +386,33 @@ class App:
             if handler.transactional or handler.keep_result:
                 what = "transactional=True" if handler.transactional else "keep_result=True"
                 raise NotSupported(
-                    f"task {handler.name!r} has {what}, which {self.store.database.location} cannot do; "
-                    "sqlite:// and postgresql:// can"
+                    f"task {handler.name!r} has {what}, which {self.store.database.location} cannot"
+                    " do; sqlite:// and postgresql:// can"
                 )
 
-    # working ----------------------------------------------------------------------------------------------------------
+    # working --------------------------------------------------------------------------------------
 
-    def node(self, *, queues: Iterable[str] | None = None, identity: str | None = None, **settings: Any) -> Node:
+    def node(
+        self, *, queues: Iterable[str] | None = None, identity: str | None = None, **settings: Any
+    ) -> Node:
         """A worker node of this application, to be run in an event loop: `await app.node().run()`.
 
-        `queues`: which ones it serves (all by default). `identity`: kept over restarts; with `restart_seconds` its partitions
-        wait for it, so that a quick restart moves nothing. Further settings: see `fairlead.engine.node.NodeSettings`.
-        Raises UnknownQueue.
+        `queues`: which ones it serves (all by default). `identity`: kept over restarts; with
+        `restart_seconds` its partitions wait for it, so that a quick restart moves nothing. Further
+        settings: see `fairlead.engine.node.NodeSettings`. Raises UnknownQueue.
         """
+        from fairlead.declare.periodic import periodic_poller
         from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node, NodeSettings
         from fairlead.engine.pollers import bulk_poller, lake_poller
-        from fairlead.periodic import periodic_poller
 
         wanted = list(self.queues if queues is None else queues)
         for queue in wanted:
             if queue not in self.queues:
-                raise UnknownQueue(f"no queue named {queue!r}; this application has {', '.join(sorted(self.queues))}")
+                raise UnknownQueue(
+                    f"no queue named {queue!r}; this application has"
+                    f" {', '.join(sorted(self.queues))}"
+                )
         if identity is not None:
             settings["name"] = name_of(identity)
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
@@ -397,7 +424,11 @@ class App:
         if isinstance(store, SqlTaskStore):
             extra.append(bulk_poller(bulk_sweeper(store, self.clock), node_settings.intervals))
         if self._lake is not None:
-            extra.append(lake_poller(lake_keeper(self._lake, self.sql_store, self.clock), node_settings.intervals))
+            extra.append(
+                lake_poller(
+                    lake_keeper(self._lake, self.sql_store, self.clock), node_settings.intervals
+                )
+            )
         return Node(
             node_settings,
             [self.queues[queue] for queue in wanted],
@@ -418,5 +449,7 @@ class App:
         """Of a node's ordered queues: the log is its own."""
         schedule = self.connections.schedule
         assert schedule is not None  # where there are rows of tasks
-        own_log = task_log(self._settings().log, self.sql_store, self.clock, self._partitions, self._counted)
+        own_log = task_log(
+            self._settings().log, self.sql_store, self.clock, self._partitions, self._counted
+        )
         return own_log, schedule

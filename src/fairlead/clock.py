@@ -1,4 +1,5 @@
-"""Time as Fairlead sees it: integer microseconds since 1970 UTC, and a port so that tests may own it."""
+"""Time as Fairlead sees it: integer microseconds since 1970 UTC, and a port so that tests may own
+it."""
 
 from __future__ import annotations
 
@@ -15,9 +16,12 @@ _ONE_MICRO = timedelta(microseconds=1)
 
 
 def to_micros(instant: datetime) -> int:
-    """Microseconds since 1970 UTC of an aware datetime, exactly. Raises ValueError for a naive one."""
+    """Microseconds since 1970 UTC of an aware datetime, exactly. Raises ValueError for a naive
+    one."""
     if instant.tzinfo is None or instant.utcoffset() is None:
-        raise ValueError(f"naive datetime {instant!r}: give a timezone, as in datetime.now(timezone.utc)")
+        raise ValueError(
+            f"naive datetime {instant!r}: give a timezone, as in datetime.now(timezone.utc)"
+        )
     return (instant - _EPOCH) // _ONE_MICRO
 
 

@@ -1,4 +1,5 @@
-"""Configuration: what the code or the command line says, then FAIRLEAD_* in the environment, then a file."""
+"""Configuration: what the code or the command line says, then FAIRLEAD_* in the environment, then a
+file."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ class Settings:
 
 
 def lake_of(given: str | None = None, folder: Path | None = None) -> str | None:
-    """Where the lake is, if there is one; `given` counts first, and "" says none. Raises ConfigurationError for a file that
-    cannot be read."""
+    """Where the lake is, if there is one; `given` counts first, and "" says none. Raises
+    ConfigurationError for a file that cannot be read."""
     if given == "":
         return None
     return _found(folder, {"lake": given})["lake"]
@@ -49,7 +50,10 @@ def lake_of(given: str | None = None, folder: Path | None = None) -> str | None:
 
 def _found(folder: Path | None, given: Mapping[str, str | None]) -> dict[str, str | None]:
     from_file = _from_files(folder or Path.cwd())
-    found = {key: given.get(key) or os.environ.get(f"FAIRLEAD_{key.upper()}") or from_file.get(key) for key in _KEYS}
+    found = {
+        key: given.get(key) or os.environ.get(f"FAIRLEAD_{key.upper()}") or from_file.get(key)
+        for key in _KEYS
+    }
     return {key: None if value is None else str(value) for key, value in found.items()}
 
 
@@ -66,7 +70,9 @@ def _from_files(folder: Path) -> dict[str, Any]:
             table = table.get(key, {})
         unknown = set(table) - set(_KEYS)
         if unknown:
-            raise ConfigurationError(f"{path}: unknown setting {', '.join(sorted(unknown))}; known: {', '.join(_KEYS)}")
+            raise ConfigurationError(
+                f"{path}: unknown setting {', '.join(sorted(unknown))}; known: {', '.join(_KEYS)}"
+            )
         if table:
             return dict(table)
     return {}

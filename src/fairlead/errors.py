@@ -50,7 +50,8 @@ class NotAllowed(FairleadError):
 
 
 class TaskFailed(FairleadError):
-    """Raised by `handle.result()` when the task ended in ERROR, FAILED or CANCELLED; carries its error text."""
+    """Raised by `handle.result()` when the task ended in ERROR, FAILED or CANCELLED; carries its
+    error text."""
 
 
 class ResultNotKept(FairleadError):
@@ -62,7 +63,8 @@ class ResultTimeout(FairleadError, TimeoutError):
 
 
 class Retry(FairleadError):
-    """Raised by a handler: this attempt failed, try again after `after` seconds (None: as the retry policy says)."""
+    """Raised by a handler: this attempt failed, try again after `after` seconds (None: as the retry
+    policy says)."""
 
     def __init__(self, after: float | None = None, *, reset_tries: bool = False) -> None:
         super().__init__(f"retry after {after} s" if after is not None else "retry")
@@ -71,11 +73,14 @@ class Retry(FairleadError):
 
 
 class Snooze(FairleadError):
-    """Raised by a handler: not now, run me again at `until` (an aware datetime). Spends no attempt."""
+    """Raised by a handler: not now, run me again at `until` (an aware datetime). Spends no
+    attempt."""
 
     def __init__(self, until: datetime) -> None:
         if until.tzinfo is None:
-            raise ValueError(f"naive datetime {until!r}: give a timezone, as in datetime.now(timezone.utc)")
+            raise ValueError(
+                f"naive datetime {until!r}: give a timezone, as in datetime.now(timezone.utc)"
+            )
         super().__init__(f"snoozed until {until.isoformat()}")
         self.until = until
 

@@ -1,8 +1,9 @@
 """The words of Fairlead as data: what a task, a trigger, a grab and an attempt are.
 
-Instants are integers: microseconds since 1970-01-01 UTC, in memory and in both stores, so that a time is compared,
-stored and exported without ever being rounded. Only the public surface speaks in aware datetimes.
-Ids are the canonical text of a UUIDv7: they sort by time of submission and read the same in SQL, logs and JSON.
+Instants are integers: microseconds since 1970-01-01 UTC, in memory and in both stores, so that a
+time is compared, stored and exported without ever being rounded. Only the public surface speaks in
+aware datetimes. Ids are the canonical text of a UUIDv7: they sort by time of submission and read
+the same in SQL, logs and JSON.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class TriggerPath(StrEnum):
 
 
 class PayloadFormat(StrEnum):
-    """How the payload bytes of a row are to be read; kept per row so that the default may change."""
+    """How the payload bytes of a row are to be read; kept per row so that the default may
+    change."""
 
     JSON = "json"
     JSON_ZLIB = "json+zlib"
@@ -81,7 +83,8 @@ class Level(NamedTuple):
     """Where a task stands in a fair backlog; compared lexicographically."""
 
     turn: int
-    """The pass: virtual time at which the task starts (dimensionless; a task of weight 1 takes 1,000,000)."""
+    """The pass: virtual time at which the task starts (dimensionless; a task of weight 1 takes
+    1,000,000)."""
     id: int
     """Unique in the lane, ascending in the order in which levels were given."""
 
@@ -94,9 +97,11 @@ class RunTimesRecord(msgspec.Struct, frozen=True):
     """What a queue that charges run time has learnt, for the next owner and for people."""
 
     unit: int = 0
-    """Microseconds: the run time for which a key of weight 1 is charged a whole stride; 0: not known yet."""
+    """Microseconds: the run time for which a key of weight 1 is charged a whole stride; 0: not
+    known yet."""
     means: list[tuple[str, str, int, int]] = []
-    """(task name, fairness key, mean run time in microseconds, runs it rests on), those that ran last."""
+    """(task name, fairness key, mean run time in microseconds, runs it rests on), those that ran
+    last."""
 
 
 class LaneRecord(msgspec.Struct, frozen=True):
@@ -154,7 +159,8 @@ class Submitted(NamedTuple):
     is_new: bool
     """False when the unique key was taken: `id` is then the first task's."""
     seq: int | None = None
-    """Its place in its lane, ready_seq, where the store knows it: not of a task that waits, nor of one that went in by COPY."""
+    """Its place in its lane, ready_seq, where the store knows it: not of a task that waits, nor of
+    one that went in by COPY."""
 
 
 class Trigger(msgspec.Struct, frozen=True, gc=False):
@@ -175,11 +181,13 @@ class Trigger(msgspec.Struct, frozen=True, gc=False):
     level: Level | None = None
     """Its place in a fair backlog; None in a fifo queue, and before it is given."""
     order_at: int = 0
-    """With its id, its place among the tasks of its ordering key (microseconds), as far as is known."""
+    """With its id, its place among the tasks of its ordering key (microseconds), as far as is
+    known."""
 
 
 class GrabbedTask(msgspec.Struct, frozen=True, gc=False):
-    """A task this node won: SUBMITTED -> PROCESSING by compare-and-set. `version` is the one after the grab."""
+    """A task this node won: SUBMITTED -> PROCESSING by compare-and-set. `version` is the one after
+    the grab."""
 
     id: str
     version: int
@@ -203,7 +211,8 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     version: int
-    """The version this node holds since the grab; a mismatch means the task was given to another."""
+    """The version this node holds since the grab; a mismatch means the task was given to
+    another."""
     outcome: str
     next_state: str
     started_at: int | None
@@ -213,7 +222,8 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     result: bytes | None = None
     """JSON of the return value, when the task keeps its result."""
     run_at: int | None = None
-    """When next_state is WAITING: the next earliest start. When SUBMITTED: at once, at the end of its queue."""
+    """When next_state is WAITING: the next earliest start. When SUBMITTED: at once, at the end of
+    its queue."""
     row: int = 0
     """As in the grabbed task."""
     spends_try: bool = True
@@ -224,8 +234,8 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
 
 class TaskKey(NamedTuple):
-    """Which task of an ordered queue this is, and its place in the schedule. Keys are compared field by field, texts by
-    code point, in memory as in every store."""
+    """Which task of an ordered queue this is, and its place in the schedule. Keys are compared
+    field by field, texts by code point, in memory as in every store."""
 
     run_at: int
     """Microseconds."""
@@ -261,7 +271,8 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunEnd(msgspec.Struct, frozen=True, gc=False):
-    """How a run of a task of an ordered queue ended, or the task without a run, and what comes next."""
+    """How a run of a task of an ordered queue ended, or the task without a run, and what comes
+    next."""
 
     scheduled: ScheduledTask
     """As it was before the run."""
@@ -294,12 +305,15 @@ class RunEnd(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):
-    """What is kept of a partition of an ordered queue beside its rows, for the next owner and for people."""
+    """What is kept of a partition of an ordered queue beside its rows, for the next owner and for
+    people."""
 
     floor: TaskKey = BEFORE_ALL
-    """Every task with this key or a lower one is completed: its hour is the oldest unfinished one. There is no horizon."""
+    """Every task with this key or a lower one is completed: its hour is the oldest unfinished one.
+    There is no horizon."""
     read_through: TaskKey = BEFORE_ALL
-    """Everything up to here was in the owner's memory, or is known to it; only for people, like the rest."""
+    """Everything up to here was in the owner's memory, or is known to it; only for people, like the
+    rest."""
     loaded: int = 0
     in_flight: int = 0
     node: str = ""
@@ -311,7 +325,8 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
-    """A task as people see it: from the hot table, or pieced together from its last attempt when it has left."""
+    """A task as people see it: from the hot table, or pieced together from its last attempt when it
+    has left."""
 
     id: str
     queue: str
@@ -338,7 +353,8 @@ class TaskRecord(msgspec.Struct, frozen=True):
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
-    """One row of the append-only history: one run of a task, or its end without a run (cancelled, failed by hand)."""
+    """One row of the append-only history: one run of a task, or its end without a run (cancelled,
+    failed by hand)."""
 
     seq: int
     task_id: str

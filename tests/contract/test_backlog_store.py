@@ -1,4 +1,5 @@
-"""The promises of `fairlead.ports.backlog_store.BacklogStore`, kept by every adapter against its real database."""
+"""The promises of `fairlead.ports.backlog_store.BacklogStore`, kept by every adapter against its
+real database."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+from fairlead.backends.memory.backlog import MemoryBacklogStore
+from fairlead.backends.sql.migrate import migrate
 from fairlead.connect import backlog_store, task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
 from fairlead.ports.backlog_store import BacklogStore, Fenced, Ownership
-from fairlead.stores.migrate import migrate
-from fairlead.testing.memory_backlog import MemoryBacklogStore
 from services.cassandra import CassandraServer
 from services.postgres import PostgresServer
 
@@ -23,9 +24,7 @@ T = TypeVar("T")
 
 PARTITION = PartitionKey("payouts", 3)
 LANE = LaneKey(*PARTITION, 5)
-AWKWARD = (
-    """Robert'); DROP TABLE fairlead_backlog;-- "quoted" \\ %s %(x)s $1 ?1 {x} \u00fc \U0001f9ed\nline\ttab\u200b"""
-)
+AWKWARD = """Robert'); DROP TABLE fairlead_backlog;-- "quoted" \\ %s %(x)s $1 ?1 {x} \u00fc \U0001f9ed\nline\ttab\u200b"""
 NO_ID = "no id"
 
 source = IdSource()
@@ -36,8 +35,10 @@ Adapter = Any
 
 async def opened(kind: str, url: str) -> Adapter:
     if kind == "cassandra":
-        pytest.importorskip("cassandra", reason="the driver is missing: pip install 'fairlead[cassandra]'")
-        from fairlead.stores.cassandra import CassandraBacklogStore
+        pytest.importorskip(
+            "cassandra", reason="the driver is missing: pip install 'fairlead[cassandra]'"
+        )
+        from fairlead.backends.cassandra.backlog import CassandraBacklogStore
 
         store = CassandraBacklogStore(url)
         await store.migrate()
@@ -92,13 +93,24 @@ def make(count: int, lane: LaneKey = LANE, first: int = 1, **changes: Any) -> li
     return [
         msgspec.structs.replace(
             Trigger(
-                id_text(new), 1, lane.queue, lane.partition, "send", lane.priority, f"tenant {n % 7}", 1.0, None,
-                TriggerPath.SPILL, n, Level(10 * (n - first + 1), n), 1_700_000_000_000_000 + n,
+                id_text(new),
+                1,
+                lane.queue,
+                lane.partition,
+                "send",
+                lane.priority,
+                f"tenant {n % 7}",
+                1.0,
+                None,
+                TriggerPath.SPILL,
+                n,
+                Level(10 * (n - first + 1), n),
+                1_700_000_000_000_000 + n,
             ),
             **changes,
         )
         for n, new in enumerate(source.block(count, 1_700_000_000_000_000), first)
-    ]  # fmt: skip
+    ]
 
 
 def record_of(entries: list[Trigger], **changes: Any) -> LaneRecord:
@@ -121,10 +133,12 @@ async def everything(store: Adapter, lane: LaneKey = LANE) -> list[Trigger]:
     return list(await store.read_above(lane, LOWEST, 100_000))
 
 
-# ownership ------------------------------------------------------------------------------------------------------------
+# ownership ----------------------------------------------------------------------------------------
 
 
-async def test_every_take_over_raises_the_range_id_and_finds_what_the_owner_before_has_kept(store: Adapter) -> None:
+async def test_every_take_over_raises_the_range_id_and_finds_what_the_owner_before_has_kept(
+    store: Adapter,
+) -> None:
     first = await store.take_over(PARTITION)
     assert first.lanes == {}
     kept = {}
@@ -161,7 +175,10 @@ async def test_owners_that_take_over_at_once_get_range_ids_of_their_own_and_only
 
 async def test_taking_one_partition_over_fences_nobody_in_another(store: Adapter) -> None:
     neighbours = [PartitionKey("payouts", 4), PartitionKey("payouts2", 3)]
-    owned = {partition: (await store.take_over(partition)).range_id for partition in [PARTITION, *neighbours]}
+    owned = {
+        partition: (await store.take_over(partition)).range_id
+        for partition in [PARTITION, *neighbours]
+    }
     for _ in range(3):
         await store.take_over(PARTITION)
     for partition in neighbours:
@@ -171,10 +188,12 @@ async def test_taking_one_partition_over_fences_nobody_in_another(store: Adapter
         await store.write(LANE, owned[PARTITION], make(1), LaneRecord())
 
 
-# writes ---------------------------------------------------------------------------------------------------------------
+# writes -------------------------------------------------------------------------------------------
 
 
-async def test_a_write_by_an_earlier_owner_is_refused_and_changes_nothing(store: Adapter, other: Adapter) -> None:
+async def test_a_write_by_an_earlier_owner_is_refused_and_changes_nothing(
+    store: Adapter, other: Adapter
+) -> None:
     earlier = (await store.take_over(PARTITION)).range_id
     old = make(5)
     await store.write(LANE, earlier, old, record_of(old))
@@ -186,7 +205,9 @@ async def test_a_write_by_an_earlier_owner_is_refused_and_changes_nothing(store:
         with pytest.raises(Fenced, match="payouts"):
             await store.write(LANE, earlier, entries, record_of(entries, buffered=1))
     with pytest.raises(Fenced):
-        await store.write(LaneKey(*PARTITION, 6), earlier, make(1, LaneKey(*PARTITION, 6)), LaneRecord())
+        await store.write(
+            LaneKey(*PARTITION, 6), earlier, make(1, LaneKey(*PARTITION, 6)), LaneRecord()
+        )
     with pytest.raises(Fenced):
         await store.delete_through(LANE, earlier, Level(10**6, 0))
     assert await everything(other) == before
@@ -211,7 +232,8 @@ async def test_a_repeated_write_changes_nothing(store: Adapter) -> None:
         assert await everything(store) == entries
         assert (await store.records())[PARTITION].lanes == {5: record_of(entries)}
     more = make(5, first=100)
-    # Some are there, some are not, as after a write that has landed in part of what is now tried again.
+    # Some are there, some are not, as after a write that has landed in part of what is now tried
+    # again.
     await store.write(LANE, range_id, entries[10:] + more, record_of(more))
     assert await store.count(LANE, LOWEST) == len({entry.level for entry in entries + more})
 
@@ -221,7 +243,9 @@ async def test_a_write_without_entries_keeps_the_record_and_leaves_the_rows(stor
     entries = make(3)
     await store.write(LANE, range_id, entries, record_of(entries))
     for n in range(3):
-        record = record_of(entries, ack_level=Level(n, n), read_level=Level(n + 1, 0), virtual_time=n)
+        record = record_of(
+            entries, ack_level=Level(n, n), read_level=Level(n + 1, 0), virtual_time=n
+        )
         await store.write(LANE, range_id, [], record)
         assert (await store.records())[PARTITION].lanes == {5: record}
     assert await everything(store) == entries
@@ -258,21 +282,43 @@ async def test_whoever_looks_while_a_write_is_under_way_sees_all_of_it_or_nothin
 
 async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -> None:
     lane = LaneKey(AWKWARD[:60], 999, 0)
-    texts = ["", AWKWARD, "\u00e9\u0065\u0301", " leading and trailing ", "\U0001f9ed" * 50, "NULL", "x" * 2000]
+    texts = [
+        "",
+        AWKWARD,
+        "\u00e9\u0065\u0301",
+        " leading and trailing ",
+        "\U0001f9ed" * 50,
+        "NULL",
+        "x" * 2000,
+    ]
     weights = [0.001, 1000.0, 1 / 3, 1.0, 700.7, 5e-3, 2.0]
     entries = [
         Trigger(
-            entry.id, 1 + n * 2**28, lane.queue, lane.partition, text or "a name", 0, text, weight,
-            None if n % 3 == 0 else text, TriggerPath.SPILL, n * 2**50, Level(n * 2**58, (n << 56) + 1),
+            entry.id,
+            1 + n * 2**28,
+            lane.queue,
+            lane.partition,
+            text or "a name",
+            0,
+            text,
+            weight,
+            None if n % 3 == 0 else text,
+            TriggerPath.SPILL,
+            n * 2**50,
+            Level(n * 2**58, (n << 56) + 1),
         )
         for n, (entry, text, weight) in enumerate(zip(make(7, lane), texts, weights, strict=True))
-    ]  # fmt: skip
+    ]
     entries[1] = msgspec.structs.replace(entries[1], ordering_key="")
     record = LaneRecord(
-        ack_level=Level(2**62, 2**62), read_level=Level(2**62, 2**62 + 1), max_level=Level(2**63 - 1, 2**63 - 1),
-        virtual_time=2**62 + 1, read_seq=2**55, buffered=10_000,
+        ack_level=Level(2**62, 2**62),
+        read_level=Level(2**62, 2**62 + 1),
+        max_level=Level(2**63 - 1, 2**63 - 1),
+        virtual_time=2**62 + 1,
+        read_seq=2**55,
+        buffered=10_000,
         next_passes=[(text, 2**62 + n) for n, text in enumerate(texts)],
-    )  # fmt: skip
+    )
     range_id = (await store.take_over(PartitionKey(lane.queue, 999))).range_id
     # Where a trigger came from is not kept: whatever is read back was spilled.
     sent = [msgspec.structs.replace(entry, path=TriggerPath.HOOK) for entry in entries]
@@ -285,7 +331,7 @@ async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -
     assert (await store.take_over(PartitionKey(lane.queue, 999))).lanes == {0: record}
 
 
-# reads ----------------------------------------------------------------------------------------------------------------
+# reads --------------------------------------------------------------------------------------------
 
 
 async def test_entries_are_read_ascending_strictly_above_a_level_at_most_so_many_never_one_twice(
@@ -293,7 +339,10 @@ async def test_entries_are_read_ascending_strictly_above_a_level_at_most_so_many
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     # Ten to a turn: it takes both halves of the level to tell them apart.
-    entries = [msgspec.structs.replace(entry, level=Level(n // 10 + 1, n % 10 + 1)) for n, entry in enumerate(make(95))]
+    entries = [
+        msgspec.structs.replace(entry, level=Level(n // 10 + 1, n % 10 + 1))
+        for n, entry in enumerate(make(95))
+    ]
     for start in range(0, 95, 19):
         await store.write(LANE, range_id, list(reversed(entries[start::19])), LaneRecord())
     for start in range(19):
@@ -331,7 +380,9 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
     owned = {lane[:2]: (await store.take_over(PartitionKey(*lane[:2]))).range_id for lane in lanes}
     entries = {lane: make(3, lane) for lane in lanes}  # of the same levels in every lane
     for n, lane in enumerate(lanes):
-        await store.write(lane, owned[lane[:2]], entries[lane], record_of(entries[lane], buffered=n))
+        await store.write(
+            lane, owned[lane[:2]], entries[lane], record_of(entries[lane], buffered=n)
+        )
     for lane in lanes:
         assert await store.read_above(lane, LOWEST, 100) == entries[lane]
     gone = lanes[3]
@@ -348,7 +399,11 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
     assert await store.records() == {
         PartitionKey(*key): Ownership(
             range_id,
-            {lane.priority: record_of(entries[lane], buffered=n) for n, lane in enumerate(lanes) if lane[:2] == key},
+            {
+                lane.priority: record_of(entries[lane], buffered=n)
+                for n, lane in enumerate(lanes)
+                if lane[:2] == key
+            },
         )
         for key, range_id in owned.items()
     }
@@ -361,38 +416,57 @@ async def test_records_name_every_owner_and_change_nothing(store: Adapter) -> No
     entries = make(1)
     await store.write(LANE, first.range_id, entries, record_of(entries))
     for _ in range(2):
-        assert await store.records() == {PARTITION: Ownership(first.range_id, {5: record_of(entries)})}
+        assert await store.records() == {
+            PARTITION: Ownership(first.range_id, {5: record_of(entries)})
+        }
     await store.write(LANE, first.range_id, [], LaneRecord())  # still the owner
 
 
-# deletes --------------------------------------------------------------------------------------------------------------
+# deletes ------------------------------------------------------------------------------------------
 
 
 async def test_a_delete_takes_exactly_what_lies_at_or_below_the_level(store: Adapter) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
-    entries = [msgspec.structs.replace(entry, level=Level(n // 10 + 1, n % 10 + 1)) for n, entry in enumerate(make(60))]
+    entries = [
+        msgspec.structs.replace(entry, level=Level(n // 10 + 1, n % 10 + 1))
+        for n, entry in enumerate(make(60))
+    ]
     record = record_of(entries)
     await store.write(LANE, range_id, entries, record)
-    for level in (LOWEST, Level(1, 1), Level(2, 7), Level(2, 7), Level(2, 3), Level(3, 10), Level(5, 0)):
+    for level in (
+        LOWEST,
+        Level(1, 1),
+        Level(2, 7),
+        Level(2, 7),
+        Level(2, 3),
+        Level(3, 10),
+        Level(5, 0),
+    ):
         await store.delete_through(LANE, range_id, level)
         entries = [entry for entry in entries if entry.level > level]
         assert await everything(store) == entries
     assert (await store.records())[PARTITION] == Ownership(range_id, {5: record})
     # What is written above a delete is not touched by it, whichever came first.
     more = make(3, first=5)
-    await store.write(LANE, range_id, [msgspec.structs.replace(e, level=Level(100, e.seq)) for e in more], record)
+    await store.write(
+        LANE, range_id, [msgspec.structs.replace(e, level=Level(100, e.seq)) for e in more], record
+    )
     assert await store.count(LANE, LOWEST) == len(entries) + 3
     await store.delete_through(LANE, range_id, Level(10**6, 0))
     assert await everything(store) == []
 
 
-# looking things up ----------------------------------------------------------------------------------------------------
+# looking things up --------------------------------------------------------------------------------
 
 
-async def test_levelled_knows_the_tasks_with_an_entry_above_the_level_at_that_very_version(store: Adapter) -> None:
+async def test_levelled_knows_the_tasks_with_an_entry_above_the_level_at_that_very_version(
+    store: Adapter,
+) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     entries = make(50)
-    again = msgspec.structs.replace(entries[7], version=4, level=Level(5000, 5000))  # an older entry lies below
+    again = msgspec.structs.replace(
+        entries[7], version=4, level=Level(5000, 5000)
+    )  # an older entry lies below
     await store.write(LANE, range_id, [*entries, again], record_of([*entries, again]))
     unknown = make(2)
     asked = [(entry.id, 1) for entry in [*entries, *unknown]]
@@ -406,7 +480,9 @@ async def test_levelled_knows_the_tasks_with_an_entry_above_the_level_at_that_ve
     assert await store.levelled(LANE, Level(5000, 5000), asked) == set()
 
 
-async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels(store: Adapter) -> None:
+async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels(
+    store: Adapter,
+) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     entries = make(30)
     await store.write(LANE, range_id, entries, record_of(entries))
@@ -428,7 +504,7 @@ async def test_entry_is_the_highest_of_its_task(store: Adapter) -> None:
     assert await store.entry(LANE, NO_ID) is None
 
 
-# the real thing -------------------------------------------------------------------------------------------------------
+# the real thing -----------------------------------------------------------------------------------
 
 
 async def written_before_a_crash(store: Adapter) -> tuple[Ownership, list[Trigger]]:
@@ -457,7 +533,9 @@ async def test_what_was_written_is_there_after_postgresql_crashed(
 
 @pytest.fixture
 def cassandra_driver() -> Iterator[Any]:
-    yield pytest.importorskip("fairlead.stores.cassandra", reason="pip install 'fairlead[cassandra]'")
+    yield pytest.importorskip(
+        "fairlead.backends.cassandra.backlog", reason="pip install 'fairlead[cassandra]'"
+    )
 
 
 @pytest.mark.slow
@@ -515,7 +593,9 @@ async def test_on_cassandra_a_write_cut_short_between_pieces_leaves_a_record_tha
     landed = await everything(store)
     assert landed == entries[: len(landed)] and 0 < len(landed) < 100
     # Nothing lies above its max_level, and no trigger of the write counts as received.
-    assert (await store.records())[PARTITION].lanes == {5: msgspec.structs.replace(record, read_seq=300)}
+    assert (await store.records())[PARTITION].lanes == {
+        5: msgspec.structs.replace(record, read_seq=300)
+    }
     store._fenced = fenced
     await store.write(LANE, range_id, entries, record)
     assert await everything(store) == entries
@@ -530,10 +610,16 @@ async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_met(
     range_id = (await store.take_over(PARTITION)).range_id
     entries = make(100)
     await store.write(LANE, range_id, entries, record_of(entries))
-    assert await store.traced_read(LANE, LOWEST, 10) == (entries[:10], 0)  # no null was written, nothing expires
+    assert await store.traced_read(LANE, LOWEST, 10) == (
+        entries[:10],
+        0,
+    )  # no null was written, nothing expires
     await store.delete_through(LANE, range_id, entries[49].level)
     assert await store.traced_read(LANE, LOWEST, 10) == (entries[50:60], 2)
-    assert await store.traced_read(LANE, entries[49].level, 10) == (entries[50:60], 0)  # above A there is none
+    assert await store.traced_read(LANE, entries[49].level, 10) == (
+        entries[50:60],
+        0,
+    )  # above A there is none
     await closed(store)
 
 
@@ -568,7 +654,9 @@ async def test_on_cassandra_a_keyspace_without_tables_says_what_to_run(
         "cassandra://u:hush@host/k?consistancy=QUORUM",
     ],
 )
-def test_a_cassandra_url_that_is_wrong_is_refused_without_its_password(cassandra_driver: Any, url: str) -> None:
+def test_a_cassandra_url_that_is_wrong_is_refused_without_its_password(
+    cassandra_driver: Any, url: str
+) -> None:
     with pytest.raises(ConfigurationError) as raised:
         cassandra_driver.CassandraUrl.parse(url)
     assert "hush" not in str(raised.value)
@@ -579,9 +667,11 @@ def test_a_cassandra_url_says_where_who_and_how(cassandra_driver: Any) -> None:
     assert cassandra_driver.CassandraUrl.parse(url) == cassandra_driver.CassandraUrl(
         [("one", 9043), ("two", 9042)], "tasks", "me", "p@ss", "3", "QUORUM"
     )
-    assert cassandra_driver.CassandraUrl.parse("cassandra://one/tasks") == cassandra_driver.CassandraUrl(
-        [("one", 9042)], "tasks", None, "", "1", "LOCAL_QUORUM"
+    assert cassandra_driver.CassandraUrl.parse(
+        "cassandra://one/tasks"
+    ) == cassandra_driver.CassandraUrl([("one", 9042)], "tasks", None, "", "1", "LOCAL_QUORUM")
+    two = cassandra_driver.CassandraUrl.parse(
+        "cassandra://one/tasks?replication=dc1:3,dc2:2&local_dc=dc2"
     )
-    two = cassandra_driver.CassandraUrl.parse("cassandra://one/tasks?replication=dc1:3,dc2:2&local_dc=dc2")
     assert two.local_dc == "dc2"
     assert two.strategy == "{'class': 'NetworkTopologyStrategy', 'dc1': 3, 'dc2': 2}"

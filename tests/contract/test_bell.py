@@ -1,4 +1,5 @@
-"""What every bell promises (fairlead.ports.trigger_channel.Bell), and what each does when its world breaks."""
+"""What every notifier promises (fairlead.ports.trigger_channel.Notifier), and what each does when
+its world breaks."""
 
 from __future__ import annotations
 
@@ -19,15 +20,16 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from fairlead.channels import fifo_bell, postgres_bell
-from fairlead.channels.fifo_bell import FifoBell
-from fairlead.channels.memory_bell import MemoryBell
-from fairlead.channels.postgres_bell import NOTIFY_CHANNEL, PostgresBell
+from fairlead.backends.memory.notifier import MemoryNotifier
+from fairlead.backends.postgres import notifier as postgres_notifier
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.notifier import NOTIFY_CHANNEL, PostgresNotifier
+from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sqlite import notifier as fifo_notifier
+from fairlead.backends.sqlite.notifier import FifoNotifier
 from fairlead.connect import task_store
-from fairlead.ports.trigger_channel import Bell
-from fairlead.ports.wake import LOOK_EVERYWHERE, Lane, Wake
-from fairlead.stores.migrate import migrate
-from fairlead.stores.postgres_database import PostgresDatabase
+from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Wake
+from fairlead.ports.trigger_channel import Notifier
 
 A_WAKE = Wake(ready=[Lane("payouts", 3, 5, 17)], due=123, control=True, finished=["some id"])
 
@@ -53,19 +55,19 @@ class Heard:
 class Town:
     """Bells that hear each other, as if each were in a process of its own."""
 
-    def __init__(self, make: Callable[[], Bell], ring: Callable[[Wake], None]) -> None:
+    def __init__(self, make: Callable[[], Notifier], ring: Callable[[Wake], None]) -> None:
         self._make = make
-        self._made: list[Bell] = []
+        self._made: list[Notifier] = []
         self.ring = ring
 
-    def make(self) -> Bell:
+    def make(self) -> Notifier:
         self._made.append(self._make())
         return self._made[-1]
 
     def close(self) -> None:
         async def close_all() -> None:
-            for bell in self._made:
-                await bell.close()
+            for notifier in self._made:
+                await notifier.close()
 
         asyncio.run(close_all())
 
@@ -74,14 +76,19 @@ class Town:
 def town(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Town]:
     store = None
     if request.param == "memory":
-        first = MemoryBell()
-        town = Town(lambda: MemoryBell(beside=first), first.ring)
+        first = MemoryNotifier()
+        town = Town(lambda: MemoryNotifier(beside=first), first.ring)
     elif request.param == "fifo":
-        town = Town(lambda: FifoBell(tmp_path / "tasks.db"), FifoBell(tmp_path / "tasks.db").ring)
+        town = Town(
+            lambda: FifoNotifier(tmp_path / "tasks.db"), FifoNotifier(tmp_path / "tasks.db").ring
+        )
     else:
         store = task_store(request.getfixturevalue("postgres_url"))
         # A ring travels with the transaction that announces it.
-        town = Town(lambda: PostgresBell(store.database), lambda wake: store.database.run(store.announce(wake)))
+        town = Town(
+            lambda: PostgresNotifier(store.database),
+            lambda wake: store.database.run(store.announce(wake)),
+        )
     yield town
     town.close()
     if store is not None:
@@ -92,27 +99,27 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(test())  # type: ignore[arg-type]
 
 
-# what every bell promises ---------------------------------------------------------------------------------------------
+# what every notifier promises ---------------------------------------------------------------------
 
 
 def test_every_listener_hears_a_wake_whole_whatever_thread_rings(town: Town) -> None:
     async def test() -> None:
-        bells, ears = [town.make(), town.make()], [Heard(), Heard()]
-        for bell, heard in zip(bells, ears, strict=True):
-            await bell.listen(heard)
+        notifiers, ears = [town.make(), town.make()], [Heard(), Heard()]
+        for notifier, heard in zip(notifiers, ears, strict=True):
+            await notifier.listen(heard)
         town.ring(A_WAKE)
         await asyncio.to_thread(town.ring, A_WAKE)
-        for bell, heard in zip(bells, ears, strict=True):
+        for notifier, heard in zip(notifiers, ears, strict=True):
             await heard.until(lambda wakes: len(wakes) >= 2)
             assert heard.wakes == [A_WAKE, A_WAKE]
-            await bell.close()
+            await notifier.close()
 
     run(test)
 
 
 def test_on_wake_runs_in_the_event_loop(town: Town) -> None:
     async def test() -> None:
-        bell, threads = town.make(), list[threading.Thread]()
+        notifier, threads = town.make(), list[threading.Thread]()
         heard = Heard()
 
         def on_wake(wake: Wake) -> None:
@@ -120,28 +127,32 @@ def test_on_wake_runs_in_the_event_loop(town: Town) -> None:
             asyncio.get_running_loop()  # raises outside of one
             heard(wake)
 
-        await bell.listen(on_wake)
+        await notifier.listen(on_wake)
         await asyncio.to_thread(town.ring, A_WAKE)
         await heard.until(lambda wakes: A_WAKE in wakes)
         assert set(threads) == {threading.current_thread()}
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
 
-def test_a_wake_of_a_thousand_lanes_arrives_with_every_lane_or_as_look_everywhere(town: Town) -> None:
+def test_a_wake_of_a_thousand_lanes_arrives_with_every_lane_or_as_look_everywhere(
+    town: Town,
+) -> None:
     lanes = [Lane(f"queue-{n}", n, 5, n + 1) for n in range(1000)]
 
     async def test() -> None:
-        bell, heard = town.make(), Heard()
-        await bell.listen(heard)
+        notifier, heard = town.make(), Heard()
+        await notifier.listen(heard)
         town.ring(Wake(ready=lanes))
 
         def is_all(wakes: list[Wake]) -> bool:
-            return LOOK_EVERYWHERE in wakes or {lane for wake in wakes for lane in wake.ready} == set(lanes)
+            return LOOK_EVERYWHERE in wakes or {
+                lane for wake in wakes for lane in wake.ready
+            } == set(lanes)
 
         await heard.until(is_all)
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
@@ -171,13 +182,14 @@ def test_ringing_with_no_listener_is_no_error(town: Town) -> None:
 
 
 def test_waiting_ends_when_the_task_may_have_finished(town: Town) -> None:
-    bell = town.make()
+    notifier = town.make()
     stop, done = threading.Event(), threading.Event()
 
     def wait_until_finished() -> None:
-        # As a handle does: look whether it has finished, else wait. Here: it has when the rings say so.
+        # As a handle does: look whether it has finished, else wait. Here: it has when the rings say
+        # so.
         while not done.is_set():
-            bell.wait_finished("the task", 10.0)
+            notifier.wait_finished("the task", 10.0)
         stop.set()
 
     thread = threading.Thread(target=wait_until_finished, daemon=True)
@@ -192,32 +204,34 @@ def test_waiting_ends_when_the_task_may_have_finished(town: Town) -> None:
 
 
 def test_waiting_ends_at_its_time_and_not_for_another_task(town: Town) -> None:
-    bell = town.make()
-    bell.wait_finished("the task", 1.0)  # the first one may return at once: what was rung before was not heard
+    notifier = town.make()
+    notifier.wait_finished(
+        "the task", 1.0
+    )  # the first one may return at once: what was rung before was not heard
     began = time.monotonic()
     threading.Timer(0.1, town.ring, (Wake(finished=["another"]),)).start()
-    bell.wait_finished("the task", 0.5)
+    notifier.wait_finished("the task", 0.5)
     assert 0.45 < time.monotonic() - began < 3.0
 
 
 def test_a_task_that_finished_just_before_the_wait_is_not_waited_for(town: Town) -> None:
-    bell = town.make()
-    bell.wait_finished("a task", 0.3)
-    bell.wait_finished("a task", 0.3)  # surely listening now
+    notifier = town.make()
+    notifier.wait_finished("a task", 0.3)
+    notifier.wait_finished("a task", 0.3)  # surely listening now
     town.ring(Wake(finished=["the task"]))
     time.sleep(0.3)
     began = time.monotonic()
-    bell.wait_finished("the task", 5.0)
+    notifier.wait_finished("the task", 5.0)
     assert time.monotonic() - began < 2.0
 
 
 def test_twenty_threads_wait_each_for_its_own_task(town: Town) -> None:
-    bell = town.make()
+    notifier = town.make()
     done = [threading.Event() for _ in range(20)]
 
     def wait(n: int) -> None:
         for _ in range(2):  # once more if it was only sent to look
-            bell.wait_finished(f"task {n}", 20.0)
+            notifier.wait_finished(f"task {n}", 20.0)
             if rung.is_set():
                 break
         done[n].set()
@@ -237,13 +251,13 @@ def test_twenty_threads_wait_each_for_its_own_task(town: Town) -> None:
     assert done[19].wait(5.0)
 
 
-# named pipes ----------------------------------------------------------------------------------------------------------
+# named pipes --------------------------------------------------------------------------------------
 
 LISTEN = """
 import asyncio, sys
-from fairlead.channels.fifo_bell import FifoBell
+from fairlead.backends.sqlite.notifier import FifoNotifier
 async def main():
-    await FifoBell(sys.argv[1]).listen(lambda wake: print("heard", flush=True))
+    await FifoNotifier(sys.argv[1]).listen(lambda wake: print("heard", flush=True))
     print("ready", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
@@ -258,14 +272,17 @@ def path(sqlite_url: str) -> Path:
 
 
 def pipes(path: Path) -> list[Path]:
-    return list(path.with_name(path.name + "-bells").iterdir())
+    return list(path.with_name(path.name + "-notifiers").iterdir())
 
 
 @pytest.fixture
 def other_process(path: Path) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(
-        [sys.executable, "-c", LISTEN, str(path)], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", LISTEN, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     yield process
@@ -273,8 +290,10 @@ def other_process(path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-def test_a_listener_in_another_process_hears(path: Path, other_process: subprocess.Popen[str]) -> None:
-    FifoBell(path).ring(A_WAKE)
+def test_a_listener_in_another_process_hears(
+    path: Path, other_process: subprocess.Popen[str]
+) -> None:
+    FifoNotifier(path).ring(A_WAKE)
     assert other_process.stdout is not None and other_process.stdout.readline() == "heard\n"
 
 
@@ -282,13 +301,13 @@ def test_a_listener_in_another_process_hears(path: Path, other_process: subproce
 def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_ring(
     path: Path, other_process: subprocess.Popen[str], knows_it_already: bool
 ) -> None:
-    bell = FifoBell(path)
+    notifier = FifoNotifier(path)
     if knows_it_already:
-        bell.ring(A_WAKE)
+        notifier.ring(A_WAKE)
     other_process.send_signal(signal.SIGKILL)
     other_process.wait()
     assert len(pipes(path)) == 1
-    bell.ring(A_WAKE)
+    notifier.ring(A_WAKE)
     assert pipes(path) == []
 
 
@@ -299,10 +318,10 @@ def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_listener(
     other_process.wait()
 
     async def test() -> None:
-        bell = FifoBell(path)
-        await bell.listen(Heard())
+        notifier = FifoNotifier(path)
+        await notifier.listen(Heard())
         assert len(pipes(path)) == 1
-        await bell.close()
+        await notifier.close()
         assert pipes(path) == []
 
     run(test)
@@ -310,38 +329,43 @@ def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_listener(
 
 def test_nobody_else_can_listen_or_ring(path: Path) -> None:
     async def test() -> None:
-        bell = FifoBell(path)
-        await bell.listen(Heard())
+        notifier = FifoNotifier(path)
+        await notifier.listen(Heard())
         (pipe,) = pipes(path)
         assert (pipe.parent.stat().st_mode & 0o777, pipe.stat().st_mode & 0o777) == (0o700, 0o600)
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
 
-def test_a_listener_that_does_not_listen_delays_no_ring_and_then_looks_everywhere(path: Path) -> None:
+def test_a_listener_that_does_not_listen_delays_no_ring_and_then_looks_everywhere(
+    path: Path,
+) -> None:
     async def test() -> None:
-        bell, ringer, heard = FifoBell(path), FifoBell(path), Heard()
-        await bell.listen(heard)
+        notifier, ringer, heard = FifoNotifier(path), FifoNotifier(path), Heard()
+        await notifier.listen(heard)
         began = time.monotonic()
-        for n in range(5000):  # far more than a pipe holds, while the loop is held up by this very test
+        for n in range(
+            5000
+        ):  # far more than a pipe holds, while the loop is held up by this very test
             ringer.ring(Wake(ready=[Lane("payouts", n, 5, 1)]))
         assert time.monotonic() - began < 5.0
         await heard.until(lambda wakes: LOOK_EVERYWHERE in wakes)
         ringer.ring(A_WAKE)
         await heard.until(lambda wakes: wakes[-1] == A_WAKE)
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
 
 @pytest.mark.parametrize("size", [1, 100, 2040, 2060, 3000, 3900])
 def test_a_pipe_that_refuses_a_message_of_any_size_is_seen_as_full(path: Path, size: int) -> None:
-    """The rule "half full means that somebody may have been refused" holds however the system packs the messages."""
+    """The rule "half full means that somebody may have been refused" holds however the system packs
+    the messages."""
 
     async def test() -> None:
-        bell, heard = FifoBell(path), Heard()
-        await bell.listen(heard)
+        notifier, heard = FifoNotifier(path), Heard()
+        await notifier.listen(heard)
         end = os.open(pipes(path)[0], os.O_WRONLY | os.O_NONBLOCK)
         message = b'{"finished":["' + b"x" * size + b'"]}\n'
         with suppress(BlockingIOError):
@@ -349,18 +373,18 @@ def test_a_pipe_that_refuses_a_message_of_any_size_is_seen_as_full(path: Path, s
                 os.write(end, message)
         os.close(end)
         await heard.until(lambda wakes: LOOK_EVERYWHERE in wakes)
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
 
 def test_a_message_nobody_can_read_means_look_everywhere(path: Path) -> None:
     async def test() -> None:
-        bell, heard = FifoBell(path), Heard()
-        await bell.listen(heard)
+        notifier, heard = FifoNotifier(path), Heard()
+        await notifier.listen(heard)
         pipes(path)[0].write_bytes(b"\xff\xfe not a wake\n")
         await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
@@ -368,7 +392,7 @@ def test_a_message_nobody_can_read_means_look_everywhere(path: Path) -> None:
 def test_ringers_while_listeners_come_and_go_miss_none_that_stays(path: Path) -> None:
     async def test() -> None:
         stop = threading.Event()
-        ringer = FifoBell(path)
+        ringer = FifoNotifier(path)
 
         def ring() -> None:
             while not stop.wait(0.001):
@@ -378,10 +402,10 @@ def test_ringers_while_listeners_come_and_go_miss_none_that_stays(path: Path) ->
         thread.start()
         try:
             for _ in range(50):
-                bell, heard = FifoBell(path), Heard()
-                await bell.listen(heard)
+                notifier, heard = FifoNotifier(path), Heard()
+                await notifier.listen(heard)
                 await heard.until(bool, 2.0)
-                await bell.close()
+                await notifier.close()
         finally:
             stop.set()
             thread.join()
@@ -391,34 +415,34 @@ def test_ringers_while_listeners_come_and_go_miss_none_that_stays(path: Path) ->
 
 def test_a_removed_pipe_is_made_anew_and_the_listener_looks_everywhere(path: Path) -> None:
     async def test() -> None:
-        bell, heard = FifoBell(path), Heard()
-        await bell.listen(heard)
+        notifier, heard = FifoNotifier(path), Heard()
+        await notifier.listen(heard)
         pipes(path)[0].unlink()
         await heard.until(lambda wakes: LOOK_EVERYWHERE in wakes)
-        FifoBell(path).ring(A_WAKE)
+        FifoNotifier(path).ring(A_WAKE)
         await heard.until(lambda wakes: A_WAKE in wakes)
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
 
 def test_a_forked_child_rings_by_itself_and_keeps_no_pipe_of_its_parent_alive(path: Path) -> None:
     async def test() -> None:
-        bell, heard = FifoBell(path), Heard()
-        await bell.listen(heard)
-        bell.ring(Wake(control=True))
+        notifier, heard = FifoNotifier(path), Heard()
+        await notifier.listen(heard)
+        notifier.ring(Wake(control=True))
         await heard.until(lambda wakes: len(wakes) == 1)
         go, may_go = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(may_go)
-            bell.ring(A_WAKE)
+            notifier.ring(A_WAKE)
             os.read(go, 1)  # lives until its parent lets go
             os._exit(0)
         os.close(go)
         await heard.until(lambda wakes: A_WAKE in wakes)
         pipe = pipes(path)[0]
-        bell._listener._pipe.after_fork()  # type: ignore[union-attr]  # the parent dies: its end is closed, nothing is cleaned up
+        notifier._listener._pipe.after_fork()  # type: ignore[union-attr]  # the parent dies: its end is closed, nothing is cleaned up
         try:
             with pytest.raises(OSError, match="No such device or address"):
                 os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -444,41 +468,44 @@ def commit(path: Path, sql: str, *params: Any) -> None:
 
 def test_new_work_of_a_writer_that_rings_nothing_is_looked_for_within_a_second(path: Path) -> None:
     async def test() -> None:
-        bell, heard = FifoBell(path), Heard()
-        await bell.listen(heard)
+        notifier, heard = FifoNotifier(path), Heard()
+        await notifier.listen(heard)
         commit(path, INSERT, "one")
         await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE], 2.0)
         commit(path, "UPDATE fairlead_sequence SET value = value + 1")
         await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE] * 2, 2.0)
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
 
 def test_new_work_that_no_ring_announced_is_looked_for_also_between_rings(path: Path) -> None:
     async def test() -> None:
-        bell, heard = FifoBell(path), Heard()
-        await bell.listen(heard)
-        bell.ring(Wake(control=True))
+        notifier, heard = FifoNotifier(path), Heard()
+        await notifier.listen(heard)
+        notifier.ring(Wake(control=True))
         commit(path, INSERT, "one")
         await heard.until(lambda wakes: LOOK_EVERYWHERE in wakes, 3.0)
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
 
 def test_a_node_s_own_commits_that_bring_no_work_make_nobody_look(path: Path) -> None:
     async def test() -> None:
-        bell, heard = FifoBell(path), Heard()
+        notifier, heard = FifoNotifier(path), Heard()
         commit(path, INSERT, "one")
-        await bell.listen(heard)
+        await notifier.listen(heard)
         commit(path, "INSERT INTO fairlead_leases VALUES ('a', 'b', 1, 1)")
-        commit(path, "UPDATE fairlead_tasks SET state = 'PROCESSING', ready_seq = NULL, version = version + 1")
-        await asyncio.sleep(3 * fifo_bell.WATCH_EVERY)
+        commit(
+            path,
+            "UPDATE fairlead_tasks SET state = 'PROCESSING', ready_seq = NULL, version = version + 1",
+        )
+        await asyncio.sleep(3 * fifo_notifier.WATCH_EVERY)
         commit(path, "DELETE FROM fairlead_tasks")
-        await asyncio.sleep(3 * fifo_bell.WATCH_EVERY)
+        await asyncio.sleep(3 * fifo_notifier.WATCH_EVERY)
         assert heard.wakes == []
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
@@ -495,32 +522,36 @@ def test_where_there_can_be_no_pipes_new_work_is_noticed_by_looking_and_a_log_li
     path: Path, no_pipes: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        bell, heard = FifoBell(path), Heard()
-        await bell.listen(heard)
+        notifier, heard = FifoNotifier(path), Heard()
+        await notifier.listen(heard)
         commit(path, INSERT, "one")
         began = time.monotonic()
         await heard.until(lambda wakes: LOOK_EVERYWHERE in wakes)
         assert time.monotonic() - began < 0.3
         await asyncio.sleep(0.1)
-        commit(path, "INSERT INTO fairlead_leases VALUES ('a', 'b', 1, 1)")  # might as well be a pause
+        commit(
+            path, "INSERT INTO fairlead_leases VALUES ('a', 'b', 1, 1)"
+        )  # might as well be a pause
         await heard.until(lambda wakes: len(wakes) > 1)
-        await bell.close()
+        await notifier.close()
 
     with caplog.at_level(logging.WARNING):
         run(test)
     assert "no named pipes here" in caplog.text
 
 
-def test_where_there_can_be_no_pipes_a_wait_ends_at_the_next_commit(path: Path, no_pipes: None) -> None:
-    bell = FifoBell(path)
-    bell.wait_finished("the task", 5.0)
+def test_where_there_can_be_no_pipes_a_wait_ends_at_the_next_commit(
+    path: Path, no_pipes: None
+) -> None:
+    notifier = FifoNotifier(path)
+    notifier.wait_finished("the task", 5.0)
     threading.Timer(0.2, commit, (path, INSERT, "one")).start()
     began = time.monotonic()
-    bell.wait_finished("the task", 10.0)
+    notifier.wait_finished("the task", 10.0)
     assert 0.1 < time.monotonic() - began < 3.0
 
 
-# PostgreSQL -----------------------------------------------------------------------------------------------------------
+# PostgreSQL ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -548,43 +579,46 @@ def hang_up(database: PostgresDatabase) -> int:
 
 def test_an_unreadable_notification_means_look_everywhere(database: PostgresDatabase) -> None:
     async def test() -> None:
-        bell, heard = PostgresBell(database), Heard()
-        await bell.listen(heard)
+        notifier, heard = PostgresNotifier(database), Heard()
+        await notifier.listen(heard)
         notify(database, "not a wake")
         await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
 
-def test_a_lost_connection_is_made_anew_and_the_listener_looks_everywhere(database: PostgresDatabase) -> None:
+def test_a_lost_connection_is_made_anew_and_the_listener_looks_everywhere(
+    database: PostgresDatabase,
+) -> None:
     async def test() -> None:
-        bell, heard = PostgresBell(database), Heard()
-        await bell.listen(heard)
+        notifier, heard = PostgresNotifier(database), Heard()
+        await notifier.listen(heard)
         assert hang_up(database) == 1
         await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
         notify(database, '{"control":true}')
         await heard.until(lambda wakes: wakes[-1] == Wake(control=True))
-        await bell.close()
+        await notifier.close()
 
     run(test)
 
 
 def test_waiting_threads_survive_a_lost_connection(database: PostgresDatabase) -> None:
-    bell = PostgresBell(database)
-    bell.wait_finished("the task", 5.0)
+    notifier = PostgresNotifier(database)
+    notifier.wait_finished("the task", 5.0)
     threading.Timer(0.2, hang_up, (database,)).start()
     began = time.monotonic()
-    bell.wait_finished("the task", 10.0)  # the new connection says: look
+    notifier.wait_finished("the task", 10.0)  # the new connection says: look
     assert 0.1 < time.monotonic() - began < 8.0
     threading.Timer(0.2, notify, (database, '{"finished":["the task"]}')).start()
     began = time.monotonic()
-    bell.wait_finished("the task", 10.0)
+    notifier.wait_finished("the task", 10.0)
     assert 0.1 < time.monotonic() - began < 5.0
 
 
 class Proxy:
-    """Between the bell and the server; can fall silent without hanging up, as a dead network does, or refuse."""
+    """Between the notifier and the server; can fall silent without hanging up, as a dead network
+    does, or refuse."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -596,8 +630,12 @@ class Proxy:
     async def start(self, port: int = 0) -> PostgresDatabase:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
         self.port: int = self._server.sockets[0].getsockname()[1]
-        user = f"{self._parts.username or 'postgres'}" + (f":{self._parts.password}" if self._parts.password else "")
-        return PostgresDatabase(urlunsplit(self._parts._replace(netloc=f"{user}@127.0.0.1:{self.port}")))
+        user = f"{self._parts.username or 'postgres'}" + (
+            f":{self._parts.password}" if self._parts.password else ""
+        )
+        return PostgresDatabase(
+            urlunsplit(self._parts._replace(netloc=f"{user}@127.0.0.1:{self.port}"))
+        )
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
@@ -610,7 +648,9 @@ class Proxy:
             asyncio.ensure_future(self._carry(server[0], writer, number)),
         ]
 
-    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, number: int) -> None:
+    async def _carry(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, number: int
+    ) -> None:
         while data := await source.read(65536):
             if not self.is_silent and number == self.accepted:
                 target.write(data)
@@ -625,20 +665,22 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def test_a_connection_that_died_silently_is_noticed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_bell, "KEEPALIVE_EVERY", 0.2)
-    monkeypatch.setattr(postgres_bell, "KEEPALIVE_TIMEOUT", 0.3)
+def test_a_connection_that_died_silently_is_noticed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_notifier, "KEEPALIVE_EVERY", 0.2)
+    monkeypatch.setattr(postgres_notifier, "KEEPALIVE_TIMEOUT", 0.3)
 
     async def test() -> None:
         proxy, heard = Proxy(postgres_url), Heard()
-        bell = PostgresBell(await proxy.start())
-        await bell.listen(heard)
+        notifier = PostgresNotifier(await proxy.start())
+        await notifier.listen(heard)
         await asyncio.sleep(0.5)
         assert (proxy.accepted, heard.wakes) == (1, [])  # a living one is kept
         proxy.is_silent = True
         await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
         assert proxy.accepted > 1
-        await bell.close()
+        await notifier.close()
         await proxy.stop()
 
     run(test)
@@ -651,15 +693,18 @@ def test_a_server_that_is_away_at_first_is_waited_for_and_the_log_says_it_once(
         proxy, heard = Proxy(postgres_url), Heard()
         database = await proxy.start()
         await proxy.stop()
-        bell = PostgresBell(database)
-        await bell.listen(heard)
+        notifier = PostgresNotifier(database)
+        await notifier.listen(heard)
         await asyncio.sleep(1.0)  # several tries
         assert heard.wakes == []
         await proxy.start(proxy.port)
         await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
-        await bell.close()
+        await notifier.close()
         await proxy.stop()
 
-    with caplog.at_level(logging.INFO, logger="fairlead.bell"):
+    with caplog.at_level(logging.INFO, logger="fairlead.notifier"):
         run(test)
-    assert [record.message for record in caplog.records] == ["not listening, trying again", "listening again"]
+    assert [record.message for record in caplog.records] == [
+        "not listening, trying again",
+        "listening again",
+    ]

@@ -16,16 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kazoo.client import KazooClient, KazooState
 
+from fairlead.backends.sql.coordinator import DatabaseCoordinator
+from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.backends.zookeeper.coordinator import ZooKeeperCoordinator
+from fairlead.backends.zookeeper.session import Session
 from fairlead.connect import task_store
-from fairlead.coordination.database import DatabaseCoordinator
-from fairlead.coordination.zookeeper import ZooKeeperCoordinator
-from fairlead.coordination.zookeeper_session import Session
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.coordinator import Coordinator, Lease
+from fairlead.ports.notification import Wake
 from fairlead.ports.statements import Statement, Steps
-from fairlead.ports.wake import Wake
-from fairlead.stores.migrate import migrate
-from fairlead.stores.sql_store import SqlTaskStore
 from services.zookeeper import ZooKeeperServer
 
 TTL = 30.0
@@ -102,7 +102,8 @@ class ZooKeeper(Cluster):
 
 
 def end_session(session: Session) -> None:
-    """As ZooKeeper ends it: whoever shows its id and password may end a session, and its owner hears of it afterwards."""
+    """As ZooKeeper ends it: whoever shows its id and password may end a session, and its owner
+    hears of it afterwards."""
     lost = threading.Event()
 
     def listen(state: str) -> bool:
@@ -112,7 +113,8 @@ def end_session(session: Session) -> None:
 
     session.client.add_listener(listen)
     twin = KazooClient(
-        session.client.hosts[0][0] + f":{session.client.hosts[0][1]}", client_id=session.client.client_id
+        session.client.hosts[0][0] + f":{session.client.hosts[0][1]}",
+        client_id=session.client.client_id,
     )
     twin.start()
     twin.stop()
@@ -148,7 +150,9 @@ def run(cluster: Cluster, test: Callable[[Coordinator], Awaitable[None]]) -> Non
 
 async def close(coordinator: Coordinator) -> None:
     """Connections of this event loop end with it."""
-    if isinstance(coordinator, DatabaseCoordinator) and hasattr(coordinator._database, "close_async"):
+    if isinstance(coordinator, DatabaseCoordinator) and hasattr(
+        coordinator._database, "close_async"
+    ):
         await coordinator._database.close_async()
 
 
@@ -156,7 +160,9 @@ def test_a_free_lease_is_won_and_a_held_one_is_not(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         assert await coordinator.acquire(["b", "a"], "one", TTL) == {"a": 1, "b": 1}
         assert await coordinator.acquire(["a", "b", "c"], "two", TTL) == {"c": 1}
-        assert await coordinator.acquire(["a"], "one", TTL) == {}  # nor by its own holder: that is what renew is for
+        assert (
+            await coordinator.acquire(["a"], "one", TTL) == {}
+        )  # nor by its own holder: that is what renew is for
         assert await coordinator.acquire([], "one", TTL) == {}
         assert [(lease.name, lease.owner) for lease in await coordinator.leases()] == [
             ("a", "one"),
@@ -333,15 +339,24 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_two_processes_that_pass_leases_to_and_fro_never_get_the_same_range_id(cluster: Cluster) -> None:
+def test_two_processes_that_pass_leases_to_and_fro_never_get_the_same_range_id(
+    cluster: Cluster,
+) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", CONTEND, cluster.url, owner], stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, "-c", CONTEND, cluster.url, owner],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         for owner in ("one", "two")
     ]
-    won = [tuple(pair) for process in processes for pair in json.loads(process.communicate(timeout=60)[0])]
+    won = [
+        tuple(pair)
+        for process in processes
+        for pair in json.loads(process.communicate(timeout=60)[0])
+    ]
     assert [process.returncode for process in processes] == [0, 0]
     assert len(won) == len(set(won))
     for name in "ab":
@@ -465,9 +480,13 @@ def test_on_zookeeper_a_session_outlives_a_restart_of_the_server() -> None:
         cluster.close()
 
 
-def test_on_zookeeper_a_server_that_is_not_there_is_told_by_its_address_and_without_the_password() -> None:
+def test_on_zookeeper_a_server_that_is_not_there_is_told_by_its_address_and_without_the_password() -> (
+    None
+):
     async def test(coordinator: Coordinator) -> None:
-        with pytest.raises(StoreUnavailable, match="ZooKeeper at 127.0.0.1:1 does not answer") as caught:
+        with pytest.raises(
+            StoreUnavailable, match="ZooKeeper at 127.0.0.1:1 does not answer"
+        ) as caught:
             await coordinator.acquire(["a"], "one", TTL)
         assert "secret" not in str(caught.value)
 
@@ -495,7 +514,9 @@ def test_on_zookeeper_leases_are_closed_to_those_with_another_password(zookeeper
     theirs.close()
 
 
-@pytest.mark.parametrize("url", ["zookeeper://", "zookeeper:///folder", "zookeeper://me@host", "zookeeper://host/?a=1"])
+@pytest.mark.parametrize(
+    "url", ["zookeeper://", "zookeeper:///folder", "zookeeper://me@host", "zookeeper://host/?a=1"]
+)
 def test_on_zookeeper_a_url_that_names_no_server_is_wrong_use(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"use zookeeper://\[user:password@\]host"):
         ZooKeeperCoordinator(url)

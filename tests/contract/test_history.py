@@ -1,4 +1,5 @@
-"""The promises of `fairlead.ports.history.HistoryStore`, kept by both stores, and what the cleaner owes those who follow it."""
+"""The promises of `fairlead.ports.history.HistoryStore`, kept by both stores, and what the cleaner
+owes those who follow it."""
 
 from __future__ import annotations
 
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 
 from fairlead import App, State
+from fairlead.backends.sql.history import SqlHistory
+from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
@@ -28,9 +32,6 @@ from fairlead.ports.history import (
     Totals,
 )
 from fairlead.ports.statements import Row
-from fairlead.stores.migrate import migrate
-from fairlead.stores.sql_history import SqlHistory
-from fairlead.stores.sql_store import SqlTaskStore
 from fairlead.testing import drain
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
 
@@ -54,7 +55,9 @@ def history(store: SqlTaskStore) -> SqlHistory:
     return SqlHistory(store.database)
 
 
-def attempts(history: SqlHistory, after: Place = START, until: Place = EVERYTHING, limit: int = 10_000) -> list[Row]:
+def attempts(
+    history: SqlHistory, after: Place = START, until: Place = EVERYTHING, limit: int = 10_000
+) -> list[Row]:
     return list(history.database.look(history.attempts(after, until, limit)))
 
 
@@ -71,10 +74,12 @@ def horizon(history: SqlHistory) -> Place:
     return history.database.look(history.horizon())
 
 
-# order ----------------------------------------------------------------------------------------------------------------
+# order --------------------------------------------------------------------------------------------
 
 
-def test_a_store_has_one_name_which_no_second_migration_changes(store_url: str, tmp_path: Any) -> None:
+def test_a_store_has_one_name_which_no_second_migration_changes(
+    store_url: str, tmp_path: Any
+) -> None:
     store = migrated(store_url)
     history = SqlHistory(store.database)
     first = history.database.look(history.store_id())
@@ -87,7 +92,9 @@ def test_a_store_has_one_name_which_no_second_migration_changes(store_url: str, 
 
 
 @pytest.mark.parametrize("page", [1, 3, 7, 100])
-def test_attempts_are_read_in_order_each_once_whatever_the_page(store_url: str, history: SqlHistory, page: int) -> None:
+def test_attempts_are_read_in_order_each_once_whatever_the_page(
+    store_url: str, history: SqlHistory, page: int
+) -> None:
     with connected(store_url) as connection:
         for first in range(0, 25, 5):
             add_attempts(connection, range(first, first + 5))
@@ -99,7 +106,9 @@ def test_attempts_are_read_in_order_each_once_whatever_the_page(store_url: str, 
         place = places(rows)[-1]
     assert numbers(read) == list(range(25))
     assert places(read) == sorted(set(places(read)))
-    assert attempts(history, *places(read)[4:8:3]) == read[5:7], "behind the one place and before the other"
+    assert attempts(history, *places(read)[4:8:3]) == read[5:7], (
+        "behind the one place and before the other"
+    )
 
 
 def test_an_attempt_has_all_its_fields(store_url: str, history: SqlHistory) -> None:
@@ -113,7 +122,9 @@ def test_an_attempt_has_all_its_fields(store_url: str, history: SqlHistory) -> N
         assert found["outcome"] == attempt(n)[19]
 
 
-def test_the_horizon_never_goes_back_when_the_last_attempts_are_cleaned(store_url: str, history: SqlHistory) -> None:
+def test_the_horizon_never_goes_back_when_the_last_attempts_are_cleaned(
+    store_url: str, history: SqlHistory
+) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(3))
         before = horizon(history)
@@ -182,13 +193,15 @@ def test_a_reader_that_stays_below_the_horizon_misses_nothing_and_reads_nothing_
     assert places(read) == sorted(set(places(read)))
 
 
-# sums -----------------------------------------------------------------------------------------------------------------
+# sums ---------------------------------------------------------------------------------------------
 
 
 def test_sums_over_a_stretch_are_those_of_its_rows(store_url: str, history: SqlHistory) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(40))
-        connection.execute(f"UPDATE fairlead_attempts SET finished_at = {2**61} WHERE {_is(store_url, 11)}")
+        connection.execute(
+            f"UPDATE fairlead_attempts SET finished_at = {2**61} WHERE {_is(store_url, 11)}"
+        )
     rows = attempts(history)
     after, until = places(rows)[4], places(rows)[30]
     busy = prints = 0
@@ -217,21 +230,33 @@ def test_the_place_so_many_rows_on_is_found_or_the_end(store_url: str, history: 
     assert look(history.place_after(all_places[5], all_places[7], 3)) == all_places[7]
 
 
-# submits --------------------------------------------------------------------------------------------------------------
+# submits ------------------------------------------------------------------------------------------
 
 
 def fresh(count: int, now: int, **changes: Any) -> list[NewTask]:
     return [
         NewTask(
             **{
-                "id": id_text(new), "queue": "mail", "partition": 0, "name": "send", "payload": b"{}",
-                "payload_format": "json", "priority": 5, "fairness_key": "acme", "weight": 2.0, "ordering_key": None,
-                "unique_key": None, "run_at": now, "submitted_at": now, "keep_result": False, "context": None,
+                "id": id_text(new),
+                "queue": "mail",
+                "partition": 0,
+                "name": "send",
+                "payload": b"{}",
+                "payload_format": "json",
+                "priority": 5,
+                "fairness_key": "acme",
+                "weight": 2.0,
+                "ordering_key": None,
+                "unique_key": None,
+                "run_at": now,
+                "submitted_at": now,
+                "keep_result": False,
+                "context": None,
             }
             | changes
         )
         for new in source.block(count, now)
-    ]  # fmt: skip
+    ]
 
 
 def submitted(history: SqlHistory, after: str, now: int, limit: int = 1000) -> list[Row]:
@@ -250,13 +275,23 @@ def test_tasks_that_have_not_run_are_told_once_in_the_order_of_their_submits(
         told += rows
     assert [row[1] for row in told] == [task.id for task in tasks]
     first = dict(zip(SUBMITTED_FIELDS, told[0], strict=True))
-    assert [first[name] for name in SUBMITTED_FIELDS[2:]] == [now, "mail", "send", "acme", 2.0, 5, now]
+    assert [first[name] for name in SUBMITTED_FIELDS[2:]] == [
+        now,
+        "mail",
+        "send",
+        "acme",
+        2.0,
+        5,
+        now,
+    ]
     more = fresh(1, now)
     store.database.run(store.submission(more))
     assert [row[1] for row in submitted(history, told[-1][0], later)] == [more[0].id]
 
 
-def test_a_task_that_has_a_run_behind_it_is_not_told_as_submitted(store_url: str, tmp_path: Any) -> None:
+def test_a_task_that_has_a_run_behind_it_is_not_told_as_submitted(
+    store_url: str, tmp_path: Any
+) -> None:
     app = App(store_url)
     app.migrate()
     history = SqlHistory(app.store.database)
@@ -291,7 +326,9 @@ def _run(app: App) -> None:
     asyncio.run(until_waiting())
 
 
-def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(postgres_url: str) -> None:
+def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(
+    postgres_url: str,
+) -> None:
     store = migrated(postgres_url)
     history = SqlHistory(store.database)
     long_ago = SYSTEM_CLOCK.now() - 60 * SECOND
@@ -304,13 +341,17 @@ def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(post
         store.database.run(store.submission([*old, *late]))
         later = SYSTEM_CLOCK.now() + 60 * SECOND
         told = submitted(history, "", later)
-        assert [row[1] for row in told] == [old[0].id], "the late one is there, but earlier ones may commit"
+        assert [row[1] for row in told] == [old[0].id], (
+            "the late one is there, but earlier ones may commit"
+        )
         slow.execute("COMMIT")
-    assert [row[1] for row in submitted(history, told[-1][0], later)] == [task.id for task in [*early, *late]]
+    assert [row[1] for row in submitted(history, told[-1][0], later)] == [
+        task.id for task in [*early, *late]
+    ]
     store.database.close()
 
 
-# events ---------------------------------------------------------------------------------------------------------------
+# events -------------------------------------------------------------------------------------------
 
 
 def events(app: App) -> list[dict[str, Any]]:
@@ -341,9 +382,10 @@ def test_what_people_do_to_a_task_is_an_event_with_its_version_and_actor(app: Ap
     ]
     assert told[0]["run_at"] == to_micros(tomorrow + timedelta(hours=1))
     assert {one["task_id"] for one in told} == {handle.id}
-    assert {(one["queue"], one["name"], one["fairness_key"], one["weight"], one["priority"]) for one in told} == {
-        ("default", "pay", "acme", 3.0, 2)
-    }
+    assert {
+        (one["queue"], one["name"], one["fairness_key"], one["weight"], one["priority"])
+        for one in told
+    } == {("default", "pay", "acme", 3.0, 2)}
     assert sorted(one["at"] for one in told) == [one["at"] for one in told]
 
 
@@ -377,14 +419,18 @@ def test_a_change_that_comes_too_late_is_no_event(app: App) -> None:
         with pytest.raises(StaleVersion):
             change(handle.id, version=stale)
     store, version = app.store, stale - 1
-    assert store.database.run(store.move(handle.id, stale, State.SUBMITTED, NOW, NOW, False)) is None
+    assert (
+        store.database.run(store.move(handle.id, stale, State.SUBMITTED, NOW, NOW, False)) is None
+    )
     assert not store.database.run(store.end(handle.id, stale, State.CANCELLED, NOW, "Ada"))
     assert events(app) == []
     # Of many at once one is first, and one event tells.
     with ThreadPoolExecutor(8) as pool:
         done = list(
             pool.map(
-                lambda n: store.database.run(store.end(handle.id, version, State.CANCELLED, NOW, f"person {n}")),
+                lambda n: store.database.run(
+                    store.end(handle.id, version, State.CANCELLED, NOW, f"person {n}")
+                ),
                 range(8),
             )
         )
@@ -392,7 +438,7 @@ def test_a_change_that_comes_too_late_is_no_event(app: App) -> None:
     assert [one["actor"] for one in events(app)] == [f"person {done.index(True)}"]
 
 
-# readers and cleaning -------------------------------------------------------------------------------------------------
+# readers and cleaning -----------------------------------------------------------------------------
 
 
 def test_readers_are_known_until_they_are_forgotten_and_never_go_back(history: SqlHistory) -> None:
@@ -406,7 +452,12 @@ def test_readers_are_known_until_they_are_forgotten_and_never_go_back(history: S
     assert (stream.name, stream.place) == ("b", START)
     run(history.checked("lake a", Place(0, 5), NOW + 3))
     lake = next(reader for reader in look(history.readers()) if reader.name == "lake a")
-    assert (lake.place, lake.checked, lake.updated_at, lake.checked_at) == (Place(0, 7), Place(0, 5), NOW + 1, NOW + 3)
+    assert (lake.place, lake.checked, lake.updated_at, lake.checked_at) == (
+        Place(0, 7),
+        Place(0, 5),
+        NOW + 1,
+        NOW + 3,
+    )
     assert run(history.forget_reader("b")) is True
     assert run(history.forget_reader("b")) is False
     assert [reader.name for reader in look(history.readers())] == ["lake a"]

@@ -9,11 +9,18 @@ from typing import Any
 
 import pytest
 
+from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sql.policies import SqlPolicies
+from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.connect import task_store
-from fairlead.ports.policy_store import EVERY_QUEUE, KEPT_VERSIONS, Draft, PolicyState, Switch, SwitchMode
-from fairlead.stores.migrate import migrate
-from fairlead.stores.sql_policies import SqlPolicies
-from fairlead.stores.sql_store import SqlTaskStore
+from fairlead.ports.policy_store import (
+    EVERY_QUEUE,
+    KEPT_VERSIONS,
+    Draft,
+    PolicyState,
+    Switch,
+    SwitchMode,
+)
 
 NOW = 1_700_000_000_000_000
 
@@ -42,7 +49,9 @@ def draft(queue: str = "q", at: int = NOW, **guarded: float) -> Draft:
     return Draft(queue=queue, author="ann", why="test", computed_at=at, guarded=guarded)
 
 
-def publish(policies: SqlPolicies, supersedes: int | None = None, queue: str = "q", **guarded: float) -> int | None:
+def publish(
+    policies: SqlPolicies, supersedes: int | None = None, queue: str = "q", **guarded: float
+) -> int | None:
     return policies.tasks.database.run(policies.publish(draft(queue, **guarded), supersedes))
 
 
@@ -56,8 +65,12 @@ def limits(policies: SqlPolicies, queue: str = "q") -> dict[str, int]:
     return policies.tasks.database.look(policies.tasks.limits(queue))
 
 
-def publish_limits(policies: SqlPolicies, supersedes: int | None = None, queue: str = "q", **limits: int) -> int | None:
-    made = Draft(queue=queue, author="ann", why="test", computed_at=NOW, guarded={"a": 2.0}, limits=limits)
+def publish_limits(
+    policies: SqlPolicies, supersedes: int | None = None, queue: str = "q", **limits: int
+) -> int | None:
+    made = Draft(
+        queue=queue, author="ann", why="test", computed_at=NOW, guarded={"a": 2.0}, limits=limits
+    )
     return policies.tasks.database.run(policies.publish(made, supersedes))
 
 
@@ -77,15 +90,30 @@ def switch(policies: SqlPolicies, mode: SwitchMode, queue: str = EVERY_QUEUE) ->
 
 def test_a_version_is_kept_as_it_was_published(policies: SqlPolicies) -> None:
     whole = Draft(
-        queue="q", author="ann", why="worker-seconds", computed_at=NOW, input_from=1, input_to=2, input_rows=3,
-        raw={"a": 3.0, "ключ '\"": 0.1}, guarded={"a": 1.25, "ключ '\"": 0.8}, reasons={"a": "one step"}, due={"a": 2.0},
-        is_canary=True, raw_limits={"a": 2.5, "ключ '\"": 0.1}, limits={"a": 3, "ключ '\"": 1},
+        queue="q",
+        author="ann",
+        why="worker-seconds",
+        computed_at=NOW,
+        input_from=1,
+        input_to=2,
+        input_rows=3,
+        raw={"a": 3.0, "ключ '\"": 0.1},
+        guarded={"a": 1.25, "ключ '\"": 0.8},
+        reasons={"a": "one step"},
+        due={"a": 2.0},
+        is_canary=True,
+        raw_limits={"a": 2.5, "ключ '\"": 0.1},
+        limits={"a": 3, "ключ '\"": 1},
         limit_reasons={"a": "as computed", "gone": "all slots are due to it"},
-    )  # fmt: skip
+    )
     version = policies.tasks.database.run(policies.publish(whole, None))
     assert version is not None
     found = policies.tasks.database.look(policies.policy(version))
-    assert found is not None and (found.version, found.state, found.supersedes) == (version, PolicyState.ACTIVE, None)
+    assert found is not None and (found.version, found.state, found.supersedes) == (
+        version,
+        PolicyState.ACTIVE,
+        None,
+    )
     assert {name: getattr(found, name) for name in whole.__struct_fields__} == {
         name: getattr(whole, name) for name in whole.__struct_fields__
     }
@@ -94,14 +122,19 @@ def test_a_version_is_kept_as_it_was_published(policies: SqlPolicies) -> None:
     assert policies.tasks.database.look(policies.policy(version + 1)) is None
 
 
-def test_a_new_version_replaces_all_weights_of_the_one_before_and_nodes_can_tell(policies: SqlPolicies) -> None:
+def test_a_new_version_replaces_all_weights_of_the_one_before_and_nodes_can_tell(
+    policies: SqlPolicies,
+) -> None:
     first = publish(policies, a=2.0, b=0.5)
     before = weights_version(policies)
     second = publish(policies, first, b=0.4)
     assert weights(policies) == {"b": 0.4}
     assert weights_version(policies) > before
     assert first is not None and second is not None and second > first
-    assert (state(policies, first), state(policies, second)) == (PolicyState.SUPERSEDED, PolicyState.ACTIVE)
+    assert (state(policies, first), state(policies, second)) == (
+        PolicyState.SUPERSEDED,
+        PolicyState.ACTIVE,
+    )
     assert weights(policies, "other") == {}
 
 
@@ -128,10 +161,14 @@ def test_of_many_that_publish_at_once_one_succeeds(policies: SqlPolicies) -> Non
     with ThreadPoolExecutor(4) as pool:
         found = [version for version in pool.map(run, range(4)) if version is not None]
     assert len(found) == 1
-    assert [p.state for p in policies.tasks.database.look(policies.policies("q", 10))] == [PolicyState.ACTIVE]
+    assert [p.state for p in policies.tasks.database.look(policies.policies("q", 10))] == [
+        PolicyState.ACTIVE
+    ]
 
 
-def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_is_a_persons(policies: SqlPolicies) -> None:
+def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_is_a_persons(
+    policies: SqlPolicies,
+) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.look
     run(policies.tasks.set_weight("q", "pinned", 7.0))
     first = publish(policies, pinned=1.0, a=2.0, b=3.0)
@@ -151,7 +188,11 @@ def test_a_roll_back_brings_the_weights_back_and_tells_why(policies: SqlPolicies
     third = run(policies.roll_back(draft(at=NOW + 5, a=2.0), second, "b waits"))
     assert third is not None and weights(policies) == {"a": 2.0}
     gone = look(policies.policy(second))
-    assert (gone.state, gone.verdict, gone.judged_at) == (PolicyState.ROLLED_BACK, "b waits", NOW + 5)
+    assert (gone.state, gone.verdict, gone.judged_at) == (
+        PolicyState.ROLLED_BACK,
+        "b waits",
+        NOW + 5,
+    )
     assert look(policies.policy(third)).supersedes == second
     assert run(policies.roll_back(draft(), second, "again")) is None  # it does not count any more
     assert weights(policies) == {"a": 2.0}
@@ -162,14 +203,19 @@ def test_a_trial_ends_once(policies: SqlPolicies) -> None:
     first = publish(policies, a=2.0)
     assert first is not None and look(policies.policy(first)).judged_at is None
     run(policies.judge(first, "fine", NOW + 1))
-    assert (look(policies.policy(first)).judged_at, look(policies.policy(first)).verdict) == (NOW + 1, "fine")
+    assert (look(policies.policy(first)).judged_at, look(policies.policy(first)).verdict) == (
+        NOW + 1,
+        "fine",
+    )
     publish(policies, first, a=3.0)
     run(policies.judge(first, "too late", NOW + 2))
     assert look(policies.policy(first)).verdict == "fine"
 
 
 @pytest.mark.parametrize("queue", ["q", EVERY_QUEUE])
-def test_off_takes_computed_weights_away_and_nothing_is_published(policies: SqlPolicies, queue: str) -> None:
+def test_off_takes_computed_weights_away_and_nothing_is_published(
+    policies: SqlPolicies, queue: str
+) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.look
     run(policies.tasks.set_weight("q", "pinned", 7.0))
     first, of_other = publish(policies, a=2.0), publish(policies, None, "other", a=2.0)
@@ -221,7 +267,11 @@ def test_publishing_and_switching_off_at_once_leaves_nothing_behind(policies: Sq
 def test_limits_come_and_go_with_the_version_they_belong_to(policies: SqlPolicies) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.look
     first = publish_limits(policies, a=3, b=1)
-    assert (weights(policies), limits(policies), limits(policies, "other")) == ({"a": 2.0}, {"a": 3, "b": 1}, {})
+    assert (weights(policies), limits(policies), limits(policies, "other")) == (
+        {"a": 2.0},
+        {"a": 3, "b": 1},
+        {},
+    )
     before = weights_version(policies)
     second = publish_limits(policies, first, a=2)
     assert limits(policies) == {"a": 2}
@@ -260,5 +310,8 @@ def test_old_versions_go(policies: SqlPolicies) -> None:
     kept = look(policies.policies("q", 1000))
     assert len(kept) == KEPT_VERSIONS and kept[0].version == version
     newest = look(policies.newest())
-    assert {queue: policy.version for queue, policy in newest.items()} == {"q": version, "other": of_other}
+    assert {queue: policy.version for queue, policy in newest.items()} == {
+        "q": version,
+        "other": of_other,
+    }
     assert len(look(policies.policies(None, 1000))) == KEPT_VERSIONS + 1

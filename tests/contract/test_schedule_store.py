@@ -1,4 +1,5 @@
-"""The promises of `fairlead.ports.schedule_store.ScheduleStore`, kept by every adapter against its real database."""
+"""The promises of `fairlead.ports.schedule_store.ScheduleStore`, kept by every adapter against its
+real database."""
 
 from __future__ import annotations
 
@@ -11,6 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlead.backends.memory.schedule import MemoryScheduleStore
+from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sql.schedule import SqlScheduleStore, attempt_row
+from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import (
@@ -26,12 +31,12 @@ from fairlead.model import (
     TaskKey,
 )
 from fairlead.ports.schedule_store import HOUR, Fenced, ScheduleStore
-from fairlead.stores.migrate import migrate
-from fairlead.stores.sql_schedule import SqlScheduleStore, attempt_row
-from fairlead.stores.sql_store import SqlTaskStore
-from fairlead.testing.memory_schedule import MemoryScheduleStore
 
-PARTITION, BESIDE, ELSEWHERE = PartitionKey("reminders", 3), PartitionKey("reminders", 4), PartitionKey("letters", 3)
+PARTITION, BESIDE, ELSEWHERE = (
+    PartitionKey("reminders", 3),
+    PartitionKey("reminders", 4),
+    PartitionKey("letters", 3),
+)
 AWKWARD = """'); DROP TABLE fairlead_schedule;-- "quoted" \\ %s $1 ?1 ü 🧭\nline\ttab"""
 END = TaskKey(1 << 60, "", "")
 NOW = 470_000 * HOUR
@@ -45,8 +50,10 @@ Adapter = Any
 async def opened(kind: str, tasks: SqlTaskStore, url: str = "") -> Adapter:
     """The adapter, and in `tasks` the history it writes to."""
     if kind == "cassandra":
-        pytest.importorskip("cassandra", reason="the driver is missing: pip install 'fairlead[cassandra]'")
-        from fairlead.stores.cassandra_schedule import CassandraScheduleStore
+        pytest.importorskip(
+            "cassandra", reason="the driver is missing: pip install 'fairlead[cassandra]'"
+        )
+        from fairlead.backends.cassandra.schedule import CassandraScheduleStore
 
         return CassandraScheduleStore(url, tasks)
     return MemoryScheduleStore() if kind == "memory" else SqlScheduleStore(tasks)
@@ -55,7 +62,9 @@ async def opened(kind: str, tasks: SqlTaskStore, url: str = "") -> Adapter:
 def attempts(store: Adapter, tasks: SqlTaskStore, task_id: str) -> list[Any]:
     """The history of a task."""
     if isinstance(store, MemoryScheduleStore):
-        rows = [attempt_row(end) for end in store.history.values() if end.scheduled.task.id == task_id]
+        rows = [
+            attempt_row(end) for end in store.history.values() if end.scheduled.task.id == task_id
+        ]
         return [AttemptRecord(n, *row[:10], *row[11:]) for n, row in enumerate(rows)]
     return tasks.database.look(tasks.attempts(task_id))
 
@@ -68,7 +77,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def tasks(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[SqlTaskStore]:
     """The task store with the history."""
-    tasks = task_store(str(request.getfixturevalue("postgres_url" if kind == "postgres" else "sqlite_url")))
+    tasks = task_store(
+        str(request.getfixturevalue("postgres_url" if kind == "postgres" else "sqlite_url"))
+    )
     migrate(tasks.database)
     yield tasks
     await tasks.database.close_async()
@@ -76,7 +87,9 @@ async def tasks(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[SqlT
 
 
 @pytest.fixture
-async def store(kind: str, tasks: SqlTaskStore, request: pytest.FixtureRequest) -> AsyncIterator[ScheduleStore]:
+async def store(
+    kind: str, tasks: SqlTaskStore, request: pytest.FixtureRequest
+) -> AsyncIterator[ScheduleStore]:
     url = str(request.getfixturevalue("cassandra_url")) if kind == "cassandra" else ""
     store = await opened(kind, tasks, url)
     await store.migrate()
@@ -87,17 +100,39 @@ async def store(kind: str, tasks: SqlTaskStore, request: pytest.FixtureRequest) 
 def task(run_at: int, ordering_key: str = "a", unique_key: str = "u", **changes: Any) -> NewTask:
     (new,) = source.block(1, NOW)
     made = NewTask(
-        id_text(new), *PARTITION, "work", b'{"n": 1}', "json", 5, "tenant", 1.5, ordering_key, unique_key, run_at, NOW, False,
+        id_text(new),
+        *PARTITION,
+        "work",
+        b'{"n": 1}',
+        "json",
+        5,
+        "tenant",
+        1.5,
+        ordering_key,
+        unique_key,
+        run_at,
+        NOW,
+        False,
         '{"trace": "1"}',
-    )  # fmt: skip
+    )
     return msgspec.structs.replace(made, **changes)
 
 
 def ended(scheduled: ScheduledTask, **changes: Any) -> RunEnd:
     end = RunEnd(
-        scheduled, scheduled.attempt + 1, scheduled.tries + 1, Outcome.DONE, State.DONE, NOW + 3, None, NOW + 1, NOW + 2, None,
-        None, "node",
-    )  # fmt: skip
+        scheduled,
+        scheduled.attempt + 1,
+        scheduled.tries + 1,
+        Outcome.DONE,
+        State.DONE,
+        NOW + 3,
+        None,
+        NOW + 1,
+        NOW + 2,
+        None,
+        None,
+        "node",
+    )
     return msgspec.structs.replace(end, **changes)
 
 
@@ -113,7 +148,13 @@ def again(scheduled: ScheduledTask, retry_at: int) -> RunEnd:
 
 
 RECORD = ScheduleRecord(
-    floor=TaskKey(5, AWKWARD, "u"), read_through=END, loaded=3, in_flight=2, node="n", reloads=1, trouble="x"
+    floor=TaskKey(5, AWKWARD, "u"),
+    read_through=END,
+    loaded=3,
+    in_flight=2,
+    node="n",
+    reloads=1,
+    trouble="x",
 )
 
 
@@ -121,7 +162,9 @@ async def everything(store: Adapter, partition: PartitionKey = PARTITION) -> lis
     return list(await store.read(partition, BEFORE_ALL, END, 100_000))
 
 
-async def test_every_take_over_raises_the_range_id_and_finds_the_record_that_was_kept(store: Adapter) -> None:
+async def test_every_take_over_raises_the_range_id_and_finds_the_record_that_was_kept(
+    store: Adapter,
+) -> None:
     first = await store.take_over(PARTITION)
     assert first.record == ScheduleRecord()
     await store.keep(PARTITION, first.range_id, RECORD)
@@ -179,10 +222,14 @@ async def test_o12_tasks_come_in_the_order_of_their_keys_from_any_place_over_hou
     assert await store.read(PARTITION, BEFORE_ALL, END, 1000, AWKWARD) == of_one
     assert await store.read(PARTITION, of_one[1].key, of_one[6].key, 4, AWKWARD) == of_one[2:6]
     assert await everything(store, BESIDE) == await everything(store, ELSEWHERE) == []
-    assert await store.read(PARTITION, END, BEFORE_ALL, 100) == [], "a range that ends before it begins holds nothing"
+    assert await store.read(PARTITION, END, BEFORE_ALL, 100) == [], (
+        "a range that ends before it begins holds nothing"
+    )
 
 
-async def test_o12_the_same_key_overwrites_and_the_same_task_again_changes_nothing(store: Adapter) -> None:
+async def test_o12_the_same_key_overwrites_and_the_same_task_again_changes_nothing(
+    store: Adapter,
+) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     first, second = task(1), task(1, payload=b'{"n": 2}')
     await store.persist(PARTITION, range_id, [first], RECORD)
@@ -234,7 +281,12 @@ async def test_runs_are_in_the_history_once_however_often_their_end_is_told(
         "WAITING",
         NOW,
     )
-    assert (first.error_text, first.started_at, first.finished_at, first.node) == (AWKWARD, NOW + 2, NOW + 3, "node")
+    assert (first.error_text, first.started_at, first.finished_at, first.node) == (
+        AWKWARD,
+        NOW + 2,
+        NOW + 3,
+        "node",
+    )
     assert (second.attempt, second.tries, second.outcome, second.next_state, second.run_at) == (
         2,
         2,
@@ -242,7 +294,11 @@ async def test_runs_are_in_the_history_once_however_often_their_end_is_told(
         "DONE",
         NOW + 50,
     )
-    assert (second.queue, second.partition, second.ordering_key, second.fairness_key) == (*PARTITION, "a", "tenant")
+    assert (second.queue, second.partition, second.ordering_key, second.fairness_key) == (
+        *PARTITION,
+        "a",
+        "tenant",
+    )
     assert await everything(store) == []
 
 
@@ -254,7 +310,9 @@ async def test_o12_one_task_is_found_by_its_key(store: Adapter) -> None:
     assert await store.find(PARTITION, TaskKey(3, AWKWARD, "u")) is None
 
 
-async def test_o12_completions_are_cleaned_by_age_and_never_above_the_floor(store: Adapter, kind: str) -> None:
+async def test_o12_completions_are_cleaned_by_age_and_never_above_the_floor(
+    store: Adapter, kind: str
+) -> None:
     if kind == "cassandra":
         pytest.skip("it cleans whole hours: see tests/integration/test_cassandra_schedule.py")
     range_id = (await store.take_over(PARTITION)).range_id
@@ -277,7 +335,11 @@ async def test_what_is_told_to_be_done_is_gone_and_nothing_else(store: Adapter) 
     for kept, done in ((rows, rows[2:8]), ([*rows[:2], *rows[8:]], [rows[8]])):
         await store.finish(PARTITION, range_id, [ended(row) for row in done])
         left = [row for row in kept if row not in done]
-        gap = [(low.key, high.key) for low, high in pairwise(left) if any(low.key < d.key < high.key for d in done)]
+        gap = [
+            (low.key, high.key)
+            for low, high in pairwise(left)
+            if any(low.key < d.key < high.key for d in done)
+        ]
         assert len(gap) == 1
         await store.keep(PARTITION, range_id, ScheduleRecord(), gap)
         assert await everything(store) == left

@@ -1,4 +1,5 @@
-"""The promises of `fairlead.ports.task_log.TaskLog`, kept by every adapter against its real server."""
+"""The promises of `fairlead.ports.task_log.TaskLog`, kept by every adapter against its real
+server."""
 
 from __future__ import annotations
 
@@ -8,16 +9,20 @@ from typing import Any
 
 import pytest
 
+from fairlead.backends.memory.task_log import MemoryTaskLog
+from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sql.task_log import SqlTaskLog
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import NewTask, PartitionKey, TaskKey
 from fairlead.ports.task_log import Batch, Drop, Entry, Submit
-from fairlead.stores.migrate import migrate
-from fairlead.stores.sql_task_log import SqlTaskLog
-from fairlead.testing.memory_task_log import MemoryTaskLog
 
-P0, P1, OTHER = PartitionKey("reminders", 0), PartitionKey("reminders", 1), PartitionKey("letters", 0)
+P0, P1, OTHER = (
+    PartitionKey("reminders", 0),
+    PartitionKey("reminders", 1),
+    PartitionKey("letters", 0),
+)
 AWKWARD = """'); DROP TABLE fairlead_task_log;-- "quoted" \\ %s $1 ?1 ü 🧭\nline\ttab"""
 
 source = IdSource()
@@ -30,7 +35,7 @@ async def opened(kind: str, url: str, beside: Log = None) -> Log:
     if kind == "memory":
         return MemoryTaskLog(SYSTEM_CLOCK, beside)
     if kind == "kafka":
-        from fairlead.channels.kafka_task_log import KafkaTaskLog
+        from fairlead.backends.kafka.task_log import KafkaTaskLog
 
         return KafkaTaskLog(url, {"reminders": 2, "letters": 1}, lambda *_: None, SYSTEM_CLOCK)
     store = task_store(url)
@@ -115,7 +120,9 @@ async def append(log: Log, new: list[Entry]) -> None:
     await asyncio.wrap_future(log.append(new))
 
 
-async def received(log: Log, wanted: Iterable[PartitionKey], count: int) -> dict[PartitionKey, list[Entry]]:
+async def received(
+    log: Log, wanted: Iterable[PartitionKey], count: int
+) -> dict[PartitionKey, list[Entry]]:
     """The next `count` entries of the partitions, which are committed."""
     found: dict[PartitionKey, list[Entry]] = {}
     wanted = list(wanted)
@@ -143,11 +150,16 @@ async def waits(log: Log, lag: dict[int, int]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_entries_come_by_partition_in_the_order_in_which_they_were_appended(log: Log, other: Log) -> None:
+async def test_entries_come_by_partition_in_the_order_in_which_they_were_appended(
+    log: Log, other: Log
+) -> None:
     mine, theirs, strange = entries(130), entries(70, P1), entries(5, OTHER)
     for start in range(0, 130, 13):
         await append(
-            other, [*mine[start : start + 13], *theirs[start : start + 7]] if start < 70 else mine[start : start + 13]
+            other,
+            [*mine[start : start + 13], *theirs[start : start + 7]]
+            if start < 70
+            else mine[start : start + 13],
         )
     theirs = [e for start in range(0, 70, 13) for e in theirs[start : start + 7]]
     await append(other, strange)
@@ -174,7 +186,9 @@ async def test_what_is_not_committed_is_given_again_to_the_next_owner_and_what_i
     assert await received(other, [P0], 4) == {P0: second}
 
 
-async def test_one_batch_of_a_partition_is_out_until_it_is_committed_or_taken_back(log: Log) -> None:
+async def test_one_batch_of_a_partition_is_out_until_it_is_committed_or_taken_back(
+    log: Log,
+) -> None:
     first, second = entries(3), entries(4)
     await append(log, first)
     await next_batch(log, [P0])

@@ -1,4 +1,5 @@
-"""The promises of `fairlead.ports.task_store.TaskStore`, kept by every store against its real database."""
+"""The promises of `fairlead.ports.task_store.TaskStore`, kept by every store against its real
+database."""
 
 from __future__ import annotations
 
@@ -16,19 +17,28 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.task_store import PostgresTaskStore
+from fairlead.backends.sql import task_store as sql_store
+from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sqlite.database import SqliteDatabase
+from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import NotAllowed
-from fairlead.model import AttemptRecord, Finish, GrabbedTask, LaneKey, NewTask, State, Submitted, TaskRecord
+from fairlead.model import (
+    AttemptRecord,
+    Finish,
+    GrabbedTask,
+    LaneKey,
+    NewTask,
+    State,
+    Submitted,
+    TaskRecord,
+)
+from fairlead.ports.notification import Lane
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_store import Grab, TaskFilter
-from fairlead.ports.wake import Lane
-from fairlead.stores import sql_store
-from fairlead.stores.migrate import migrate
-from fairlead.stores.postgres import PostgresTaskStore
-from fairlead.stores.postgres_database import PostgresDatabase
-from fairlead.stores.sqlite import SqliteTaskStore
-from fairlead.stores.sqlite_database import SqliteDatabase
 
 pytestmark = pytest.mark.asyncio
 
@@ -68,12 +78,26 @@ async def store(url: str) -> AsyncIterator[Store]:
 
 def make(count: int = 1, **changes: Any) -> list[NewTask]:
     task = NewTask(
-        id="", queue="mail", partition=0, name="send", payload=b'{"n":1}', payload_format="json", priority=5,
+        id="",
+        queue="mail",
+        partition=0,
+        name="send",
+        payload=b'{"n":1}',
+        payload_format="json",
+        priority=5,
         fairness_key="",
-        weight=1.0, ordering_key=None, unique_key=None, run_at=changes.get("submitted_at", NOW), submitted_at=NOW,
-        keep_result=False, context=None,
-    )  # fmt: skip
-    return [msgspec.structs.replace(task, id=id_text(new), **changes) for new in source.block(count, NOW)]
+        weight=1.0,
+        ordering_key=None,
+        unique_key=None,
+        run_at=changes.get("submitted_at", NOW),
+        submitted_at=NOW,
+        keep_result=False,
+        context=None,
+    )
+    return [
+        msgspec.structs.replace(task, id=id_text(new), **changes)
+        for new in source.block(count, NOW)
+    ]
 
 
 def submit(store: Store, tasks: Sequence[NewTask]) -> list[Submitted]:
@@ -85,16 +109,25 @@ def whose(answers: Sequence[Submitted]) -> list[Submitted]:
     return [Submitted(id, is_new) for id, is_new, _ in answers]
 
 
-def wanted(tasks: Sequence[NewTask | TaskRecord], version: int = 1, stuck_at: int = NOW + 60 * SECOND) -> list[Grab]:
+def wanted(
+    tasks: Sequence[NewTask | TaskRecord], version: int = 1, stuck_at: int = NOW + 60 * SECOND
+) -> list[Grab]:
     return [Grab(task.id, version, "hook", stuck_at) for task in tasks]
 
 
-async def grabbed(store: Store, tasks: Sequence[NewTask], node: str = "node-1", **more: Any) -> list[GrabbedTask]:
+async def grabbed(
+    store: Store, tasks: Sequence[NewTask], node: str = "node-1", **more: Any
+) -> list[GrabbedTask]:
     return await store.grab(node, wanted(tasks, **more), NOW + 1)
 
 
 def done(task: GrabbedTask, **changes: Any) -> Finish:
-    fields = {"outcome": "done", "next_state": "DONE", "started_at": NOW + 2, "finished_at": NOW + 3} | changes
+    fields = {
+        "outcome": "done",
+        "next_state": "DONE",
+        "started_at": NOW + 2,
+        "finished_at": NOW + 3,
+    } | changes
     return Finish(task.id, task.version, row=task.row, **fields)
 
 
@@ -117,17 +150,26 @@ def ready_ids(store: Store, partition: int = 0, priority: int = 5, above: int = 
     return [trigger.id for trigger in rows]
 
 
-# submission -----------------------------------------------------------------------------------------------------------
+# submission ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 7, 49, 50, 500])
 async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int) -> None:
     tasks = make(
-        count, queue=AWKWARD, partition=3, name=AWKWARD, payload=b"\x00\xff" + AWKWARD.encode(),
+        count,
+        queue=AWKWARD,
+        partition=3,
+        name=AWKWARD,
+        payload=b"\x00\xff" + AWKWARD.encode(),
         payload_format="json+zlib",
-        priority=0, fairness_key=AWKWARD, weight=0.001, ordering_key=AWKWARD, keep_result=True, context='{"a":"b"}',
+        priority=0,
+        fairness_key=AWKWARD,
+        weight=0.001,
+        ordering_key=AWKWARD,
+        keep_result=True,
+        context='{"a":"b"}',
         run_at=NOW - 5,
-    )  # fmt: skip
+    )
     answers, wake = store.database.run(store.submission(tasks))
     assert whose(answers) == [Submitted(task.id, True) for task in tasks]
     assert [(lane.queue, lane.partition, lane.priority) for lane in wake.ready] == [(AWKWARD, 3, 0)]
@@ -136,16 +178,38 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
     assert [record.id for record in records] == [task.id for task in tasks]
     record = records[0]
     assert record == TaskRecord(
-        tasks[0].id, AWKWARD, 3, AWKWARD, State.SUBMITTED, 1, 0, 0, 0, AWKWARD, 0.001, AWKWARD, None, NOW, NOW - 5,
-        NOW, None, None, None, None, '{"a":"b"}', len(tasks[0].payload),
-    )  # fmt: skip
+        tasks[0].id,
+        AWKWARD,
+        3,
+        AWKWARD,
+        State.SUBMITTED,
+        1,
+        0,
+        0,
+        0,
+        AWKWARD,
+        0.001,
+        AWKWARD,
+        None,
+        NOW,
+        NOW - 5,
+        NOW,
+        None,
+        None,
+        None,
+        None,
+        '{"a":"b"}',
+        len(tasks[0].payload),
+    )
     assert store.database.run(store.payload(record.id)) == (tasks[0].payload, "json+zlib")
     task = (await grabbed(store, tasks[:1]))[0]
     assert msgspec.structs.replace(task, row=0, batch=0) == GrabbedTask(
         record.id, 2, 1, 1, tasks[0].payload, "json+zlib", NOW, True, '{"a":"b"}'
     )
     await store.complete(AWKWARD, [done(task)])
-    assert shown(store, record.id).state is State.PROCESSING  # another node's name, however awkward, completes nothing
+    assert (
+        shown(store, record.id).state is State.PROCESSING
+    )  # another node's name, however awkward, completes nothing
 
 
 @pytest.mark.parametrize("count", [4, 200])
@@ -155,7 +219,9 @@ async def test_what_is_due_is_submitted_and_the_rest_waits(store: Store, count: 
     _, wake = store.database.run(store.submission(mixed))
     assert wake.due == NOW + 9 * SECOND
     assert ready_ids(store) == [task.id for task in due]
-    assert {record.id for record in listed(store, state=State.WAITING)} == {task.id for task in later}
+    assert {record.id for record in listed(store, state=State.WAITING)} == {
+        task.id for task in later
+    }
     assert await store.next_due() == NOW + 9 * SECOND
     first_seq = store.database.run(store.ready(LaneKey("mail", 0, 5), 0, 1))[0].seq
     assert [(lane.queue, lane.partition, lane.priority) for lane in wake.ready] == [("mail", 0, 5)]
@@ -171,7 +237,8 @@ async def test_a_wake_names_each_lane_once(store: Store) -> None:
 
 @pytest.mark.parametrize("count", [1, 300])
 async def test_a_rollback_leaves_nothing(store: Store, count: int) -> None:
-    """Insert in the caller's transaction: what fails after the insert takes the tasks and the keys with it."""
+    """Insert in the caller's transaction: what fails after the insert takes the tasks and the keys
+    with it."""
 
     def failing() -> Steps[None]:
         yield from store.submission([*make(count), *make(1, unique_key="k")])
@@ -191,13 +258,17 @@ async def test_nothing_is_submitted_when_nothing_is_given(store: Store) -> None:
     assert listed(store) == []
 
 
-# unique keys ----------------------------------------------------------------------------------------------------------
+# unique keys --------------------------------------------------------------------------------------
 
 
 async def test_a_taken_unique_key_answers_the_first_tasks_id(store: Store) -> None:
     first = make(1, unique_key=AWKWARD)[0]
     assert submit(store, [first]) == [Submitted(first.id, True)]
-    again, free, other_queue = make(1, unique_key=AWKWARD)[0], make(1)[0], make(1, unique_key=AWKWARD, queue="other")[0]
+    again, free, other_queue = (
+        make(1, unique_key=AWKWARD)[0],
+        make(1)[0],
+        make(1, unique_key=AWKWARD, queue="other")[0],
+    )
     twice = make(2, unique_key="same batch")
     answers = submit(store, [again, free, other_queue, *twice])
     assert answers == [
@@ -230,17 +301,23 @@ def _submit_keys(url: str, seed: int, results: Any) -> None:
 
 
 def _submit_keys_in_threads(url: str, seed: int, results: Any) -> None:
-    threads = [threading.Thread(target=_submit_keys, args=(url, seed + n, results)) for n in range(8)]
+    threads = [
+        threading.Thread(target=_submit_keys, args=(url, seed + n, results)) for n in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-async def test_t22_8_threads_and_2_processes_submit_the_same_1000_keys(store: Store, url: str) -> None:
+async def test_t22_8_threads_and_2_processes_submit_the_same_1000_keys(
+    store: Store, url: str
+) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    processes = [context.Process(target=_submit_keys, args=(url, seed, results)) for seed in (100, 200)]
+    processes = [
+        context.Process(target=_submit_keys, args=(url, seed, results)) for seed in (100, 200)
+    ]
     for process in processes:
         process.start()
     await asyncio.to_thread(_submit_keys_in_threads, url, 1, results)
@@ -253,10 +330,12 @@ async def test_t22_8_threads_and_2_processes_submit_the_same_1000_keys(store: St
     assert {record.unique_key for record in records} == {f"key-{n}" for n in range(1000)}
 
 
-# order and grabbing ---------------------------------------------------------------------------------------------------
+# order and grabbing -------------------------------------------------------------------------------
 
 
-async def test_of_an_ordering_key_one_runs_at_a_time_in_order_and_a_skipped_one_beside_no_other(store: Store) -> None:
+async def test_of_an_ordering_key_one_runs_at_a_time_in_order_and_a_skipped_one_beside_no_other(
+    store: Store,
+) -> None:
     tasks = make(100, ordering_key="o")
     (first, second), outside = tasks[:2], tasks[50:]
     *_, skipped_too, skipped = outside
@@ -285,7 +364,9 @@ async def test_a_submit_answers_the_places_that_the_tasks_have_in_their_lanes(st
     places = {id: seq for id, _, seq in answers if seq is not None}
     rows = [
         trigger
-        for lane in {LaneKey(task.queue, task.partition, task.priority) for task in [*ready, *keyed]}
+        for lane in {
+            LaneKey(task.queue, task.partition, task.priority) for task in [*ready, *keyed]
+        }
         for trigger in await store.database.read(store.ready(lane, 0, 100))
     ]
     assert places == {trigger.id: trigger.seq for trigger in rows} and len(places) == 8
@@ -322,10 +403,15 @@ async def test_of_many_grabbers_exactly_one_wins_each_task(store: Store) -> None
         order = random.Random(node).sample(tasks, len(tasks))
         won: list[str] = []
         for start in range(0, 300, 60):
-            won += [task.id for task in await grabbed(store, order[start : start + 60], node=f"node-{node}")]
+            won += [
+                task.id
+                for task in await grabbed(store, order[start : start + 60], node=f"node-{node}")
+            ]
         return won
 
-    winners = Counter(task_id for won in await asyncio.gather(*map(grabber, range(8))) for task_id in won)
+    winners = Counter(
+        task_id for won in await asyncio.gather(*map(grabber, range(8))) for task_id in won
+    )
     assert winners == Counter(task.id for task in tasks)
     assert {record.version for record in listed(store, state=State.PROCESSING)} == {2}
 
@@ -338,10 +424,15 @@ async def test_a_grab_needs_the_version_and_the_state(store: Store) -> None:
     assert [task.id for task in await grabbed(store, ready)] == [ready[0].id]
     assert await grabbed(store, ready) == []
     record = shown(store, ready[0].id)
-    assert (record.state, record.node, record.grabbed_at, record.tries) == (State.PROCESSING, "node-1", NOW + 1, 1)
+    assert (record.state, record.node, record.grabbed_at, record.tries) == (
+        State.PROCESSING,
+        "node-1",
+        NOW + 1,
+        1,
+    )
 
 
-# completion -----------------------------------------------------------------------------------------------------------
+# completion ---------------------------------------------------------------------------------------
 
 
 async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store) -> None:
@@ -355,9 +446,33 @@ async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store)
     assert listed(store) == []
     attempt = history(store, tasks[0].id)[0]
     assert attempt == AttemptRecord(
-        attempt.seq, tasks[0].id, 1, 1, "mail", "send", 0, 5, "acme", 2.0, "o", 2, NOW, NOW, NOW, NOW, NOW + 1, NOW + 2,
-        NOW + 3, "done", "DONE", None, None, "node-1", "hook", 7,
-    )  # fmt: skip
+        attempt.seq,
+        tasks[0].id,
+        1,
+        1,
+        "mail",
+        "send",
+        0,
+        5,
+        "acme",
+        2.0,
+        "o",
+        2,
+        NOW,
+        NOW,
+        NOW,
+        NOW,
+        NOW + 1,
+        NOW + 2,
+        NOW + 3,
+        "done",
+        "DONE",
+        None,
+        None,
+        "node-1",
+        "hook",
+        7,
+    )
     record = shown(store, tasks[0].id)
     assert (record.state, record.version, record.fairness_key) == (State.DONE, 3, "acme")
     assert store.database.run(store.payload(tasks[0].id)) is None
@@ -366,7 +481,8 @@ async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store)
 
 @pytest.mark.parametrize("with_result", [False, True])
 async def test_a_refused_completion_writes_nothing(store: Store, with_result: bool) -> None:
-    """Nothing is written of those whose version has moved on: a slow node cannot end a task given to another."""
+    """Nothing is written of those whose version has moved on: a slow node cannot end a task given
+    to another."""
     tasks = make(4)
     submit(store, tasks)
     held = await grabbed(store, tasks)
@@ -412,10 +528,28 @@ async def test_retry_error_and_snooze(store: Store) -> None:
     completed = await store.complete(
         "node-1",
         [
-            done(held[retried.id], outcome="retried", next_state="WAITING", run_at=NOW + 7 * SECOND, **failure),
+            done(
+                held[retried.id],
+                outcome="retried",
+                next_state="WAITING",
+                run_at=NOW + 7 * SECOND,
+                **failure,
+            ),
             done(held[failed.id], outcome="failed", next_state="ERROR", **failure),
-            done(held[snoozed.id], outcome="snoozed", next_state="WAITING", run_at=NOW + 8 * SECOND, spends_try=False),
-            done(held[reset.id], outcome="retried", next_state="WAITING", run_at=NOW + 9 * SECOND, resets_tries=True),
+            done(
+                held[snoozed.id],
+                outcome="snoozed",
+                next_state="WAITING",
+                run_at=NOW + 8 * SECOND,
+                spends_try=False,
+            ),
+            done(
+                held[reset.id],
+                outcome="retried",
+                next_state="WAITING",
+                run_at=NOW + 9 * SECOND,
+                resets_tries=True,
+            ),
             done(held[again.id], outcome="retried", next_state="SUBMITTED"),
         ],
     )
@@ -423,9 +557,13 @@ async def test_retry_error_and_snooze(store: Store) -> None:
     assert completed.wake is not None
     assert completed.wake.due == NOW + 7 * SECOND
     assert completed.wake.finished == [failed.id]
-    assert [(lane.queue, lane.partition, lane.priority) for lane in completed.wake.ready] == [("mail", 0, 5)]
+    assert [(lane.queue, lane.partition, lane.priority) for lane in completed.wake.ready] == [
+        ("mail", 0, 5)
+    ]
     records = {record.id: record for record in listed(store)}
-    assert [(records[task.id].state, records[task.id].tries, records[task.id].attempt) for task in tasks] == [
+    assert [
+        (records[task.id].state, records[task.id].tries, records[task.id].attempt) for task in tasks
+    ] == [
         (State.WAITING, 1, 1),
         (State.ERROR, 1, 1),
         (State.WAITING, 0, 1),
@@ -447,7 +585,12 @@ async def test_an_error_text_with_a_nul_is_kept_not_refused(store: Store) -> Non
     submit(store, tasks)
     task = (await grabbed(store, tasks))[0]
     await store.complete(
-        "node-1", [done(task, outcome="failed", next_state="ERROR", error_type="E", error_text="a\0b\\u0000")]
+        "node-1",
+        [
+            done(
+                task, outcome="failed", next_state="ERROR", error_type="E", error_text="a\0b\\u0000"
+            )
+        ],
     )
     assert shown(store, task.id).error_text == "a\ufffdb\\u0000"
 
@@ -485,23 +628,34 @@ async def test_what_is_handed_back_keeps_its_place_and_spends_no_attempt(store: 
     tasks = make(3)
     submit(store, tasks)
     held = await grabbed(store, tasks[:2])
-    wake = await store.hand_back("node-1", [(held[0].id, held[0].version), (held[1].id, held[1].version + 5)])
+    wake = await store.hand_back(
+        "node-1", [(held[0].id, held[0].version), (held[1].id, held[1].version + 5)]
+    )
     assert wake is not None and len(wake.ready) == 1
     record = shown(store, held[0].id)
-    assert (record.state, record.version, record.attempt, record.tries, record.node) == (State.SUBMITTED, 3, 0, 0, None)
+    assert (record.state, record.version, record.attempt, record.tries, record.node) == (
+        State.SUBMITTED,
+        3,
+        0,
+        0,
+        None,
+    )
     assert ready_ids(store) == [held[0].id, tasks[2].id]
     assert await store.hand_back("node-2", [(held[1].id, held[1].version)]) is None
 
 
 @pytest.mark.parametrize("count", [1, 100])
 async def test_the_happy_path_is_four_row_operations(store: Store, count: int) -> None:
-    """One insert, one update and one delete of the task, one insert of its attempt; no other row of these tables."""
+    """One insert, one update and one delete of the task, one insert of its attempt; no other row of
+    these tables."""
     store.database.run(_count_row_operations(store.database.dialect))
     tasks = make(count)
     submit(store, tasks)
     held = await grabbed(store, tasks)
     await store.complete("node-1", [done(task) for task in held])
-    rows = store.database.run(_statement("SELECT operation, count(*) FROM row_operations GROUP BY operation"))
+    rows = store.database.run(
+        _statement("SELECT operation, count(*) FROM row_operations GROUP BY operation")
+    )
     assert {row[0].upper(): row[1] for row in rows} == {
         "INSERT FAIRLEAD_TASKS": count,
         "UPDATE FAIRLEAD_TASKS": count,
@@ -553,11 +707,12 @@ def _count_row_operations(dialect: str) -> Steps[None]:
             yield Statement(
                 head + "FOR EACH ROW EXECUTE FUNCTION note()"
                 if dialect == "postgres"
-                else head + f"BEGIN INSERT INTO row_operations VALUES ('{operation} fairlead_{table}'); END"
+                else head
+                + f"BEGIN INSERT INTO row_operations VALUES ('{operation} fairlead_{table}'); END"
             )
 
 
-# pollers --------------------------------------------------------------------------------------------------------------
+# pollers ------------------------------------------------------------------------------------------
 
 
 async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -> None:
@@ -604,7 +759,12 @@ async def test_what_a_dead_node_held_is_resumed_with_the_attempt_kept(store: Sto
         NOW + 9,
     )
     record = shown(store, tasks[0].id)
-    assert (record.state, record.version, record.tries, record.node) == (State.SUBMITTED, 3, 1, None)
+    assert (record.state, record.version, record.tries, record.node) == (
+        State.SUBMITTED,
+        3,
+        1,
+        None,
+    )
     assert shown(store, tasks[3].id).state is State.PROCESSING
     assert (await grabbed(store, tasks[:1], version=3))[0].attempt == 2
 
@@ -638,20 +798,30 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -
     assert await store.release_stuck(one.id, one.version - 1, State.SUBMITTED, NOW, "stale") is None
     assert await store.release_stuck(one.id, one.version - 1, State.ERROR, NOW, "stale") is None
     assert history(store, one.id) == []
-    wake = await store.release_stuck(one.id, one.version, State.SUBMITTED, NOW + 12 * SECOND, "stuck")
+    wake = await store.release_stuck(
+        one.id, one.version, State.SUBMITTED, NOW + 12 * SECOND, "stuck"
+    )
     assert wake is not None and len(wake.ready) == 1
-    assert await store.release_stuck(two.id, two.version, State.ERROR, NOW + 12 * SECOND, AWKWARD) is not None
+    assert (
+        await store.release_stuck(two.id, two.version, State.ERROR, NOW + 12 * SECOND, AWKWARD)
+        is not None
+    )
     assert shown(store, one.id).state is State.SUBMITTED
     ended = shown(store, two.id)
     assert (ended.state, ended.error_text) == (State.ERROR, AWKWARD)
-    # Its wait and its run are told by the attempt: whoever cancels it later must not tell them once more.
+    # Its wait and its run are told by the attempt: whoever cancels it later must not tell them once
+    # more.
     assert (ended.ready_at, ended.grabbed_at) == (None, None)
-    assert [attempt.outcome for attempt in history(store, one.id) + history(store, two.id)] == ["lost", "lost"]
+    assert [attempt.outcome for attempt in history(store, one.id) + history(store, two.id)] == [
+        "lost",
+        "lost",
+    ]
     assert await store.stuck(NOW + 99 * SECOND, 10) == []
 
 
 async def test_t22_history_is_cleaned_in_batches_of_1_and_of_60(store: Store) -> None:
-    """Of 117 finished tasks, keys and results go with the attempts; what is younger and what still lives stays."""
+    """Of 117 finished tasks, keys and results go with the attempts; what is younger and what still
+    lives stays."""
     old = [make(1, unique_key=f"k{n}", keep_result=True)[0] for n in range(117)]
     young = make(3, unique_key=None)
     living = make(1, unique_key="living")
@@ -675,7 +845,7 @@ async def test_t22_history_is_cleaned_in_batches_of_1_and_of_60(store: Store) ->
     assert all(len(history(store, task.id)) == 1 for task in young)
 
 
-# management -----------------------------------------------------------------------------------------------------------
+# management ---------------------------------------------------------------------------------------
 
 
 async def test_listing_filters(store: Store) -> None:
@@ -689,7 +859,12 @@ async def test_listing_filters(store: Store) -> None:
 
     assert ids() == [task.id for task in a + b + c]
     assert ids(queue="a") == [task.id for task in a + c]
-    assert ids(name=AWKWARD) == ids(fairness_key=AWKWARD) == ids(state=State.WAITING) == [task.id for task in b]
+    assert (
+        ids(name=AWKWARD)
+        == ids(fairness_key=AWKWARD)
+        == ids(state=State.WAITING)
+        == [task.id for task in b]
+    )
     assert ids(queue="a", name="y") == ids(queue="a", fairness_key="") == [c[0].id]
     assert ids(older_than=NOW + 50) == [task.id for task in a + b]
     assert ids(queue="' OR 1=1 --") == []
@@ -758,12 +933,15 @@ async def test_a_persons_end_writes_an_attempt(store: Store) -> None:
         run(store.end(cancelled.id, 1, State.DONE, NOW, "ann"))
 
 
-# the cluster ----------------------------------------------------------------------------------------------------------
+# the cluster --------------------------------------------------------------------------------------
 
 
 async def test_queues_are_known_counted_and_paused(store: Store) -> None:
     run = store.database.run
-    assert await store.register_queues({"mail": 4, AWKWARD: 1}) == {"mail": (4, False, 0), AWKWARD: (1, False, 0)}
+    assert await store.register_queues({"mail": 4, AWKWARD: 1}) == {
+        "mail": (4, False, 0),
+        AWKWARD: (1, False, 0),
+    }
     assert await store.register_queues({"mail": 2}) == {"mail": (4, False, 0)}
     assert await store.register_queues({"mail": 6}) == {"mail": (6, False, 0)}
     assert run(store.pause("nobody named it", True)) is False
@@ -776,11 +954,16 @@ async def test_queues_are_known_counted_and_paused(store: Store) -> None:
     assert (mail.partitions, mail.paused, mail.oldest_ready_at) == (6, True, NOW)
     assert (mail.waiting, mail.submitted, mail.processing, mail.error) == (2, 2, 1, 0)
     assert run(store.oldest_ready()) == {"mail": NOW}
-    assert {status.queue for status in run(store.queue_statuses())} == {"mail", AWKWARD, "unregistered"}
+    assert {status.queue for status in run(store.queue_statuses())} == {
+        "mail",
+        AWKWARD,
+        "unregistered",
+    }
 
 
 async def test_nodes_beat_fall_silent_and_are_forgotten(store: Store) -> None:
-    """Silence is judged by the clock that nodes share: on PostgreSQL the server's, whatever a node believes it is."""
+    """Silence is judged by the clock that nodes share: on PostgreSQL the server's, whatever a node
+    believes it is."""
     now = SYSTEM_CLOCK.now()
 
     def beaten_long_ago():
@@ -811,7 +994,13 @@ async def test_what_a_node_holds_can_be_asked(store: Store) -> None:
 
 
 async def test_the_dialect_has_every_statement_that_both_share(store: Store) -> None:
-    own = {"forget_grabs", "forget_grabs_of", "claim_unique_key"} if isinstance(store, PostgresTaskStore) else set()
-    shared = re.findall(r"""(?:statement|_one)\(\s*"(\w+)"|self\.sql\["(\w+)"\]""", inspect.getsource(sql_store))
+    own = (
+        {"forget_grabs", "forget_grabs_of", "claim_unique_key"}
+        if isinstance(store, PostgresTaskStore)
+        else set()
+    )
+    shared = re.findall(
+        r"""(?:statement|_one)\(\s*"(\w+)"|self\.sql\["(\w+)"\]""", inspect.getsource(sql_store)
+    )
     assert len(shared) > 30
     assert {one or other for one, other in shared} - own <= set(store.sql)

@@ -10,7 +10,9 @@ app = fairlead.App(os.environ.get("CRASH_URL", "sqlite:///crash.db"))
 app.queue("crash", partitions=6, order=os.environ.get("CRASH_ORDER", "fair") or None)
 _seconds = float(os.environ.get("CRASH_SLEEP", "0.003"))
 _gate = os.environ.get("CRASH_GATE")
-_trace = os.open(os.environ.get("CRASH_TRACE", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+_trace = os.open(
+    os.environ.get("CRASH_TRACE", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+)
 
 
 def trace(n: int) -> None:

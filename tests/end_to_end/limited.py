@@ -1,4 +1,5 @@
-"""Workers of `limited_app` that are killed and stopped while somebody outside counts what runs at once."""
+"""Workers of `limited_app` that are killed and stopped while somebody outside counts what runs at
+once."""
 
 from __future__ import annotations
 
@@ -25,16 +26,23 @@ class Seen(NamedTuple):
     starts: int
     kills: int
     stops: int
-    ended_by_warden: int
-    """Workers that were stopped and ended by their wardens."""
+    ended_by_watchdog: int
+    """Workers that were stopped and ended by their watchdogs."""
     seed: int
 
 
 class Limited:
-    """So many workers, each started again when it dies. A run ends with its line, or with its process."""
+    """So many workers, each started again when it dies. A run ends with its line, or with its
+    process."""
 
     def __init__(
-        self, url: str, coordinator: str | None, folder: Path, size: int, permit_seconds: float, seed: int | None = None
+        self,
+        url: str,
+        coordinator: str | None,
+        folder: Path,
+        size: int,
+        permit_seconds: float,
+        seed: int | None = None,
     ) -> None:
         self.trace = folder / "limited-trace"
         self.log = folder / "limited.log"
@@ -57,7 +65,9 @@ class Limited:
         self._is_over = False
         self._keepers = [threading.Thread(target=self._keep) for _ in range(size)]
 
-    def run(self, seconds: float, stop_seconds: float, disturb: Callable[[], None] = lambda: None) -> Seen:
+    def run(
+        self, seconds: float, stop_seconds: float, disturb: Callable[[], None] = lambda: None
+    ) -> Seen:
         """Kill and stop workers at random for so long; `disturb` is called every now and then."""
         for keeper in self._keepers:
             keeper.start()
@@ -75,7 +85,8 @@ class Limited:
         return self._seen()
 
     def _trouble(self, stop_seconds: float, waking: list[threading.Timer]) -> None:
-        # A worker may be ended by its warden at any moment: `send_signal` signals no process that is gone.
+        # A worker may be ended by its watchdog at any moment: `send_signal` signals no process that
+        # is gone.
         with self._lock:
             victims = sorted(self._running.keys() - self._stopped)
             if not victims:
@@ -110,9 +121,17 @@ class Limited:
                 if self._is_over:
                     return
                 worker = subprocess.Popen(
-                    [sys.executable, "-m", "tests.end_to_end.limited_app", str(self._permit_seconds)],
-                    cwd=ROOT, env=self._environment, stdout=log, stderr=log,
-                )  # fmt: skip
+                    [
+                        sys.executable,
+                        "-m",
+                        "tests.end_to_end.limited_app",
+                        str(self._permit_seconds),
+                    ],
+                    cwd=ROOT,
+                    env=self._environment,
+                    stdout=log,
+                    stderr=log,
+                )
                 self._running[worker.pid] = worker
             worker.wait()
             died = time.monotonic()
@@ -149,5 +168,5 @@ class Limited:
                     ("acme", sum(key == "acme" for _, key in now)),
                 ):
                     most[level] = max(most[level], count)
-        by_warden = (self._stopped & {pid for _, pid in self._deaths}) - self._killed
-        return Seen(dict(most), starts, len(self._killed), self._stops, len(by_warden), self.seed)
+        by_watchdog = (self._stopped & {pid for _, pid in self._deaths}) - self._killed
+        return Seen(dict(most), starts, len(self._killed), self._stops, len(by_watchdog), self.seed)

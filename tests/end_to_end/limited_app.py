@@ -1,4 +1,5 @@
-"""The application of the cluster-limit runs: each run of a task writes when it starts and when it ends into one file."""
+"""The application of the cluster-limit runs: each run of a task writes when it starts and when it
+ends into one file."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ app.queue(
     "limited",
     partitions=6,
     concurrency=LimitTree(
-        ClusterLimit(TOTAL), names={"payout": ClusterLimit(PAYOUTS)}, fairness_keys={"acme": ClusterLimit(ACME)}
+        ClusterLimit(TOTAL),
+        names={"payout": ClusterLimit(PAYOUTS)},
+        fairness_keys={"acme": ClusterLimit(ACME)},
     ),
 )
 again = Fixed(0.1, max_attempts=1000)

@@ -1,4 +1,5 @@
-"""Cluster-wide limits, observed from outside, while workers are killed and stopped for longer than their permits last."""
+"""Cluster-wide limits, observed from outside, while workers are killed and stopped for longer than
+their permits last."""
 
 from __future__ import annotations
 
@@ -37,9 +38,13 @@ def test_no_level_is_exceeded_whichever_workers_die_or_are_stopped(
     fill(url, 1000)
     if kind == "zookeeper":
         with ZooKeeperServer() as server:
-            seen = Limited(url, server.url, tmp_path, 3, permit_seconds=4.0).run(20.0, 8.0, server.restart)
+            seen = Limited(url, server.url, tmp_path, 3, permit_seconds=4.0).run(
+                20.0, 8.0, server.restart
+            )
     else:
         seen = Limited(url, None, tmp_path, 3, permit_seconds=4.0).run(20.0, 8.0)
     print(seen, os.linesep, (tmp_path / "limited.log").read_text()[-2000:])
     assert seen.starts > 100 and seen.kills + seen.stops > 2 and seen.most["total"] > PAYOUTS, seen
-    assert seen.most["total"] <= TOTAL and seen.most["payout"] <= PAYOUTS and seen.most["acme"] <= ACME, seen
+    assert (
+        seen.most["total"] <= TOTAL and seen.most["payout"] <= PAYOUTS and seen.most["acme"] <= ACME
+    ), seen

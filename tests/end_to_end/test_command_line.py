@@ -52,7 +52,9 @@ def fairlead(folder: Path, *arguments: str, exits: int = 0) -> str:
         text=True,
         timeout=60,
     )
-    assert done.returncode == exits, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == exits, (
+        f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    )
     if exits == 2 and "Usage" not in done.stderr:
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     return done.stdout + done.stderr
@@ -61,11 +63,20 @@ def fairlead(folder: Path, *arguments: str, exits: int = 0) -> str:
 def test_a_newcomers_first_minutes(shop: Path) -> None:
     for n in range(3):
         fairlead(
-            shop, "submit", "shop:app", "pay", json.dumps({"partner": "acme", "amount": n}), "--fairness-key", "acme"
+            shop,
+            "submit",
+            "shop:app",
+            "pay",
+            json.dumps({"partner": "acme", "amount": n}),
+            "--fairness-key",
+            "acme",
         )
     failing = fairlead(shop, "submit", "shop", "fail").strip()
     url = ("--url", "sqlite:///shop.db")
-    assert len(json.loads(fairlead(shop, "tasks", "list", *url, "--json", "--fairness-key", "acme"))) == 3
+    assert (
+        len(json.loads(fairlead(shop, "tasks", "list", *url, "--json", "--fairness-key", "acme")))
+        == 3
+    )
     said = fairlead(shop, "worker", "shop:app", "--until-empty")
     assert said.count("paid acme") == 3
     assert "tasks_in_error=1" in said
@@ -87,7 +98,9 @@ def test_a_newcomers_first_minutes(shop: Path) -> None:
         partition["owner"] is None and partition["range_id"] for partition in shown["partitions"]
     )  # it was handed over
     assert "nobody" in fairlead(shop, "queues", "show", "default", *url)
-    assert "own weights count again" in fairlead(shop, "queues", "weight", "default", "acme", "--clear", *url)
+    assert "own weights count again" in fairlead(
+        shop, "queues", "weight", "default", "acme", "--clear", *url
+    )
     assert "paused: default" in fairlead(shop, "queues", "pause", "default", *url)
     assert "default is paused" in fairlead(shop, "doctor", *url)
     fairlead(shop, "queues", "resume", "default", *url)
@@ -101,19 +114,33 @@ def test_a_newcomers_first_minutes(shop: Path) -> None:
         (("worker", "shop:app", "--queues", "nothing"), "no queue named 'nothing'"),
         (("submit", "shop:app", "pay", '{"amount": 3}'), "missing required field `partner`"),
         (("submit", "shop:app", "pay", "nonsense"), "give a JSON object"),
-        (("submit", "shop:app", "pay", '{"partner": "a"}', "--weight", "0"), "weight 0.0: use a number"),
-        (("submit", "shop:app", "pay", '{"partner": "a"}', "--priority", "11"), "priority 11: use a whole number"),
+        (
+            ("submit", "shop:app", "pay", '{"partner": "a"}', "--weight", "0"),
+            "weight 0.0: use a number",
+        ),
+        (
+            ("submit", "shop:app", "pay", '{"partner": "a"}', "--priority", "11"),
+            "priority 11: use a whole number",
+        ),
         (("submit", "shop:app", "typo"), "no task named 'typo'"),
         (("tasks", "list", "--url", "mysql://root:secret@host/x"), "is of no known kind"),
         (("tasks", "list", "--url", "postgresql://app:secret@127.0.0.1:1/x"), "127.0.0.1:1"),
         (("queues", "show", "nothing", "--url", "sqlite:///shop.db"), "no queue named 'nothing'"),
-        (("queues", "weight", "default", "acme", "--url", "sqlite:///shop.db"), "give a weight, or --clear"),
+        (
+            ("queues", "weight", "default", "acme", "--url", "sqlite:///shop.db"),
+            "give a weight, or --clear",
+        ),
         (("tasks", "list"), "no URL says where tasks live"),
-        (("tasks", "list", "--url", "sqlite:///shop.db", "--older-than", "soon"), "duration 'soon'"),
+        (
+            ("tasks", "list", "--url", "sqlite:///shop.db", "--older-than", "soon"),
+            "duration 'soon'",
+        ),
         (("tasks", "cancel", "--url", "sqlite:///shop.db"), "give the ids of tasks, or --all"),
     ],
 )
-def test_wrong_use_is_one_clear_line_and_exit_code_2(shop: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_use_is_one_clear_line_and_exit_code_2(
+    shop: Path, arguments: tuple[str, ...], said: str
+) -> None:
     output = fairlead(shop, *arguments, exits=2)
     assert said in output
     assert "secret" not in output
@@ -124,9 +151,21 @@ def test_the_first_signal_drains_and_the_second_ends_at_once(shop: Path) -> None
     fairlead(shop, "submit", "shop:app", "hang")
     for signals, code in ((1, 0), (2, 128 + signal.SIGINT)):
         worker = subprocess.Popen(
-            [sys.executable, "-m", "fairlead", "worker", "shop:app", "--drain", "0.2" if signals == 1 else "60"],
-            cwd=shop, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "fairlead",
+                "worker",
+                "shop:app",
+                "--drain",
+                "0.2" if signals == 1 else "60",
+            ],
+            cwd=shop,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         assert worker.stdout is not None
         assert worker.stderr is not None
         assert worker.stdout.readline() == "hanging\n"
@@ -139,7 +178,9 @@ def test_the_first_signal_drains_and_the_second_ends_at_once(shop: Path) -> None
         worker.stdout.close()
         worker.stderr.close()
         if signals == 1:
-            (task,) = json.loads(fairlead(shop, "tasks", "list", "--url", "sqlite:///shop.db", "--json"))
+            (task,) = json.loads(
+                fairlead(shop, "tasks", "list", "--url", "sqlite:///shop.db", "--json")
+            )
             assert task["state"] == "SUBMITTED"
 
 

@@ -1,4 +1,5 @@
-"""`fairlead demo` from the command line: it ends by itself, tells the truth and leaves nothing behind."""
+"""`fairlead demo` from the command line: it ends by itself, tells the truth and leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import App
-from fairlead.demo import TENANTS, DemoSettings, workload
+from fairlead.lab.demo import TENANTS, DemoSettings, workload
 
 pytestmark = pytest.mark.slow
 
@@ -39,13 +40,24 @@ def test_what_it_reports_is_what_its_workload_must_come_to(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     planned = workload(DemoSettings(1500, 1, 7))
-    # Three attempts in all: a task that fails once or twice ends well, one that always fails is given up.
-    failures = {tenant: sum(min(task.fails, 3) for task in planned if task.tenant == tenant) for tenant in TENANTS}
-    errors = {tenant: sum(task.fails >= 3 for task in planned if task.tenant == tenant) for tenant in TENANTS}
+    # Three attempts in all: a task that fails once or twice ends well, one that always fails is
+    # given up.
+    failures = {
+        tenant: sum(min(task.fails, 3) for task in planned if task.tenant == tenant)
+        for tenant in TENANTS
+    }
+    errors = {
+        tenant: sum(task.fails >= 3 for task in planned if task.tenant == tenant)
+        for tenant in TENANTS
+    }
     tasks = {tenant: sum(task.tenant == tenant for task in planned) for tenant in TENANTS}
     for tenant in result["tenants"]:
         name = tenant["tenant"]
-        assert (tenant["tasks"], tenant["failures"], tenant["errors"]) == (tasks[name], failures[name], errors[name])
+        assert (tenant["tasks"], tenant["failures"], tenant["errors"]) == (
+            tasks[name],
+            failures[name],
+            errors[name],
+        )
         assert tenant["attempts"] == tasks[name] + failures[name] - errors[name]
     assert result["total"]["tasks"] == 1500
     assert result["total"]["errors"] == sum(errors.values()) > 0
@@ -70,7 +82,9 @@ def test_the_same_seed_makes_the_same_workload() -> None:
     assert workload(DemoSettings(seed=3)) != workload(DemoSettings(seed=4))
 
 
-@pytest.mark.parametrize("arguments", [["--seconds", "-1"], ["--seconds", "nan"], ["--tasks", "0"], ["--workers", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [["--seconds", "-1"], ["--seconds", "nan"], ["--tasks", "0"], ["--workers", "0"]]
+)
 def test_wrong_use_is_code_2(tmp_path: Path, arguments: list[str]) -> None:
     done = demo(tmp_path / "temporary", *arguments)
     assert done.returncode == 2

@@ -1,4 +1,5 @@
-"""Real workers with their triggers through a real Kafka: a broker that goes and comes, workers that die and are added."""
+"""Real workers with their triggers through a real Kafka: a broker that goes and comes, workers that
+die and are added."""
 
 from __future__ import annotations
 
@@ -33,12 +34,15 @@ def wait_for_runs(crew: Crew, count: int) -> None:
 
 
 def wait_until_shared(crew: Crew) -> None:
-    """The two workers have all six partitions between them; one that is on its way when the broker goes is nobody's."""
+    """The two workers have all six partitions between them; one that is on its way when the broker
+    goes is nobody's."""
     deadline = time.monotonic() + PATIENCE
     owned: list[str] = []
     while sorted(owned) != [f"crash/{n}" for n in range(6)] and time.monotonic() < deadline:
         time.sleep(0.05)  # the workers write the log: no event of ours tells
-        changes = [line for line in crew.log.read_text().splitlines() if "partitions changed" in line]
+        changes = [
+            line for line in crew.log.read_text().splitlines() if "partitions changed" in line
+        ]
         owned = re.findall(r"crash/\d", " ".join(changes[-2:])) if len(changes) > 1 else []
     assert len(owned) == 6, crew.log.read_text()[-4000:]
 

@@ -1,4 +1,5 @@
-"""kill -9, a server restarted, a process stopped: nothing is lost, and only what was in flight runs twice."""
+"""kill -9, a server restarted, a process stopped: nothing is lost, and only what was in flight runs
+twice."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from typing import Any
 import pytest
 
 from fairlead import App, State
+from fairlead.declare.options import Options
+from fairlead.declare.task import Draft
 from fairlead.model import Outcome
-from fairlead.options import Options
-from fairlead.task import Draft
 from services.postgres import PostgresServer
 from tests.end_to_end.workers import ROOT, Crew
 
@@ -54,7 +55,9 @@ def wait_until_finished(app: App, crew: Crew) -> None:
             assert in_error == 0
             return
         if time.monotonic() > deadline:
-            raise AssertionError(f"seed {crew.seed}: {left} unfinished; workers said:\n{crew.log.read_text()[-4000:]}")
+            raise AssertionError(
+                f"seed {crew.seed}: {left} unfinished; workers said:\n{crew.log.read_text()[-4000:]}"
+            )
         time.sleep(0.1)
 
 
@@ -66,12 +69,18 @@ def judge(crew: Crew, numbers: range) -> int:
     twice = {n: those for n, those in runs.items() if len(those) > 1}
     for n, those in twice.items():
         for pid, at in sorted(those, key=lambda run: run[1])[:-1]:
-            assert pid in crew.killed, f"seed {crew.seed}: task {n} ran again though process {pid} was not killed"
-            assert crew.killed[pid] - at < 3, f"seed {crew.seed}: task {n} had long ended when {pid} was killed"
+            assert pid in crew.killed, (
+                f"seed {crew.seed}: task {n} ran again though process {pid} was not killed"
+            )
+            assert crew.killed[pid] - at < 3, (
+                f"seed {crew.seed}: task {n} had long ended when {pid} was killed"
+            )
     return len(twice)
 
 
-def test_kill_9_loses_no_task_and_repeats_only_what_was_in_flight(store_url: str, tmp_path: Path) -> None:
+def test_kill_9_loses_no_task_and_repeats_only_what_was_in_flight(
+    store_url: str, tmp_path: Path
+) -> None:
     app = app_of(store_url)
     numbers = range(4000)
     with Crew(store_url, tmp_path, 3) as crew:
@@ -109,7 +118,9 @@ def test_transactional_effects_happen_exactly_once_whenever_the_worker_dies(
     app.close()
 
 
-def test_workers_live_through_a_restart_of_postgresql(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_workers_live_through_a_restart_of_postgresql(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
     with PostgresServer() as server:  # one of its own: others use the session's
         url = server.create_database()
         app = app_of(url)
@@ -129,9 +140,11 @@ def test_workers_live_through_a_restart_of_postgresql(tmp_path: Path, postgres_s
         app.close()
 
 
-def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(store_url: str, tmp_path: Path) -> None:
-    """It is stopped while its tasks run and it writes nothing: on SQLite a process that is stopped in the middle of a
-    transaction keeps every other from writing, whoever wrote it."""
+def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(
+    store_url: str, tmp_path: Path
+) -> None:
+    """It is stopped while its tasks run and it writes nothing: on SQLite a process that is stopped
+    in the middle of a transaction keeps every other from writing, whoever wrote it."""
     app = app_of(store_url)
     with Crew(store_url, tmp_path, 1, seconds=4) as crew:
         submit(app, "work", range(60))
@@ -152,9 +165,15 @@ def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(store_url: str,
     assert set(crew.runs()) == set(range(80))
     with app.store.database.transaction() as connection:
         outcomes = Counter(
-            row[0] for row in connection.execute("SELECT outcome FROM fairlead_attempts WHERE name = 'work'").fetchall()
+            row[0]
+            for row in connection.execute(
+                "SELECT outcome FROM fairlead_attempts WHERE name = 'work'"
+            ).fetchall()
         )
-    assert outcomes == {Outcome.DONE: 80, Outcome.LOST: 60}  # each completed once, by whom it was given to
+    assert outcomes == {
+        Outcome.DONE: 80,
+        Outcome.LOST: 60,
+    }  # each completed once, by whom it was given to
     app.close()
 
 
@@ -165,8 +184,8 @@ import sys, threading
 sys.path.insert(0, sys.argv[2])
 from tests.end_to_end.test_kill import app_of
 app = app_of(sys.argv[1])
-from fairlead.options import Options
-from fairlead.task import Draft
+from fairlead.declare.options import Options
+from fairlead.declare.task import Draft
 ids = []
 def go():
     mine = []
@@ -181,7 +200,11 @@ print(ids[0][0], ids[0][999])
 """
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     processes = [
-        subprocess.Popen([sys.executable, "-c", program, store_url, str(ROOT)], env=environment, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", program, store_url, str(ROOT)],
+            env=environment,
+            stdout=subprocess.PIPE,
+        )
         for _ in range(2)
     ]
     answers = {process.communicate(timeout=120)[0] for process in processes}

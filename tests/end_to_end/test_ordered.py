@@ -1,4 +1,5 @@
-"""Ordered queues as a person uses them: workers as processes, one of them killed; `fairlead ordered`."""
+"""Ordered queues as a person uses them: workers as processes, one of them killed; `fairlead
+ordered`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.core.partitions import partition_of
+from fairlead.core.sharding.partitions import partition_of
 from tests.end_to_end.test_command_line import environment, fairlead
 
 SHOP = """
@@ -73,13 +74,20 @@ def test_a_worker_runs_what_is_in_the_log_and_stops_when_nothing_is_left(shop: P
     subprocess.run([sys.executable, "shop.py", "40"], cwd=shop, env=environment(), check=True)
     fairlead(shop, "worker", "shop:app", "--until-empty")
     for key in range(10):
-        assert [int(line[2]) for line in log_of(shop) if line[:2] == ["end", f"k{key}"]] == list(range(key, 40, 10))
+        assert [int(line[2]) for line in log_of(shop) if line[:2] == ["end", f"k{key}"]] == list(
+            range(key, 40, 10)
+        )
 
 
-def test_a_killed_worker_is_followed_by_another_and_no_key_is_run_out_of_order_or_twice_at_once(shop: Path) -> None:
+def test_a_killed_worker_is_followed_by_another_and_no_key_is_run_out_of_order_or_twice_at_once(
+    shop: Path,
+) -> None:
     subprocess.run([sys.executable, "shop.py", "400"], cwd=shop, env=environment(), check=True)
     first = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", "worker", "shop:app"], cwd=shop, env=environment(), stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "fairlead", "worker", "shop:app"],
+        cwd=shop,
+        env=environment(),
+        stderr=subprocess.DEVNULL,
     )
     while len(log_of(shop)) < 100:
         assert first.poll() is None
@@ -111,14 +119,22 @@ def test_tasks_attempts_status_and_drop(shop: Path) -> None:
     submit(shop, "remind.options(ordering_key='a').submit(key='a', n=1)")
     failed = submit(shop, "print(fail.options(ordering_key='b').submit().id)")
     worker = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", "worker", "shop:app"], cwd=shop, env=environment(), stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "fairlead", "worker", "shop:app"],
+        cwd=shop,
+        env=environment(),
+        stderr=subprocess.DEVNULL,
     )
     url = ("--url", "sqlite:///shop.db")
     try:
         while ["hanging"] not in log_of(shop):
             assert worker.poll() is None
-        waiting = json.loads(fairlead(shop, "ordered", "tasks", "reminders", "--key", "a", "--json", *url))
-        assert [(task["name"], task["unique_key"] == "u") for task in waiting] == [("hang", True), ("remind", False)]
+        waiting = json.loads(
+            fairlead(shop, "ordered", "tasks", "reminders", "--key", "a", "--json", *url)
+        )
+        assert [(task["name"], task["unique_key"] == "u") for task in waiting] == [
+            ("hang", True),
+            ("remind", False),
+        ]
         assert "hang" in fairlead(shop, "ordered", "tasks", "reminders", *url)
         dropped = json.loads(fairlead(shop, "ordered", "drop", "reminders", "a", "--json", *url))
         assert dropped["dropped"]["unique_key"] == "u"
@@ -152,25 +168,55 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["tasks", "unknown"], 2, "no queue named 'unknown' is known; known: reminders"),
         (["tasks", "reminders", "--limit", "0"], 2, "Invalid value for '--limit'"),
         (["tasks", "reminders", "--limit", "some"], 2, "Invalid value for '--limit'"),
-        (["tasks", "reminders", "--limit", "99999999999999999999"], 2, "Invalid value for '--limit'"),
-        (["tasks", "reminders", "--key", "a", "--partition", "{other}"], 2, "'a' is in partition {its_own}, not {other}"),
+        (
+            ["tasks", "reminders", "--limit", "99999999999999999999"],
+            2,
+            "Invalid value for '--limit'",
+        ),
+        (
+            ["tasks", "reminders", "--key", "a", "--partition", "{other}"],
+            2,
+            "'a' is in partition {its_own}, not {other}",
+        ),
         (["tasks", "reminders", "--partition", "-1"], 2, "Invalid value for '--partition'"),
-        (["tasks", "reminders", "--partition", "8"], 2, "queue 'reminders' has partitions 0 to 7, not 8"),
-        (["drop", "reminders", "a", "--run-at", "2026-01-31T09:00:00+00:00"], 2, "by both --run-at and --unique-key"),
+        (
+            ["tasks", "reminders", "--partition", "8"],
+            2,
+            "queue 'reminders' has partitions 0 to 7, not 8",
+        ),
+        (
+            ["drop", "reminders", "a", "--run-at", "2026-01-31T09:00:00+00:00"],
+            2,
+            "by both --run-at and --unique-key",
+        ),
         (["drop", "reminders", "a", "--unique-key", "u"], 2, "by both --run-at and --unique-key"),
         (["drop", "reminders", "a", "--unique-key", "u", "--run-at", "soon"], 2, "--run-at 'soon'"),
-        (["drop", "reminders", "a", "--unique-key", "u", "--run-at", "2026-01-31T09:00:00"], 2, "naive datetime"),
-        (["drop", "reminders", "a", "--unique-key", "u", "--run-at", "9" * 30], 2, "within the years 1 to 9999"),
+        (
+            ["drop", "reminders", "a", "--unique-key", "u", "--run-at", "2026-01-31T09:00:00"],
+            2,
+            "naive datetime",
+        ),
+        (
+            ["drop", "reminders", "a", "--unique-key", "u", "--run-at", "9" * 30],
+            2,
+            "within the years 1 to 9999",
+        ),
         (["drop", "reminders", "a", "--unique-key", "", "--run-at", "1"], 2, "unique_key is empty"),
-        (["drop", "reminders", "", "--unique-key", "u", "--run-at", "1"], 2, "ordering_key is empty"),
+        (
+            ["drop", "reminders", "", "--unique-key", "u", "--run-at", "1"],
+            2,
+            "ordering_key is empty",
+        ),
         (["drop", "unknown", "a"], 2, "no queue named 'unknown' is known; known: reminders"),
         (["drop", "reminders"], 2, "Missing argument 'ordering_key'"),
         (["drop", "reminders", "nobody"], 1, "nothing of ordering key 'nobody' waits"),
         (["attempts", "no-such-task"], 1, "no attempt of task 'no-such-task'"),
         (["status", "unknown"], 2, "no queue named 'unknown'"),
     ],
-)  # fmt: skip
-def test_o19_wrong_use_is_refused_with_its_reason(known: Path, arguments: list[str], exits: int, why: str) -> None:
+)
+def test_o19_wrong_use_is_refused_with_its_reason(
+    known: Path, arguments: list[str], exits: int, why: str
+) -> None:
     its_own = partition_of("a", 0, 8)
     names = {"its_own": its_own, "other": (its_own + 1) % 8}
     arguments, why = [argument.format(**names) for argument in arguments], why.format(**names)

@@ -1,4 +1,5 @@
-"""`fairlead replay` from the command line: real worker processes, both stores, and every way to use it wrongly."""
+"""`fairlead replay` from the command line: real worker processes, both stores, and every way to use
+it wrongly."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.slow
 
 
 def trace(path: Path, jobs: int, run: int = 0, every: int = 1) -> Path:
-    """Job n is of user 1 unless n is a multiple of 4, then of user n % 5; submitted `every` seconds apart."""
+    """Job n is of user 1 unless n is a multiple of 4, then of user n % 5; submitted `every` seconds
+    apart."""
     lines = (
         f"{n} {n * every} -1 {run} 1 -1 -1 -1 1200 -1 -1 {n % 5 + 2 if n % 4 == 0 else 1} {n % 2} -1 -1 1 -1 -1"
         for n in range(1, jobs + 1)
@@ -38,7 +40,10 @@ def workers_of(folder: Path) -> list[int]:
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:
-                is_ours = f"FAIRLEAD_REPLAY_FOLDER={folder}".encode() in (process / "environ").read_bytes()
+                is_ours = (
+                    f"FAIRLEAD_REPLAY_FOLDER={folder}".encode()
+                    in (process / "environ").read_bytes()
+                )
             except OSError:
                 continue
             if is_ours:
@@ -60,9 +65,15 @@ def test_every_job_runs_exactly_once_and_the_report_says_so(tmp_path: Path, stor
     done = fairlead("replay", path, "--url", store_url, "--workers", 2, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert {key: report[key] for key in ("submitted", "finished", "lost", "ran_twice", "bad_lines")} == {
-        "submitted": 3000, "finished": 3000, "lost": 0, "ran_twice": 0, "bad_lines": 0,
-    }  # fmt: skip
+    assert {
+        key: report[key] for key in ("submitted", "finished", "lost", "ran_twice", "bad_lines")
+    } == {
+        "submitted": 3000,
+        "finished": 3000,
+        "lost": 0,
+        "ran_twice": 0,
+        "bad_lines": 0,
+    }
     assert report["tasks_per_s"] > 0
     assert report["pickup_delay_heaviest"]["tenant"] == "user-1"
     assert report["pickup_delay_heaviest"]["tasks"] == 2250
@@ -75,7 +86,9 @@ def test_every_job_runs_exactly_once_and_the_report_says_so(tmp_path: Path, stor
 
 def test_jobs_are_submitted_and_run_at_the_scaled_times(tmp_path: Path, sqlite_url: str) -> None:
     path = trace(tmp_path / "t.swf", 20, run=100, every=10)
-    done = fairlead("replay", path, "--url", sqlite_url, "--workers", 1, "--time-scale", 0.01, "--json")
+    done = fairlead(
+        "replay", path, "--url", sqlite_url, "--workers", 1, "--time-scale", 0.01, "--json"
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     # 19 gaps of 10 s and the last run of 100 s, a hundred times faster; 20 runs of 1 s overlap.
@@ -87,16 +100,24 @@ def test_a_fresh_schema_of_postgresql_is_gone_afterwards(tmp_path: Path, postgre
     import psycopg
 
     path = trace(tmp_path / "t.swf", 300)
-    done = fairlead("replay", path, "--url", postgres_url, "--fresh", "--tenants", "group", "--json")
+    done = fairlead(
+        "replay", path, "--url", postgres_url, "--fresh", "--tenants", "group", "--json"
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["finished"] == 300
     with psycopg.connect(postgres_url) as connection:
-        left = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'fairlead%'").fetchall()
-        tables = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
+        left = connection.execute(
+            "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'fairlead%'"
+        ).fetchall()
+        tables = connection.execute(
+            "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+        ).fetchone()
     assert (left, tables) == ([], (0,))
 
 
-def test_a_store_that_holds_tasks_is_refused_and_left_alone(tmp_path: Path, sqlite_url: str) -> None:
+def test_a_store_that_holds_tasks_is_refused_and_left_alone(
+    tmp_path: Path, sqlite_url: str
+) -> None:
     app = App(sqlite_url)
 
     @app.task
@@ -120,14 +141,18 @@ def test_a_store_that_holds_tasks_is_refused_and_left_alone(tmp_path: Path, sqli
         (["--tenants", "queue"], "--tenants"),
     ],
 )
-def test_wrong_use_is_one_clear_text_and_code_2(tmp_path: Path, arguments: list[str], text: str) -> None:
+def test_wrong_use_is_one_clear_text_and_code_2(
+    tmp_path: Path, arguments: list[str], text: str
+) -> None:
     done = fairlead("replay", trace(tmp_path / "t.swf", 5), "--fresh", *arguments)
     assert done.returncode == 2
     assert text in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_broken_line_stops_the_replay_before_anything_is_submitted(tmp_path: Path, sqlite_url: str) -> None:
+def test_a_broken_line_stops_the_replay_before_anything_is_submitted(
+    tmp_path: Path, sqlite_url: str
+) -> None:
     path = trace(tmp_path / "t.swf", 50)
     path.write_text(path.read_text() + "51 1 2\n")
     done = fairlead("replay", path, "--url", sqlite_url)
@@ -141,14 +166,27 @@ def test_a_broken_line_stops_the_replay_before_anything_is_submitted(tmp_path: P
     assert (report["bad_lines"], report["finished"]) == (1, 50)
 
 
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc, which Linux has")
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="looks for processes in /proc, which Linux has"
+)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_no_worker_is_left_when_the_replay_is_stopped_or_killed(tmp_path: Path, how: signal.Signals) -> None:
+def test_no_worker_is_left_when_the_replay_is_stopped_or_killed(
+    tmp_path: Path, how: signal.Signals
+) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
-    command = [sys.executable, "-m", "fairlead", "replay", str(trace(tmp_path / "t.swf", 50, run=100)), "--fresh"]
+    command = [
+        sys.executable,
+        "-m",
+        "fairlead",
+        "replay",
+        str(trace(tmp_path / "t.swf", 50, run=100)),
+        "--fresh",
+    ]
     environment = {**os.environ, "TMPDIR": str(folder)}
-    replaying = subprocess.Popen([*command, "--time-scale", "10"], env=environment, stderr=subprocess.PIPE, text=True)
+    replaying = subprocess.Popen(
+        [*command, "--time-scale", "10"], env=environment, stderr=subprocess.PIPE, text=True
+    )
     try:
         end = time.monotonic() + 30
         while len(workers_of(folder)) < 2 and time.monotonic() < end:

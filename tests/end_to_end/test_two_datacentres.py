@@ -1,4 +1,5 @@
-"""An ordered queue whose schedule has a copy in each of two datacentres: one is killed and comes back, then the other."""
+"""An ordered queue whose schedule has a copy in each of two datacentres: one is killed and comes
+back, then the other."""
 
 from __future__ import annotations
 
@@ -63,8 +64,14 @@ class Reminders:
             n = self.submitted
             ahead = n % 3 * 4 * MICROS if n % KEYS < 10 else 0
             self.submitted += 1
-            options = {"run_at": datetime.fromtimestamp((clock.now() + ahead) / MICROS, UTC)} if ahead else {}
-            await asyncio.to_thread(self.remind.options(ordering_key=f"k{n % KEYS}", **options).submit, n=n)
+            options = (
+                {"run_at": datetime.fromtimestamp((clock.now() + ahead) / MICROS, UTC)}
+                if ahead
+                else {}
+            )
+            await asyncio.to_thread(
+                self.remind.options(ordering_key=f"k{n % KEYS}", **options).submit, n=n
+            )
             await asyncio.sleep(0.04)
 
     async def go_on(self, count: int = 100) -> None:
@@ -109,7 +116,11 @@ async def test_a_datacentre_is_killed_and_comes_back_then_the_other_and_every_ta
         await settled(app, node, SOON)
     app.close()
     twice = [n for n, runs in reminders.ran.items() if runs > 1]
-    assert all(order == sorted(order) for key, order in reminders.order.items() if key >= 10), "of what was due at once"
+    assert all(order == sorted(order) for key, order in reminders.order.items() if key >= 10), (
+        "of what was due at once"
+    )
     print(f"{reminders.submitted} tasks, {len(twice)} of them ran twice")
     for n in twice:
-        assert any(0 <= at - reminders.first_at[n] < JUST_BEFORE for at in reminders.killed_at), f"{n} ran twice"
+        assert any(0 <= at - reminders.first_at[n] < JUST_BEFORE for at in reminders.killed_at), (
+            f"{n} ran twice"
+        )

@@ -1,4 +1,5 @@
-"""What the tests of the channels share: an application whose troubles are counted, tasks that note their runs, waits."""
+"""What the tests of the channels share: an application whose outages are counted, tasks that note
+their runs, waits."""
 
 from __future__ import annotations
 
@@ -96,5 +97,7 @@ async def owning(app: App, partitions: int = 4, **settings: Any) -> AsyncIterato
 def grabs(app: App) -> Counter[str]:
     """How many attempts each task had."""
     with app.store.database.transaction() as connection:
-        rows = connection.execute("SELECT task_id, count(*) FROM fairlead_attempts GROUP BY task_id").fetchall()
+        rows = connection.execute(
+            "SELECT task_id, count(*) FROM fairlead_attempts GROUP BY task_id"
+        ).fetchall()
     return Counter({str(task_id): count for task_id, count in rows})

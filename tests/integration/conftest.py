@@ -1,4 +1,5 @@
-"""The engine's tests run on each store, and again with their triggers through Kafka and Redis: what a channel has to keep."""
+"""The engine's tests run on each store, and again with their triggers through Kafka and Redis: what
+a channel has to keep."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ CLIENTS = {"kafka": "confluent_kafka", "redis": "redis"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """On Redis there is no order but the channel's own: tests of orders are marked `ordered`, and run on the others. What no
-    channel has a part in is marked `stores`."""
+    """On Redis there is no order but the channel's own: tests of orders are marked `ordered`, and
+    run on the others. What no channel has a part in is marked `stores`."""
     if "store_url" in metafunc.fixturenames:
         kinds = ["sqlite", "postgres"]
         if metafunc.definition.get_closest_marker("stores") is None:
@@ -24,12 +25,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A fresh store of each kind in turn, as the one of all tests, and the channel that goes with it."""
+    """A fresh store of each kind in turn, as the one of all tests, and the channel that goes with
+    it."""
     store, _, channel = request.param.partition(" and ")
     if channel:
         pytest.importorskip(CLIENTS[channel], reason=f"needs the extra {channel}")
         monkeypatch.setenv("FAIRLEAD_CHANNEL", request.getfixturevalue(f"{channel}_url"))
-    return str(request.getfixturevalue("migrated_postgres_url" if store == "postgres" else f"{store}_url"))
+    return str(
+        request.getfixturevalue("migrated_postgres_url" if store == "postgres" else f"{store}_url")
+    )
 
 
 @pytest.fixture

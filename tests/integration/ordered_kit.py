@@ -1,4 +1,5 @@
-"""What the cases of ordered queues share: pairs of a log and a schedule, a clock that can be set, a record of runs."""
+"""What the cases of ordered queues share: pairs of a log and a schedule, a clock that can be set, a
+record of runs."""
 
 from __future__ import annotations
 
@@ -13,12 +14,18 @@ from typing import Any
 import pytest
 
 from fairlead import App
+from fairlead.backends.sql.schedule import SqlScheduleStore
 from fairlead.clock import MICROS, SystemClock
-from fairlead.core.partitions import partition_of
+from fairlead.core.sharding.partitions import partition_of
 from fairlead.engine.node import Node
-from fairlead.stores.sql_schedule import SqlScheduleStore
 
-PAIRS = ["sqlite", "postgres", "sqlite, kafka, cassandra", "sqlite, kafka", "sqlite, database, cassandra"]
+PAIRS = [
+    "sqlite",
+    "postgres",
+    "sqlite, kafka, cassandra",
+    "sqlite, kafka",
+    "sqlite, database, cassandra",
+]
 """A task store, and a log and a schedule of ordered queues if they live elsewhere."""
 
 SOON = 240.0
@@ -26,12 +33,15 @@ SOON = 240.0
 
 
 def open_pair(pair: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of a fresh task store; where the log and the schedule are stands in the environment."""
+    """The URL of a fresh task store; where the log and the schedule are stands in the
+    environment."""
     store, *others = pair.split(", ")
     for part, server in zip(("LOG", "SCHEDULE"), others, strict=False):
         if server == "database":
             continue
-        pytest.importorskip({"kafka": "confluent_kafka"}.get(server, server), reason=f"needs the extra {server}")
+        pytest.importorskip(
+            {"kafka": "confluent_kafka"}.get(server, server), reason=f"needs the extra {server}"
+        )
         monkeypatch.setenv(f"FAIRLEAD_{part}", str(request.getfixturevalue(f"{server}_url")))
     return str(request.getfixturevalue(f"{store}_url"))
 
@@ -95,7 +105,11 @@ class Kit:
         return datetime.fromtimestamp(self.clock.now() / MICROS, UTC) + timedelta(seconds=seconds)
 
     def submit(
-        self, name: str, ordering_key: str = "a", at: datetime | None = None, unique_key: str | None = None
+        self,
+        name: str,
+        ordering_key: str = "a",
+        at: datetime | None = None,
+        unique_key: str | None = None,
     ) -> Any:
         options: dict[str, Any] = {"ordering_key": ordering_key}
         if at is not None:
@@ -107,7 +121,9 @@ class Kit:
         return handle
 
 
-def open_app(url: str, clock: SetClock | None = None, runs: Runs | None = None, **queue: Any) -> Kit:
+def open_app(
+    url: str, clock: SetClock | None = None, runs: Runs | None = None, **queue: Any
+) -> Kit:
     """`url`: of its task store."""
     clock = clock or SetClock()
     app = App(url, clock=clock)
@@ -123,7 +139,8 @@ def open_app(url: str, clock: SetClock | None = None, runs: Runs | None = None, 
 
 
 AHEAD = (1.5, 15.0, 60.0)
-"""Seconds until a task is due that must be in memory before: the next of these, where the machine was too slow for one."""
+"""Seconds until a task is due that must be in memory before: the next of these, where the machine
+was too slow for one."""
 
 
 async def is_loaded_before(kit: Kit, at: datetime, node: Node, *unique_keys: str) -> bool:
@@ -158,7 +175,8 @@ def cassandra_of(app: App) -> Iterator[Any]:
 
 
 def damage_rows(app: App) -> None:
-    """Every task in the schedule becomes something else, as a broken program or disk might have it."""
+    """Every task in the schedule becomes something else, as a broken program or disk might have
+    it."""
     if is_in_database(app):
         with app.store.database.transaction() as connection:
             connection.execute("UPDATE fairlead_schedule SET task = 'nonsense'")

@@ -1,4 +1,5 @@
-"""The schedule on Cassandra: what lands late of a former owner, deletes by ranges and their tombstones, datacentres."""
+"""The schedule on Cassandra: what lands late of a former owner, deletes by ranges and their
+tombstones, datacentres."""
 
 from __future__ import annotations
 
@@ -12,15 +13,16 @@ pytest.importorskip("cassandra", reason="the driver is missing: pip install 'fai
 
 from cassandra import ConsistencyLevel  # noqa: E402
 
+from fairlead.backends.cassandra import datacentres as cassandra_datacentres  # noqa: E402
+from fairlead.backends.cassandra import owner as cassandra_owner  # noqa: E402
+from fairlead.backends.cassandra.owner import Owner, next_range_id  # noqa: E402
+from fairlead.backends.cassandra.schedule import OVERLAP, CassandraScheduleStore  # noqa: E402
+from fairlead.backends.cassandra.session import CassandraSession  # noqa: E402
+from fairlead.backends.sql.migrate import migrate  # noqa: E402
 from fairlead.connect import task_store  # noqa: E402
 from fairlead.errors import SchemaMismatch, StoreUnavailable  # noqa: E402
 from fairlead.model import BEFORE_ALL, ScheduledTask, ScheduleRecord, TaskKey  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
-from fairlead.stores import cassandra_datacentres, cassandra_owner  # noqa: E402
-from fairlead.stores.cassandra_owner import Owner, next_range_id  # noqa: E402
-from fairlead.stores.cassandra_schedule import OVERLAP, CassandraScheduleStore  # noqa: E402
-from fairlead.stores.cassandra_session import CassandraSession  # noqa: E402
-from fairlead.stores.migrate import migrate  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
 from tests.contract.test_schedule_store import END, NOW, PARTITION, again, ended, everything, task  # noqa: E402
 
@@ -28,7 +30,9 @@ DAY = 24 * HOUR
 
 
 @pytest.fixture
-async def opened(sqlite_url: str, cassandra_url: str) -> AsyncIterator[Callable[[], CassandraScheduleStore]]:
+async def opened(
+    sqlite_url: str, cassandra_url: str
+) -> AsyncIterator[Callable[[], CassandraScheduleStore]]:
     """Opens one store after the other on the same tables, as nodes do."""
     tasks = task_store(sqlite_url)
     migrate(tasks.database)
@@ -65,7 +69,7 @@ async def insist(call: Callable[[], Awaitable[Any]]) -> Any:
                 await asyncio.sleep(0.1)
 
 
-# owners ---------------------------------------------------------------------------------------------------------------
+# owners -------------------------------------------------------------------------------------------
 
 
 async def test_what_lands_late_of_a_former_owner_counts_for_nothing(
@@ -87,9 +91,13 @@ async def test_what_lands_late_of_a_former_owner_counts_for_nothing(
         """All of the former owner's writes were on their way."""
 
     monkeypatch.setattr(former, "_look", nobody_looks)
-    await former.persist(PARTITION, first, [task(NOW + n, payload=b"late") for n in range(1, 5)], floor_at(NOW + DAY))
+    await former.persist(
+        PARTITION, first, [task(NOW + n, payload=b"late") for n in range(1, 5)], floor_at(NOW + DAY)
+    )
     await former.finish(PARTITION, first, [again(rows[1], NOW + 99)])
-    await former.keep(PARTITION, first, floor_at(NOW + 5), [(TaskKey(NOW, "", ""), TaskKey(NOW + 5, "", ""))])
+    await former.keep(
+        PARTITION, first, floor_at(NOW + 5), [(TaskKey(NOW, "", ""), TaskKey(NOW + 5, "", ""))]
+    )
     assert former._owners[PARTITION].swept == TaskKey(NOW + 5, "", ""), "it did delete"
     # It has deleted a row of its own, which is for it to know, and none of the later owner's.
     assert await everything(later) == before[1:]
@@ -142,7 +150,7 @@ def test_an_owner_out_of_timestamps_has_to_take_over_again() -> None:
         owner.stamp()
 
 
-# deletes by ranges ----------------------------------------------------------------------------------------------------
+# deletes by ranges --------------------------------------------------------------------------------
 
 
 async def test_a_task_submitted_late_below_the_floor_outlives_the_deletes_there(
@@ -166,9 +174,11 @@ async def test_a_task_submitted_late_below_the_floor_outlives_the_deletes_there(
     assert await everything(after) == expected
 
 
-async def completing(store: CassandraScheduleStore, range_id: int, count: int, stuck: int) -> list[TaskKey]:
-    """So many tasks in one hour run while the first `stuck` of them are retried, as a partition lets them: a record and what
-    is done every 500. Answers the keys that are left."""
+async def completing(
+    store: CassandraScheduleStore, range_id: int, count: int, stuck: int
+) -> list[TaskKey]:
+    """So many tasks in one hour run while the first `stuck` of them are retried, as a partition
+    lets them: a record and what is done every 500. Answers the keys that are left."""
     tasks = [task(NOW + n, f"k{n}") for n in range(count)]
     for start in range(0, count, 1000):
         await store.persist(PARTITION, range_id, tasks[start : start + 1000], ScheduleRecord())
@@ -204,9 +214,13 @@ async def test_reads_meet_few_tombstones_also_when_stuck_tasks_hold_the_floor_do
     assert scanned <= 2
 
 
-async def test_a_gap_of_days_costs_deletes_only_where_something_was_completed(store: CassandraScheduleStore) -> None:
+async def test_a_gap_of_days_costs_deletes_only_where_something_was_completed(
+    store: CassandraScheduleStore,
+) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(NOW), task(NOW + DAY), task(NOW + 2 * DAY)], ScheduleRecord())
+    await store.persist(
+        PARTITION, range_id, [task(NOW), task(NOW + DAY), task(NOW + 2 * DAY)], ScheduleRecord()
+    )
     rows = await everything(store)
     await store.finish(PARTITION, range_id, [ended(rows[1])])
     assert store._owners[PARTITION].completed_in == {(NOW + DAY) // HOUR}
@@ -216,7 +230,9 @@ async def test_a_gap_of_days_costs_deletes_only_where_something_was_completed(st
     assert (await store.traced_read(PARTITION, BEFORE_ALL, END, 10))[1] <= 2
 
 
-async def test_after_three_days_down_all_that_is_overdue_is_read_page_by_page(store: CassandraScheduleStore) -> None:
+async def test_after_three_days_down_all_that_is_overdue_is_read_page_by_page(
+    store: CassandraScheduleStore,
+) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     tasks = [task(NOW + n * HOUR // 7, f"k{n % 3}") for n in range(72 * 7)]
     await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
@@ -230,17 +246,25 @@ async def test_after_three_days_down_all_that_is_overdue_is_read_page_by_page(st
     assert await store.unfinished("reminders", NOW + 36 * HOUR) == 36 * 7 + 1
 
 
-async def test_whole_hours_are_forgotten_when_they_are_old_and_below_the_floor(store: CassandraScheduleStore) -> None:
+async def test_whole_hours_are_forgotten_when_they_are_old_and_below_the_floor(
+    store: CassandraScheduleStore,
+) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     tasks = [task(NOW + n * HOUR) for n in range(6)]
     await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
     rows = await everything(store)
-    await store.finish(PARTITION, range_id, [ended(row, finished_at=row.key.run_at + 1) for row in rows[1:5]])
-    await store.finish(PARTITION, range_id, [ended(rows[0], finished_at=NOW + 5 * DAY)])  # long after its hour
+    await store.finish(
+        PARTITION, range_id, [ended(row, finished_at=row.key.run_at + 1) for row in rows[1:5]]
+    )
+    await store.finish(
+        PARTITION, range_id, [ended(rows[0], finished_at=NOW + 5 * DAY)]
+    )  # long after its hour
     await store.keep(PARTITION, range_id, floor_at(NOW + 4 * HOUR))
     assert await store.clean(PARTITION, range_id, NOW + 3 * HOUR) == 1  # hour 1
     assert await store.clean(PARTITION, range_id, NOW + 3 * HOUR) == 0
-    assert await store.clean(PARTITION, range_id, NOW + 2 * DAY) == 2  # 2 and 3: the floor lies in the hour of 4
+    assert (
+        await store.clean(PARTITION, range_id, NOW + 2 * DAY) == 2
+    )  # 2 and 3: the floor lies in the hour of 4
     range_id = (await store.take_over(PARTITION)).range_id
     completed = await store.persist(PARTITION, range_id, tasks, floor_at(NOW - 1))
     assert completed == {rows[0].key, rows[4].key}
@@ -248,7 +272,7 @@ async def test_whole_hours_are_forgotten_when_they_are_old_and_below_the_floor(s
     assert await store.clean(PARTITION, range_id, NOW + 6 * DAY) == 6
 
 
-# datacentres ----------------------------------------------------------------------------------------------------------
+# datacentres --------------------------------------------------------------------------------------
 
 
 class Away:
@@ -296,7 +320,9 @@ async def test_while_a_datacentre_is_away_no_floor_rises_nothing_is_deleted_and_
     assert (await store.statuses("reminders", 0))[3].record.floor == TaskKey(NOW, "", "")
 
     owned = await store.take_over(PARTITION)
-    assert owned.record.floor == TaskKey(NOW - OVERLAP, "", ""), "a lower one may be known to the other only"
+    assert owned.record.floor == TaskKey(NOW - OVERLAP, "", ""), (
+        "a lower one may be known to the other only"
+    )
     assert [row.key.run_at - NOW for row in await everything(store)] == [0, 6, 7, 8, 9]
     await store.keep(PARTITION, owned.range_id, floor_at(NOW - OVERLAP))
     owned = await store.take_over(PARTITION)
@@ -325,10 +351,12 @@ async def test_a_datacentre_that_has_not_heard_of_a_take_over_is_unavailable_not
         await store.keep(PARTITION, range_id + 1, ScheduleRecord())
 
 
-# the server -----------------------------------------------------------------------------------------------------------
+# the server ---------------------------------------------------------------------------------------
 
 
-async def test_a_keyspace_without_tables_says_what_to_run(sqlite_url: str, cassandra_url: str) -> None:
+async def test_a_keyspace_without_tables_says_what_to_run(
+    sqlite_url: str, cassandra_url: str
+) -> None:
     tasks = task_store(sqlite_url)
     store = CassandraScheduleStore(cassandra_url, tasks)
     with pytest.raises(SchemaMismatch, match="run migrate"):

@@ -1,4 +1,5 @@
-"""Cluster-wide limits on real nodes: never exceeded, used in full, and what runs on permits that end is stopped."""
+"""Cluster-wide limits on real nodes: never exceeded, used in full, and what runs on permits that
+end is stopped."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fairlead import App, ClusterLimit, ClusterRateLimit, LimitTree, State, Task, doctor
+from fairlead import App, ClusterLimit, ClusterRateLimit, LimitTree, State, Task
 from fairlead.model import Outcome
+from fairlead.operate import doctor
 from fairlead.testing import running, settled
 from services.zookeeper import ZooKeeperServer
 
@@ -139,7 +141,8 @@ async def test_what_runs_on_permits_that_run_out_is_stopped_and_runs_again(sqlit
         async with asyncio.timeout(300), running(app, permit_seconds=3.0) as node:
             await started.wait()
             assert any(
-                found.what == "cluster-wide limit payouts: given out all 1" for found in await doctor.examine(app)
+                found.what == "cluster-wide limit payouts: given out all 1"
+                for found in await doctor.examine(app)
             )
             server.crash()
             await stopped.wait()

@@ -1,4 +1,5 @@
-"""Queues that charge run time, on a real node: shares, retries, what spills, hand-over, and what is refused."""
+"""Queues that charge run time, on a real node: shares, retries, what spills, hand-over, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -12,15 +13,16 @@ from fairlead import App, Fixed, Limit
 from fairlead.clock import MICROS, SystemClock
 from fairlead.errors import ConfigurationError
 from fairlead.model import PartitionKey
-from fairlead.overview import overview
+from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
 
 pytestmark = pytest.mark.ordered
 
 
 class Stepped(SystemClock):
-    """The clock of the machine, and what the tasks of a test say that they took: so the machine's speed hardly counts. Of
-    a test they say a few seconds together: a clock that leaps further makes a node look dead."""
+    """The clock of the machine, and what the tasks of a test say that they took: so the machine's
+    speed hardly counts. Of a test they say a few seconds together: a clock that leaps further makes
+    a node look dead."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -130,7 +132,9 @@ async def test_more_than_fits_in_memory_runs_once_each_with_limits_and_ordering_
         if n % 3 == 0:
             drafts.append(slow.options(fairness_key=key).draft(n=n))
         elif n % 7 == 0:
-            drafts.append(quick.options(fairness_key=key, ordering_key=f"o{n % 4}").draft(n=n, of=f"o{n % 4}"))
+            drafts.append(
+                quick.options(fairness_key=key, ordering_key=f"o{n % 4}").draft(n=n, of=f"o{n % 4}")
+            )
         else:
             drafts.append(quick.options(fairness_key=key).draft(n=n))
     timed.submit_many(drafts)
@@ -169,7 +173,9 @@ async def test_the_next_owner_knows_what_was_learnt(timed: App, clock: Stepped) 
         ({"cost": "runtime", "kind": "ordered"}, "leave kind='ordered' out, or cost= out"),
     ],
 )
-def test_what_does_not_go_together_is_refused(sqlite_url: str, settings: dict[str, str], said: str) -> None:
+def test_what_does_not_go_together_is_refused(
+    sqlite_url: str, settings: dict[str, str], said: str
+) -> None:
     with pytest.raises(ConfigurationError, match=r"queue 'q': ") as refused:
         App(sqlite_url).queue("q", **settings)  # type: ignore[arg-type]
     assert said in str(refused.value)

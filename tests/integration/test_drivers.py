@@ -1,4 +1,5 @@
-"""Submission through every supported driver: a commit makes the task, a rollback leaves nothing of it."""
+"""Submission through every supported driver: a commit makes the task, a rollback leaves nothing of
+it."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from fairlead.backends.postgres.database import Kind, PostgresDatabase
+from fairlead.backends.postgres.task_store import PostgresTaskStore
+from fairlead.backends.sql.drivers import is_async
+from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sqlite.database import SqliteDatabase
+from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import NewTask, Submitted
+from fairlead.ports.notification import decode
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_store import TaskFilter
-from fairlead.ports.wake import decode
-from fairlead.stores.drivers import is_async
-from fairlead.stores.migrate import migrate
-from fairlead.stores.postgres import PostgresTaskStore
-from fairlead.stores.postgres_database import Kind, PostgresDatabase
-from fairlead.stores.sqlite import SqliteTaskStore
-from fairlead.stores.sqlite_database import SqliteDatabase
 
 pytestmark = pytest.mark.asyncio
 
@@ -39,10 +40,21 @@ NOW = 1_700_000_000_000_000
 
 def make(count: int, **changes: Any) -> list[NewTask]:
     fields: dict[str, Any] = {
-        "queue": "mail", "partition": 0, "name": "send", "payload": b"{}", "payload_format": "json", "priority": 5,
-        "fairness_key": "", "weight": 1.0, "ordering_key": None, "unique_key": None, "run_at": NOW, "submitted_at": NOW,
-        "keep_result": False, "context": None,
-    } | changes  # fmt: skip
+        "queue": "mail",
+        "partition": 0,
+        "name": "send",
+        "payload": b"{}",
+        "payload_format": "json",
+        "priority": 5,
+        "fairness_key": "",
+        "weight": 1.0,
+        "ordering_key": None,
+        "unique_key": None,
+        "run_at": NOW,
+        "submitted_at": NOW,
+        "keep_result": False,
+        "context": None,
+    } | changes
     return [NewTask(id=id_text(new), **fields) for new in source.block(count, NOW)]
 
 
@@ -68,7 +80,9 @@ async def with_psycopg(url: str, work: Callable[[Any], Any], commits: bool) -> N
 
 
 async def with_psycopg_async(url: str, work: Callable[[Any], Any], commits: bool) -> None:
-    async with await psycopg.AsyncConnection.connect(url, row_factory=psycopg.rows.dict_row) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        url, row_factory=psycopg.rows.dict_row
+    ) as connection:
         await work(connection)
         await (connection.commit() if commits else connection.rollback())
 
@@ -83,7 +97,10 @@ async def with_asyncpg(url: str, work: Callable[[Any], Any], commits: bool) -> N
 
 
 async def with_asyncpg_pool(url: str, work: Callable[[Any], Any], commits: bool) -> None:
-    async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+    async with (
+        asyncpg.create_pool(url, min_size=1, max_size=1) as pool,
+        pool.acquire() as connection,
+    ):
         transaction = connection.transaction()
         await transaction.start()
         await work(connection)
@@ -95,7 +112,9 @@ def _sync_url(url: str) -> str:
 
 
 def _async_url(url: str, driver: str) -> str:
-    return url.replace("sqlite://", "sqlite+aiosqlite://").replace("postgresql://", f"postgresql+{driver}://")
+    return url.replace("sqlite://", "sqlite+aiosqlite://").replace(
+        "postgresql://", f"postgresql+{driver}://"
+    )
 
 
 async def with_sqlalchemy_connection(url: str, work: Callable[[Any], Any], commits: bool) -> None:
@@ -138,11 +157,21 @@ async def with_async_connection(url: str, work: Callable[[Any], Any], commits: b
     await engine.dispose()
 
 
-SQLALCHEMY = [with_sqlalchemy_connection, with_sqlalchemy_session, with_async_session, with_async_connection]
+SQLALCHEMY = [
+    with_sqlalchemy_connection,
+    with_sqlalchemy_session,
+    with_async_session,
+    with_async_connection,
+]
 ON_SQLITE: list[Using] = [with_sqlite3, with_aiosqlite, *SQLALCHEMY]
 ON_POSTGRES: list[Using] = [
-    with_psycopg, with_psycopg_async, with_asyncpg, with_asyncpg_pool, with_async_session_psycopg, *SQLALCHEMY,
-]  # fmt: skip
+    with_psycopg,
+    with_psycopg_async,
+    with_asyncpg,
+    with_asyncpg_pool,
+    with_async_session_psycopg,
+    *SQLALCHEMY,
+]
 
 
 @pytest_asyncio.fixture
@@ -163,11 +192,17 @@ async def postgres_store(postgres_url: str) -> AsyncIterator[Store]:
 
 
 async def commit_and_rollback(store: Store, url: str, using: Using, count: int) -> None:
-    """Twice rolled back, then committed; plain tasks, waiting ones and a unique key in the one transaction."""
+    """Twice rolled back, then committed; plain tasks, waiting ones and a unique key in the one
+    transaction."""
     answers: list[Submitted] = []
 
     def work(connection: Any) -> Any:
-        tasks = [*make(count), *make(count, run_at=NOW + 1), *make(1, unique_key="k"), *make(1, unique_key="k")]
+        tasks = [
+            *make(count),
+            *make(count, run_at=NOW + 1),
+            *make(1, unique_key="k"),
+            *make(1, unique_key="k"),
+        ]
         if is_async(connection):
             return _join_async(connection, tasks)
         answers[:] = store.database.join(connection, store.submission(tasks))[0]
@@ -195,7 +230,9 @@ async def test_sqlite_commit_is_there_and_rollback_is_not(
 
 
 @pytest.mark.parametrize("count", [1, 100])
-@pytest.mark.parametrize("using", ON_POSTGRES, ids=lambda using: using.__name__.removeprefix("with_"))
+@pytest.mark.parametrize(
+    "using", ON_POSTGRES, ids=lambda using: using.__name__.removeprefix("with_")
+)
 async def test_postgres_commit_is_there_and_rollback_is_not(
     postgres_store: Store, postgres_url: str, using: Using, count: int
 ) -> None:
@@ -204,7 +241,8 @@ async def test_postgres_commit_is_there_and_rollback_is_not(
 
 async def test_an_unknown_connection_is_refused_by_name(sqlite_store: Store) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"cannot submit through a builtins\.object; give a connection of sqlite3"
+        ConfigurationError,
+        match=r"cannot submit through a builtins\.object; give a connection of sqlite3",
     ):
         sqlite_store.database.join(object(), sqlite_store.submission(make(1)))
 
@@ -217,7 +255,9 @@ async def test_the_wake_goes_out_with_the_commit_and_never_after_a_rollback(
     listener = await asyncpg.connect(postgres_url)
     await listener.add_listener("fairlead_wake", lambda *event: messages.put_nowait(event[3]))
     with psycopg.connect(postgres_url) as connection:
-        postgres_store.database.join(connection, postgres_store.submission(make(count, queue="never")))
+        postgres_store.database.join(
+            connection, postgres_store.submission(make(count, queue="never"))
+        )
         connection.rollback()
         tasks = make(count, queue='a "queue" \u00fc') + make(count, queue="later", run_at=NOW + 7)
         wake = postgres_store.database.join(connection, postgres_store.submission(tasks))[1]
@@ -231,7 +271,9 @@ async def test_the_wake_goes_out_with_the_commit_and_never_after_a_rollback(
     await listener.close()
 
 
-async def test_a_wake_too_long_for_notify_says_look_everywhere(postgres_store: Store, postgres_url: str) -> None:
+async def test_a_wake_too_long_for_notify_says_look_everywhere(
+    postgres_store: Store, postgres_url: str
+) -> None:
     messages: asyncio.Queue[str] = asyncio.Queue()
     listener = await asyncpg.connect(postgres_url)
     await listener.add_listener("fairlead_wake", lambda *event: messages.put_nowait(event[3]))
@@ -242,15 +284,18 @@ async def test_a_wake_too_long_for_notify_says_look_everywhere(postgres_store: S
     await listener.close()
 
 
-# connections that die -------------------------------------------------------------------------------------------------
+# connections that die -----------------------------------------------------------------------------
 
 
 def _statement(sql: str) -> Steps[Any]:
     return (yield Statement(sql))
 
 
-async def test_dead_connections_are_dropped_and_replaced(postgres_store: Store, postgres_url: str) -> None:
-    """What a restart of the server does to connections at rest: none of them is handed out again."""
+async def test_dead_connections_are_dropped_and_replaced(
+    postgres_store: Store, postgres_url: str
+) -> None:
+    """What a restart of the server does to connections at rest: none of them is handed out
+    again."""
     database = postgres_store.database
     assert isinstance(database, PostgresDatabase)
     with database.connection(), database.connection():
@@ -272,7 +317,9 @@ async def test_dead_connections_are_dropped_and_replaced(postgres_store: Store, 
     await postgres_store.heartbeat("node", [], NOW)
 
 
-async def test_a_connection_lost_in_the_middle_is_store_unavailable(postgres_store: Store, postgres_url: str) -> None:
+async def test_a_connection_lost_in_the_middle_is_store_unavailable(
+    postgres_store: Store, postgres_url: str
+) -> None:
     database = postgres_store.database
     kill = "SELECT pg_terminate_backend(pg_backend_pid())"
     for _ in range(2):
@@ -293,7 +340,9 @@ async def test_missing_tables_name_the_command_that_makes_them(postgres_url: str
     await store.database.close_async()
 
 
-async def test_prepared_statements_survive_a_migration(postgres_store: Store, postgres_url: str) -> None:
+async def test_prepared_statements_survive_a_migration(
+    postgres_store: Store, postgres_url: str
+) -> None:
     store = postgres_store
     for _ in range(8):
         store.database.run(store.submission(make(1)))
@@ -314,7 +363,9 @@ async def test_prepared_statements_survive_a_migration(postgres_store: Store, po
     assert len(store.database.run(store.tasks(TaskFilter(), 100))) >= 10
 
 
-async def test_a_transaction_of_ours_commits_or_rolls_back_and_lets_errors_through(postgres_store: Store) -> None:
+async def test_a_transaction_of_ours_commits_or_rolls_back_and_lets_errors_through(
+    postgres_store: Store,
+) -> None:
     database = postgres_store.database
     with pytest.raises(FileNotFoundError), database.transaction() as connection:
         database.join(connection, postgres_store.submission(make(1)))
@@ -332,14 +383,31 @@ async def test_a_transaction_of_ours_commits_or_rolls_back_and_lets_errors_throu
 
 
 HOT = [
-    "ready", "grab", "complete_done", "record_attempts", "held", "delete_held", "continue_held", "hand_back",
-    "still_held", "due", "next_due", "make_ready", "task", "tasks", "move_task", "end_task",
-]  # fmt: skip
+    "ready",
+    "grab",
+    "complete_done",
+    "record_attempts",
+    "held",
+    "delete_held",
+    "continue_held",
+    "hand_back",
+    "still_held",
+    "due",
+    "next_due",
+    "make_ready",
+    "task",
+    "tasks",
+    "move_task",
+    "end_task",
+]
 
 
 @pytest.mark.parametrize("name", HOT)
-async def test_no_hot_statement_is_planned_to_scan_the_table(postgres_store: Store, name: str) -> None:
-    """Also on a table that was vacuumed while empty, where a scan looks free and the plan would be kept."""
+async def test_no_hot_statement_is_planned_to_scan_the_table(
+    postgres_store: Store, name: str
+) -> None:
+    """Also on a table that was vacuumed while empty, where a scan looks free and the plan would be
+    kept."""
     async with _admin(postgres_store.database.url) as admin:
         await admin.execute("VACUUM ANALYZE fairlead_tasks")
     async with postgres_store.database.connection_async() as connection:
@@ -348,10 +416,13 @@ async def test_no_hot_statement_is_planned_to_scan_the_table(postgres_store: Sto
         await connection.execute(f"PREPARE hot AS {postgres_store.sql[name]}")
         nulls = ", ".join(["NULL"] * count)
         plan = "\n".join(
-            row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE hot{f'({nulls})' if nulls else ''}")
+            row[0]
+            for row in await connection.fetch(f"EXPLAIN EXECUTE hot{f'({nulls})' if nulls else ''}")
         )
         await connection.execute("DEALLOCATE hot")
-    assert "Index Scan using fairlead_tasks" in plan or "Index Only Scan using fairlead_tasks" in plan, plan
+    assert (
+        "Index Scan using fairlead_tasks" in plan or "Index Only Scan using fairlead_tasks" in plan
+    ), plan
     for way in ("Seq Scan", "Hash Join", "Merge Join", "Materialize", "Bitmap"):
         assert way not in plan, plan
 

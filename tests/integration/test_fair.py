@@ -1,4 +1,5 @@
-"""Fair queues through a real node: order, spilling, weights, hand-over, and what a task costs in rows."""
+"""Fair queues through a real node: order, spilling, weights, hand-over, and what a task costs in
+rows."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from contextlib import suppress
 import pytest
 
 from fairlead import App, Draft, Limit
-from fairlead.core import aside
+from fairlead.backends.sql.backlog import SqlBacklogStore
+from fairlead.core.triggers import evictions as aside
+from fairlead.declare.options import Options
 from fairlead.errors import InvalidTask, UnknownQueue
-from fairlead.options import Options
-from fairlead.overview import overview
-from fairlead.stores.sql_backlog import SqlBacklogStore
+from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
 
 pytestmark = pytest.mark.ordered
@@ -46,7 +47,8 @@ async def test_a_flood_delays_no_other_key(app: App) -> None:
 
 
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
-    """What has no place in memory because of its ordering key does not run now, so it takes no turn either."""
+    """What has no place in memory because of its ordering key does not run now, so it takes no turn
+    either."""
     app = App(sqlite_url)
     app.migrate()
     app.queue("q", partitions=1)
@@ -269,7 +271,8 @@ async def test_two_nodes_share_the_partitions_of_a_fair_queue(store_url: str) ->
 
 @pytest.mark.parametrize("order", ["fifo", "fair", "fair, stored"])
 async def test_row_operations_of_a_task(sqlite_url: str, order: str) -> None:
-    """Insert, grab, attempt, delete: four rows for each task; one written and one deleted more when memory is too small."""
+    """Insert, grab, attempt, delete: four rows for each task; one written and one deleted more when
+    memory is too small."""
     app = App(sqlite_url)
     app.migrate()
     app.queue("q", order=order.split(",")[0], partitions=1)
@@ -291,9 +294,16 @@ async def test_row_operations_of_a_task(sqlite_url: str, order: str) -> None:
     nothing.submit_many([{}] * tasks)
     await drain(app, look_ahead=200 if "stored" in order else 10_000)
     app.close()
-    counted = {what: count for what, count in connection.execute("SELECT * FROM operations") if count}
+    counted = {
+        what: count for what, count in connection.execute("SELECT * FROM operations") if count
+    }
     connection.close()
-    expected = {"INSERT tasks": tasks, "UPDATE tasks": tasks, "INSERT attempts": tasks, "DELETE tasks": tasks}
+    expected = {
+        "INSERT tasks": tasks,
+        "UPDATE tasks": tasks,
+        "INSERT attempts": tasks,
+        "DELETE tasks": tasks,
+    }
     if "stored" in order:
         expected |= {"INSERT backlog": tasks, "DELETE backlog": tasks}
     assert counted == expected

@@ -1,4 +1,5 @@
-"""Triggers through a real Kafka: the cases of the published systems that concern a channel, by their ids, and what ours promises."""
+"""Triggers through a real Kafka: the cases of the published systems that concern a channel, by
+their ids, and what ours promises."""
 
 from __future__ import annotations
 
@@ -12,17 +13,28 @@ from typing import Any
 import pytest
 
 from fairlead import App, Limit, State
-from fairlead.doctor import examine
-from fairlead.overview import overview
+from fairlead.operate.doctor import examine
+from fairlead.operate.overview import overview
 from fairlead.testing import running, settled
 from services.kafka import KafkaServer
-from tests.integration.channel_kit import NEVER, NO_POLLERS, SOON, counting, counts, grabs, noting, owning, until
+from tests.integration.channel_kit import (
+    NEVER,
+    NO_POLLERS,
+    SOON,
+    counting,
+    counts,
+    grabs,
+    noting,
+    owning,
+    until,
+)
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
-from fairlead.channels import kafka, kafka_receiver  # noqa: E402
-from fairlead.channels.kafka_place import Place  # noqa: E402
-from fairlead.channels.kafka_receiver import since  # noqa: E402
-from fairlead.channels.kafka_sender import Outgoing, Sender  # noqa: E402
+from fairlead.backends.kafka import channel as kafka  # noqa: E402
+from fairlead.backends.kafka import receiver as kafka_receiver  # noqa: E402
+from fairlead.backends.kafka.endpoint import Place  # noqa: E402
+from fairlead.backends.kafka.receiver import since  # noqa: E402
+from fairlead.backends.kafka.sender import Outgoing, Sender  # noqa: E402
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -53,7 +65,9 @@ def produce(app: App, messages: Sequence[tuple[str, int, bytes]]) -> None:
 
 def in_topic(app: App, queue: str, partitions: int) -> list[Any]:
     """All messages that lie there."""
-    consumer = confluent_kafka.Consumer(place(app).settings({"group.id": "looking", "enable.partition.eof": True}))
+    consumer = confluent_kafka.Consumer(
+        place(app).settings({"group.id": "looking", "enable.partition.eof": True})
+    )
     topic = place(app).topic(queue)
     consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(partitions)])
     found, ends = [], 0
@@ -92,7 +106,9 @@ async def test_tasks_run_by_what_kafka_brings_and_their_offsets_are_committed(ap
     assert not counts(app).keys() & {"unsent_triggers", "corrupt_triggers"}
 
 
-async def test_what_was_submitted_before_any_worker_runs_and_its_messages_are_dropped(app: App) -> None:
+async def test_what_was_submitted_before_any_worker_runs_and_its_messages_are_dropped(
+    app: App,
+) -> None:
     note, ran = noting(app)
 
     for n in range(30):
@@ -103,7 +119,9 @@ async def test_what_was_submitted_before_any_worker_runs_and_its_messages_are_dr
     assert sorted(ran) == list(range(30))
 
 
-async def test_t09_messages_that_cannot_be_read_stop_nothing_before_and_after_a_start(app: App) -> None:
+async def test_t09_messages_that_cannot_be_read_stop_nothing_before_and_after_a_start(
+    app: App,
+) -> None:
     ran = []
     app.queue("mail", partitions=1)
 
@@ -128,7 +146,9 @@ async def test_t09_messages_that_cannot_be_read_stop_nothing_before_and_after_a_
     assert sorted(ran) == sorted([*range(10)] * 2)
 
 
-async def test_t19_a_new_group_goes_back_by_a_time_and_reads_exactly_what_is_newer(sqlite_app: App) -> None:
+async def test_t19_a_new_group_goes_back_by_a_time_and_reads_exactly_what_is_newer(
+    sqlite_app: App,
+) -> None:
     app, days = sqlite_app, 86_400
     back = Place.of(f"kafka://{place(app).brokers}/?prefix={place(app).prefix}&reset=-4d")
     back.ensure({"old": 2})
@@ -136,7 +156,12 @@ async def test_t19_a_new_group_goes_back_by_a_time_and_reads_exactly_what_is_new
     producer = confluent_kafka.Producer(back.settings({}))
     for partition in range(2):
         for age in (6, 5, 4.1, 3.9, 2, 1):
-            producer.produce(topic, str(age).encode(), partition=partition, timestamp=round((now - age * days) * 1000))
+            producer.produce(
+                topic,
+                str(age).encode(),
+                partition=partition,
+                timestamp=round((now - age * days) * 1000),
+            )
     producer.flush(SOON)
     consumer = confluent_kafka.Consumer(back.settings({"group.id": back.group}))
     places = [confluent_kafka.TopicPartition(topic, n) for n in range(2)]
@@ -149,7 +174,9 @@ async def test_t19_a_new_group_goes_back_by_a_time_and_reads_exactly_what_is_new
     consumer.close()
 
 
-async def test_t19_a_worker_of_a_new_group_is_given_exactly_what_is_newer(sqlite_url: str, kafka_url: str) -> None:
+async def test_t19_a_worker_of_a_new_group_is_given_exactly_what_is_newer(
+    sqlite_url: str, kafka_url: str
+) -> None:
     app = counting(sqlite_url, f"{kafka_url}&reset=4d")
     app.queue("mail", partitions=1)
 
@@ -170,7 +197,9 @@ async def test_t19_a_worker_of_a_new_group_is_given_exactly_what_is_newer(sqlite
     app.close()
 
 
-async def test_t20_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partition(app: App) -> None:
+async def test_t20_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partition(
+    app: App,
+) -> None:
     @app.task
     async def note(n: int) -> None: ...
 
@@ -278,7 +307,9 @@ async def test_t26_a_corrupted_message_is_counted_and_the_next_one_is_processed(
     assert (said.partition, said.offset) == (2, 0)
 
 
-async def test_a12f_what_is_beyond_the_look_ahead_waits_for_no_sweep(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a12f_what_is_beyond_the_look_ahead_waits_for_no_sweep(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kafka, "MOST_ARRIVED", 50)
     monkeypatch.setattr(kafka, "HOLD_SECONDS", 0.5)
     monkeypatch.setattr(app.channel, "_heal_every", NEVER)
@@ -328,7 +359,7 @@ async def test_a12g_a_trigger_of_low_priority_that_waits_holds_back_no_offset(
         await settled(app, node)
 
 
-@pytest.mark.parametrize("heard", ["by the bell", "by nobody"])
+@pytest.mark.parametrize("heard", ["by the notifier", "by nobody"])
 async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_once(
     app: App, heard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,8 +397,12 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
     assert dropped > 50 and doubled > 50, seed
     assert len(grabs(app)) == 1000 and set(grabs(app).values()) == {1}, seed
     with app.store.database.transaction() as connection:
-        longest = connection.execute("SELECT max(grabbed_at - ready_at) FROM fairlead_attempts").fetchall()[0][0]
-    print(f"seed {seed}: {dropped} dropped, {doubled} doubled; the last one was grabbed after {longest / 1e6:.2f} s")
+        longest = connection.execute(
+            "SELECT max(grabbed_at - ready_at) FROM fairlead_attempts"
+        ).fetchall()[0][0]
+    print(
+        f"seed {seed}: {dropped} dropped, {doubled} doubled; the last one was grabbed after {longest / 1e6:.2f} s"
+    )
 
 
 async def test_5000_tasks_run_with_the_pollers_off_and_no_row_is_looked_for(
@@ -393,12 +428,16 @@ async def test_5000_tasks_run_with_the_pollers_off_and_no_row_is_looked_for(
         for n in range(0, 5000, 10):
             await note.submit_many_async([{"n": n + i} for i in range(10)])
         await settled(app, node, 120)
-    submits = sum(count for name, count in asked.items() if name.startswith(("insert", "next_seqs")))
+    submits = sum(
+        count for name, count in asked.items() if name.startswith(("insert", "next_seqs"))
+    )
     looking = asked["unfinished"]  # this test's own
     others = sum(asked.values()) - submits - looking
     assert len(grabs(app)) == 5001
     print(f"statements a task, submits aside: {others / 5000:.3f}", dict(asked.most_common()))
-    assert asked["ready"] < 500, asked  # now and then by the clock, not by the task, nor by the submit
+    assert asked["ready"] < 500, (
+        asked
+    )  # now and then by the clock, not by the task, nor by the submit
     assert others < 5000
 
 
@@ -461,7 +500,7 @@ async def test_a_node_that_leaves_hands_its_partitions_over_at_once(app: App) ->
 async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counted(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.channels.kafka_sender.SEND_SECONDS", 1.0)
+    monkeypatch.setattr("fairlead.backends.kafka.sender.SEND_SECONDS", 1.0)
     ran = []
     with KafkaServer() as server:
         app = counting(sqlite_url, server.url)
@@ -482,7 +521,8 @@ async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counte
             told = [finding for finding in await examine(app) if finding.severity == "problem"]
             assert "Kafka" in told[0].what and "start it" in (told[0].cure or "")
             server.start()
-            app.channel.shut()  # as a process that starts anew: nothing waits for a connection to be tried again
+            # as a process that starts anew: nothing waits for a connection to be tried again
+            app.channel.shut()
             async with asyncio.timeout(SOON):
                 while not ran.count(100):
                     await note.submit_async(100)
@@ -492,14 +532,16 @@ async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counte
     assert set(ran) == {*range(50), 100}
 
 
-async def test_a_consumer_that_breaks_breaks_its_node(sqlite_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_consumer_that_breaks_breaks_its_node(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug of the test")
 
     @sqlite_app.task
     async def note(n: int) -> None: ...
 
-    monkeypatch.setattr("fairlead.channels.kafka_receiver.Receiver._pass_on", broken)
+    monkeypatch.setattr("fairlead.backends.kafka.receiver.Receiver._pass_on", broken)
     node = sqlite_app.node()
     running_node = asyncio.create_task(node.run())
     await until(lambda: len(node.ownership.owned) == 4)
@@ -527,7 +569,9 @@ async def test_the_doctor_tells_of_brokers_topics_and_lag(sqlite_app: App) -> No
         assert {partition.owner for partition in view.partitions} == {node.settings.name}
 
 
-async def test_a_queue_that_grows_gets_more_partitions_while_it_runs(sqlite_url: str, kafka_url: str) -> None:
+async def test_a_queue_that_grows_gets_more_partitions_while_it_runs(
+    sqlite_url: str, kafka_url: str
+) -> None:
     old, new, ran = App(sqlite_url, channel=kafka_url), App(sqlite_url, channel=kafka_url), []
 
     async def handler(n: int) -> None:
@@ -547,7 +591,9 @@ async def test_a_queue_that_grows_gets_more_partitions_while_it_runs(sqlite_url:
     new.close()
 
 
-def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(sqlite_app: App, sqlite_url: str) -> None:
+def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(
+    sqlite_app: App, sqlite_url: str
+) -> None:
     import subprocess
     import sys
 

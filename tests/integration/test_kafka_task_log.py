@@ -1,4 +1,5 @@
-"""The task log on a real Kafka: what is its own, beside the contract of every log. Cases by their ids."""
+"""The task log on a real Kafka: what is its own, beside the contract of every log. Cases by their
+ids."""
 
 from __future__ import annotations
 
@@ -17,15 +18,22 @@ import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import IdSource, id_text
-from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, StoreUnavailable, UnknownQueue
+from fairlead.errors import (
+    ConfigurationError,
+    InvalidTask,
+    NotSupported,
+    StoreUnavailable,
+    UnknownQueue,
+)
 from fairlead.model import NewTask, PartitionKey
 from fairlead.ports.task_log import Entry, Submit, encode
 from services.kafka import KafkaServer
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
-from fairlead.channels import kafka_appender, kafka_log_reader  # noqa: E402
-from fairlead.channels.kafka_place import Place  # noqa: E402
-from fairlead.channels.kafka_task_log import KafkaTaskLog  # noqa: E402
+from fairlead.backends.kafka import appender as kafka_appender  # noqa: E402
+from fairlead.backends.kafka import log_reader as kafka_log_reader  # noqa: E402
+from fairlead.backends.kafka.endpoint import Place  # noqa: E402
+from fairlead.backends.kafka.task_log import KafkaTaskLog  # noqa: E402
 
 P0, P1 = PartitionKey("reminders", 0), PartitionKey("reminders", 1)
 SOON = 60.0
@@ -35,7 +43,12 @@ source = IdSource()
 
 def connect(url: str, partitions: int = 2, counts: Counter[str] | None = None) -> KafkaTaskLog:
     counts = Counter() if counts is None else counts
-    return KafkaTaskLog(url, {"reminders": partitions}, lambda what, count: counts.update({what: count}), SYSTEM_CLOCK)
+    return KafkaTaskLog(
+        url,
+        {"reminders": partitions},
+        lambda what, count: counts.update({what: count}),
+        SYSTEM_CLOCK,
+    )
 
 
 @asynccontextmanager
@@ -62,7 +75,24 @@ def server() -> Iterator[KafkaServer]:
 
 def entries(count: int, partition: PartitionKey = P0, payload: bytes = b"{}") -> list[Entry]:
     return [
-        Submit(NewTask(id_text(new), *partition, "work", payload, "json", 5, "", 1.0, "a", f"u{n}", 1, 1, False, None))
+        Submit(
+            NewTask(
+                id_text(new),
+                *partition,
+                "work",
+                payload,
+                "json",
+                5,
+                "",
+                1.0,
+                "a",
+                f"u{n}",
+                1,
+                1,
+                False,
+                None,
+            )
+        )
         for n, new in enumerate(source.block(count, 1_700_000_000_000_000))
     ]
 
@@ -71,7 +101,9 @@ async def append(log: KafkaTaskLog, new: Sequence[Entry]) -> None:
     await asyncio.wrap_future(log.append(new))
 
 
-async def received(log: KafkaTaskLog, count: int, wanted: Iterable[PartitionKey] = (P0,)) -> list[Entry]:
+async def received(
+    log: KafkaTaskLog, count: int, wanted: Iterable[PartitionKey] = (P0,)
+) -> list[Entry]:
     """The next `count` entries, committed."""
     found: list[Entry] = []
     wanted = list(wanted)
@@ -109,7 +141,7 @@ def produce(log: KafkaTaskLog, values: Sequence[bytes | None], **settings: Any) 
     assert producer.flush(SOON) == 0
 
 
-# offsets --------------------------------------------------------------------------------------------------------------
+# offsets ------------------------------------------------------------------------------------------
 
 
 async def test_what_was_committed_is_not_read_again_after_a_restart(kafka_url: str) -> None:
@@ -141,8 +173,11 @@ async def test_a_commit_that_was_not_sent_yet_counts_when_the_partition_is_rewou
     assert not await log.is_behind(P0)
 
 
-async def test_what_an_earlier_owner_commits_after_the_rewind_is_received_by_the_new_one(kafka_url: str) -> None:
-    """It may have been writing that, and been fenced: the commit says nothing about what the new owner has in its memory."""
+async def test_what_an_earlier_owner_commits_after_the_rewind_is_received_by_the_new_one(
+    kafka_url: str,
+) -> None:
+    """It may have been writing that, and been fenced: the commit says nothing about what the new
+    owner has in its memory."""
     async with opened(kafka_url) as earlier, opened(kafka_url) as later:
         new = entries(5)
         await append(earlier, new)
@@ -190,14 +225,16 @@ async def test_the_offset_of_a_quiet_partition_is_committed_again_and_what_lies_
     await append(log, entries(7))
     assert len(await received(log, 7)) == 7
     consumer = log._running()._consumer
-    await until(lambda: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(*place)) == (7, 7))
+    await until(
+        lambda: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(*place)) == (7, 7)
+    )
     await until(lambda: sent.count(7) >= 3)
     await append(log, new := entries(1))
     await log.rewind(P0)
     assert await received(log, 1) == new
 
 
-# messages -------------------------------------------------------------------------------------------------------------
+# messages -----------------------------------------------------------------------------------------
 
 
 async def test_empty_and_broken_messages_are_counted_told_and_passed_over(
@@ -225,7 +262,9 @@ async def test_empty_and_broken_messages_are_counted_told_and_passed_over(
 async def test_offsets_that_are_no_messages_leave_nobody_behind(log: KafkaTaskLog) -> None:
     new = entries(3)
     await append(log, entries(1, P1))
-    await asyncio.to_thread(produce, log, [encode(entry) for entry in new], **{"transactional.id": "other"})
+    await asyncio.to_thread(
+        produce, log, [encode(entry) for entry in new], **{"transactional.id": "other"}
+    )
     assert await received(log, 3) == new
     await waits(log, {1: 1})
     assert not await log.is_behind(P0)
@@ -272,7 +311,8 @@ async def test_a_partition_that_is_not_wanted_for_long_is_left_and_taken_up_agai
 
 
 async def test_every_message_arrives_soon_after_it_was_appended(log: KafkaTaskLog) -> None:
-    """That is, nothing sleeps on the way: 200 in a row would take minutes if each met one pause of a second."""
+    """That is, nothing sleeps on the way: 200 in a row would take minutes if each met one pause of
+    a second."""
     await append(log, entries(1))
     assert len(await received(log, 1)) == 1
     began = time.monotonic()
@@ -284,10 +324,12 @@ async def test_every_message_arrives_soon_after_it_was_appended(log: KafkaTaskLo
     assert took < SOON
 
 
-# appends --------------------------------------------------------------------------------------------------------------
+# appends ------------------------------------------------------------------------------------------
 
 
-async def test_appends_of_one_thread_keep_their_order_from_the_first_one_on(log: KafkaTaskLog) -> None:
+async def test_appends_of_one_thread_keep_their_order_from_the_first_one_on(
+    log: KafkaTaskLog,
+) -> None:
     """Also while the topic is made, and while the producer has no room."""
     new = entries(3000)
     futures = [log.append([entry]) for entry in new]
@@ -302,7 +344,9 @@ async def test_a_full_producer_holds_appends_back_and_loses_none(
     monkeypatch.setattr(kafka_appender, "MOST_WAITING", 100)
     async with opened(f"{kafka_url}&queue.buffering.max.messages=50") as log:
         new = entries(2000)
-        futures = await asyncio.to_thread(lambda: [log.append(new[n : n + 10]) for n in range(0, 2000, 10)])
+        futures = await asyncio.to_thread(
+            lambda: [log.append(new[n : n + 10]) for n in range(0, 2000, 10)]
+        )
         for future in futures:
             await asyncio.wrap_future(future)
         assert await received(log, 2000) == new
@@ -323,7 +367,9 @@ async def test_threads_append_side_by_side(log: KafkaTaskLog) -> None:
         assert [entry for entry in found if entry.task.id in ids] == new  # type: ignore[union-attr]
 
 
-async def test_a_task_that_is_too_large_is_refused_and_the_next_one_is_not(log: KafkaTaskLog) -> None:
+async def test_a_task_that_is_too_large_is_refused_and_the_next_one_is_not(
+    log: KafkaTaskLog,
+) -> None:
     too_large, new = entries(1, payload=b"x" * (13 << 20)), entries(1)
     await append(log, entries(1))
     with pytest.raises(InvalidTask, match="too large"):
@@ -337,7 +383,9 @@ async def test_a_topic_of_another_number_of_partitions_is_refused(kafka_url: str
     async with opened(kafka_url) as log:
         await append(log, entries(1))
     other = connect(kafka_url, 3)
-    with pytest.raises(ConfigurationError, match="has 2 partitions, and ordered queues keep theirs"):
+    with pytest.raises(
+        ConfigurationError, match="has 2 partitions, and ordered queues keep theirs"
+    ):
         await append(other, entries(1))
     with pytest.raises(ConfigurationError, match="partitions=2"):
         await other.receive([P0], 10)
@@ -354,7 +402,7 @@ def test_it_joins_no_transaction_and_shares_no_topic_with_the_triggers(kafka_url
     assert place.log.topic("2e") != place.topic("task.log.") and place.log.group != place.group
 
 
-# outages --------------------------------------------------------------------------------------------------------------
+# outages ------------------------------------------------------------------------------------------
 
 
 async def test_o20_the_future_says_that_kafka_is_away(log: KafkaTaskLog) -> None:
@@ -425,11 +473,11 @@ async def test_it_is_closed_in_time_though_kafka_is_away_and_nothing_is_lost_by_
         assert found in (more, new + more), "the commit was not sent, or was sent at last"
 
 
-# processes ------------------------------------------------------------------------------------------------------------
+# processes ----------------------------------------------------------------------------------------
 
 PROGRAM = """
 import os, sys
-from fairlead.channels.kafka_task_log import KafkaTaskLog
+from fairlead.backends.kafka.task_log import KafkaTaskLog
 from fairlead.clock import SYSTEM_CLOCK
 from tests.integration.test_kafka_task_log import P0, entries
 log = KafkaTaskLog(sys.argv[1], {"reminders": 2}, lambda *_: None, SYSTEM_CLOCK)
@@ -438,9 +486,13 @@ log = KafkaTaskLog(sys.argv[1], {"reminders": 2}, lambda *_: None, SYSTEM_CLOCK)
 
 def run(program: str, url: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM + program, url], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM + program, url],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 async def test_a_script_that_ends_after_its_submits_has_appended_them(kafka_url: str) -> None:

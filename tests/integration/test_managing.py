@@ -1,7 +1,8 @@
-"""Looking at tasks and changing them: the cases T-12 to T-16 and T-22 to T-24 of the published systems.
+"""Looking at tasks and changing them: the cases T-12 to T-16 and T-22 to T-24 of the published
+systems.
 
-T-15's start and stop of a bucket are `queues pause` and `resume` here (see test_running); T-24's roles belong to a web
-page that is not here yet.
+T-15's start and stop of a bucket are `queues pause` and `resume` here (see test_running); T-24's
+roles belong to a web page that is not here yet.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ async def test_t13_a_waiting_task_gets_another_time(shop) -> None:
     assert ran == [1]
 
 
-async def test_t14_a_task_is_resumed_ahead_of_its_time_and_a_running_one_by_force_only(shop) -> None:
+async def test_t14_a_task_is_resumed_ahead_of_its_time_and_a_running_one_by_force_only(
+    shop,
+) -> None:
     from fairlead.ports.task_store import Grab
 
     app, pay, bad, ran = shop
@@ -145,10 +148,16 @@ async def test_t22_old_history_is_deleted_in_batches(shop) -> None:
     await app.store.database.close_async()
 
 
-async def test_t23_the_gauge_of_incidents_appears_with_the_first_and_is_gone_with_the_last(store_url: str) -> None:
+async def test_t23_the_gauge_of_incidents_appears_with_the_first_and_is_gone_with_the_last(
+    store_url: str,
+) -> None:
     registry = CollectorRegistry()
     told: list[str] = []
-    app = App(store_url, observer=PrometheusObserver(registry), on_incident=lambda task: told.append(task.id))
+    app = App(
+        store_url,
+        observer=PrometheusObserver(registry),
+        on_incident=lambda task: told.append(task.id),
+    )
     app.migrate()
 
     @app.task(retry=NoRetry())
@@ -159,14 +168,22 @@ async def test_t23_the_gauge_of_incidents_appears_with_the_first_and_is_gone_wit
     await drain(app)
     labels = {"queue": "default", "name": "bad"}
     pollers = Pollers(
-        app.store, app.channel.announce, app.handlers, app.observer, app.on_incident, app.clock, Intervals()
+        app.store,
+        app.channel.announce,
+        app.handlers,
+        app.observer,
+        app.on_incident,
+        app.clock,
+        Intervals(),
     )
     for _ in range(2):
         await pollers.incidents()
     assert registry.get_sample_value("fairlead_incidents", labels) == 1
     assert told == [handle.id]  # once, however often it is seen
     assert registry.get_sample_value("fairlead_submitted_total", labels) == 1
-    assert registry.get_sample_value("fairlead_finished_total", {**labels, "outcome": "failed"}) == 1
+    assert (
+        registry.get_sample_value("fairlead_finished_total", {**labels, "outcome": "failed"}) == 1
+    )
     assert registry.get_sample_value("fairlead_run_seconds_count", labels) == 1
     app.management.fail(handle.id)
     await pollers.incidents()
@@ -181,10 +198,14 @@ async def test_t24_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
     bad.options(fairness_key="other").submit_many([{"n": n} for n in range(3)])
     await drain(app)
     management = app.management
-    assert len(management.find(state="ERROR", fairness_key="acme", name="bad", queue="default")) == 5
+    assert (
+        len(management.find(state="ERROR", fairness_key="acme", name="bad", queue="default")) == 5
+    )
     assert management.find(older_than=timedelta(hours=1)) == []
     with pytest.raises(InvalidTask, match="state 'BROKEN' is unknown"):
         management.find(state="BROKEN")
-    result = management.bulk(lambda task: management.fail(task.id, version=task.version), fairness_key="acme", limit=4)
+    result = management.bulk(
+        lambda task: management.fail(task.id, version=task.version), fairness_key="acme", limit=4
+    )
     assert (result.changed, result.refused) == (4, 0)
     assert len(management.find(state="ERROR")) == 4

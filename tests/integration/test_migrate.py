@@ -1,4 +1,5 @@
-"""Migrations against the real databases: once, in order, all or nothing; code and tables that differ are named."""
+"""Migrations against the real databases: once, in order, all or nothing; code and tables that
+differ are named."""
 
 from __future__ import annotations
 
@@ -11,18 +12,22 @@ import psycopg
 import pytest
 
 from fairlead import App
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.sql import migrate as migrations_module
+from fairlead.backends.sql.migrate import Migration, check, migrate, migrations, print_sql
+from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Statement, Steps
-from fairlead.stores import migrate as migrations_module
-from fairlead.stores.migrate import Migration, check, migrate, migrations, print_sql
-from fairlead.stores.postgres_database import PostgresDatabase
-from fairlead.stores.sqlite_database import SqliteDatabase
 
 AnyDatabase = SqliteDatabase | PostgresDatabase
 
 
 def open_database(url: str) -> AnyDatabase:
-    return SqliteDatabase(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else PostgresDatabase(url)
+    return (
+        SqliteDatabase(url.removeprefix("sqlite:///"))
+        if url.startswith("sqlite")
+        else PostgresDatabase(url)
+    )
 
 
 pytestmark = pytest.mark.stores
@@ -55,7 +60,10 @@ def test_an_empty_database_is_named_and_then_migrated_once(database: AnyDatabase
     assert migrate(database) == known
     check(database)
     assert migrate(database) == []
-    assert [row[1] for row in rows_of(database, "SELECT version, name FROM fairlead_schema ORDER BY version")] == known
+    assert [
+        row[1]
+        for row in rows_of(database, "SELECT version, name FROM fairlead_schema ORDER BY version")
+    ] == known
 
 
 def _migrate(url: str, results: Any) -> None:
@@ -78,40 +86,62 @@ def test_four_processes_migrate_at_once_and_each_file_is_applied_once(store_url:
         process.join(30)
     database = open_database(store_url)
     assert [answer for answer in answers if isinstance(answer, str)] == []
-    assert sorted(answers) == sorted([[], [], [], [migration.name for migration in migrations(database.dialect)]])
+    assert sorted(answers) == sorted(
+        [[], [], [], [migration.name for migration in migrations(database.dialect)]]
+    )
     check(database)
     database.close()
 
 
 def with_another(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     monkeypatch.setattr(
-        migrations_module, "migrations", lambda dialect: [*migrations(dialect), Migration(9998, "9998_next", sql)]
+        migrations_module,
+        "migrations",
+        lambda dialect: [*migrations(dialect), Migration(9998, "9998_next", sql)],
     )
 
 
-def test_older_tables_are_named_and_brought_forward(database: AnyDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_tables_are_named_and_brought_forward(
+    database: AnyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     migrate(database)
-    with_another(monkeypatch, "-- a remark;\nCREATE TABLE one (x integer);\n\nCREATE TABLE two (x integer);\n")
-    with pytest.raises(SchemaMismatch, match=r"older than this code: 9998_next not applied; run `fairlead migrate`"):
+    with_another(
+        monkeypatch,
+        "-- a remark;\nCREATE TABLE one (x integer);\n\nCREATE TABLE two (x integer);\n",
+    )
+    with pytest.raises(
+        SchemaMismatch, match=r"older than this code: 9998_next not applied; run `fairlead migrate`"
+    ):
         check(database)
     assert migrate(database) == ["9998_next"]
     check(database)
     assert list(rows_of(database, "SELECT one.x FROM one, two")) == []
 
 
-def test_newer_tables_are_refused_and_left_alone(database: AnyDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_tables_are_refused_and_left_alone(
+    database: AnyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as newer:
         with_another(newer, "CREATE TABLE one (x integer);")
         migrate(database)
     for work in (check, migrate):
-        with pytest.raises(SchemaMismatch, match=r"newer than this code: 9998_next .* upgrade fairlead"):
+        with pytest.raises(
+            SchemaMismatch, match=r"newer than this code: 9998_next .* upgrade fairlead"
+        ):
             work(database)
-    assert len(rows_of(database, "SELECT version FROM fairlead_schema")) == len(migrations(database.dialect)) + 1
+    assert (
+        len(rows_of(database, "SELECT version FROM fairlead_schema"))
+        == len(migrations(database.dialect)) + 1
+    )
 
 
-def test_a_failing_migration_leaves_nothing_of_itself(database: AnyDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_migration_leaves_nothing_of_itself(
+    database: AnyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     migrate(database)
-    with_another(monkeypatch, "CREATE TABLE one (x integer);\nCREATE TABLE fairlead_tasks (x integer);\n")
+    with_another(
+        monkeypatch, "CREATE TABLE one (x integer);\nCREATE TABLE fairlead_tasks (x integer);\n"
+    )
     with pytest.raises((StoreUnavailable, psycopg.Error, sqlite3.Error), match="already exists"):
         migrate(database)
     with pytest.raises(SchemaMismatch, match="9998_next not applied"):
@@ -127,7 +157,9 @@ def test_the_printed_sql_makes_the_same_tables(sqlite_url: str) -> None:
     printed.executescript(script)
     database = open_database(sqlite_url)
     migrate(database)
-    tables = "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE '%fairlead_schema%' ORDER BY name"
+    tables = (
+        "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE '%fairlead_schema%' ORDER BY name"
+    )
     assert printed.execute(tables).fetchall() == list(rows_of(database, tables))
     assert "CREATE TABLE fairlead_tasks" in print_sql("postgres")
     database.close()
@@ -135,22 +167,32 @@ def test_the_printed_sql_makes_the_same_tables(sqlite_url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["postgresql://user:sec%ZZret@host/db", "postgresql://user:secret@host:port/db", "mysql://user:secret@host/db"],
+    [
+        "postgresql://user:sec%ZZret@host/db",
+        "postgresql://user:secret@host:port/db",
+        "mysql://user:secret@host/db",
+    ],
 )
 def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="write postgresql://user:password@host:port/database") as caught:
+    with pytest.raises(
+        ConfigurationError, match="write postgresql://user:password@host:port/database"
+    ) as caught:
         PostgresDatabase(url)
     assert "sec" not in str(caught.value)
 
 
 def test_an_unreachable_server_is_one_clear_line_without_the_password() -> None:
     database = PostgresDatabase("postgresql://user:secret@127.0.0.1:1/db?connect_timeout=2")
-    with pytest.raises(StoreUnavailable, match=r"^PostgreSQL at 127.0.0.1:1/db: .*refused") as caught:
+    with pytest.raises(
+        StoreUnavailable, match=r"^PostgreSQL at 127.0.0.1:1/db: .*refused"
+    ) as caught:
         check(database)
     assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_application_whose_first_act_is_a_submit_in_your_open_transaction_on_sqlite(sqlite_url) -> None:
+def test_an_application_whose_first_act_is_a_submit_in_your_open_transaction_on_sqlite(
+    sqlite_url,
+) -> None:
     App(sqlite_url).migrate()
     app = App(sqlite_url)
 

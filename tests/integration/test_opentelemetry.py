@@ -1,4 +1,5 @@
-"""Spans of submits and runs: linked through the task on every store, whatever runs it and whoever's transaction it is in."""
+"""Spans of submits and runs: linked through the task on every store, whatever runs it and whoever's
+transaction it is in."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def carried(app: App, task_id: str) -> dict[str, str]:
     return json.loads(record.context)
 
 
-# submit and run -------------------------------------------------------------------------------------------------------
+# submit and run -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -128,7 +129,7 @@ async def test_a_run_is_linked_to_its_submit_and_current_in_its_handler(
         "messaging.operation.type": "send",
         "messaging.destination.name": "payouts",
         "messaging.message.id": handle.id,
-        "fairlead.task.name": "pay",
+        "fairlead.declare.task.name": "pay",
         "fairlead.fairness_key": "acme",
         "fairlead.is_new": True,
     }
@@ -141,7 +142,7 @@ async def test_a_run_is_linked_to_its_submit_and_current_in_its_handler(
         "messaging.operation.type": "process",
         "messaging.destination.name": "payouts",
         "messaging.message.id": handle.id,
-        "fairlead.task.name": "pay",
+        "fairlead.declare.task.name": "pay",
         "fairlead.attempt": 1,
         "fairlead.fairness_key": "acme",
         "queue.pickup_delay_ms": pytest.approx(waited),
@@ -184,12 +185,14 @@ async def test_what_a_child_process_traces_is_below_the_run_in_the_worker(
                 await asyncio.sleep(0.01)
     died = spans.only("run dying")
     assert died.status.status_code is StatusCode.ERROR
-    assert attributes(died)["error.type"] == "fairlead.engine.process_executor.ChildDied"
+    assert attributes(died)["error.type"] == "fairlead.engine.executors.process.ChildDied"
     app.close()
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_what_a_handler_traces_or_submits_is_below_its_run(app: App, spans: Spans, kind: str) -> None:
+async def test_what_a_handler_traces_or_submits_is_below_its_run(
+    app: App, spans: Spans, kind: str
+) -> None:
     found: list[str] = []
 
     @app.task(queue="after")
@@ -206,7 +209,9 @@ async def test_what_a_handler_traces_or_submits_is_below_its_run(app: App, spans
                 await asyncio.sleep(0)
             task = current_task()
             assert task is not None
-            await follow.options(context=task.context).submit_async()  # passes on what it has, as a request id
+            await follow.options(
+                context=task.context
+            ).submit_async()  # passes on what it has, as a request id
 
     else:
 
@@ -265,7 +270,9 @@ async def test_concurrent_runs_on_one_loop_keep_their_spans_apart(app: App, span
 
 
 @pytest.mark.parametrize("size", [5, 2500])
-async def test_a_bulk_is_one_span_to_which_all_its_runs_are_linked(app: App, spans: Spans, size: int) -> None:
+async def test_a_bulk_is_one_span_to_which_all_its_runs_are_linked(
+    app: App, spans: Spans, size: int
+) -> None:
     runs: list[dict[str, str]] = []
 
     @app.task
@@ -286,7 +293,9 @@ async def test_a_bulk_is_one_span_to_which_all_its_runs_are_linked(app: App, spa
     assert len(runs) == size and {context["bulk"] for context in runs} == {"1"}
 
 
-def test_a_bulk_that_shares_its_options_shares_the_changed_ones(sqlite_url: str, spans: Spans) -> None:
+def test_a_bulk_that_shares_its_options_shares_the_changed_ones(
+    sqlite_url: str, spans: Spans
+) -> None:
     seen: list[Any] = []
 
     class Looking(Interceptor):
@@ -303,18 +312,22 @@ def test_a_bulk_that_shares_its_options_shares_the_changed_ones(sqlite_url: str,
     async def other() -> None: ...
 
     work.submit_many({"n": n} for n in range(100))
-    assert len({id(draft.options) for draft in seen}) == 1 and seen[0].options.context.keys() == {"traceparent"}
+    assert len({id(draft.options) for draft in seen}) == 1 and seen[0].options.context.keys() == {
+        "traceparent"
+    }
     app.submit_many([seen[0], Draft(other.handler, (), {}, other._options)])
     mixed = attributes(spans.only("submit"))
     assert "messaging.destination.name" not in mixed and mixed["messaging.batch.message_count"] == 2
     app.close()
 
 
-# how runs end ---------------------------------------------------------------------------------------------------------
+# how runs end -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "transactional"])
-async def test_every_retry_has_a_span_that_fails_by_what_it_raised(app: App, spans: Spans, kind: str) -> None:
+async def test_every_retry_has_a_span_that_fails_by_what_it_raised(
+    app: App, spans: Spans, kind: str
+) -> None:
     left = {"failures": 2}
 
     def judge() -> None:
@@ -348,8 +361,15 @@ async def test_every_retry_has_a_span_that_fails_by_what_it_raised(app: App, spa
     submit, runs = spans.only("submit default"), spans.named("run default")
     assert [attributes(run)["fairlead.attempt"] for run in runs] == [1, 2, 3]
     assert [linked(run) for run in runs] == [[ids(submit)]] * 3
-    assert [run.status.status_code for run in runs] == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
-    assert runs[0].status.description == "no such partner" and attributes(runs[0])["error.type"] == "ValueError"
+    assert [run.status.status_code for run in runs] == [
+        StatusCode.ERROR,
+        StatusCode.ERROR,
+        StatusCode.UNSET,
+    ]
+    assert (
+        runs[0].status.description == "no such partner"
+        and attributes(runs[0])["error.type"] == "ValueError"
+    )
     (event,) = runs[0].events
     assert event.name == "exception" and "no such partner" in str(dict(event.attributes or {}))
     assert attributes(runs[1])["error.type"] == "fairlead.errors.Retry"
@@ -374,7 +394,9 @@ async def test_a_snooze_fails_no_span(app: App, spans: Spans) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_run_stopped_by_its_timeout_fails_its_span(app: App, spans: Spans, kind: str) -> None:
+async def test_a_run_stopped_by_its_timeout_fails_its_span(
+    app: App, spans: Spans, kind: str
+) -> None:
     stopped = threading.Event()
     if kind == "async":
 
@@ -403,7 +425,9 @@ async def test_a_run_stopped_by_its_timeout_fails_its_span(app: App, spans: Span
     assert attributes(run)["fairlead.stopped"] == "timeout"
 
 
-async def test_a_run_that_a_stopping_worker_interrupts_has_not_failed(app: App, spans: Spans) -> None:
+async def test_a_run_that_a_stopping_worker_interrupts_has_not_failed(
+    app: App, spans: Spans
+) -> None:
     begun = asyncio.Event()
 
     @app.task
@@ -415,10 +439,15 @@ async def test_a_run_that_a_stopping_worker_interrupts_has_not_failed(app: App, 
     async with running(app, drain=0.0):
         await begun.wait()
     run = spans.only("run default")
-    assert run.status.status_code is StatusCode.UNSET and attributes(run)["fairlead.stopped"] == "shutdown"
+    assert (
+        run.status.status_code is StatusCode.UNSET
+        and attributes(run)["fairlead.stopped"] == "shutdown"
+    )
 
 
-async def test_a_payload_that_does_not_fit_fails_the_span_of_its_run(app: App, spans: Spans) -> None:
+async def test_a_payload_that_does_not_fit_fails_the_span_of_its_run(
+    app: App, spans: Spans
+) -> None:
     @app.task
     async def work(n: int) -> None: ...
 
@@ -432,7 +461,7 @@ async def test_a_payload_that_does_not_fit_fails_the_span_of_its_run(app: App, s
     assert attributes(spans.only("run default"))["error.type"] == "fairlead.errors.InvalidTask"
 
 
-# submits --------------------------------------------------------------------------------------------------------------
+# submits ------------------------------------------------------------------------------------------
 
 
 def test_a_submit_that_is_refused_fails_its_span(app: App, spans: Spans) -> None:
@@ -486,7 +515,8 @@ async def test_a_unique_key_that_is_taken_is_told_by_the_span(app: App, spans: S
     await drain(app)
     assert first.id == second.id
     told = [
-        (attributes(s)["messaging.message.id"], attributes(s)["fairlead.is_new"]) for s in spans.named("submit default")
+        (attributes(s)["messaging.message.id"], attributes(s)["fairlead.is_new"])
+        for s in spans.named("submit default")
     ]
     assert told == [(first.id, True), (first.id, False)]
     assert linked(spans.only("run default")) == [ids(spans.named("submit default")[0])]
@@ -499,7 +529,9 @@ async def test_a_trace_context_that_the_user_chose_stays(app: App, spans: Spans)
     handle = work.options(context={"traceparent": TRACEPARENT, "mine": "1"}).submit()
     assert carried(app, handle.id) == {"traceparent": TRACEPARENT, "mine": "1"}
     await drain(app)
-    assert linked(spans.only("submit default")) == linked(spans.only("run default")) == [(TRACE, SPAN)]
+    assert (
+        linked(spans.only("submit default")) == linked(spans.only("run default")) == [(TRACE, SPAN)]
+    )
 
 
 async def test_baggage_travels_into_the_handler_and_on(app: App, spans: Spans) -> None:
@@ -535,7 +567,9 @@ async def test_own_traces_are_linked_only(store_url: str, spans: Spans) -> None:
     app.close()
 
 
-async def test_tasks_submitted_without_tracing_are_traced_from_their_run_on(app: App, spans: Spans) -> None:
+async def test_tasks_submitted_without_tracing_are_traced_from_their_run_on(
+    app: App, spans: Spans
+) -> None:
     plain = App(app.url)
     for each in (app, plain):
 
@@ -549,7 +583,9 @@ async def test_tasks_submitted_without_tracing_are_traced_from_their_run_on(app:
     plain.close()
 
 
-async def test_log_lines_of_a_run_name_its_span(app: App, spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_lines_of_a_run_name_its_span(
+    app: App, spans: Spans, caplog: pytest.LogCaptureFixture
+) -> None:
     log = logging.getLogger("tests.traced")
     log.addFilter(ContextFilter())
 
@@ -563,7 +599,7 @@ async def test_log_lines_of_a_run_name_its_span(app: App, spans: Spans, caplog: 
     assert record.context["traceparent"] == traceparent(spans.only("run default"))
 
 
-# without --------------------------------------------------------------------------------------------------------------
+# without ------------------------------------------------------------------------------------------
 
 
 async def test_without_a_tracer_provider_nothing_travels_and_tasks_run(sqlite_url: str) -> None:
@@ -582,13 +618,15 @@ async def test_without_a_tracer_provider_nothing_travels_and_tasks_run(sqlite_ur
     app.close()
 
 
-def test_without_the_extra_the_error_names_it_and_nothing_else_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_it_and_nothing_else_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in [name for name in sys.modules if name.startswith("fairlead.contrib.opentelemetry")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'fairlead\[opentelemetry\]'"):
         importlib.import_module("fairlead.contrib.opentelemetry")
-    modules = "fairlead, fairlead.cli, fairlead.engine.node, fairlead.engine.child, fairlead.testing"
+    modules = "fairlead, fairlead.cli, fairlead.engine.node, fairlead.engine.executors.child, fairlead.testing"
     check = f"import sys, {modules}; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
@@ -603,7 +641,12 @@ def test_the_example_of_the_how_to_makes_one_trace(tmp_path: Path) -> None:
     said = ""
     for command in (["traced.py"], ["-m", "fairlead", "worker", "traced:app", "--until-empty"]):
         done = subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, env=environment, check=True, stdout=subprocess.PIPE, text=True
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env=environment,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         said += done.stdout
     names = re.findall(r'^    "name": "(.*)"', said, re.MULTILINE)

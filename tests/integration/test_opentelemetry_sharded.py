@@ -1,4 +1,5 @@
-"""Spans on a real Redis: of the sharded queue, where a read is linked to the write of what it got, and of tasks on Redis alone."""
+"""Spans on a real Redis: of the sharded queue, where a read is linked to the write of what it got,
+and of tasks on Redis alone."""
 
 from __future__ import annotations
 
@@ -37,11 +38,15 @@ async def queue(request: pytest.FixtureRequest, redis_url: str, spans: Spans) ->
         with TracedSyncShardedQueue(redis_url, "q", tracer_provider=spans.provider) as found:
             yield Awaited(found)
     else:
-        async with TracedShardedQueue(redis_url, "q", tracer_provider=spans.provider, streams=16) as found:
+        async with TracedShardedQueue(
+            redis_url, "q", tracer_provider=spans.provider, streams=16
+        ) as found:
             yield found
 
 
-async def test_a_read_is_linked_to_the_write_and_says_how_long_the_message_waited(queue: Any, spans: Spans) -> None:
+async def test_a_read_is_linked_to_the_write_and_says_how_long_the_message_waited(
+    queue: Any, spans: Spans
+) -> None:
     with spans.tracer.start_as_current_span("request") as request:
         id = await queue.write({"n": 1}, shard_key="acme", context={"request": "7"})
     with spans.tracer.start_as_current_span("reader") as reader:
@@ -69,7 +74,11 @@ async def test_a_read_is_linked_to_the_write_and_says_how_long_the_message_waite
         "fairlead.deliveries": 1,
         "queue.pickup_delay_ms": message.waited * 1000,
     }
-    assert read.start_time is not None and read.end_time is not None and read.start_time <= read.end_time
+    assert (
+        read.start_time is not None
+        and read.end_time is not None
+        and read.start_time <= read.end_time
+    )
 
 
 async def test_a_batch_is_one_span_linked_to_each_write(queue: Any, spans: Spans) -> None:
@@ -82,7 +91,10 @@ async def test_a_batch_is_one_span_linked_to_each_write(queue: Any, spans: Spans
     assert sorted(message.context.get("n", "0") for message in messages) == list("0123")
     read, reclaim = spans.only("read q"), spans.only("reclaim q")
     assert attributes(read)["messaging.batch.message_count"] == 4
-    assert attributes(read)["queue.pickup_delay_ms"] == max(message.waited for message in messages) * 1000
+    assert (
+        attributes(read)["queue.pickup_delay_ms"]
+        == max(message.waited for message in messages) * 1000
+    )
     assert sorted(linked(read)) == sorted(linked(reclaim)) == sorted([ids(one), ids(many)])
 
 
@@ -102,7 +114,9 @@ async def test_what_fails_fails_its_span(queue: Any, spans: Spans) -> None:
         await queue.read("", "c")
     write, read = spans.only("write q"), spans.only("read q")
     assert write.status.status_code is read.status.status_code is StatusCode.ERROR
-    assert attributes(write)["error.type"] == "fairlead.sharded.errors.InvalidMessage"
+    assert (
+        attributes(write)["error.type"] == "fairlead.backends.redis.sharded.errors.InvalidMessage"
+    )
     assert attributes(read)["error.type"] == "fairlead.errors.ConfigurationError"
 
 
@@ -124,14 +138,18 @@ async def test_messages_written_without_tracing_are_read_without_links(
 
 
 async def test_a_redis_that_is_away_fails_the_span(spans: Spans) -> None:
-    async with TracedShardedQueue("redis://127.0.0.1:1/0", "q", tracer_provider=spans.provider) as queue:
+    async with TracedShardedQueue(
+        "redis://127.0.0.1:1/0", "q", tracer_provider=spans.provider
+    ) as queue:
         with pytest.raises(StoreUnavailable):
             await queue.write({"n": 1})
     assert attributes(spans.only("write q"))["error.type"] == "fairlead.errors.StoreUnavailable"
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_the_runs_of_a_task_on_redis_alone_are_linked_to_its_submit(redis_url: str, kind: str) -> None:
+async def test_the_runs_of_a_task_on_redis_alone_are_linked_to_its_submit(
+    redis_url: str, kind: str
+) -> None:
     spans = Spans()
     app = App(redis_url, interceptors=[Tracing(spans.provider)])
     failed: list[bool] = []
@@ -144,7 +162,9 @@ async def test_the_runs_of_a_task_on_redis_alone_are_linked_to_its_submit(redis_
     async def fail_once_async() -> None:
         fail_once()
 
-    pay = app.task(name="pay", queue="payouts", retry=Fixed(0.2))(fail_once_async if kind == "async" else fail_once)
+    pay = app.task(name="pay", queue="payouts", retry=Fixed(0.2))(
+        fail_once_async if kind == "async" else fail_once
+    )
     with spans.tracer.start_as_current_span("request") as request:
         pay.submit()
     await drain(app)
@@ -153,7 +173,8 @@ async def test_the_runs_of_a_task_on_redis_alone_are_linked_to_its_submit(redis_
     assert is_parent(request, submit)
     for run in (first, second):
         assert is_parent(submit, run) and linked(run) == [ids(submit)]
-        # Of the first from its submit on, of the second from when its retry was due: neither counts the wait for that.
+        # Of the first from its submit on, of the second from when its retry was due: neither counts
+        # the wait for that.
         assert attributes(run)["queue.pickup_delay_ms"] >= 0
     assert [attributes(run)["fairlead.attempt"] for run in (first, second)] == [1, 2]
     app.close()

@@ -1,4 +1,5 @@
-"""Ordered queues from end to end, on every pair of a log and a schedule: the cases of the published scheduler by their ids."""
+"""Ordered queues from end to end, on every pair of a log and a schedule: the cases of the published
+scheduler by their ids."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ import pytest
 
 from fairlead import App, ConfigurationError, Exponential, InvalidTask, NoRetry, State
 from fairlead.clock import MICROS
-from fairlead.core.partitions import partition_of
-from fairlead.current import current_task
+from fairlead.core.sharding.partitions import partition_of
+from fairlead.declare.current import current_task
 from fairlead.errors import StoreUnavailable
 from fairlead.model import TaskKey
 from fairlead.testing import running, settled
@@ -45,11 +46,15 @@ def kit(url: str) -> Iterator[Kit]:
     kit.app.close()
 
 
-async def test_o1_now_and_later_with_equal_and_other_ordering_keys_times_and_unique_keys(kit: Kit) -> None:
+async def test_o1_now_and_later_with_equal_and_other_ordering_keys_times_and_unique_keys(
+    kit: Kit,
+) -> None:
     later = kit.at(1.5)
     expected = set()
     async with running(kit.app) as node:
-        for ordering_key, at, unique_key in itertools.product("ab", (None, later), (None, "u", "v")):
+        for ordering_key, at, unique_key in itertools.product(
+            "ab", (None, later), (None, "u", "v")
+        ):
             name = f"{ordering_key} {'later' if at else 'now'} {unique_key}"
             kit.submit(name, ordering_key, at, unique_key)
             expected.add(name)
@@ -63,7 +68,9 @@ async def test_o1_now_and_later_with_equal_and_other_ordering_keys_times_and_uni
         assert of_key == sorted(of_key, key=lambda name: "later" in name)
 
 
-async def test_o2_a_task_due_while_nothing_runs_is_run_at_once_after_the_start_and_once(kit: Kit) -> None:
+async def test_o2_a_task_due_while_nothing_runs_is_run_at_once_after_the_start_and_once(
+    kit: Kit,
+) -> None:
     async with running(kit.app) as node:
         kit.submit("before")
         await kit.runs.until("before")
@@ -86,7 +93,9 @@ async def test_o3_what_is_due_beyond_the_look_ahead_runs_on_time(url: str) -> No
         kit.submit("far", at=at)
         await kit.runs.until("far")
         async with asyncio.timeout(SOON):  # nothing is left in memory, "tomorrow" neither
-            while any(p._life is None or len(p._life.schedule) for p in node.ordered._partitions.values()):
+            while any(
+                p._life is None or len(p._life.schedule) for p in node.ordered._partitions.values()
+            ):
                 await asyncio.sleep(0.01)
     assert kit.runs.names == ["far"]
     assert kit.runs.at("far") >= at.timestamp()
@@ -105,7 +114,10 @@ async def test_o4_the_later_one_submitted_first_each_runs_at_its_time(kit: Kit, 
         await kit.runs.until(f"late {soon}", f"early {soon}")
     if keys == "aa":  # of two keys that are both due, either may be first
         assert kit.runs.names[-2:] == [f"early {soon}", f"late {soon}"]
-    assert kit.runs.at(f"late {soon}") >= late.timestamp() and kit.runs.at(f"early {soon}") >= early.timestamp()
+    assert (
+        kit.runs.at(f"late {soon}") >= late.timestamp()
+        and kit.runs.at(f"early {soon}") >= early.timestamp()
+    )
 
 
 async def test_o5_the_same_key_twice_runs_once_with_what_came_last(url: str) -> None:
@@ -135,11 +147,14 @@ async def test_o5_the_same_key_twice_runs_once_with_what_came_last(url: str) -> 
     kit.app.close()
 
 
-async def test_o6_late_within_the_grace_runs_at_once_and_later_than_that_is_refused(url: str) -> None:
+async def test_o6_late_within_the_grace_runs_at_once_and_later_than_that_is_refused(
+    url: str,
+) -> None:
     kit = open_app(url, grace=20.0)
     kit.submit("10 s late", at=kit.at(-10))
     with pytest.raises(
-        InvalidTask, match=r"30.* s ago, more than the grace of 20 s of queue 'reminders'; leave run_at out"
+        InvalidTask,
+        match=r"30.* s ago, more than the grace of 20 s of queue 'reminders'; leave run_at out",
     ):
         kit.submit("30 s late", at=kit.at(-30))
     async with running(kit.app) as node:
@@ -159,7 +174,9 @@ async def test_o7_a_task_before_the_one_that_has_run_still_runs(kit: Kit) -> Non
     assert kit.runs.names == ["second", "first"]
 
 
-async def test_o8_a_failing_task_is_tried_again_after_its_wait_while_others_run_and_its_own_key_waits(kit: Kit) -> None:
+async def test_o8_a_failing_task_is_tried_again_after_its_wait_while_others_run_and_its_own_key_waits(
+    kit: Kit,
+) -> None:
     failed: list[float] = []
 
     @kit.app.task(queue="reminders", retry=Exponential(max_attempts=100, first=1.0, jitter=0.5))
@@ -187,7 +204,9 @@ async def test_o8_a_failing_task_is_tried_again_after_its_wait_while_others_run_
     assert "RuntimeError: not yet" in str(attempts[0].error_text)
 
 
-async def test_o9_two_nodes_share_the_ordering_keys_and_none_is_lost_or_doubled_as_one_goes_and_comes(url: str) -> None:
+async def test_o9_two_nodes_share_the_ordering_keys_and_none_is_lost_or_doubled_as_one_goes_and_comes(
+    url: str,
+) -> None:
     runs = Runs()
     first, second = open_app(url, runs=runs), open_app(url, runs=runs)
     where: dict[str, list[str]] = {}
@@ -232,7 +251,9 @@ async def test_o9_two_nodes_share_the_ordering_keys_and_none_is_lost_or_doubled_
     second.app.close()
 
 
-async def test_a_partition_that_another_node_asks_for_goes_when_nothing_of_it_runs_any_more(url: str) -> None:
+async def test_a_partition_that_another_node_asks_for_goes_when_nothing_of_it_runs_any_more(
+    url: str,
+) -> None:
     runs = Runs()
     first, second = open_app(url, runs=runs), open_app(url, runs=runs)
     finish = asyncio.Event()
@@ -277,7 +298,9 @@ async def test_a_partition_that_another_node_asks_for_goes_when_nothing_of_it_ru
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_o10_a_stuck_head_is_dropped_by_a_person_and_the_next_of_its_key_runs(kit: Kit, kind: str) -> None:
+async def test_o10_a_stuck_head_is_dropped_by_a_person_and_the_next_of_its_key_runs(
+    kit: Kit, kind: str
+) -> None:
     release = threading.Event()
 
     @kit.app.task(queue="reminders")
@@ -305,14 +328,20 @@ async def test_o10_a_stuck_head_is_dropped_by_a_person_and_the_next_of_its_key_r
         await settled(kit.app, node, SOON)
         assert node.ordered.reloads() == {}
     (attempt,) = kit.app.management.attempts(handle.id)
-    assert (attempt.outcome, attempt.next_state, attempt.error_text) == ("cancelled", "CANCELLED", "by ada")
+    assert (attempt.outcome, attempt.next_state, attempt.error_text) == (
+        "cancelled",
+        "CANCELLED",
+        "by ada",
+    )
 
 
 async def _start(runs: Runs, name: str) -> None:
     runs.start(name, 0.0)
 
 
-async def test_c9f_a_drop_of_a_waiting_task_costs_no_reload_and_the_key_does_not_come_back(kit: Kit) -> None:
+async def test_c9f_a_drop_of_a_waiting_task_costs_no_reload_and_the_key_does_not_come_back(
+    kit: Kit,
+) -> None:
     async with running(kit.app) as node:
         at = kit.at(1.0)
         handle = kit.submit("unwanted", at=at, unique_key="u")
@@ -320,7 +349,9 @@ async def test_c9f_a_drop_of_a_waiting_task_costs_no_reload_and_the_key_does_not
         kit.submit("far", at=kit.at(4000), unique_key="far")
         kit.app.management.ordered.drop("reminders", handle.key, actor="ada")
         kit.submit("unwanted again", at=at, unique_key="u")
-        kit.app.management.ordered.drop("reminders", TaskKey(kit.clock.now(), "a", "nothing"), actor="ada")
+        kit.app.management.ordered.drop(
+            "reminders", TaskKey(kit.clock.now(), "a", "nothing"), actor="ada"
+        )
         await kit.runs.until("wanted")
         await settled(kit.app, node, SOON)
         assert node.ordered.reloads() == {}
@@ -344,8 +375,12 @@ async def test_o11_c9d_a_store_failure_reloads_that_partition_only_and_nothing_i
                 raise StoreUnavailable("the store is away")
             return await call(partition, *rest)
 
-        monkeypatch.setattr(store, "persist", lambda *rest: failing("persist", persist, *rest), raising=False)
-        monkeypatch.setattr(store, "finish", lambda *rest: failing("finish", finish, *rest), raising=False)
+        monkeypatch.setattr(
+            store, "persist", lambda *rest: failing("persist", persist, *rest), raising=False
+        )
+        monkeypatch.setattr(
+            store, "finish", lambda *rest: failing("finish", finish, *rest), raising=False
+        )
         kit.submit("in the broken one", broken)
         kit.submit("in another", well)
         await kit.runs.until("in another")
@@ -355,11 +390,15 @@ async def test_o11_c9d_a_store_failure_reloads_that_partition_only_and_nothing_i
         await kit.runs.until("once more")
         await settled(kit.app, node, SOON)
         assert failures == {"persist": 0, "finish": 0}
-        assert {key.partition: n for key, n in node.ordered.reloads().items()} == {partition_of(broken, 0, 8): 4}
+        assert {key.partition: n for key, n in node.ordered.reloads().items()} == {
+            partition_of(broken, 0, 8): 4
+        }
     assert kit.runs.names == ["in another", "in the broken one", "once more"]
 
 
-async def test_o17_a_row_that_cannot_be_read_stops_its_own_partition_and_is_not_removed(kit: Kit) -> None:
+async def test_o17_a_row_that_cannot_be_read_stops_its_own_partition_and_is_not_removed(
+    kit: Kit,
+) -> None:
     broken, well = keys_of_partitions(8, 2)
     async with running(kit.app):
         kit.submit("broken", broken, at=kit.at(30), unique_key="u")
@@ -378,7 +417,9 @@ async def test_o17_a_row_that_cannot_be_read_stops_its_own_partition_and_is_not_
 
 
 async def test_o20_a_submit_that_cannot_be_taken_says_why(kit: Kit, tmp_path: Any) -> None:
-    with pytest.raises(InvalidTask, match="queue 'reminders' is ordered, so its tasks need an ordering_key"):
+    with pytest.raises(
+        InvalidTask, match="queue 'reminders' is ordered, so its tasks need an ordering_key"
+    ):
         kit.remind.submit(name="no key")
     kit.submit("fine").result(timeout=SOON)
     lost = App(f"sqlite:///{tmp_path}/no/such/folder/tasks.db")
@@ -392,7 +433,9 @@ async def test_o20_a_submit_that_cannot_be_taken_says_why(kit: Kit, tmp_path: An
 
 
 @pytest.mark.parametrize("hours", [3, 72])
-async def test_o21_c9a_whatever_is_due_runs_in_order_however_long_everything_was_down(url: str, hours: int) -> None:
+async def test_o21_c9a_whatever_is_due_runs_in_order_however_long_everything_was_down(
+    url: str, hours: int
+) -> None:
     kit = open_app(url)
     async with running(kit.app):
         for n in reversed(range(20)):
@@ -414,7 +457,9 @@ async def test_o21_c9a_whatever_is_due_runs_in_order_however_long_everything_was
     kit.app.close()
 
 
-async def test_c9c_a_head_that_fails_for_ever_holds_its_own_key_only_and_up_to_a_limit_if_it_has_one(kit: Kit) -> None:
+async def test_c9c_a_head_that_fails_for_ever_holds_its_own_key_only_and_up_to_a_limit_if_it_has_one(
+    kit: Kit,
+) -> None:
     @kit.app.task(queue="reminders", retry=NoRetry())
     async def hopeless() -> None:
         raise RuntimeError("never")
@@ -437,12 +482,21 @@ async def test_c9b_a_burst_of_due_tasks_stays_in_the_store_and_all_of_it_runs_in
     monkeypatch.setattr(queues, "MOST_IN_MEMORY", 80)
     monkeypatch.setattr(queues, "_LEAST", 10)
     most = 0
-    drafts = [kit.remind.options(ordering_key=f"k{n % 97}").draft(name=f"k{n % 97} {n}") for n in range(1500)]
+    drafts = [
+        kit.remind.options(ordering_key=f"k{n % 97}").draft(name=f"k{n % 97} {n}")
+        for n in range(1500)
+    ]
     async with running(kit.app) as node:
         kit.app.submit_many(drafts)
         async with asyncio.timeout(SOON):
             while len(kit.runs.started) < 1500:
-                most = max(most, *(len(p._life.schedule) if p._life else 0 for p in node.ordered._partitions.values()))
+                most = max(
+                    most,
+                    *(
+                        len(p._life.schedule) if p._life else 0
+                        for p in node.ordered._partitions.values()
+                    ),
+                )
                 await asyncio.sleep(0.005)
         await settled(kit.app, node, SOON)
     assert most <= 4 * 10 + 10
@@ -451,12 +505,16 @@ async def test_c9b_a_burst_of_due_tasks_stays_in_the_store_and_all_of_it_runs_in
         assert of_key == list(range(key, 1500, 97))
 
 
-async def test_c9e_another_number_of_partitions_is_refused_before_an_ordering_key_is_in_two_of_them(kit: Kit) -> None:
+async def test_c9e_another_number_of_partitions_is_refused_before_an_ordering_key_is_in_two_of_them(
+    kit: Kit,
+) -> None:
     async with running(kit.app):
         kit.submit("one")
         await kit.runs.until("one")
     other = open_app(kit.app.url, partitions=9)
-    with pytest.raises(ConfigurationError, match="'reminders' has 8 partitions, and ordered queues keep theirs"):
+    with pytest.raises(
+        ConfigurationError, match="'reminders' has 8 partitions, and ordered queues keep theirs"
+    ):
         other.submit("two")
     with pytest.raises(ConfigurationError, match="'reminders' has 8 partitions"):
         other.app.node()
@@ -474,7 +532,9 @@ async def test_metrics_tell_what_is_loaded_in_flight_stale_and_read_ahead(kit: K
     kit.clock.ahead += 600
 
     def gauge(what: str) -> float | None:
-        return observer.registry.get_sample_value(f"fairlead_ordered_{what}", {"queue": "reminders"})
+        return observer.registry.get_sample_value(
+            f"fairlead_ordered_{what}", {"queue": "reminders"}
+        )
 
     async with asyncio.timeout(SOON):
         async with running(kit.app):
@@ -505,19 +565,25 @@ async def test_a_submit_in_the_callers_transaction_exists_if_that_commits(kit: K
     assert kit.runs.names == ["committed"]
 
 
-async def test_what_does_not_go_with_an_ordered_queue_is_refused_when_declared(tmp_path: Any) -> None:
+async def test_what_does_not_go_with_an_ordered_queue_is_refused_when_declared(
+    tmp_path: Any,
+) -> None:
     app = App(f"sqlite:///{tmp_path}/tasks.db")
     with pytest.raises(ConfigurationError, match="kind 'sorted' is unknown"):
         app.queue("reminders", kind="sorted")
     app.queue("reminders", kind="ordered")
     for wrong in ({"keep_result": True}, {"transactional": True}):
-        with pytest.raises(ConfigurationError, match="does not go with the ordered queue 'reminders'"):
+        with pytest.raises(
+            ConfigurationError, match="does not go with the ordered queue 'reminders'"
+        ):
 
             @app.task(queue="reminders", **wrong)  # type: ignore[call-overload, untyped-decorator]
             async def remind(connection: Any = None) -> None: ...
 
 
-async def test_a_queue_with_tasks_from_before_it_was_ordered_is_not_served_and_loses_none(url: str) -> None:
+async def test_a_queue_with_tasks_from_before_it_was_ordered_is_not_served_and_loses_none(
+    url: str,
+) -> None:
     before = App(url)
     before.migrate()
     before.queue("reminders", partitions=8)
@@ -528,7 +594,9 @@ async def test_a_queue_with_tasks_from_before_it_was_ordered_is_not_served_and_l
     remind.submit(name="old")
     before.store.database.run(before.sql_store.registration({"reminders": 8}))
     kit = open_app(url)
-    with pytest.raises(ConfigurationError, match="'reminders' holds tasks from before it was ordered"):
+    with pytest.raises(
+        ConfigurationError, match="'reminders' holds tasks from before it was ordered"
+    ):
         kit.app.node()
     async with running(before) as node:
         await settled(before, node, SOON)
@@ -608,7 +676,9 @@ async def test_concurrency_limits_and_pauses_hold_for_ordered_queues_too(url: st
     kit.app.close()
 
 
-async def test_the_last_runs_of_a_node_that_stops_are_written_and_no_partition_goes_before(kit: Kit) -> None:
+async def test_the_last_runs_of_a_node_that_stops_are_written_and_no_partition_goes_before(
+    kit: Kit,
+) -> None:
     started, finish = asyncio.Event(), asyncio.Event()
 
     @kit.app.task(queue="reminders")
@@ -623,7 +693,11 @@ async def test_the_last_runs_of_a_node_that_stops_are_written_and_no_partition_g
         node.stop()
         for _ in range(20):
             await asyncio.sleep(0.01)
-            assert len(node.ownership.owned) == 8, "its partitions are its own while anything of them runs"
+            assert len(node.ownership.owned) == 8, (
+                "its partitions are its own while anything of them runs"
+            )
         finish.set()
     assert handle.state() == State.DONE
-    assert not [o for o in await kit.app.connections.coordinator.leases() if o.name.startswith("partition/")]
+    assert not [
+        o for o in await kit.app.connections.coordinator.leases() if o.name.startswith("partition/")
+    ]

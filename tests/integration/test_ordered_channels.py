@@ -1,4 +1,5 @@
-"""An ordered queue beside another one whose triggers go through a server: who owns what is decided apart."""
+"""An ordered queue beside another one whose triggers go through a server: who owns what is decided
+apart."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from typing import Any
 import pytest
 
 from fairlead import App
-from fairlead.doctor import examine
 from fairlead.engine.node import Node
 from fairlead.model import PartitionKey
+from fairlead.operate.doctor import examine
 from fairlead.testing import running, settled
 from tests.integration.conftest import CLIENTS
 from tests.integration.ordered_kit import SOON, keys_of_partitions
@@ -49,7 +50,10 @@ async def test_both_queues_run_and_their_partitions_are_shared_out_each_by_its_o
     first.migrate()
     async with running(first, lease_seconds=2.0) as one, running(second, lease_seconds=2.0) as two:
         async with asyncio.timeout(SOON):
-            while not (one.ownership.owned and two.ownership.owned) or len(ordered_of(one) | ordered_of(two)) < 8:
+            while (
+                not (one.ownership.owned and two.ownership.owned)
+                or len(ordered_of(one) | ordered_of(two)) < 8
+            ):
                 await asyncio.sleep(0.02)
         assert not ordered_of(one) & ordered_of(two)
         expected = []
@@ -63,6 +67,8 @@ async def test_both_queues_run_and_their_partitions_are_shared_out_each_by_its_o
         await settled(first, one, SOON)
         assert sorted(ran) == sorted(expected)
         findings = await examine(first)
-        assert not [found for found in findings if "reminders" in found.what and found.severity != "ok"]
+        assert not [
+            found for found in findings if "reminders" in found.what and found.severity != "ok"
+        ]
     first.close()
     second.close()

@@ -1,4 +1,5 @@
-"""Ordering keys: one at a time, in (run_at, submission) order, on fair and fifo queues; a failing head holds its own key only."""
+"""Ordering keys: one at a time, in (run_at, submission) order, on fair and fifo queues; a failing
+head holds its own key only."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fairlead import App, Delays, NoRetry, State
-from fairlead.doctor import explain
+from fairlead.operate.doctor import explain
 from fairlead.testing import drain, running, settled
 
 pytestmark = pytest.mark.ordered
@@ -41,7 +42,9 @@ async def test_tasks_of_a_key_run_one_at_a_time_in_order(app: App, order: str) -
     assert ran == dict.fromkeys(ran, list(range(40)))
 
 
-async def test_run_at_comes_before_submission_and_priority_does_not_change_it(app: App, order: str) -> None:
+async def test_run_at_comes_before_submission_and_priority_does_not_change_it(
+    app: App, order: str
+) -> None:
     app.queue("q", order=order)
     ran: list[str] = []
 
@@ -58,7 +61,9 @@ async def test_run_at_comes_before_submission_and_priority_does_not_change_it(ap
     assert ran == ["first", "second", "third"]
 
 
-async def test_a_failing_head_retries_in_place_and_holds_back_only_its_own_key(app: App, order: str) -> None:
+async def test_a_failing_head_retries_in_place_and_holds_back_only_its_own_key(
+    app: App, order: str
+) -> None:
     app.queue("q", order=order, partitions=1)
     ran: list[str] = []
 
@@ -72,12 +77,20 @@ async def test_a_failing_head_retries_in_place_and_holds_back_only_its_own_key(a
         for key in ("bad", "good"):
             step.options(ordering_key=key).submit(key=key, n=n)
     await drain(app)
-    assert [name for name in ran if name.startswith("bad")] == ["bad0", "bad0", "bad0", "bad1", "bad2"]
+    assert [name for name in ran if name.startswith("bad")] == [
+        "bad0",
+        "bad0",
+        "bad0",
+        "bad1",
+        "bad2",
+    ]
     assert ran.index("good2") < ran.index("bad1")
 
 
 @pytest.mark.parametrize("on_failure", ["hold", "skip"])
-async def test_a_head_in_error_holds_its_key_or_is_skipped(app: App, order: str, on_failure: str) -> None:
+async def test_a_head_in_error_holds_its_key_or_is_skipped(
+    app: App, order: str, on_failure: str
+) -> None:
     app.queue("q", order=order, partitions=1)
     ran: list[int] = []
 

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from fairlead import App
-from fairlead.doctor import explain
+from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.errors import UnknownQueue
-from fairlead.overview import overview
-from fairlead.stores.sql_backlog import SqlBacklogStore
+from fairlead.operate.doctor import explain
+from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
 
 pytestmark = pytest.mark.ordered
@@ -37,7 +37,9 @@ async def test_a_stored_task_is_told_its_level_what_is_ahead_and_the_share_of_it
         async with asyncio.timeout(SOON):
             await begun.wait()
             while not (await overview(app, "q")).partitions[0].lanes[0].buffered:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)  # until all is stored, and what is in memory was kept for people to see
+                await asyncio.sleep(
+                    0.02
+                )  # until all is stored, and what is in memory was kept for people to see
         (finding,) = await explain(app, last.id)
         told = re.fullmatch(
             r"SUBMITTED in partition 0 of q, owner (\S+), level \((\d+), \d+\), (\d+) tasks ahead of it from 2 keys, "
@@ -48,7 +50,9 @@ async def test_a_stored_task_is_told_its_level_what_is_ahead_and_the_share_of_it
         owner, turn, ahead = told.groups()
         assert owner == node.settings.name
         assert int(turn) == 99_000_000  # the hundredth of its key
-        assert 195 <= int(ahead) <= 200  # 99 of its own and 100 of the other's, less what was dispatched already
+        assert (
+            195 <= int(ahead) <= 200
+        )  # 99 of its own and 100 of the other's, less what was dispatched already
         found = await overview(app, "q")
         (partition,) = found.partitions
         (lane,) = partition.lanes
@@ -56,7 +60,10 @@ async def test_a_stored_task_is_told_its_level_what_is_ahead_and_the_share_of_it
         assert lane.ack_level < lane.read_level < lane.max_level
         assert 0 < lane.buffered <= 63  # the look-ahead and its slack
         assert lane.stored > 300
-        assert [(load.fairness_key, load.weight) for load in found.heaviest] == [("a", 1.0), ("b", 1.0)]
+        assert [(load.fairness_key, load.weight) for load in found.heaviest] == [
+            ("a", 1.0),
+            ("b", 1.0),
+        ]
         assert found.keys == 2
         go_on.set()
         await settled(app, node)
@@ -67,7 +74,9 @@ async def test_a_queue_nobody_knows_has_no_overview(app: App) -> None:
         await overview(app, "nothing")
 
 
-async def test_a_backlog_in_cassandra_serves_tasks_of_sqlite(sqlite_url: str, cassandra_url: str) -> None:
+async def test_a_backlog_in_cassandra_serves_tasks_of_sqlite(
+    sqlite_url: str, cassandra_url: str
+) -> None:
     app = App(sqlite_url, backlog=cassandra_url)
     app.migrate()
     app.queue("q", partitions=1)

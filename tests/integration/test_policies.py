@@ -1,5 +1,5 @@
-"""Computed weights and limits and running workers: taken up with the next heartbeat, given up by the kill switch, no
-restart."""
+"""Computed weights and limits and running workers: taken up with the next heartbeat, given up by
+the kill switch, no restart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from fairlead import App
 from fairlead.engine.membership import View
-from fairlead.policy_management import PolicyManagement
+from fairlead.operate.policies import PolicyManagement
 from fairlead.ports.policy_store import Draft, SwitchMode
 from fairlead.testing import running, settled
 
@@ -63,14 +63,21 @@ async def heard(node, weights: dict[str, float]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_running_worker_takes_up_what_is_published_and_gives_it_up_when_switched_off(app: App) -> None:
+async def test_a_running_worker_takes_up_what_is_published_and_gives_it_up_when_switched_off(
+    app: App,
+) -> None:
     gate, policies = Gate(app), PolicyManagement(app)
     async with running(app, concurrency=1) as node:
         # The lane is there before any weight is.
         assert await gate.order_of(node, "aaaaabbbbb") == "ababababab"
         version = await asyncio.to_thread(policies.publish, draft(b=3.0), None)
         await heard(node, {"b": 3.0})
-        assert await gate.order_of(node, "aaaaabbbbbb") in ("abbbabbbaaa", "babbabbbaaa", "bbabbbabaaa", "abbbbabbaaa")
+        assert await gate.order_of(node, "aaaaabbbbbb") in (
+            "abbbabbbaaa",
+            "babbabbbaaa",
+            "bbabbbabaaa",
+            "abbbbabbaaa",
+        )
         policy = policies.policy(version)
         await asyncio.to_thread(policies.roll_back, policy, 0, "ann", "too much")
         await heard(node, {})
@@ -82,7 +89,9 @@ async def test_a_running_worker_takes_up_what_is_published_and_gives_it_up_when_
         assert await gate.order_of(node, "aaaabbbb") in ("abababab", "babababa")
 
 
-async def test_without_the_bell_the_heartbeat_brings_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_bell_the_heartbeat_brings_it(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A command on another machine, whose wake is lost."""
     Gate(app)
     policies = PolicyManagement(app)
@@ -95,8 +104,8 @@ async def test_without_the_bell_the_heartbeat_brings_it(app: App, monkeypatch: p
 
 
 class Crowd:
-    """A queue on four slots: tasks of `long` run until they are let go, those of other keys end at once. Each change of what
-    runs is an event."""
+    """A queue on four slots: tasks of `long` run until they are let go, those of other keys end at
+    once. Each change of what runs is an event."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -125,7 +134,9 @@ class Crowd:
         self._work = work
 
     def push(self, key: str, count: int) -> None:
-        self.app.submit_many([self._work.options(fairness_key=key).draft(key=key) for _ in range(count)])
+        self.app.submit_many(
+            [self._work.options(fairness_key=key).draft(key=key) for _ in range(count)]
+        )
 
     def let_go(self, count: int) -> None:
         """So many runs of `long` end."""
@@ -176,7 +187,9 @@ async def test_a_limit_published_while_tasks_run_holds_the_long_ones_back_and_ro
         await crowd.until(running=1)
         assert crowd.most <= 2
         # Back to two, then to none: what waits is let in at once, though nothing ends.
-        third = await asyncio.to_thread(policies.roll_back, policies.policy(second), version, "ann", "too tight")
+        third = await asyncio.to_thread(
+            policies.roll_back, policies.policy(second), version, "ann", "too tight"
+        )
         await crowd.until(running=2)
         await asyncio.to_thread(policies.roll_back, policies.policy(third), 0, "ann", "none at all")
         await crowd.until(running=4)
@@ -189,7 +202,9 @@ async def test_a_limit_published_while_tasks_run_holds_the_long_ones_back_and_ro
         await settled(app, node)
 
 
-async def test_limits_cost_a_heartbeat_nothing_while_they_stay(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limits_cost_a_heartbeat_nothing_while_they_stay(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Crowd(app)
     policies = PolicyManagement(app)
     async with running(app, concurrency=1) as node:

@@ -1,4 +1,5 @@
-"""The pulse of a real store: what its signs tell of tasks that wait, run, end, are lost, and of nodes that fall silent."""
+"""The pulse of a real store: what its signs tell of tasks that wait, run, end, are lost, and of
+nodes that fall silent."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead import App, NoRetry
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
 from fairlead.pipeline.alerts import pulse as module
 from fairlead.pipeline.alerts.pulse import Pulse
 from fairlead.pipeline.alerts.sign import Sign, decode, encode
 from fairlead.ports.history import START, Place
-from fairlead.stores.sql_history import SqlHistory
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.stores
@@ -47,7 +48,8 @@ class Looking:
         return found
 
     async def until(self, **wanted: int) -> Sign:
-        """Look until a sign of the queue `work` says so of `done` and the like, summed up; answers the last."""
+        """Look until a sign of the queue `work` says so of `done` and the like, summed up; answers
+        the last."""
         sums: Counter[str] = Counter()
         async with asyncio.timeout(60):
             while True:
@@ -82,7 +84,9 @@ async def test_what_waits_runs_and_ends_is_told_once(app: App, looking: Looking)
     assert (sign.done, sign.failed, sign.lost, sign.silent, sign.is_paused) == (0, 0, {}, [], False)
     async with running(app) as node:
         async with asyncio.timeout(60):
-            while (sign := (await asyncio.to_thread(looking.look))["work"]).running != 6 or sign.waits_since:
+            while (
+                sign := (await asyncio.to_thread(looking.look))["work"]
+            ).running != 6 or sign.waits_since:
                 looking.pulse._running_at = 0.0  # look at what runs, without being asked by silence
                 await asyncio.sleep(0.05)
         assert sign.grabbed_at > 0 and sign.stuck == 0
@@ -98,7 +102,9 @@ async def test_what_waits_runs_and_ends_is_told_once(app: App, looking: Looking)
     assert (await asyncio.to_thread(looking.look))["work"].is_paused
 
 
-async def test_a_node_that_has_stopped_to_beat_holds_nothing_that_counts(app: App, looking: Looking) -> None:
+async def test_a_node_that_has_stopped_to_beat_holds_nothing_that_counts(
+    app: App, looking: Looking
+) -> None:
     gate = asyncio.Event()
 
     @app.task(queue="work")

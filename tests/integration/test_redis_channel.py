@@ -1,4 +1,5 @@
-"""Triggers through a real Redis: who gets them, in which order, and what becomes of those that are lost."""
+"""Triggers through a real Redis: who gets them, in which order, and what becomes of those that are
+lost."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 from fairlead import App, Limit, State
-from fairlead.doctor import examine
 from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.model import PRIORITIES
+from fairlead.operate.doctor import examine
 from fairlead.testing import running, settled
 from services.redis import RedisServer
 from tests.integration.channel_kit import (
@@ -34,11 +35,11 @@ from tests.integration.channel_kit import (
 )
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.channels import redis as channel_module  # noqa: E402
-from fairlead.channels.redis_sender import Sender  # noqa: E402
-from fairlead.sharded.consumer import Consumer  # noqa: E402
-from fairlead.sharded.place import GROUP  # noqa: E402
-from fairlead.sharded.running import run  # noqa: E402
+from fairlead.backends.redis import channel as channel_module  # noqa: E402
+from fairlead.backends.redis.sender import Sender  # noqa: E402
+from fairlead.backends.redis.sharded.consumer import Consumer  # noqa: E402
+from fairlead.backends.redis.sharded.endpoint import GROUP  # noqa: E402
+from fairlead.backends.redis.sharded.running import run  # noqa: E402
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -86,19 +87,28 @@ async def is_empty(app: App, queue: str = "default") -> None:
             await asyncio.sleep(0.05)
 
 
-# the way of a trigger -------------------------------------------------------------------------------------------------
+# the way of a trigger -----------------------------------------------------------------------------
 
 
-async def test_tasks_run_by_what_redis_brings_and_nothing_of_them_stays_there(app: App, unhealed: None) -> None:
+async def test_tasks_run_by_what_redis_brings_and_nothing_of_them_stays_there(
+    app: App, unhealed: None
+) -> None:
     note, ran = noting(app)
     async with running(app, intervals=NO_POLLERS) as node:
         for n in range(20):
             await note.submit_async(n)
-        await note.submit_many_async([{"n": n} for n in range(20, 1500)])  # by COPY, where there is one
+        await note.submit_many_async(
+            [{"n": n} for n in range(20, 1500)]
+        )  # by COPY, where there is one
         await settled(app, node)
         await is_empty(app)
     assert sorted(ran) == list(range(1500))
-    assert not counts(app).keys() & {"unsent_triggers", "corrupt_triggers", "healed_triggers", "lost_grabs"}
+    assert not counts(app).keys() & {
+        "unsent_triggers",
+        "corrupt_triggers",
+        "healed_triggers",
+        "lost_grabs",
+    }
 
 
 async def test_what_was_submitted_before_any_worker_runs(app: App, unhealed: None) -> None:
@@ -110,7 +120,9 @@ async def test_what_was_submitted_before_any_worker_runs(app: App, unhealed: Non
     assert sorted(ran) == list(range(30))
 
 
-async def test_more_than_messages_carry_is_brought_by_the_keeper(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_than_messages_carry_is_brought_by_the_keeper(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(channel_module, "MOST_CARRIED", 1000)
     sent: list[Any] = []
     monkeypatch.setattr(Sender, "send", lambda self, triggers: sent.append(triggers))
@@ -156,7 +168,10 @@ async def test_the_keeper_writes_nothing_twice(app: App) -> None:
             await note.submit_async(n)
         app.channel.look_again()  # as a sweep would
         await until(
-            lambda: is_up_to_date(app) and not any(lane.sweep_seq is not None for lane in app.channel._lanes.values())
+            lambda: (
+                is_up_to_date(app)
+                and not any(lane.sweep_seq is not None for lane in app.channel._lanes.values())
+            )
         )
         assert sum(await asyncio.to_thread(stats, app)) == 600
         gate.set()
@@ -169,10 +184,15 @@ async def test_the_keeper_writes_nothing_twice(app: App) -> None:
 async def test_a_message_that_cannot_be_read_is_counted_and_passed_over(
     app: App, client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from fairlead.sharded.message import NewMessage, entry
+    from fairlead.backends.redis.sharded.message import NewMessage, entry
 
     note, ran = noting(app)
-    bad = [{"trigger": b"[1,2"}, {"other": b"x"}, {"trigger": b'["t9","x"]'}, {"trigger": b"\xff\xfe"}]
+    bad = [
+        {"trigger": b"[1,2"},
+        {"other": b"x"},
+        {"trigger": b'["t9","x"]'},
+        {"trigger": b"\xff\xfe"},
+    ]
     lanes = app.channel._place.lanes("default", 1)
     run(client, "default", lanes.at(5).put([entry(NewMessage(values)) for values in bad]))
     async with running(app) as node:
@@ -182,7 +202,9 @@ async def test_a_message_that_cannot_be_read_is_counted_and_passed_over(
         await is_empty(app)
     assert ran == [1]
     said = [record for record in caplog.records if "cannot be read" in record.message]
-    assert len(said) == 4 and all(record.id.count("/") == 1 and record.priority == 5 for record in said)
+    assert len(said) == 4 and all(
+        record.id.count("/") == 1 and record.priority == 5 for record in said
+    )
 
 
 def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(sqlite_app: App) -> None:
@@ -214,7 +236,7 @@ def submit_in_child(note: Any) -> None:
     note.app.channel.shut()
 
 
-# order ----------------------------------------------------------------------------------------------------------------
+# order --------------------------------------------------------------------------------------------
 
 
 def order_of(app: App, **options: Any) -> tuple[Any, list[str]]:
@@ -234,11 +256,15 @@ def few_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
-async def test_a_tenant_takes_turns_with_one_that_floods(app: App, few_ahead: None, weight: float) -> None:
-    """By start-time fair queueing neither is ahead of its share by more than a task of each; what a node has taken ahead
-    before the second came is added."""
+async def test_a_tenant_takes_turns_with_one_that_floods(
+    app: App, few_ahead: None, weight: float
+) -> None:
+    """By start-time fair queueing neither is ahead of its share by more than a task of each; what a
+    node has taken ahead before the second came is added."""
     note, ran = order_of(app)
-    submit = {key: note.options(fairness_key=key, weight=weight if key == "b" else 1.0) for key in "ab"}
+    submit = {
+        key: note.options(fairness_key=key, weight=weight if key == "b" else 1.0) for key in "ab"
+    }
     submit["a"].submit_many([{"key": "a"}] * 600)
     submit["b"].submit_many([{"key": "b"}] * 60)
     app.channel.shut()  # all are there before anything is read
@@ -365,7 +391,11 @@ def test_an_ordering_key_is_refused_and_nothing_is_written(sqlite_app: App) -> N
 
 
 def test_a_url_says_what_is_wrong_with_it(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for options, named in (("steams=4", "steams"), ("streams=few", "streams"), ("reads=both", "reads")):
+    for options, named in (
+        ("steams=4", "steams"),
+        ("streams=few", "streams"),
+        ("reads=both", "reads"),
+    ):
         with pytest.raises(ConfigurationError, match=named) as raised:
             _ = App(sqlite_url, channel=f"redis://me:secret@host/0?{options}").channel
         assert "secret" not in str(raised.value)
@@ -374,7 +404,7 @@ def test_a_url_says_what_is_wrong_with_it(sqlite_url: str, monkeypatch: pytest.M
         _ = App(sqlite_url, channel="redis://host/0").channel
 
 
-# what is lost ---------------------------------------------------------------------------------------------------------
+# what is lost -------------------------------------------------------------------------------------
 
 
 async def test_triggers_that_redis_has_lost_are_healed_and_run_once(app: App, client: Any) -> None:
@@ -434,7 +464,12 @@ async def test_what_a_dead_node_held_is_reclaimed_by_another(
     taken: list[Any] = []
     place = app.channel._place
     dead = Consumer(
-        place, "dead", 1000, lambda queue, found: taken.extend(found), lambda *_: 50 - len(taken), app.clock
+        place,
+        "dead",
+        1000,
+        lambda queue, found: taken.extend(found),
+        lambda *_: 50 - len(taken),
+        app.clock,
     )
     dead.serve(["default"])
     work = asyncio.create_task(dead.run())
@@ -450,7 +485,9 @@ async def test_what_a_dead_node_held_is_reclaimed_by_another(
     app.close()
 
 
-async def test_what_a_node_holds_for_long_is_not_taken_from_it(sqlite_url: str, redis_url: str) -> None:
+async def test_what_a_node_holds_for_long_is_not_taken_from_it(
+    sqlite_url: str, redis_url: str
+) -> None:
     app = counting(sqlite_url, f"{redis_url}?reclaim=1")
     other = twin(app)
     gate = asyncio.Event()
@@ -467,7 +504,9 @@ async def test_what_a_node_holds_for_long_is_not_taken_from_it(sqlite_url: str, 
         await until(lambda: len(node.table) == 29)
         async with running(other):
             loop = asyncio.get_running_loop()
-            until_then = loop.time() + 2.5  # more than twice the time after which it would be another's
+            until_then = (
+                loop.time() + 2.5
+            )  # more than twice the time after which it would be another's
             await until(lambda: loop.time() > until_then)
             assert len(node.table) == 29
             gate.set()
@@ -477,7 +516,9 @@ async def test_what_a_node_holds_for_long_is_not_taken_from_it(sqlite_url: str, 
     other.close()
 
 
-async def test_what_a_node_holds_is_the_others_at_once_when_it_stops(app: App, unhealed: None) -> None:
+async def test_what_a_node_holds_is_the_others_at_once_when_it_stops(
+    app: App, unhealed: None
+) -> None:
     gate, ran = asyncio.Event(), []
     other = twin(app)
     app.queue("default", concurrency=Limit(1))
@@ -493,7 +534,9 @@ async def test_what_a_node_holds_is_the_others_at_once_when_it_stops(app: App, u
         await until(lambda: len(first.table) == 79)
         first.stop()
         async with running(other) as second:
-            await until(lambda: len(ran) == 80)  # the first one still drains: its task has not ended
+            await until(
+                lambda: len(ran) == 80
+            )  # the first one still drains: its task has not ended
             assert first.in_flight == 1
             gate.set()
             await settled(other, second)
@@ -525,16 +568,18 @@ async def test_two_nodes_run_5000_tasks_once_each(app: App) -> None:
 
 async def submit(app: App, handler: Any, numbers: range) -> None:
     from fairlead import Draft
-    from fairlead.options import Options
+    from fairlead.declare.options import Options
 
     drafts = [Draft(handler, (), {"n": n}, Options(fairness_key=f"key {n % 7}")) for n in numbers]
     await asyncio.to_thread(app.submit_many, drafts)
 
 
-# Redis away -----------------------------------------------------------------------------------------------------------
+# Redis away ---------------------------------------------------------------------------------------
 
 
-async def test_while_redis_is_away_submits_go_on_and_all_runs_when_it_is_back(sqlite_url: str) -> None:
+async def test_while_redis_is_away_submits_go_on_and_all_runs_when_it_is_back(
+    sqlite_url: str,
+) -> None:
     """It comes back empty, as it keeps nothing on disk."""
     with RedisServer() as server:
         app = counting(sqlite_url, server.url)
@@ -586,7 +631,9 @@ async def test_a_submitter_is_not_held_up_by_a_redis_that_does_not_answer(sqlite
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        app = counting(sqlite_url, f"redis://127.0.0.1:{deaf.getsockname()[1]}/0?socket_timeout=0.2")
+        app = counting(
+            sqlite_url, f"redis://127.0.0.1:{deaf.getsockname()[1]}/0?socket_timeout=0.2"
+        )
         note, _ = noting(app)
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -597,7 +644,9 @@ async def test_a_submitter_is_not_held_up_by_a_redis_that_does_not_answer(sqlite
         app.close()
 
 
-async def test_a_keeper_that_breaks_breaks_its_node(sqlite_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_keeper_that_breaks_breaks_its_node(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def broken(*_: object) -> list[Any]:
         raise RuntimeError("a bug of the test")
 
@@ -624,10 +673,15 @@ async def test_the_doctor_tells_what_waits(sqlite_app: App) -> None:
         return [finding.what for finding in await examine(app)]
 
     assert any("redis://127.0.0.1" in what and "reachable" in what for what in await said())
-    assert any("triggers of default: 500 waiting, 0 held by workers, the oldest for" in what for what in await said())
+    assert any(
+        "triggers of default: 500 waiting, 0 held by workers, the oldest for" in what
+        for what in await said()
+    )
     async with owning(app) as node:
         await until(lambda: len(node.table) == 499)
-        assert any("triggers of default: 0 waiting, 499 held" in what for what in await said()), await said()
+        assert any("triggers of default: 0 waiting, 499 held" in what for what in await said()), (
+            await said()
+        )
         assert not any("nobody reads" in what for what in await said())
         gate.set()
         await settled(app, node)

@@ -1,4 +1,5 @@
-"""Tasks that live in Redis alone: the same decorators, at least once, and clear words for what Redis cannot do."""
+"""Tasks that live in Redis alone: the same decorators, at least once, and clear words for what
+Redis cannot do."""
 
 from __future__ import annotations
 
@@ -18,12 +19,18 @@ from redis import Redis  # noqa: E402
 
 import fairlead  # noqa: E402
 from fairlead import App, ClusterLimit, Exponential, Fixed, Limit, NoRetry, Retry, Snooze, State  # noqa: E402
-from fairlead.current import current_task  # noqa: E402
-from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, StoreUnavailable, UnknownTask  # noqa: E402
+from fairlead.backends.redis.sharded.endpoint import GROUP, Place  # noqa: E402
+from fairlead.backends.redis.sharded.steps import Call  # noqa: E402
+from fairlead.backends.redis.task_messages import RETRY, Body, entry  # noqa: E402
+from fairlead.declare.current import current_task  # noqa: E402
+from fairlead.errors import (  # noqa: E402
+    ConfigurationError,
+    InvalidTask,
+    NotSupported,
+    StoreUnavailable,
+    UnknownTask,
+)
 from fairlead.sharded import SyncShardedQueue  # noqa: E402
-from fairlead.sharded.place import GROUP, Place  # noqa: E402
-from fairlead.sharded.steps import Call  # noqa: E402
-from fairlead.stores.redis_messages import RETRY, Body, entry  # noqa: E402
 from fairlead.testing import drain, running, settled  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
 
@@ -58,7 +65,7 @@ def counting(counter: Counter[int], until: asyncio.Event | None = None) -> Any:
     return note
 
 
-# running --------------------------------------------------------------------------------------------------------------
+# running ------------------------------------------------------------------------------------------
 
 
 async def test_tasks_of_every_kind_of_executor_run_with_their_arguments(app: App) -> None:
@@ -77,7 +84,11 @@ async def test_tasks_of_every_kind_of_executor_run_with_their_arguments(app: App
     in_thread.submit(2)
     await on_loop.submit_async(3, when)
     await drain(app)
-    assert sorted(ran, key=lambda run: run[1]) == [("loop", 1, when), ("thread", 2, True), ("loop", 3, when)]
+    assert sorted(ran, key=lambda run: run[1]) == [
+        ("loop", 1, when),
+        ("thread", 2, True),
+        ("loop", 3, when),
+    ]
 
 
 async def test_a_handler_knows_its_task_and_the_context_that_travelled_with_it(app: App) -> None:
@@ -86,7 +97,16 @@ async def test_a_handler_knows_its_task_and_the_context_that_travelled_with_it(a
     @app.task(queue="mail")
     async def send() -> None:
         task = current_task()
-        seen.append((task.queue, task.name, task.attempt, task.fairness_key, task.priority, dict(task.context)))
+        seen.append(
+            (
+                task.queue,
+                task.name,
+                task.attempt,
+                task.fairness_key,
+                task.priority,
+                dict(task.context),
+            )
+        )
 
     send.options(fairness_key="acme", priority=3, context={"request": "r7"}).submit()
     await drain(app)
@@ -96,7 +116,9 @@ async def test_a_handler_knows_its_task_and_the_context_that_travelled_with_it(a
 async def test_ten_thousand_tasks_of_many_tenants_run_once_on_two_nodes(redis_url: str) -> None:
     apps = [App(redis_url), App(redis_url)]
     ran: list[Counter[int]] = [Counter(), Counter()]
-    note, _ = [app.task(name="note")(counting(counter)) for app, counter in zip(apps, ran, strict=True)]
+    note, _ = [
+        app.task(name="note")(counting(counter)) for app, counter in zip(apps, ran, strict=True)
+    ]
     drafts = [note.options(fairness_key=f"tenant {n % 20}").draft(n) for n in range(10_000)]
     async with running(apps[0]) as one, running(apps[1]) as other:
         await asyncio.to_thread(apps[0].submit_many, drafts)
@@ -236,10 +258,12 @@ async def test_periodic_tasks_run_once_for_each_slot_whoever_submits_them(redis_
         app.close()
 
 
-# trying again ---------------------------------------------------------------------------------------------------------
+# trying again -------------------------------------------------------------------------------------
 
 
-async def test_a_task_that_fails_is_tried_again_as_its_policy_says_and_then_asks_for_a_person(app: App) -> None:
+async def test_a_task_that_fails_is_tried_again_as_its_policy_says_and_then_asks_for_a_person(
+    app: App,
+) -> None:
     attempts: list[tuple[int, int]] = []
 
     @app.task(retry=Exponential(max_attempts=3, first=0.01))
@@ -252,7 +276,12 @@ async def test_a_task_that_fails_is_tried_again_as_its_policy_says_and_then_asks
     await drain(app)
     assert attempts == [(1, 1), (2, 2), (3, 3)]
     (task,) = in_error(app)
-    assert (task.name, task.state, task.fairness_key, task.priority) == ("fail", State.ERROR, "acme", 2)
+    assert (task.name, task.state, task.fairness_key, task.priority) == (
+        "fail",
+        State.ERROR,
+        "acme",
+        2,
+    )
     assert task.error_type == "ValueError" and task.error_text.startswith("no 7")
     assert app.management.payload(task.id) == b'{"n":7}'
     assert app.management.show(task.id) == task
@@ -313,7 +342,7 @@ async def test_a_unique_key_holds_for_its_window_and_no_longer(redis_url: str) -
     app.close()
 
 
-# dying ----------------------------------------------------------------------------------------------------------------
+# dying --------------------------------------------------------------------------------------------
 
 
 class Dead:
@@ -329,11 +358,15 @@ class Dead:
         return [message.id for message in self._queue._do(steps)]
 
     def takes_over(self) -> list[str]:
-        return [message.id for message in self._queue._do(self._steps.reclaim(GROUP, "dead too", 0.0, 100))]
+        return [
+            message.id
+            for message in self._queue._do(self._steps.reclaim(GROUP, "dead too", 0.0, 100))
+        ]
 
 
 def test_a_retry_is_counted_also_when_its_time_comes_as_one_counts(app: App) -> None:
-    """Before each command of the count in turn. Else a worker `--until-empty` could end before it has run."""
+    """Before each command of the count in turn. Else a worker `--until-empty` could end before it
+    has run."""
     lane = app.store.place.lanes("default", 5).at(5)
     body = Body("7", "note", b"{}", "json", None, 1.0, 0, 0, attempts=1)
     with SyncShardedQueue(app.store.place.url, "unused") as redis:
@@ -360,7 +393,9 @@ def one(command: Any) -> Iterator[Any]:
     return (yield command)
 
 
-async def test_what_a_dead_node_had_runs_on_another_one_and_nothing_else_runs_twice(redis_url: str) -> None:
+async def test_what_a_dead_node_had_runs_on_another_one_and_nothing_else_runs_twice(
+    redis_url: str,
+) -> None:
     app = App(f"{redis_url}?reclaim=1")
     ran: Counter[int] = Counter()
     paths: Counter[int] = Counter()
@@ -419,7 +454,9 @@ async def test_a_node_that_stops_gives_back_at_once_what_it_had_not_begun(redis_
         app.close()
 
 
-async def test_a_message_that_is_no_task_is_put_aside_and_the_others_run(app: App, redis_url: str) -> None:
+async def test_a_message_that_is_no_task_is_put_aside_and_the_others_run(
+    app: App, redis_url: str
+) -> None:
     ran: list[int] = []
 
     @app.task
@@ -428,7 +465,11 @@ async def test_a_message_that_is_no_task_is_put_aside_and_the_others_run(app: Ap
 
     note.submit(n=1)
     with Redis.from_url(redis_url) as client:
-        (stream,) = [key for key in client.keys("*:5:s*") if client.type(key) == b"stream" and client.xlen(key)]
+        (stream,) = [
+            key
+            for key in client.keys("*:5:s*")
+            if client.type(key) == b"stream" and client.xlen(key)
+        ]
         client.xadd(stream, {"task": "nonsense"})
     note.submit(n=2)
     await drain(app)
@@ -437,7 +478,9 @@ async def test_a_message_that_is_no_task_is_put_aside_and_the_others_run(app: Ap
     assert status.error == 1
 
 
-async def test_a_redis_that_goes_away_and_comes_back_loses_nothing_and_needs_no_restart(caplog: Any) -> None:
+async def test_a_redis_that_goes_away_and_comes_back_loses_nothing_and_needs_no_restart(
+    caplog: Any,
+) -> None:
     with RedisServer(appendonly=True) as server:
         app = App(server.url)
         ran: Counter[int] = Counter()
@@ -460,7 +503,7 @@ async def test_a_redis_that_goes_away_and_comes_back_loses_nothing_and_needs_no_
     assert sum(ran.values()) - len(ran) <= 10, "twice only what was running when it went"
 
 
-# what Redis cannot do -------------------------------------------------------------------------------------------------
+# what Redis cannot do -----------------------------------------------------------------------------
 
 
 def test_what_redis_cannot_do_is_refused_with_the_stores_that_can(app: App) -> None:
@@ -512,7 +555,9 @@ def test_an_order_beside_that_of_redis_is_refused(app: App, order: str) -> None:
 
 
 @pytest.mark.parametrize("beside", [{"channel": "memory://"}, {"backlog": "database"}])
-def test_another_channel_or_backlog_beside_redis_is_refused(redis_url: str, beside: dict[str, str]) -> None:
+def test_another_channel_or_backlog_beside_redis_is_refused(
+    redis_url: str, beside: dict[str, str]
+) -> None:
     with pytest.raises(ConfigurationError, match="leave it out"):
         _ = App(redis_url, **beside).store
 

@@ -54,7 +54,10 @@ async def test_a_quick_restart_moves_no_partition(sqlite_url: str) -> None:
             assert again.settings.name != goes.settings.name
             assert identity_of(again.settings.name) == "two"
         assert changes == []
-        assert {node.node for node in first.app.management.nodes()} == {stays.settings.name, again.settings.name}
+        assert {node.node for node in first.app.management.nodes()} == {
+            stays.settings.name,
+            again.settings.name,
+        }
     first.app.close()
     second.close()
 

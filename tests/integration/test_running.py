@@ -1,4 +1,5 @@
-"""Running tasks: the cases T-1 to T-25 of the published systems that concern a run, and what an engine promises."""
+"""Running tasks: the cases T-1 to T-25 of the published systems that concern a run, and what an
+engine promises."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ async def reaches(app: App, handle: fairlead.TaskHandle, state: State) -> None:
 
 
 @pytest.mark.parametrize("when", ["at once", "scheduled"])
-async def test_t01_all_unique_tasks_run_once_though_each_was_added_twice(app: App, when: str) -> None:
+async def test_t01_all_unique_tasks_run_once_though_each_was_added_twice(
+    app: App, when: str
+) -> None:
     runs: list[int] = []
 
     @app.task
@@ -174,7 +177,9 @@ async def test_t06_an_unknown_name_goes_to_error_and_the_worker_lives(app: App) 
     other.close()
 
 
-async def test_t07_a_handler_knows_its_task_and_its_log_lines_carry_the_context(app: App, caplog) -> None:
+async def test_t07_a_handler_knows_its_task_and_its_log_lines_carry_the_context(
+    app: App, caplog
+) -> None:
     seen: list[fairlead.CurrentTask] = []
     caplog.handler.addFilter(fairlead.ContextFilter())
 
@@ -188,7 +193,13 @@ async def test_t07_a_handler_knows_its_task_and_its_log_lines_carry_the_context(
     handle = look.options(fairness_key="acme", context={"trace": "abc"}).submit()
     await drain(app)
     (task,) = seen
-    assert (task.id, task.name, task.attempt, task.tries, task.fairness_key) == (handle.id, "look", 1, 1, "acme")
+    assert (task.id, task.name, task.attempt, task.tries, task.fairness_key) == (
+        handle.id,
+        "look",
+        1,
+        1,
+        "acme",
+    )
     assert task.deadline is not None
     assert task.deadline > datetime.now(UTC)
     assert task.context == {"trace": "abc"}
@@ -196,7 +207,9 @@ async def test_t07_a_handler_knows_its_task_and_its_log_lines_carry_the_context(
     assert (record.task_id, record.context) == (handle.id, {"trace": "abc"})  # type: ignore[attr-defined]
 
 
-async def test_t08_waiting_for_a_token_spends_no_attempt_and_holds_up_no_other_name(app: App) -> None:
+async def test_t08_waiting_for_a_token_spends_no_attempt_and_holds_up_no_other_name(
+    app: App,
+) -> None:
     ran: list[str] = []
     freed = asyncio.Event()
 
@@ -421,7 +434,10 @@ async def test_t17_interceptors_edit_every_submit_and_wrap_every_run(store_url: 
         def submitting(self, draft):
             calls.append("submit")
             return fairlead.Draft(
-                draft.handler, draft.args, draft.kwargs, draft.options.changed({"context": {"by": "me"}})
+                draft.handler,
+                draft.args,
+                draft.kwargs,
+                draft.options.changed({"context": {"by": "me"}}),
             )
 
         async def run(self, task, proceed):
@@ -462,7 +478,9 @@ async def test_interceptors_are_around_every_submit_and_every_run_the_first_oute
 
         @contextmanager
         def running(self, task):
-            calls.append(f"{self.name} before {task.attempt} in {threading.current_thread().name.rpartition('-')[0]}")
+            calls.append(
+                f"{self.name} before {task.attempt} in {threading.current_thread().name.rpartition('-')[0]}"
+            )
             try:
                 yield
             except ValueError as error:
@@ -491,11 +509,19 @@ async def test_interceptors_are_around_every_submit_and_every_run_the_first_oute
     submitted, calls[:] = list(calls), []
     assert submitted == ["a submits 1", "b submits 1", "b has submitted 1", "a has submitted 1"]
     await drain(app)
-    where = "fairlead-handler" if kind == "thread" else threading.current_thread().name.rpartition("-")[0]
+    where = (
+        "fairlead-handler"
+        if kind == "thread"
+        else threading.current_thread().name.rpartition("-")[0]
+    )
     assert calls == [
-        f"a before 1 in {where}", f"b before 1 in {where}", "b sees no", "a sees no",
-        f"a before 2 in {where}", f"b before 2 in {where}",
-    ]  # fmt: skip
+        f"a before 1 in {where}",
+        f"b before 1 in {where}",
+        "b sees no",
+        "a sees no",
+        f"a before 2 in {where}",
+        f"b before 2 in {where}",
+    ]
     app.close()
 
 
@@ -533,8 +559,13 @@ async def test_a_transactional_handler_commits_all_or_nothing(app: App, kind: st
     handles = effect.submit_many([{"n": 1}, {"n": 2}])
     await drain(app)
     with app.store.database.transaction() as connection:
-        assert sorted(row[0] for row in connection.execute("SELECT n FROM effects").fetchall()) == [1, 2]
-        runs = connection.execute("SELECT count(*) FROM fairlead_attempts WHERE name = 'follow'").fetchall()
+        assert sorted(row[0] for row in connection.execute("SELECT n FROM effects").fetchall()) == [
+            1,
+            2,
+        ]
+        runs = connection.execute(
+            "SELECT count(*) FROM fairlead_attempts WHERE name = 'follow'"
+        ).fetchall()
     assert runs[0][0] == 2
     assert outcomes(app, handles[0]) == ["retried", "done"]
 
@@ -639,8 +670,14 @@ async def test_t21_a_stuck_task_is_resumed_or_put_into_error(app: App) -> None:
     store = app.store
     now = app.clock.now()
     await store.grab("ghost", [Grab(handle.id, 1, "hook", now - 1) for handle in handles], now)
-    await Pollers(store, lambda wake: None, app.handlers, Silent(), None, app.clock, Intervals()).stuck()
-    assert [handle.state() for handle in handles] == [State.SUBMITTED, State.ERROR, State.PROCESSING]
+    await Pollers(
+        store, lambda wake: None, app.handlers, Silent(), None, app.clock, Intervals()
+    ).stuck()
+    assert [handle.state() for handle in handles] == [
+        State.SUBMITTED,
+        State.ERROR,
+        State.PROCESSING,
+    ]
     assert outcomes(app, handles[0]) == outcomes(app, handles[1]) == ["lost"]
     await store.database.close_async()
 
@@ -665,7 +702,12 @@ async def test_broken_payloads_go_to_error_and_the_worker_lives(app: App) -> Non
     @app.task
     async def pay(amount: int) -> None: ...
 
-    broken = {"not utf-8": b'{"amount": "\xff"}', "not json": b"{", "not zlib": b"zzz", "empty": b""}
+    broken = {
+        "not utf-8": b'{"amount": "\xff"}',
+        "not json": b"{",
+        "not zlib": b"zzz",
+        "empty": b"",
+    }
     handles = {why: pay.submit(amount=1) for why in broken}
     good = pay.submit(amount=1)
     mark = "%s" if app.store.database.dialect == "postgres" else "?"
@@ -717,7 +759,7 @@ async def test_what_does_not_end_in_time_is_handed_back_at_shutdown(app: App) ->
 
 
 async def test_t25_each_slot_is_submitted_once_in_the_whole_cluster(app: App) -> None:
-    from fairlead.periodic import periodic_poller
+    from fairlead.declare.periodic import periodic_poller
 
     @app.periodic("* * * * *", timezone="Europe/Athens")
     async def tick(slot: datetime) -> None: ...
@@ -740,7 +782,9 @@ def test_nothing_is_written_when_one_of_many_does_not_fit(app: App) -> None:
     assert app.management.find() == []
 
 
-async def test_a_handler_that_ignores_its_cancellation_does_not_keep_a_node_from_stopping(app: App) -> None:
+async def test_a_handler_that_ignores_its_cancellation_does_not_keep_a_node_from_stopping(
+    app: App,
+) -> None:
     started, release = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -763,7 +807,9 @@ def ghost_beats(app: App, ago_seconds: float) -> None:
     """A node of which only this heartbeat is known."""
 
     def steps():
-        yield app.store.statement("heartbeat", "ghost", app.clock.now() - round(ago_seconds * 1e6), "[]")
+        yield app.store.statement(
+            "heartbeat", "ghost", app.clock.now() - round(ago_seconds * 1e6), "[]"
+        )
 
     app.store.database.run(steps())
 
@@ -780,7 +826,9 @@ async def test_t01_tasks_already_stuck_with_a_dead_node_run_exactly_once_more(ap
     handles = note.submit_many([{"n": n} for n in range(50)])
     ghost_beats(app, 60)
     now = app.clock.now()
-    assert len(await app.store.grab("ghost", [Grab(h.id, 1, "hook", now) for h in handles], now)) == 50
+    assert (
+        len(await app.store.grab("ghost", [Grab(h.id, 1, "hook", now) for h in handles], now)) == 50
+    )
     await drain(app)
     assert sorted(runs) == list(range(50))
     assert {tuple(outcomes(app, handle)) for handle in handles} == {("lost", "done")}

@@ -1,4 +1,5 @@
-"""The sharded queue: what a user may do wrong, the twin, and what one message costs those that wait."""
+"""The sharded queue: what a user may do wrong, the twin, and what one message costs those that
+wait."""
 
 from __future__ import annotations
 
@@ -13,12 +14,8 @@ from fairlead.errors import ConfigurationError, StoreUnavailable
 from services.redis import RedisServer
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded import (  # noqa: E402
-    InvalidMessage,
-    ShardedQueue,
-    SyncShardedQueue,
-    steps,
-)
+from fairlead.backends.redis.sharded import steps
+from fairlead.sharded import InvalidMessage, ShardedQueue, SyncShardedQueue
 from tests.sharded_queues import SOON, ago, key_of, until  # noqa: E402
 
 
@@ -50,7 +47,13 @@ def test_bad_settings_are_refused(kind, redis_url) -> None:
     with pytest.raises(ConfigurationError) as told:
         kind("redys://user:secret@host/0", "q")
     assert "secret" not in str(told.value)
-    for wrong in ({"reads": "turns"}, {"ttl": 0}, {"shrink_after": -1}, {"max_deliveries": 0}, {"streams": 4}):
+    for wrong in (
+        {"reads": "turns"},
+        {"ttl": 0},
+        {"shrink_after": -1},
+        {"max_deliveries": 0},
+        {"streams": 4},
+    ):
         with pytest.raises(ConfigurationError):
             kind(redis_url, "q", **wrong)
     for name in ("", "a{b}"):
@@ -71,7 +74,9 @@ async def test_a_wrong_password_is_told_without_it(redis_server: RedisServer) ->
         SyncShardedQueue(redis.Redis(decode_responses=True), "q")
 
 
-async def test_a_cancellation_that_the_client_forgets_ends_the_read_all_the_same(redis_url, client) -> None:
+async def test_a_cancellation_that_the_client_forgets_ends_the_read_all_the_same(
+    redis_url, client
+) -> None:
     class Forgetful(redis.asyncio.Redis):
         async def xread(self, *arguments: Any, **more: Any) -> Any:
             try:
@@ -91,7 +96,10 @@ async def test_a_cancellation_that_the_client_forgets_ends_the_read_all_the_same
 def test_the_twin_has_the_same_surface() -> None:
     def surface(kind: type) -> dict[str, list[tuple[str, Any, Any]]]:
         return {
-            name: [(each.name, each.default, each.kind) for each in inspect.signature(function).parameters.values()]
+            name: [
+                (each.name, each.default, each.kind)
+                for each in inspect.signature(function).parameters.values()
+            ]
             for name, function in inspect.getmembers(kind, inspect.isfunction)
             if not name.startswith("_") or name == "__init__"
         }
@@ -119,9 +127,12 @@ async def test_of_fifty_that_wait_one_message_makes_two_look_through_the_streams
         for left in range(49, 44, -1):
             before = calls("xlen")
             await queue.write({"n": left}, shard_key=key_of(16, 14, 15))
-            await until(lambda: waiting() == left and sum(reader.done() for reader in readers) == 50 - left)
+            await until(
+                lambda: waiting() == left and sum(reader.done() for reader in readers) == 50 - left
+            )
             looked_into = calls("xlen") - before
-            # The writer looks into the two of its shard; one pass finds the message, one finds nothing.
+            # The writer looks into the two of its shard; one pass finds the message, one finds
+            # nothing.
             assert looked_into <= 2 + 16 + 16, f"{looked_into / 16:.1f} passes"
         for reader in readers:
             reader.cancel()
@@ -148,7 +159,8 @@ async def test_of_fifty_that_wait_a_message_for_later_makes_three_look_through_t
         await until(lambda: any(reader.done() for reader in readers))
         await until(lambda: info("clients", "blocked_clients") == 49)
         looked_into = client.info("commandstats")["cmdstat_xlen"]["calls"]
-        # One finds that nothing is there yet, and the others hear it; when the time has come, one takes it and one finds nothing.
+        # One finds that nothing is there yet, and the others hear it; when the time has come, one
+        # takes it and one finds nothing.
         assert looked_into <= 3 * 16 + 2, f"{looked_into / 16:.1f} passes"
         for reader in readers:
             reader.cancel()

@@ -1,4 +1,5 @@
-"""Many messages in one round trip, messages for later, and claims that are extended or end in their own way."""
+"""Many messages in one round trip, messages for later, and claims that are extended or end in their
+own way."""
 
 from __future__ import annotations
 
@@ -9,14 +10,16 @@ from typing import Any
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.backends.redis.sharded.message import Entry, Finish, entry  # noqa: E402
 from fairlead.sharded import Empty, InvalidMessage, NewMessage, SyncShardedQueue, UnknownMessage  # noqa: E402
-from fairlead.sharded.message import Entry, Finish, entry  # noqa: E402
 from tests.sharded_queues import drain, pass_time  # noqa: E402
 
 
 @pytest.fixture(params=["streams", "tenants"])
 def queue(redis_url: str, request: pytest.FixtureRequest) -> Iterator[SyncShardedQueue]:
-    with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2, reads=request.param) as found:
+    with SyncShardedQueue(
+        redis_url, "q", streams=16, streams_per_shard=2, reads=request.param
+    ) as found:
         yield found
 
 
@@ -25,18 +28,24 @@ def number(message: Any) -> int:
 
 
 def some(count: int, tenants: int = 5) -> list[NewMessage]:
-    return [NewMessage({"n": n}, f"tenant {n % tenants if n < count // 2 else 0}") for n in range(count)]
+    return [
+        NewMessage({"n": n}, f"tenant {n % tenants if n < count // 2 else 0}") for n in range(count)
+    ]
 
 
 def test_many_are_written_as_one_after_the_other_would_be(queue, client) -> None:
     ids = queue.write_many(some(1200))
     placed = [(id.partition("/")[0], n) for n, id in enumerate(ids)]
     client.flushdb()
-    singly = [queue.write(each.values, shard_key=each.shard_key).partition("/")[0] for each in some(1200)]
+    singly = [
+        queue.write(each.values, shard_key=each.shard_key).partition("/")[0] for each in some(1200)
+    ]
     assert placed == list(zip(singly, range(1200), strict=True))
 
 
-def test_many_are_read_in_the_order_in_which_single_reads_would_have_given_them(queue, client) -> None:
+def test_many_are_read_in_the_order_in_which_single_reads_would_have_given_them(
+    queue, client
+) -> None:
     queue.write_many(some(300))
     singly = [number(message) for message in drain(queue)]
     client.flushdb()
@@ -100,7 +109,8 @@ def test_a_claim_that_is_extended_is_not_reclaimed(queue) -> None:
     lost = queue.read_many("g", "dead", count=2)
     ids = [message.id for message in held + lost]
     assert queue.extend("g", "alive", *ids) == [message.id for message in held]
-    # Nothing was idle for as long as it takes to ask: so everything of both may be taken, but for what was extended since.
+    # Nothing was idle for as long as it takes to ask: so everything of both may be taken, but for
+    # what was extended since.
     assert {message.id for message in queue.reclaim("g", "other", min_idle=0.0)} == set(ids)
     assert queue.extend("g", "alive", *ids) == [], "another one has them by now"
 
@@ -118,7 +128,7 @@ def test_what_a_writer_gives_along_reaches_the_reader(queue) -> None:
     assert queue.read("g", "c").context == {"traceparent": "00-a-b-01"}
 
 
-# how claims end -------------------------------------------------------------------------------------------------------
+# how claims end -----------------------------------------------------------------------------------
 
 
 def finish(queue: SyncShardedQueue, consumer: str, *finishes: Finish) -> list[bool]:
@@ -142,10 +152,20 @@ def test_claims_end_in_their_own_ways_in_one_act(queue) -> None:
         == [True] * 4
     )
     stats = queue.stats("g")
-    assert (stats.messages, stats.pending, stats.waiting, stats.later, stats.dead) == (1, 0, 1, 1, 1)
+    assert (stats.messages, stats.pending, stats.waiting, stats.later, stats.dead) == (
+        1,
+        0,
+        1,
+        1,
+        1,
+    )
     assert number(queue.read("g", "c")) == 10
     (letter,) = queue.dead_letters()
-    assert letter.id == dead.id and letter.values == {"n": b"3", "why": b"it raised"} and letter.deliveries == 1
+    assert (
+        letter.id == dead.id
+        and letter.values == {"n": b"3", "why": b"it raised"}
+        and letter.deliveries == 1
+    )
 
 
 def test_a_claim_that_another_one_has_by_now_is_not_ended(queue) -> None:
@@ -153,14 +173,16 @@ def test_a_claim_that_another_one_has_by_now_is_not_ended(queue) -> None:
     message = queue.read("g", "slow")
     queue.reclaim("g", "other", min_idle=0.0)
     for how in ("done", "again", "dead"):
-        assert finish(queue, "slow", Finish(message.id, how, entry(NewMessage({"n": 2})))) == [False]
+        assert finish(queue, "slow", Finish(message.id, how, entry(NewMessage({"n": 2})))) == [
+            False
+        ]
     stats = queue.stats("g")
     assert (stats.messages, stats.pending, stats.waiting, stats.dead) == (1, 1, 0, 0)
     assert finish(queue, "other", Finish(message.id, "done")) == [True]
     assert queue.len() == 0
 
 
-# writing once ---------------------------------------------------------------------------------------------------------
+# writing once -------------------------------------------------------------------------------------
 
 
 def put(queue: SyncShardedQueue, *entries: Entry) -> list[Any]:

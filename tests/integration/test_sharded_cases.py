@@ -11,13 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded import (  # noqa: E402
-    Empty,
-    InvalidMessage,
-    ShardedQueue,
-    UnknownMessage,
-    steps,
-)
+from fairlead.backends.redis.sharded import steps
+from fairlead.sharded import Empty, InvalidMessage, ShardedQueue, UnknownMessage
 from tests.sharded_queues import SOON, ago, drain, key_of, until  # noqa: E402
 
 DAY = 86_400.0
@@ -25,7 +20,9 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.mark.parametrize("deadline", [None, HOUR], ids=["plain", "with a deadline"])
-async def test_s01_what_was_written_is_read_once_and_counted_until_it_is_acknowledged(queue, deadline) -> None:
+async def test_s01_what_was_written_is_read_once_and_counted_until_it_is_acknowledged(
+    queue, deadline
+) -> None:
     due = None if deadline is None else datetime.now(UTC) + deadline
     written = [await queue.write({"n": n}, shard_key="a", deadline=due) for n in range(10)]
     written += [await queue.write({"n": n}, shard_key="b", deadline=due) for n in range(10, 15)]
@@ -62,7 +59,9 @@ async def test_s02_a_reader_waits_as_long_as_it_said_and_no_longer_than_it_must(
 
 
 @pytest.mark.parametrize("block", [0.0, 1.0])
-async def test_s03_streams_take_turns_and_a_preferred_one_is_drained_first(redis_url, block) -> None:
+async def test_s03_streams_take_turns_and_a_preferred_one_is_drained_first(
+    redis_url, block
+) -> None:
     async with ShardedQueue(redis_url, "q", streams=4, streams_per_shard=1) as queue:
 
         async def fill() -> None:
@@ -72,7 +71,9 @@ async def test_s03_streams_take_turns_and_a_preferred_one_is_drained_first(redis
 
         await fill()
         read = [await queue.read("g", "c", block=block) for _ in range(40)]
-        assert [int(message.values["n"]) for message in read] == [n for n in range(10) for _ in range(4)]
+        assert [int(message.values["n"]) for message in read] == [
+            n for n in range(10) for _ in range(4)
+        ]
         assert [message.stream for message in read] == ["0", "1", "2", "3"] * 10
 
         await fill()
@@ -87,7 +88,9 @@ async def test_s03_streams_take_turns_and_a_preferred_one_is_drained_first(redis
 
 async def test_s04_a_write_leaves_what_readers_need_and_every_key_has_an_end(queue, client) -> None:
     for n in range(20):
-        await queue.write({"n": n, "text": "ä", "raw": b"\xff\x00"}, shard_key="a", deadline=ago(hours=-1))
+        await queue.write(
+            {"n": n, "text": "ä", "raw": b"\xff\x00"}, shard_key="a", deadline=ago(hours=-1)
+        )
     assert client.hget("{q}:meta", "streams") == b"16"
     assert client.xlen("{q}:notifications") == 20
     streams = sorted(key for key in client.keys("*") if key.startswith(b"{q}:s"))
@@ -97,12 +100,17 @@ async def test_s04_a_write_leaves_what_readers_need_and_every_key_has_an_end(que
         assert len(entries) == 10, "they went to the shortest each time"
         numbers = [int(fields[b"n"]) for _, fields in entries]
         assert numbers == sorted(numbers)
-        assert all(fields[b"text"] == "ä".encode() and fields[b"raw"] == b"\xff\x00" for _, fields in entries)
+        assert all(
+            fields[b"text"] == "ä".encode() and fields[b"raw"] == b"\xff\x00"
+            for _, fields in entries
+        )
     await queue.read("g", "c")
     await queue.set_weight("a", 2)
     for key in client.keys("*"):
         assert client.pttl(key) > 23 / 24 * DAY * 1000, key
-    assert {key.partition(b"}")[0] for key in client.keys("*")} == {b"{q"}, "all in one slot of a cluster"
+    assert {key.partition(b"}")[0] for key in client.keys("*")} == {b"{q"}, (
+        "all in one slot of a cluster"
+    )
 
 
 async def test_s05_a_message_is_deleted_once(queue) -> None:
@@ -114,7 +122,18 @@ async def test_s05_a_message_is_deleted_once(queue) -> None:
             await queue.delete(id)
     with pytest.raises(UnknownMessage):
         await queue.delete("3/1-1")
-    for corrupt in ("", "3", "3/1", "1-1", "x/1-1", "-1/1-1", "3/1-1 ", "3/1-1/2", "03/1-1", "3}:x/1-1"):
+    for corrupt in (
+        "",
+        "3",
+        "3/1",
+        "1-1",
+        "x/1-1",
+        "-1/1-1",
+        "3/1-1 ",
+        "3/1-1/2",
+        "03/1-1",
+        "3}:x/1-1",
+    ):
         with pytest.raises(InvalidMessage):
             await queue.delete(corrupt)
         with pytest.raises(InvalidMessage):
@@ -165,7 +184,9 @@ async def test_s07_cordon_takes_what_is_past_its_deadline_within_the_window(queu
     ahead = await queue.write({"n": 0}, shard_key="ahead", deadline=ago(minutes=-30))
     assert await queue.cordon(window=3600) == []
 
-    recent = {await queue.write({"n": n}, shard_key="a", deadline=ago(minutes=30)) for n in range(5)}
+    recent = {
+        await queue.write({"n": n}, shard_key="a", deadline=ago(minutes=30)) for n in range(5)
+    }
     older = {await queue.write({"n": n}, shard_key="b", deadline=ago(hours=2)) for n in range(4)}
     assert await queue.cordon(window=0) == []
     assert {each.id for each in await queue.cordon(window=3600)} == recent
@@ -175,7 +196,9 @@ async def test_s07_cordon_takes_what_is_past_its_deadline_within_the_window(queu
     due = await queue.write({"n": 1}, deadline=datetime.now(UTC))
     assert [each.id for each in await queue.cordon(window=3600)] == [due]
     listed = await queue.cordoned()
-    assert [each.id for each in listed] == [each.id for each in sorted(listed, key=lambda each: each.at)]
+    assert [each.id for each in listed] == [
+        each.id for each in sorted(listed, key=lambda each: each.at)
+    ]
     assert {each.id for each in listed} == recent | older | {due}
     assert {each.shard_key for each in listed} == {"a", "b", ""}
     assert all(each.deliveries == 0 and each.deadline is not None for each in listed)
@@ -191,7 +214,9 @@ async def test_s07_what_is_past_its_deadline_is_not_delivered(queue) -> None:
     assert {each.id for each in await queue.cordoned()} == set(late)
 
 
-async def test_s07_more_than_one_pass_can_cordon_is_cordoned_all_the_same(sync_queue, client) -> None:
+async def test_s07_more_than_one_pass_can_cordon_is_cordoned_all_the_same(
+    sync_queue, client
+) -> None:
     past = str(int(time.time() * 1000) - 1000)
     with client.pipeline(transaction=False) as pipeline:
         for _ in range(2500):
@@ -232,6 +257,10 @@ async def test_s08_readers_pick_up_as_soon_as_is_written(redis_url) -> None:
         await asyncio.gather(*readers, return_exceptions=True)
         assert await queue.len() == 0
     mean = sum(waits) / len(waits)
-    print(f"seed {seed}: {written} messages, mean {mean * 1000:.1f} ms, worst {max(waits) * 1000:.1f} ms")
+    print(
+        f"seed {seed}: {written} messages, mean {mean * 1000:.1f} ms, worst {max(waits) * 1000:.1f} ms"
+    )
     assert len(waits) == written
-    assert mean < 0.25, f"seed {seed}: readers that are not woken look by themselves after two seconds"
+    assert mean < 0.25, (
+        f"seed {seed}: readers that are not woken look by themselves after two seconds"
+    )

@@ -1,4 +1,5 @@
-"""The sharded queue when its keys hold something else, its server is full, or others have written what nobody should."""
+"""The sharded queue when its keys hold something else, its server is full, or others have written
+what nobody should."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import pytest
 from fairlead.errors import StoreUnavailable
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.backends.redis.sharded.message import Entry, Finish  # noqa: E402
 from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
-from fairlead.sharded.message import Entry, Finish  # noqa: E402
 from tests.sharded_queues import ago, drain  # noqa: E402
 
 LAST = (
@@ -31,18 +32,26 @@ LAST = (
 
 
 class Lived:
-    """A queue with something in each of its keys: waiting, claimed, dead, cordoned, for two groups and by tenants."""
+    """A queue with something in each of its keys: waiting, claimed, dead, cordoned, for two groups
+    and by tenants."""
 
     def __init__(self, url: str) -> None:
-        self.queue = SyncShardedQueue(url, "q", streams=4, streams_per_shard=2, reads="tenants", max_deliveries=2)
+        self.queue = SyncShardedQueue(
+            url, "q", streams=4, streams_per_shard=2, reads="tenants", max_deliveries=2
+        )
         for group in ("one", "two"):
             with pytest.raises(Empty):
                 self.queue.read(group, "c")
-        self.written = [self.queue.write({"n": n}, shard_key=f"k{n % 4}", deadline=ago(hours=-1)) for n in range(12)]
+        self.written = [
+            self.queue.write({"n": n}, shard_key=f"k{n % 4}", deadline=ago(hours=-1))
+            for n in range(12)
+        ]
         self.held = [self.queue.read("one", "c").id for _ in range(4)]
         for _ in range(2):
             self.queue.reclaim("one", "d", min_idle=0, count=1)
-        self.written += [self.queue.write({"n": 1}, shard_key="late", deadline=ago(hours=1)) for _ in range(2)]
+        self.written += [
+            self.queue.write({"n": 1}, shard_key="late", deadline=ago(hours=1)) for _ in range(2)
+        ]
         self.queue.cordon(count=1)
         self.queue.set_weight("k1", 2.0)
 
@@ -65,12 +74,16 @@ class Lived:
         """Everything that the other group can still get, or that was set aside."""
         ids = {message.id for message in drain(self.queue, "two", "last", ack=False)}
         for _ in range(2):
-            ids |= {message.id for message in self.queue.reclaim("two", "last", min_idle=0, count=100)}
+            ids |= {
+                message.id for message in self.queue.reclaim("two", "last", min_idle=0, count=100)
+            }
         return ids | {each.id for each in (*self.queue.cordoned(), *self.queue.dead_letters())}
 
 
 @pytest.mark.parametrize("last", LAST)
-def test_no_message_is_lost_whichever_key_holds_something_else_for_a_while(redis_url, client, last) -> None:
+def test_no_message_is_lost_whichever_key_holds_something_else_for_a_while(
+    redis_url, client, last
+) -> None:
     key, refused = f"{{q}}:{last}", 0
     for name in Lived(redis_url).deeds():
         client.flushdb()
@@ -111,9 +124,14 @@ def test_a_server_that_is_full_takes_no_more_and_can_be_drained(redis_url, clien
         assert queue.len() == 0
 
 
-def test_fields_of_the_queue_that_others_write_do_not_hide_the_dead_letters(redis_url, client) -> None:
+def test_fields_of_the_queue_that_others_write_do_not_hide_the_dead_letters(
+    redis_url, client
+) -> None:
     with SyncShardedQueue(redis_url, "q", max_deliveries=1) as queue:
-        client.xadd("q", {"n": 1, "fairlead:deliveries": "x", "fairlead:id": b"\xff", "fairlead:context": "{"})
+        client.xadd(
+            "q",
+            {"n": 1, "fairlead:deliveries": "x", "fairlead:id": b"\xff", "fairlead:context": "{"},
+        )
         id = queue.read("g", "c").id
         assert queue.reclaim("g", "c", min_idle=0) == []
         (dead,) = queue.dead_letters()
@@ -130,7 +148,9 @@ def test_a_message_of_others_with_more_fields_than_lua_can_pass_on_is_set_aside_
         other = queue.write({"n": 1})
         queue.read("g", "dead")
         assert queue.reclaim("g", "c", min_idle=0) == []
-        assert len(queue.dead_letters()) == 2, f"{other} too: one message must not stand before all others"
+        assert len(queue.dead_letters()) == 2, (
+            f"{other} too: one message must not stand before all others"
+        )
         client.xadd("q", {"fairlead:deadline": "1", **many})
         with pytest.raises(Empty):
             queue.read("g", "c")

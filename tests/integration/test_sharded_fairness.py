@@ -1,4 +1,5 @@
-"""Who is next: turns of the streams, shares of the tenants, and what shuffle sharding keeps away from a flood."""
+"""Who is next: turns of the streams, shares of the tenants, and what shuffle sharding keeps away
+from a flood."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.core.shards import shard  # noqa: E402
+from fairlead.core.sharding.shards import shard  # noqa: E402
 from fairlead.sharded import Empty, NewMessage, SyncShardedQueue  # noqa: E402
 from tests.sharded_queues import drain  # noqa: E402
 
@@ -40,7 +41,9 @@ def apart(streams: int, per_shard: int, tenants: int) -> list[str]:
     return found
 
 
-def test_two_tenants_that_fill_six_streams_each_are_read_equally_often_in_every_cycle(opened) -> None:
+def test_two_tenants_that_fill_six_streams_each_are_read_equally_often_in_every_cycle(
+    opened,
+) -> None:
     queue = opened()
     a, b = apart(64, 6, 2)
     for key in (a, b):
@@ -81,7 +84,8 @@ class Bulk:
 
 
 def test_by_streams_six_full_streams_take_six_turns_to_one(opened) -> None:
-    """The small tenant writes its next message once a cycle has passed the streams of its shard: one turn in seven."""
+    """The small tenant writes its next message once a cycle has passed the streams of its shard:
+    one turn in seven."""
     queue = opened(reads="streams")
     bulk, small = apart(64, 6, 2)
     for n in range(600):
@@ -98,7 +102,9 @@ def test_by_streams_six_full_streams_take_six_turns_to_one(opened) -> None:
 def test_by_streams_a_small_tenant_waits_for_six_others_at_most(opened) -> None:
     served = Bulk(opened(reads="streams")).read(350)
     assert "b" * 7 not in served
-    assert served.count("b") > 2 * served.count("s"), "nearer to six turns to one the less its next stream lies ahead"
+    assert served.count("b") > 2 * served.count("s"), (
+        "nearer to six turns to one the less its next stream lies ahead"
+    )
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
@@ -133,7 +139,9 @@ def test_by_tenants_who_was_away_gets_no_arrears(opened) -> None:
     assert abs(counts[a] - counts[b]) <= 2
 
 
-def test_by_tenants_virtual_time_is_counted_down_long_before_it_is_too_great(opened, redis_url) -> None:
+def test_by_tenants_virtual_time_is_counted_down_long_before_it_is_too_great(
+    opened, redis_url
+) -> None:
     queue = opened(reads="tenants")
     with redis.Redis.from_url(redis_url) as client:
         a, b = apart(64, 6, 2)
@@ -146,7 +154,9 @@ def test_by_tenants_virtual_time_is_counted_down_long_before_it_is_too_great(ope
         assert float(client.hget("{q}:meta", "virtual:g")) < 2**50
 
 
-def test_by_tenants_every_message_comes_and_those_of_a_tenant_in_the_order_of_each_stream(opened) -> None:
+def test_by_tenants_every_message_comes_and_those_of_a_tenant_in_the_order_of_each_stream(
+    opened,
+) -> None:
     queue = opened(reads="tenants")
     written = [queue.write({"n": n}, shard_key=f"k{n % 37}", weight=1 + n % 3) for n in range(300)]
     read = [message.id for message in drain(queue)]
@@ -157,7 +167,9 @@ def test_by_tenants_every_message_comes_and_those_of_a_tenant_in_the_order_of_ea
         ]
 
 
-def test_by_tenants_what_is_remembered_wrongly_of_the_streams_is_found_out(opened, redis_url) -> None:
+def test_by_tenants_what_is_remembered_wrongly_of_the_streams_is_found_out(
+    opened, redis_url
+) -> None:
     queue = opened(reads="tenants", streams=8, streams_per_shard=2)
     written = [queue.write({"n": n}, shard_key=f"k{n % 5}") for n in range(60)]
     with redis.Redis.from_url(redis_url) as client:
@@ -174,12 +186,13 @@ def test_by_tenants_what_is_remembered_wrongly_of_the_streams_is_found_out(opene
 
 
 ROUNDS, TENANTS, READS = 100, 99, 320
-"""Each tenant writes once a round, a flood 90 % of all beside them; then so many reads: three times what the tenants write."""
+"""Each tenant writes once a round, a flood 90 % of all beside them; then so many reads: three times
+what the tenants write."""
 
 
 def p99_waits(queue: SyncShardedQueue, flood: str | None) -> dict[str, int]:
-    """Of each tenant, how many reads nine and ninety of its hundred messages waited at most. What is never read waits to the
-    end."""
+    """Of each tenant, how many reads nine and ninety of its hundred messages waited at most. What
+    is never read waits to the end."""
     reads = 0
     waits: dict[str, list[int]] = {f"tenant {n}": [] for n in range(TENANTS)}
     written: dict[str, tuple[str, int]] = {}
@@ -209,8 +222,9 @@ def p99_waits(queue: SyncShardedQueue, flood: str | None) -> dict[str, int]:
 
 
 def test_a_flood_touches_as_many_tenants_as_the_combinations_say(opened, client) -> None:
-    """100 tenants, one with 90 % of the messages, 16 streams, 2 a shard. A message goes into the shorter of its two streams, so a
-    flood reaches those that have both of theirs in common with it: one in C(16, 2) = 120."""
+    """100 tenants, one with 90 % of the messages, 16 streams, 2 a shard. A message goes into the
+    shorter of its two streams, so a flood reaches those that have both of theirs in common with it:
+    one in C(16, 2) = 120."""
     # The first key of a flood that reaches one of these tenants; without one nothing could be seen.
     reached = {
         flood: {key for key in (f"tenant {n}" for n in range(TENANTS)) if is_same_shard(key, flood)}
@@ -231,7 +245,9 @@ def test_a_flood_touches_as_many_tenants_as_the_combinations_say(opened, client)
     assert abs(untouched - (1 - 1 / comb(16, 2))) <= 0.05
     # Over many placements: every flood beside every tenant.
     mean = sum(1 - len(those) / TENANTS for those in reached.values()) / len(reached)
-    print(f"untouched: {untouched:.4f}; of 300 floods {mean:.4f}; expected {1 - 1 / comb(16, 2):.4f}")
+    print(
+        f"untouched: {untouched:.4f}; of 300 floods {mean:.4f}; expected {1 - 1 / comb(16, 2):.4f}"
+    )
     assert abs((1 - mean) * comb(16, 2) - 1) <= 0.05
 
 
@@ -240,8 +256,8 @@ def is_same_shard(key: str, other: str) -> bool:
 
 
 def test_what_a_read_costs_with_64_streams_is_known(opened, redis_url) -> None:
-    """In commands to the server's store, not in seconds: a full queue by streams needs two a stream that it passes; by tenants
-    every stream once, and then those that it has taken from."""
+    """In commands to the server's store, not in seconds: a full queue by streams needs two a stream
+    that it passes; by tenants every stream once, and then those that it has taken from."""
     with redis.Redis.from_url(redis_url) as client:
 
         def cost(queue: Any, group: str) -> tuple[int, float]:
@@ -252,7 +268,8 @@ def test_what_a_read_costs_with_64_streams_is_known(opened, redis_url) -> None:
             spent = (time.perf_counter() - began) / 50
             found = client.info("commandstats")
             return sum(
-                int(found.get(f"cmdstat_{each}", {"calls": 0})["calls"]) for each in ("xlen", "xrange", "xinfo|groups")
+                int(found.get(f"cmdstat_{each}", {"calls": 0})["calls"])
+                for each in ("xlen", "xrange", "xinfo|groups")
             ), spent
 
         queue = opened()

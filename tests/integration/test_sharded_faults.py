@@ -14,14 +14,17 @@ from fairlead.errors import StoreUnavailable
 from services.redis import RedisServer
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue, script  # noqa: E402
-from fairlead.sharded.script import Script  # noqa: E402
+from fairlead.backends.redis.sharded import script  # noqa: E402
+from fairlead.backends.redis.sharded.script import Script  # noqa: E402
+from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
 from tests.sharded_queues import SOON, drain, until  # noqa: E402
 
 
 @pytest.fixture
 def queue(redis_url: str) -> Any:
-    with SyncShardedQueue(redis_url, "q", streams=8, streams_per_shard=2, max_deliveries=3) as found:
+    with SyncShardedQueue(
+        redis_url, "q", streams=8, streams_per_shard=2, max_deliveries=3
+    ) as found:
         yield found
 
 
@@ -46,14 +49,21 @@ def test_what_a_dead_consumer_held_is_reclaimed_with_its_deliveries_counted(queu
 
 
 def test_a_message_that_is_never_acknowledged_ends_among_the_dead_letters(queue) -> None:
-    poison = queue.write({"n": b"\xff"}, shard_key="acme", deadline=datetime.now(UTC) + timedelta(hours=1))
+    poison = queue.write(
+        {"n": b"\xff"}, shard_key="acme", deadline=datetime.now(UTC) + timedelta(hours=1)
+    )
     assert queue.read("g", "c1").deliveries == 1
     for consumer, expected in (("c2", 2), ("c3", 3)):
         (message,) = queue.reclaim("g", consumer, min_idle=0)
         assert (message.id, message.deliveries) == (poison, expected)
     assert queue.reclaim("g", "c4", min_idle=0) == []
     (dead,) = queue.dead_letters()
-    assert (dead.id, dead.values, dead.shard_key, dead.deliveries) == (poison, {"n": b"\xff"}, "acme", 3)
+    assert (dead.id, dead.values, dead.shard_key, dead.deliveries) == (
+        poison,
+        {"n": b"\xff"},
+        "acme",
+        3,
+    )
     found = queue.stats("g")
     assert (found.messages, found.pending, found.dead, found.cordoned) == (0, 0, 1, 0)
 
@@ -89,13 +99,17 @@ def test_a_message_that_was_deleted_under_its_consumer_is_not_reclaimed(queue, c
     assert queue.pending("g") == 0
 
 
-def test_consumers_that_hold_nothing_and_have_been_silent_for_an_hour_are_forgotten(queue, client, monkeypatch) -> None:
+def test_consumers_that_hold_nothing_and_have_been_silent_for_an_hour_are_forgotten(
+    queue, client, monkeypatch
+) -> None:
     key = f"{{q}}:s{queue.write({'n': 1}).partition('/')[0]}"
     queue.read("g", "at work")
     queue.ack("g", queue.write({"n": 2}), queue.read("g", "gone").id)
     names = {each["name"] for each in client.xinfo_consumers(key, "g")}
     assert queue.reclaim("g", "d", min_idle=60) == []
-    assert {each["name"] for each in client.xinfo_consumers(key, "g")} == names, "they were here just now"
+    assert {each["name"] for each in client.xinfo_consumers(key, "g")} == names, (
+        "they were here just now"
+    )
 
     impatient = Script("reclaim")
     impatient.text = impatient.text.replace("math.max(tonumber(min_idle), 3600000)", "0")
@@ -162,12 +176,15 @@ async def test_scripts_that_the_server_forgets_under_load_are_no_error(redis_url
 
 @pytest.mark.usefixtures("redis_server")  # which skips it where there is no Redis
 async def test_a_restart_of_the_server_under_load_loses_nothing() -> None:
-    """It keeps what it has answered (appendonly); a write whose answer is lost is tried again, and may be there twice."""
+    """It keeps what it has answered (appendonly); a write whose answer is lost is tried again, and
+    may be there twice."""
     with RedisServer(appendonly=True) as server:
         written: set[int] = set()
         read: set[int] = set()
         stop = asyncio.Event()
-        async with ShardedQueue(server.url, "q", streams=8, streams_per_shard=2, max_deliveries=100) as queue:
+        async with ShardedQueue(
+            server.url, "q", streams=8, streams_per_shard=2, max_deliveries=100
+        ) as queue:
 
             async def again(what: Any) -> Any:
                 while True:
@@ -188,7 +205,9 @@ async def test_a_restart_of_the_server_under_load_loses_nothing() -> None:
                     try:
                         message = await again(lambda: queue.read("g", consumer, block=0.2))
                     except Empty:
-                        for message in await again(lambda: queue.reclaim("g", consumer, min_idle=0.5)):
+                        for message in await again(
+                            lambda: queue.reclaim("g", consumer, min_idle=0.5)
+                        ):
                             read.add(int(message.values["n"]))
                             await again(lambda: queue.ack("g", message.id))
                         continue
@@ -226,7 +245,9 @@ async def test_b7j_it_works_on_a_cluster() -> None:
             node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
             await until(lambda: node.cluster("INFO").get("cluster_state") == "ok")
         cluster = redis.asyncio.RedisCluster.from_url(server.url)
-        queue = ShardedQueue(cluster, "jobs", streams=8, streams_per_shard=2, reads="tenants", max_deliveries=1)
+        queue = ShardedQueue(
+            cluster, "jobs", streams=8, streams_per_shard=2, reads="tenants", max_deliveries=1
+        )
         written = [await queue.write({"n": n}, shard_key=f"k{n}", weight=2.0) for n in range(5)]
         await cluster.xadd("jobs", {"n": 5})
         read = [await queue.read("g", "c", block=1.0) for _ in range(6)]
@@ -236,7 +257,9 @@ async def test_b7j_it_works_on_a_cluster() -> None:
             await queue.read("g", "c", block=0.05)
         assert await queue.reclaim("g", "d", min_idle=0) == []
         assert [dead.id for dead in await queue.dead_letters()] == [read[5].id]
-        await queue.write({"n": 6}, shard_key="late", deadline=datetime.now(UTC) - timedelta(hours=1))
+        await queue.write(
+            {"n": 6}, shard_key="late", deadline=datetime.now(UTC) - timedelta(hours=1)
+        )
         assert len(await queue.cordon()) == 1
         assert (await queue.stats("g")).messages == 0
         await cluster.aclose()

@@ -8,7 +8,8 @@ import time
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded import Empty, ShardedQueue, steps  # noqa: E402
+from fairlead.backends.redis.sharded import steps  # noqa: E402
+from fairlead.sharded import Empty, ShardedQueue  # noqa: E402
 from tests.sharded_queues import SOON, until  # noqa: E402
 
 
@@ -47,7 +48,9 @@ async def test_nothing_is_kept_for_a_group_that_is_forgotten(queue) -> None:
     assert (await queue.read("three", "c")).id == last, "what waits goes on waiting"
 
 
-async def test_nothing_is_kept_for_a_group_that_is_forgotten_while_its_streams_are_empty(queue) -> None:
+async def test_nothing_is_kept_for_a_group_that_is_forgotten_while_its_streams_are_empty(
+    queue,
+) -> None:
     written = {await queue.write({"n": n}) for n in range(2)}
     for group in ("one", "two"):
         assert {(await queue.read(group, "c")).id for _ in written} == written
@@ -61,7 +64,9 @@ async def test_nothing_is_kept_for_a_group_that_is_forgotten_while_its_streams_a
         assert await queue.len() == 0, "nobody else will come for it"
 
 
-async def test_what_a_group_has_acknowledged_does_not_wait_for_it_though_others_have_not_met_it(queue) -> None:
+async def test_what_a_group_has_acknowledged_does_not_wait_for_it_though_others_have_not_met_it(
+    queue,
+) -> None:
     for group in ("one", "two"):
         with pytest.raises(Empty):
             await queue.read(group, "c")
@@ -75,7 +80,9 @@ async def test_what_a_group_has_acknowledged_does_not_wait_for_it_though_others_
     assert (two.messages, two.pending, two.waiting) == (6, 0, 6)
 
 
-async def test_what_old_consumers_have_acknowledged_and_left_there_does_not_wait(queue, client) -> None:
+async def test_what_old_consumers_have_acknowledged_and_left_there_does_not_wait(
+    queue, client
+) -> None:
     client.xgroup_create("q", "q", "0", mkstream=True)
     for n in range(5):
         client.xadd("q", {"n": n})
@@ -85,8 +92,11 @@ async def test_what_old_consumers_have_acknowledged_and_left_there_does_not_wait
     assert (found.messages, found.pending, found.waiting) == (5, 1, 1)
 
 
-async def test_old_producers_and_consumers_of_the_plain_stream_go_on_beside_new_ones(queue, client) -> None:
-    """Producers that XADD to the stream named like the queue, consumers in the group of that name; each message is for one."""
+async def test_old_producers_and_consumers_of_the_plain_stream_go_on_beside_new_ones(
+    queue, client
+) -> None:
+    """Producers that XADD to the stream named like the queue, consumers in the group of that name;
+    each message is for one."""
     client.xadd("q", {"n": 0})
     client.xgroup_create("q", "q", "0")
     for n in range(1, 10):
@@ -104,8 +114,11 @@ async def test_old_producers_and_consumers_of_the_plain_stream_go_on_beside_new_
     assert client.pttl("q") == -1, "and their stream has no end"
 
 
-async def test_old_and_new_producers_and_consumers_at_once_drain_it_without_a_gap(redis_url) -> None:
-    """The old consumer dies while there is still much to do, and what it then holds is reclaimed."""
+async def test_old_and_new_producers_and_consumers_at_once_drain_it_without_a_gap(
+    redis_url,
+) -> None:
+    """The old consumer dies while there is still much to do, and what it then holds is
+    reclaimed."""
     old: list[int] = []
     new: list[int] = []
     plain = redis.asyncio.Redis.from_url(redis_url)

@@ -1,4 +1,5 @@
-"""The priorities of a queue, and a wait that is given what comes: nothing may lie there while everybody waits."""
+"""The priorities of a queue, and a wait that is given what comes: nothing may lie there while
+everybody waits."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded.lanes import Delivery, Lanes  # noqa: E402
-from fairlead.sharded.message import Entry  # noqa: E402
-from fairlead.sharded.running import run  # noqa: E402
-from fairlead.sharded.settings import Settings  # noqa: E402
+from fairlead.backends.redis.sharded.lanes import Delivery, Lanes  # noqa: E402
+from fairlead.backends.redis.sharded.message import Entry  # noqa: E402
+from fairlead.backends.redis.sharded.running import run  # noqa: E402
+from fairlead.backends.redis.sharded.settings import Settings  # noqa: E402
 from tests.sharded_queues import SOON  # noqa: E402
 
 GROUP = "workers"
@@ -45,7 +46,8 @@ class Party:
         return self.do(self.lanes.wait(GROUP, self.name, empty._replace(wait=wait)))
 
     def waits(self, pool: ThreadPoolExecutor, is_long: bool = True) -> Future[list[Delivery]]:
-        """Looks, finds nothing and waits, without an end if `is_long`: only what is written can wake it."""
+        """Looks, finds nothing and waits, without an end if `is_long`: only what is written can
+        wake it."""
         before = blocked(self.redis)
         while True:
             found, empty = self.look()
@@ -94,7 +96,10 @@ def test_a_better_priority_is_read_first_and_what_there_is_no_room_for_not_at_al
     writer, reader, *_ = parties
     writer.write(1, 2, 3, priority=9)
     writer.write(4, 5, priority=0)
-    found, _ = reader.do(reader.lanes.look(GROUP, "r", lambda priority: {0: 1, 9: 5}[priority])), None
+    found, _ = (
+        reader.do(reader.lanes.look(GROUP, "r", lambda priority: {0: 1, 9: 5}[priority])),
+        None,
+    )
     assert numbers(found[0]) == [4], "there may be more of it, and the lower one has to wait"
     found = reader.do(reader.lanes.look(GROUP, "r", lambda priority: {0: 0, 9: 2}[priority]))
     assert numbers(found[0]) == [1, 2] and not found[1].is_whole
@@ -132,7 +137,9 @@ def test_the_first_message_of_a_priority_that_nobody_knew_wakes_a_reader(parties
     assert numbers(reader.look()[0]) == [1]
 
 
-def test_the_first_message_of_a_queue_that_nobody_ever_wrote_to_wakes_a_reader(parties, pool) -> None:
+def test_the_first_message_of_a_queue_that_nobody_ever_wrote_to_wakes_a_reader(
+    parties, pool
+) -> None:
     writer, reader, *_ = parties
     answer = reader.waits(pool)
     writer.write(1)
@@ -155,7 +162,9 @@ def test_a_message_in_a_stream_that_was_not_there_wakes_a_reader(parties, pool, 
     grown.redis.close()
 
 
-def test_a_message_for_later_wakes_who_would_sleep_longer_and_comes_at_its_time(parties, pool) -> None:
+def test_a_message_for_later_wakes_who_would_sleep_longer_and_comes_at_its_time(
+    parties, pool
+) -> None:
     writer, reader, *_ = parties
     writer.write(0)
     reader.look()
@@ -166,7 +175,9 @@ def test_a_message_for_later_wakes_who_would_sleep_longer_and_comes_at_its_time(
     assert not found and empty.wait.millis <= 301
     reader.wait(empty)
     until(lambda: bool(found) or found.extend(reader.look()[0]) or bool(found))
-    assert numbers(found) == [1] and time.time() * 1000 >= int(found[0].message.id.split("/")[1].split("-")[0])
+    assert numbers(found) == [1] and time.time() * 1000 >= int(
+        found[0].message.id.split("/")[1].split("-")[0]
+    )
 
 
 def test_what_a_reader_was_given_and_never_heard_of_can_be_asked_for(parties) -> None:

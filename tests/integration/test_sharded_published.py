@@ -9,14 +9,8 @@ import time
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded import (  # noqa: E402
-    Empty,
-    InvalidMessage,
-    QueueDamaged,
-    ShardedQueue,
-    SyncShardedQueue,
-    steps,
-)
+from fairlead.backends.redis.sharded import steps
+from fairlead.sharded import Empty, InvalidMessage, QueueDamaged, ShardedQueue, SyncShardedQueue
 from tests.sharded_queues import SOON, ago, drain, key_of, pass_time, until  # noqa: E402
 
 DAY = 86_400.0
@@ -33,7 +27,9 @@ def test_s10_b7a_shrinking_waits_for_every_stream_beyond_the_new_count(redis_url
             assert claimed == {lonely, below}
             queue.ack("g", below)
             queue.write({"n": 1}, streams=8)
-            assert client.hget("{q}:meta", "streams") == b"16", "it is claimed, and may have to be delivered again"
+            assert client.hget("{q}:meta", "streams") == b"16", (
+                "it is claimed, and may have to be delivered again"
+            )
             queue.ack("g", lonely)
             after = queue.write({"n": 2}, streams=8)
             assert client.hget("{q}:meta", "streams") == b"8"
@@ -59,7 +55,9 @@ def test_s10_a_queue_that_shrinks_under_load_loses_nothing(redis_url) -> None:
 
 
 @pytest.mark.parametrize("reads", ["streams", "tenants"])
-def test_s10_a_turn_that_lies_beyond_the_streams_that_are_left_passes_none_over(redis_url, client, reads) -> None:
+def test_s10_a_turn_that_lies_beyond_the_streams_that_are_left_passes_none_over(
+    redis_url, client, reads
+) -> None:
     with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=1, reads=reads) as queue:
         for offset in range(16):
             for stream in range(4):
@@ -161,7 +159,9 @@ async def test_b7f_a_reader_that_prefers_a_stream_hears_of_the_others_too(queue,
     assert time.monotonic() - began < steps.WAIT_SECONDS
 
 
-async def test_b7f_a_preferred_stream_needs_no_group_and_leaves_the_turns_alone(queue, client) -> None:
+async def test_b7f_a_preferred_stream_needs_no_group_and_leaves_the_turns_alone(
+    queue, client
+) -> None:
     written = {await queue.write({"n": n}, shard_key=key_of(16, 3, 4)) for n in range(4)}
     preferred = await queue.read("new", "c", prefer_stream=4)
     assert preferred.stream == "4"
@@ -184,7 +184,9 @@ async def test_b7g_cordoning_in_parts_loses_none_and_leaves_none(queue) -> None:
     assert {each.id for each in await queue.cordoned()} == written
 
 
-async def test_b7h_names_and_values_may_hold_whatever_they_like_and_queues_do_not_meet(redis_url, client) -> None:
+async def test_b7h_names_and_values_may_hold_whatever_they_like_and_queues_do_not_meet(
+    redis_url, client
+) -> None:
     awkward = ("a:b", "a/b", "meta", "later:1", "ü 1", "{", "")
     async with (
         ShardedQueue(redis_url, "q:s1", reads="tenants") as one,
@@ -192,11 +194,17 @@ async def test_b7h_names_and_values_may_hold_whatever_they_like_and_queues_do_no
     ):
         for queue in (one, other):
             for key in awkward:
-                late = await queue.write({"a:b": key, "deadline": "1"}, shard_key=key, deadline=ago(hours=1))
+                late = await queue.write(
+                    {"a:b": key, "deadline": "1"}, shard_key=key, deadline=ago(hours=1)
+                )
                 good = await queue.write({"a:b": key, "deadline": "1"}, shard_key=key)
                 assert [(each.id, each.shard_key) for each in await queue.cordon()] == [(late, key)]
                 message = await queue.read(f"g:{key}", f"c/{key}")
-                assert (message.id, message.shard_key, message.values["a:b"]) == (good, key, key.encode())
+                assert (message.id, message.shard_key, message.values["a:b"]) == (
+                    good,
+                    key,
+                    key.encode(),
+                )
                 await queue.ack(f"g:{key}", good)
                 assert await queue.forget_group(f"g:{key}") == 0
                 assert await queue.len() == 0

@@ -1,4 +1,5 @@
-"""The warden: a real process that ends another one, and its children, when the time that it was told is over."""
+"""The watchdog: a real process that ends another one, and its children, when the time that it was
+told is over."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import App, ClusterLimit, State
-from fairlead.engine import warden
+from fairlead.engine import watchdog as watchdog
 from fairlead.testing import running, settled
 
 PATIENCE = 30.0
@@ -25,24 +26,26 @@ def sleeper() -> subprocess.Popen[bytes]:
 
 
 class Watched:
-    """A warden of a process with one child."""
+    """A watchdog of a process with one child."""
 
     def __init__(self) -> None:
         self.worker, self.child = sleeper(), sleeper()
-        self.warden = subprocess.Popen(
-            [sys.executable, "-I", warden.__file__, str(self.worker.pid)], stdin=subprocess.PIPE, bufsize=0
+        self.watchdog = subprocess.Popen(
+            [sys.executable, "-I", watchdog.__file__, str(self.worker.pid)],
+            stdin=subprocess.PIPE,
+            bufsize=0,
         )
 
     def tell(self, line: str) -> None:
-        assert self.warden.stdin is not None
-        self.warden.stdin.write(line.encode() + b"\n")
+        assert self.watchdog.stdin is not None
+        self.watchdog.stdin.write(line.encode() + b"\n")
 
     def close(self) -> None:
-        for process in (self.warden, self.worker, self.child):
+        for process in (self.watchdog, self.worker, self.child):
             process.kill()
             process.wait()
-        if self.warden.stdin is not None:
-            self.warden.stdin.close()
+        if self.watchdog.stdin is not None:
+            self.watchdog.stdin.close()
 
 
 @pytest.fixture
@@ -52,13 +55,15 @@ def watched() -> Iterator[Watched]:
     found.close()
 
 
-def test_when_the_time_is_over_the_worker_and_its_children_are_ended_even_if_they_are_stopped(watched: Watched) -> None:
+def test_when_the_time_is_over_the_worker_and_its_children_are_ended_even_if_they_are_stopped(
+    watched: Watched,
+) -> None:
     os.kill(watched.worker.pid, signal.SIGSTOP)
     until = time.monotonic() + 1.0
     watched.tell(f"{until} {watched.child.pid}")
     assert watched.worker.wait(PATIENCE) == watched.child.wait(PATIENCE) == -signal.SIGKILL
     assert time.monotonic() >= until
-    assert watched.warden.wait(PATIENCE) == 0
+    assert watched.watchdog.wait(PATIENCE) == 0
 
 
 def test_a_later_time_and_no_time_at_all_take_the_place_of_the_one_before(watched: Watched) -> None:
@@ -68,13 +73,13 @@ def test_a_later_time_and_no_time_at_all_take_the_place_of_the_one_before(watche
     watched.tell("-")
     with pytest.raises(subprocess.TimeoutExpired):
         watched.worker.wait(2.0)
-    assert watched.warden.poll() is None
+    assert watched.watchdog.poll() is None
 
 
 def test_a_worker_that_is_gone_takes_along_what_ran_in_its_children(watched: Watched) -> None:
     watched.tell(f"{time.monotonic() + 600} {watched.child.pid}")
-    assert watched.warden.stdin is not None
-    watched.warden.stdin.close()
+    assert watched.watchdog.stdin is not None
+    watched.watchdog.stdin.close()
     assert watched.child.wait(PATIENCE) == -signal.SIGKILL
     assert watched.worker.poll() is None
 
@@ -92,11 +97,11 @@ async def test_a_warden_that_is_ended_is_started_again_and_told_the_time(sqlite_
     pay.submit()
     async with running(app) as node:
         await started.wait()
-        first = node.limits._warden
+        first = node.limits._watchdog
         assert first is not None
         first._process.kill()
         async with asyncio.timeout(PATIENCE):
-            while (second := node.limits._warden) is first or not (second and second._told):
+            while (second := node.limits._watchdog) is first or not (second and second._told):
                 await asyncio.sleep(0.02)
         assert float(second._told.split()[0]) > time.monotonic()
         gate.set()
@@ -125,10 +130,12 @@ async def test_a_process_that_runs_a_handler_is_known_to_the_warden_before_it_ru
     handle = limited_process.pay.submit(here=str(tmp_path))
     async with running(app, application="limited_process:app") as node:
         async with asyncio.timeout(PATIENCE):
-            while not (pid := (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""):
+            while not (
+                pid := (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
+            ):
                 await asyncio.sleep(0.02)
-        assert node.limits._warden is not None
-        assert pid in node.limits._warden._told.decode().split()[1:]
+        assert node.limits._watchdog is not None
+        assert pid in node.limits._watchdog._told.decode().split()[1:]
         (tmp_path / "go").touch()
         await settled(app, node)
     assert handle.state() == State.DONE

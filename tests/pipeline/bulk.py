@@ -19,7 +19,9 @@ OPTIONS = {"queue": "orders", "task": "pay", "submission_id": "march", "args_col
 def job_of(url: str, **options: str | None) -> BulkJob:
     """A new run of the submission `march`, unless the options say otherwise."""
     given = {**OPTIONS, "url": url, **options}
-    return BulkJob(BulkOptions.read({name: value for name, value in given.items() if value is not None}))
+    return BulkJob(
+        BulkOptions.read({name: value for name, value in given.items() if value is not None})
+    )
 
 
 def numbers(first: int, last: int, **columns: Any) -> pa.RecordBatch:
@@ -31,7 +33,11 @@ def staged(job: BulkJob, parts: Sequence[Sequence[pa.RecordBatch]]) -> list[Mess
     """Open the job and stage each part, if that is needed."""
     job.open(next(batch.schema for part in parts for batch in part))
     assert job.opened is not None
-    return [job.stage(part, number) for number, part in enumerate(parts)] if job.opened.needs_rows else []
+    return (
+        [job.stage(part, number) for number, part in enumerate(parts)]
+        if job.opened.needs_rows
+        else []
+    )
 
 
 def submit(url: str, parts: Sequence[Sequence[pa.RecordBatch]], **options: str | None) -> Totals:
@@ -54,7 +60,9 @@ def rows(url: str, sql: str) -> list[dict[str, Any]]:
 def numbers_in(url: str) -> list[int]:
     """The arguments of all tasks that may run, in the order of their lanes."""
     found = rows(url, "SELECT payload FROM fairlead_tasks ORDER BY ready_seq")
-    return [int(bytes(row["payload"]).decode().removeprefix('{"n":').removesuffix("}")) for row in found]
+    return [
+        int(bytes(row["payload"]).decode().removeprefix('{"n":').removesuffix("}")) for row in found
+    ]
 
 
 def left_in_stage(url: str) -> int:

@@ -1,6 +1,6 @@
-"""A bulk submit on a standalone cluster of a master and two workers on loopback, with speculation on; the first task to have
-staged is killed with its executor before it can tell, and another one tells only after its speculative twin has staged too.
-Usage: bulk_cluster.py URL FOLDER"""
+"""A bulk submit on a standalone cluster of a master and two workers on loopback, with speculation
+on; the first task to have staged is killed with its executor before it can tell, and another one
+tells only after its speculative twin has staged too. Usage: bulk_cluster.py URL FOLDER"""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from fairlead.pipeline.source.sink import BulkWriter
 
 
 class Killed(BulkWriter):
-    """Kills the executor of the first attempt that has staged part 0, and keeps the first of part 1 until it has a twin."""
+    """Kills the executor of the first attempt that has staged part 0, and keeps the first of part 1
+    until it has a twin."""
 
     folder = ""
 
@@ -36,11 +37,15 @@ class Killed(BulkWriter):
         (Path(self.folder) / f"staged-{context.partitionId()}-{context.attemptNumber()}").touch()
         if context.partitionId() == 0 and context.attemptNumber() == 0:
             (Path(self.folder) / "killed").touch()
-            daemon = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+            daemon = int(
+                Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+            )
             os.kill(daemon, signal.SIGKILL)  # the parent of Python's daemon: the executor
             time.sleep(60)
         until = time.monotonic() + 240
-        while context.partitionId() == 1 and context.attemptNumber() == 0 and time.monotonic() < until:
+        while (
+            context.partitionId() == 1 and context.attemptNumber() == 0 and time.monotonic() < until
+        ):
             if len(list(Path(self.folder).glob("staged-1-*"))) > 1:
                 break
             time.sleep(0.1)
@@ -56,24 +61,43 @@ class KilledSource(FairleadSource):
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
-    """A master and two workers of one core, each with an address of its own: Spark starts no twin on the host of the first."""
+    """A master and two workers of one core, each with an address of its own: Spark starts no twin
+    on the host of the first."""
     with ExitStack() as running:
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
             port = str(free.getsockname()[1])
         start(running, folder, "master.Master", "127.0.0.1", "--port", port)
         url = f"spark://127.0.0.1:{port}"
         for host in ("127.0.0.2", "127.0.0.3"):
-            start(running, folder, "worker.Worker", host, "-c", "1", "-m", "1g", "-d", str(folder / host), url)
+            start(
+                running,
+                folder,
+                "worker.Worker",
+                host,
+                "-c",
+                "1",
+                "-m",
+                "1g",
+                "-d",
+                str(folder / host),
+                url,
+            )
         yield url
 
 
 def start(running: ExitStack, folder: Path, what: str, host: str, *arguments: str) -> None:
-    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
+    command = [
+        str(Path(pyspark.__file__).parent / "bin" / "spark-class"),
+        f"org.apache.spark.deploy.{what}",
+    ]
     # The pages of master and workers listen there too.
     environment = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_DAEMON_MEMORY": "256m"}
     log = running.enter_context((folder / f"{what}-{host}.log").open("w"))
     process = subprocess.Popen(
-        [*command, "--host", host, "--webui-port", "0", *arguments], env=environment, stdout=log, stderr=log
+        [*command, "--host", host, "--webui-port", "0", *arguments],
+        env=environment,
+        stdout=log,
+        stderr=log,
     )
     running.callback(process.wait)
     running.callback(process.terminate)
@@ -92,14 +116,25 @@ def submit(url: str, folder: str, master: str) -> None:
         master,
         "fairlead tests on a cluster",
         {
-            "spark.speculation": "true", "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.5",
-            "spark.speculation.minTaskRuntime": "1s", "spark.driver.memory": "512m", "spark.executor.memory": "512m",
-            "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+            "spark.speculation": "true",
+            "spark.speculation.multiplier": "1.1",
+            "spark.speculation.quantile": "0.5",
+            "spark.speculation.minTaskRuntime": "1s",
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
         },
-    )  # fmt: skip
+    )
     spark.dataSource.register(KilledSource)
     df = spark.range(0, 1000, 1, 8).select(F.col("id").alias("n"))
-    options = {"url": url, "queue": "orders", "task": "pay", "submission_id": "march", "args_columns": "n"}
+    options = {
+        "url": url,
+        "queue": "orders",
+        "task": "pay",
+        "submission_id": "march",
+        "args_columns": "n",
+    }
     df.write.format("fairlead").options(**options).mode("append").save()
     from tests.pipeline.bulk import job_of
 

@@ -1,4 +1,5 @@
-"""One Spark session for all tests of the pipeline: two cores, two shuffle partitions, and Iceberg's catalog `lake`."""
+"""One Spark session for all tests of the pipeline: two cores, two shuffle partitions, and Iceberg's
+catalog `lake`."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs the Spark session takes half an hour in all: `make test-pipeline`. Tests that start a Spark of their own
-    say so themselves, but for one that `make test` runs too: from a file of jobs to a page."""
+    """What needs the Spark session takes half an hour in all: `make test-pipeline`. Tests that
+    start a Spark of their own say so themselves, but for one that `make test` runs too: from a file
+    of jobs to a page."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
@@ -39,11 +41,16 @@ def iceberg_jar() -> Path | Exception:
 
 
 @pytest.fixture(scope="session")
-def spark(iceberg_jar: Path | Exception, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """See `fairlead.pipeline.session`. A jar cannot be added later: the catalog is there for all tests, or for none."""
+def spark(
+    iceberg_jar: Path | Exception, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """See `fairlead.pipeline.session`. A jar cannot be added later: the catalog is there for all
+    tests, or for none."""
     settings = {"spark.sql.shuffle.partitions": "2"}
     if isinstance(iceberg_jar, Path):
-        settings |= iceberg.settings(iceberg_jar, "lake", tmp_path_factory.mktemp("iceberg") / "warehouse")
+        settings |= iceberg.settings(
+            iceberg_jar, "lake", tmp_path_factory.mktemp("iceberg") / "warehouse"
+        )
     spark = session("local[2]", "fairlead tests", settings)
     yield spark
     spark.stop()

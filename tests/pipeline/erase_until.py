@@ -1,4 +1,5 @@
-"""A process that erases, and dies at once, as by kill -9, behind one step of it: LAKE KEY STEP TIMES."""
+"""A process that erases, and dies at once, as by kill -9, behind one step of it: LAKE KEY STEP
+TIMES."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def main(lake: str, key: str, step: str, times: str) -> None:
         return answer
 
     if step == "file removed":
-        # Files written aside are removed too, after they were renamed: only those that had the key are meant.
+        # Files written aside are removed too, after they were renamed: only those that had the key
+        # are meant.
         purge = files.purge
 
         def purged(*of: Any) -> Any:

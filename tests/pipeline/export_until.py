@@ -1,4 +1,5 @@
-"""A process that exports, and dies at once, as by kill -9, behind one step of it: URL LAKE STEP TIMES.
+"""A process that exports, and dies at once, as by kill -9, behind one step of it: URL LAKE STEP
+TIMES.
 
 The step `never` exports until the process is told to end.
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.errors import StoreUnavailable
@@ -20,7 +22,6 @@ from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifests
 from fairlead.pipeline.lake.table import LakeTable
-from fairlead.stores.sql_history import SqlHistory
 
 ROWS = 7
 """In a batch."""
@@ -35,7 +36,11 @@ def _is_manifest(path: Any, *_: Any) -> bool:
 STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "registered": (SqlHistory, "advance", lambda *of: True),
     "read": (SqlHistory, "attempts", lambda *of: True),
-    "written aside": (durable, "sync", lambda path: path.name.startswith(".") and path.parent.name != "_manifest"),
+    "written aside": (
+        durable,
+        "sync",
+        lambda path: path.name.startswith(".") and path.parent.name != "_manifest",
+    ),
     "renamed": (os, "replace", lambda *of: True),
     "flushed": (durable, "write", lambda *of: True),
     "all files written": (LakeTable, "write", lambda *of: True),
@@ -68,7 +73,9 @@ def die_behind(step: str, times: int) -> None:
 
 
 def main(url: str, lake: str, step: str, times: str) -> None:
-    exporter = export.Exporter(SqlHistory(task_store(url).database), Lake(lake), SYSTEM_CLOCK, rows=ROWS)
+    exporter = export.Exporter(
+        SqlHistory(task_store(url).database), Lake(lake), SYSTEM_CLOCK, rows=ROWS
+    )
     if step != "never":
         die_behind(step, int(times))
         exporter.round()

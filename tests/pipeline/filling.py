@@ -8,17 +8,40 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+from fairlead.backends.sql.migrate import migrate
 from fairlead.connect import backlog_store, task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
-from fairlead.stores.migrate import migrate
 
 START = 1_700_000_000_000_000
 _COLUMNS = (
-    "task_id", "attempt", "tries", "queue", "name", "partition", "priority", "fairness_key", "weight", "ordering_key",
-    "unique_key", "version", "submitted_at", "run_at", "ready_at", "triggered_at", "grabbed_at", "started_at", "finished_at",
-    "outcome", "next_state", "error_type", "error_text", "node", "trigger_path", "payload_bytes",
-)  # fmt: skip
+    "task_id",
+    "attempt",
+    "tries",
+    "queue",
+    "name",
+    "partition",
+    "priority",
+    "fairness_key",
+    "weight",
+    "ordering_key",
+    "unique_key",
+    "version",
+    "submitted_at",
+    "run_at",
+    "ready_at",
+    "triggered_at",
+    "grabbed_at",
+    "started_at",
+    "finished_at",
+    "outcome",
+    "next_state",
+    "error_type",
+    "error_text",
+    "node",
+    "trigger_path",
+    "payload_bytes",
+)
 
 
 def migrated(url: str) -> Any:
@@ -36,15 +59,38 @@ def connected(url: str) -> Iterator[Any]:
 
 
 def attempt(n: int) -> tuple[Any, ...]:
-    """The n-th attempt: no two columns hold the same value where they may differ, and every third has no run."""
+    """The n-th attempt: no two columns hold the same value where they may differ, and every third
+    has no run."""
     ran = n % 3 != 0
     at = START + n * 1000
     return (
-        id_text(n), 1, 2, f"queue-{n % 2}", "work", 3, 4, f"tenant-{n % 7}", 1.5, f"order-{n}" if ran else None,
-        f"unique-{n}", 5, at, at + 1, at + 2 if ran else None, at + 3 if ran else None, at + 4 if ran else None,
-        at + 5 if ran else None, at + 6, "done" if ran else "cancelled", "DONE" if ran else "CANCELLED",
-        None if ran else "Trouble", None if ran else "text", "node-6" if ran else None, "hook", 7,
-    )  # fmt: skip
+        id_text(n),
+        1,
+        2,
+        f"queue-{n % 2}",
+        "work",
+        3,
+        4,
+        f"tenant-{n % 7}",
+        1.5,
+        f"order-{n}" if ran else None,
+        f"unique-{n}",
+        5,
+        at,
+        at + 1,
+        at + 2 if ran else None,
+        at + 3 if ran else None,
+        at + 4 if ran else None,
+        at + 5 if ran else None,
+        at + 6,
+        "done" if ran else "cancelled",
+        "DONE" if ran else "CANCELLED",
+        None if ran else "Trouble",
+        None if ran else "text",
+        "node-6" if ran else None,
+        "hook",
+        7,
+    )
 
 
 def add_attempts(connection: Any, numbers: Iterable[int]) -> None:
@@ -56,7 +102,8 @@ def add_attempts(connection: Any, numbers: Iterable[int]) -> None:
 
 @contextmanager
 def adding(url: str, pause: float, most: int) -> Iterator[list[int]]:
-    """A thread adds about `most` attempts, or fewer when the block ends before; the list grows with their numbers."""
+    """A thread adds about `most` attempts, or fewer when the block ends before; the list grows with
+    their numbers."""
     added: list[int] = []
     ends = threading.Event()
 
@@ -81,12 +128,21 @@ def add_backlog(url: str, lane: LaneKey, count: int, acked: int) -> list[Trigger
     ids = [id_text(value) for value in IdSource().block(count, START)]
     entries = [
         Trigger(
-            id=ids[n], version=2, queue=lane.queue, partition=lane.partition, name="work", priority=lane.priority,
-            fairness_key=f"tenant-{n % 7}", weight=1.5, ordering_key=f"order-{n}" if n % 2 else None, seq=100 + n,
-            level=Level(n // 3, n), order_at=START + n if n % 2 else 0,
+            id=ids[n],
+            version=2,
+            queue=lane.queue,
+            partition=lane.partition,
+            name="work",
+            priority=lane.priority,
+            fairness_key=f"tenant-{n % 7}",
+            weight=1.5,
+            ordering_key=f"order-{n}" if n % 2 else None,
+            seq=100 + n,
+            level=Level(n // 3, n),
+            order_at=START + n if n % 2 else 0,
         )
         for n in range(1, count)
-    ]  # fmt: skip
+    ]
     above = entries[acked:]
     record = LaneRecord(ack_level=entries[acked - 1].level if acked else Level(0, 0))
     asyncio.run(_write(url, lane, entries, record))

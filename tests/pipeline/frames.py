@@ -1,4 +1,5 @@
-"""Small frames for tests: a row of bronze from the few fields a test is about, everything else made to fit them."""
+"""Small frames for tests: a row of bronze from the few fields a test is about, everything else made
+to fit them."""
 
 from __future__ import annotations
 
@@ -38,11 +39,13 @@ def at(seconds: float) -> datetime:
 
 
 def attempt(**fields: Any) -> dict[str, Any]:
-    """A row of bronze.attempts: a run of one second by a task of its own, submitted at T0 and never kept waiting.
+    """A row of bronze.attempts: a run of one second by a task of its own, submitted at T0 and never
+    kept waiting.
 
-    Instants are given in seconds after T0 or as datetimes; those left out follow from the ones before them (ready when
-    due, grabbed when ready, started when grabbed, finished a second later, exported a minute later), `next_state` from the
-    outcome and `version` from the attempt. Raises KeyError for a column that does not exist.
+    Instants are given in seconds after T0 or as datetimes; those left out follow from the ones
+    before them (ready when due, grabbed when ready, started when grabbed, finished a second later,
+    exported a minute later), `next_state` from the outcome and `version` from the attempt. Raises
+    KeyError for a column that does not exist.
     """
     given = _instants(fields)
     row: dict[str, Any] = dict.fromkeys(ATTEMPTS.column_names)
@@ -89,7 +92,8 @@ def attempt(**fields: Any) -> dict[str, Any]:
 
 
 def event(**fields: Any) -> dict[str, Any]:
-    """A row of bronze.events: a task of its own submitted at T0, due at once. Instants as in `attempt`."""
+    """A row of bronze.events: a task of its own submitted at T0, due at once. Instants as in
+    `attempt`."""
     given = _instants(fields)
     row: dict[str, Any] = {
         "store_id": "store",
@@ -125,19 +129,24 @@ def events_frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]]) -> Data
 
 
 def frame(spark: SparkSession, table: Table, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """Rows of any table, by column; those of a row that are left out are null, also where the table forbids it."""
+    """Rows of any table, by column; those of a row that are left out are null, also where the table
+    forbids it."""
     schema = pa.schema([field.with_nullable(True) for field in table.arrow()])
-    return spark.createDataFrame(pa.Table.from_pylist([dict(row) for row in rows], schema), table.spark())
+    return spark.createDataFrame(
+        pa.Table.from_pylist([dict(row) for row in rows], schema), table.spark()
+    )
 
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame, as they are for `attempt`: instants are aware, whatever the zone of this machine."""
+    """The rows of a frame, as they are for `attempt`: instants are aware, whatever the zone of this
+    machine."""
     return frame.toArrow().to_pylist()
 
 
 def history(random: Random, count: int, hours: int = 3) -> list[dict[str, Any]]:
-    """Sound attempts within some hours of T0, of few keys, with what is rare in life made common: instants on the second,
-    the minute and the hour, clocks that disagree, waits and runs of no length or of hours, ends without a run."""
+    """Sound attempts within some hours of T0, of few keys, with what is rare in life made common:
+    instants on the second, the minute and the hour, clocks that disagree, waits and runs of no
+    length or of hours, ends without a run."""
 
     def instant(after: float = 0) -> float:
         grid = random.choice((3600, 60, 60, 1, 1, 0.25, 0.000001))
@@ -151,7 +160,17 @@ def history(random: Random, count: int, hours: int = 3) -> list[dict[str, Any]]:
         grabbed = instant(ready - random.choice((0, 0, 0, 1)))
         started = instant(grabbed - random.choice((0, 0, 0, 1)))
         outcome = random.choice(
-            ("done", "done", "done", "retried", "failed", "timed_out", "snoozed", "lost", "cancelled")
+            (
+                "done",
+                "done",
+                "done",
+                "retried",
+                "failed",
+                "timed_out",
+                "snoozed",
+                "lost",
+                "cancelled",
+            )
         )
         row = {
             "queue": random.choice("pq"),
@@ -178,7 +197,9 @@ def history(random: Random, count: int, hours: int = 3) -> list[dict[str, Any]]:
 
 def _instants(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: at(value) if (name == "at" or name.endswith("_at")) and isinstance(value, int | float) else value
+        name: at(value)
+        if (name == "at" or name.endswith("_at")) and isinstance(value, int | float)
+        else value
         for name, value in fields.items()
     }
 

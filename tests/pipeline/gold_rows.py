@@ -1,4 +1,5 @@
-"""Gold tables in a lake, written by hand, as `build` leaves them: what `tune` reads, without a Spark."""
+"""Gold tables in a lake, written by hand, as `build` leaves them: what `tune` reads, without a
+Spark."""
 
 from __future__ import annotations
 
@@ -17,8 +18,15 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 
 _NOTHING: dict[str, Any] = {
-    "string": "", "bigint": 0, "int": 0, "smallint": 0, "tinyint": 0, "double": 0.0, "boolean": False, "timestamp": None,
-}  # fmt: skip
+    "string": "",
+    "bigint": 0,
+    "int": 0,
+    "smallint": 0,
+    "tinyint": 0,
+    "double": 0.0,
+    "boolean": False,
+    "timestamp": None,
+}
 
 
 class GoldRows:
@@ -40,9 +48,10 @@ class GoldRows:
         peaks: Mapping[str, float] | None = None,
         throughout: Collection[str] = (),
     ) -> None:
-        """Worker-seconds and dispatches of each key in an hour that has ended; all of them ask for far more. `waits`: how
-        long the tasks of a key waited, in seconds; `peaks`: how many workers it had at once in its one busy minute, else all
-        of that time is in it; `throughout`: who had tasks waiting all through the hour."""
+        """Worker-seconds and dispatches of each key in an hour that has ended; all of them ask for
+        far more. `waits`: how long the tasks of a key waited, in seconds; `peaks`: how many workers
+        it had at once in its one busy minute, else all of that time is in it; `throughout`: who had
+        tasks waiting all through the hour."""
         shares = []
         for window_s, at in ((3600, start), (60, start + timedelta(minutes=59))):
             for key in busy:
@@ -51,7 +60,9 @@ class GoldRows:
                     "window_s": window_s,
                     "queue": queue,
                     "fairness_key": key,
-                    "busy_us": round((busy[key] if peaks is None or window_s > 60 else peaks[key] * 60) * 1e6),
+                    "busy_us": round(
+                        (busy[key] if peaks is None or window_s > 60 else peaks[key] * 60) * 1e6
+                    ),
                     "weight": (weight or {}).get(key, 1.0),
                     "demand_us": round(demand * 1e6),
                     "grabbed": tasks[key],
@@ -61,7 +72,12 @@ class GoldRows:
         self.write(TENANT_SHARE, shares)
         if waits is not None:
             self.write(
-                LATENCY_HIST, [row for key in waits for row in _waited(start, queue, key, tasks[key], waits[key])]
+                LATENCY_HIST,
+                [
+                    row
+                    for key in waits
+                    for row in _waited(start, queue, key, tasks[key], waits[key])
+                ],
             )
 
     def page(self, start: datetime, state: str = "page") -> None:
@@ -70,24 +86,43 @@ class GoldRows:
 
     def storm(self, hour: datetime, recovered_at: datetime | None = None, queue: str = "q") -> None:
         """More than half of the runs of `pay` failed in that hour."""
-        row = {"hour": hour, "queue": queue, "name": "pay", "storm": True, "recovered_at": recovered_at}
+        row = {
+            "hour": hour,
+            "queue": queue,
+            "name": "pay",
+            "storm": True,
+            "recovered_at": recovered_at,
+        }
         self.write(FAILURES, [row | {"first_seen": hour, "last_seen": hour}])
 
     def write(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
         whole = [
-            {c.name: _NOTHING[c.type] for c in table.columns} | {"schema_version": SCHEMA_VERSION} | dict(row)
+            {c.name: _NOTHING[c.type] for c in table.columns}
+            | {"schema_version": SCHEMA_VERSION}
+            | dict(row)
             for row in rows
         ]
         here = self.lake.table(table)
         self._written += 1
-        written = here.write(pa.Table.from_pylist(whole, schema=table.arrow()), "1", f"{self._written}.parquet")
+        written = here.write(
+            pa.Table.from_pylist(whole, schema=table.arrow()), "1", f"{self._written}.parquet"
+        )
         assert here.append(written, {}, 1) is not None
 
 
-def _waited(hour: datetime, queue: str, key: str, tasks: int, seconds: float) -> Iterable[dict[str, Any]]:
+def _waited(
+    hour: datetime, queue: str, key: str, tasks: int, seconds: float
+) -> Iterable[dict[str, Any]]:
     """All tasks of the key, and again under '*', as the table has it."""
     bucket = ceil(log(max(seconds * 1e6, 1)) / log(GROWTH))
-    row = {"hour": hour, "queue": queue, "name": "work", "bucket": bucket, "n": tasks, "max_us": round(seconds * 1e6)}
+    row = {
+        "hour": hour,
+        "queue": queue,
+        "name": "work",
+        "bucket": bucket,
+        "n": tasks,
+        "max_us": round(seconds * 1e6),
+    }
     for fairness_key in (key, "*"):
         yield row | {"fairness_key": fairness_key, "measure": "pickup"}
     yield row | {"fairness_key": key, "measure": "e2e", "bucket": bucket + 500}

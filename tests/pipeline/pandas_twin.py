@@ -1,4 +1,5 @@
-"""Silver and gold once more, in plain pandas and loops, written from the definitions and not from the Spark code.
+"""Silver and gold once more, in plain pandas and loops, written from the definitions and not from
+the Spark code.
 
 Instants are whole microseconds since 1970, as Int64 where they may be missing.
 """
@@ -29,7 +30,13 @@ def rows_of(table: LakeTable) -> pd.DataFrame:
         if pa.types.is_timestamp(field.type):
             rows = rows.set_column(place, field.name, rows[field.name].cast(pa.int64()))
     frame = rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    return frame.astype({name: "int64" for name in frame if frame[name].dtype == "Int64" and frame[name].notna().all()})
+    return frame.astype(
+        {
+            name: "int64"
+            for name in frame
+            if frame[name].dtype == "Int64" and frame[name].notna().all()
+        }
+    )
 
 
 def sound(attempts: pd.DataFrame) -> pd.DataFrame:
@@ -42,7 +49,8 @@ def runs_of(attempts: pd.DataFrame) -> pd.DataFrame:
     ran = sound(attempts)
     ran = ran[ran.started_at.notna()]
     return ran.assign(
-        started_at=ran.started_at.astype("int64"), run_us=(ran.finished_at - ran.started_at).astype("int64")
+        started_at=ran.started_at.astype("int64"),
+        run_us=(ran.finished_at - ran.started_at).astype("int64"),
     )
 
 
@@ -104,7 +112,9 @@ class Stays:
         self.ready = rows.ready_at.to_numpy("int64")
         finished = rows.finished_at.to_numpy("int64")
         self.grabbed = ran
-        self.left = np.maximum(self.ready, np.where(ran, rows.grabbed_at.fillna(0).to_numpy("int64"), finished))
+        self.left = np.maximum(
+            self.ready, np.where(ran, rows.grabbed_at.fillna(0).to_numpy("int64"), finished)
+        )
         started = rows.started_at.fillna(0).to_numpy("int64")
         self.start = np.where(ran, np.maximum(self.ready, started), self.ready)
         self.finish = np.where(ran, finished, self.ready)
@@ -142,15 +152,19 @@ class Stays:
         }
 
 
-def entitlements(demands: Iterable[float], weights: Iterable[float], capacity: float) -> list[float]:
-    """Water-filling, step by step: what is left is given out by weight, and who has enough drops out."""
+def entitlements(
+    demands: Iterable[float], weights: Iterable[float], capacity: float
+) -> list[float]:
+    """Water-filling, step by step: what is left is given out by weight, and who has enough drops
+    out."""
     demand, weight = list(demands), list(weights)
     given = [0.0] * len(demand)
     thirsty = {key for key, asked in enumerate(demand) if asked > 0}
     left = float(capacity)
     while thirsty and left > 1e-6:
         step = min(
-            min((demand[key] - given[key]) / weight[key] for key in thirsty), left / sum(weight[key] for key in thirsty)
+            min((demand[key] - given[key]) / weight[key] for key in thirsty),
+            left / sum(weight[key] for key in thirsty),
         )
         for key in thirsty:
             given[key] += step * weight[key]
@@ -176,7 +190,9 @@ def measured(attempts: pd.DataFrame) -> pd.DataFrame:
 def nearest_ranks(us: pd.Series) -> dict[str, int]:
     """The percentiles, each a value that is there: the one whose rank is ceil(q n)."""
     ordered = np.sort(us.to_numpy())
-    return {name: int(ordered[ceil(round(q * len(ordered), 9)) - 1]) for name, q in QUANTILES.items()}
+    return {
+        name: int(ordered[ceil(round(q * len(ordered), 9)) - 1]) for name, q in QUANTILES.items()
+    }
 
 
 def failures(attempts: pd.DataFrame) -> pd.DataFrame:
@@ -188,7 +204,9 @@ def failures(attempts: pd.DataFrame) -> pd.DataFrame:
         failed = all_runs[all_runs.outcome.isin(FAILED)]
         for error_fp, alike in failed.groupby("error_fp"):
             last = alike.finished_at.max()
-            good = all_runs[(all_runs.outcome == "done") & (all_runs.finished_at > last)].finished_at
+            good = all_runs[
+                (all_runs.outcome == "done") & (all_runs.finished_at > last)
+            ].finished_at
             found.append(
                 {
                     **dict(zip(("hour", "queue", "name"), work, strict=True)),
@@ -208,7 +226,9 @@ def failures(attempts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found).set_index(["hour", "queue", "name", "error_fp"])
 
 
-def good_and_bad(attempts: pd.DataFrame, queue: str, measure: str, threshold_us: int) -> pd.DataFrame:
+def good_and_bad(
+    attempts: pd.DataFrame, queue: str, measure: str, threshold_us: int
+) -> pd.DataFrame:
     """Runs of an objective by five minutes: (good, bad)."""
     runs = runs_of(attempts)
     runs = runs[runs.queue == queue]

@@ -1,4 +1,5 @@
-"""A process that relays, and dies at once, as by kill -9, behind one step of it: URL KAFKA STEP TIMES.
+"""A process that relays, and dies at once, as by kill -9, behind one step of it: URL KAFKA STEP
+TIMES.
 
 The step `never` relays until the process is killed.
 """
@@ -10,11 +11,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.connect import task_store
 from fairlead.pipeline.stream.relay import Relay
 from fairlead.pipeline.stream.sender import Sender
 from fairlead.pipeline.stream.topic import AttemptsTopic
-from fairlead.stores.sql_history import SqlHistory
 from tests.pipeline.topics import relay
 
 KILLED = 9

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.policies.arrivals import Arrivals, arrivals_of
-from fairlead.pipeline.policies.virtual import Schedule
+from fairlead.lab.policies.arrivals import Arrivals, arrivals_of
+from fairlead.lab.policies.virtual import Schedule
 
 
 def arrivals(*tasks: tuple[float, float, str], waits: Sequence[float] | None = None) -> Arrivals:
@@ -24,4 +24,6 @@ def arrivals(*tasks: tuple[float, float, str], waits: Sequence[float] | None = N
 def schedule(*tasks: tuple[float, float, float, int]) -> Schedule:
     """(seconds when it came, when it started, how long it ran, number of its key) of each."""
     at, start, run, key = (np.array(column, float) for column in zip(*tasks, strict=True))
-    return Schedule(*((times * MICROS).astype(np.int64) for times in (at, start, run)), key.astype(np.int64))
+    return Schedule(
+        *((times * MICROS).astype(np.int64) for times in (at, start, run)), key.astype(np.int64)
+    )

@@ -1,4 +1,5 @@
-"""Rows of silver for tests of gold: a minute of service, a minute of backlog, in seconds and minutes after T0."""
+"""Rows of silver for tests of gold: a minute of service, a minute of backlog, in seconds and
+minutes after T0."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ SECOND = 1_000_000
 
 
 def served(minute: int, key: str, busy_s: float, **fields: Any) -> dict[str, Any]:
-    """A row of silver.service: so many seconds of service of one key in that minute after T0, from one run as long."""
+    """A row of silver.service: so many seconds of service of one key in that minute after T0, from
+    one run as long."""
     busy_us = round(busy_s * SECOND)
     return {
         "window_start": at(60 * minute),
@@ -32,7 +34,8 @@ def served(minute: int, key: str, busy_s: float, **fields: Any) -> dict[str, Any
 
 
 def waited(minute: int, key: str, **fields: Any) -> dict[str, Any]:
-    """A row of silver.backlog: a key that had one task waiting all through that minute after T0, and no known work."""
+    """A row of silver.backlog: a key that had one task waiting all through that minute after T0,
+    and no known work."""
     return {
         "minute": at(60 * minute),
         "queue": "q",

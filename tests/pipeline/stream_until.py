@@ -1,4 +1,5 @@
-"""Follows attempts into Parquet, one folder for each micro-batch, until it is killed or has read all: run as a script.
+"""Follows attempts into Parquet, one folder for each micro-batch, until it is killed or has read
+all: run as a script.
 
 stream_until.py URL FOLDER forever|drain
 """
@@ -26,7 +27,11 @@ def follow(spark: SparkSession, url: str, folder: Path, is_forever: bool) -> int
     frame = spark.readStream.format("fairlead").options(
         url=url, table="attempts", reader="test", max_rows_per_batch=400
     )
-    writer = frame.load().writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+    writer = (
+        frame.load()
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+    )
     trigger = {"processingTime": "100 milliseconds"} if is_forever else {"availableNow": True}
     writer.trigger(**trigger).start().awaitTermination()  # type: ignore[arg-type]
     return rows

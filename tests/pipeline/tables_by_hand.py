@@ -15,24 +15,39 @@ from fairlead.pipeline.schema import Table
 from tests.pipeline.frames import T0
 
 _PLAIN: dict[str, Any] = {
-    "string": "x", "bigint": 1, "int": 1, "smallint": 1, "tinyint": 1, "double": 1.0, "boolean": False, "timestamp": T0,
+    "string": "x",
+    "bigint": 1,
+    "int": 1,
+    "smallint": 1,
+    "tinyint": 1,
+    "double": 1.0,
+    "boolean": False,
+    "timestamp": T0,
     "decimal(18,6)": Decimal(1),
-}  # fmt: skip
+}
 
 
 def row(table: Table, **fields: Any) -> dict[str, Any]:
     """A row of any table; columns that may be null are, unless they are given."""
     unknown = fields.keys() - set(table.column_names)
     assert not unknown, unknown
-    return {c.name: fields.get(c.name, None if c.nullable else _PLAIN[c.type]) for c in table.columns}
+    return {
+        c.name: fields.get(c.name, None if c.nullable else _PLAIN[c.type]) for c in table.columns
+    }
 
 
 def put(
-    lake: Lake, table: Table, rows: Sequence[Mapping[str, Any]], name: str = "by-hand", now: int | None = None
+    lake: Lake,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    name: str = "by-hand",
+    now: int | None = None,
 ) -> None:
     """Let the rows count, in files of this name."""
     here = lake.table(table)
-    written = here.write(pa.Table.from_pylist([dict(r) for r in rows], table.arrow()), "0", f"{name}.parquet")
+    written = here.write(
+        pa.Table.from_pylist([dict(r) for r in rows], table.arrow()), "0", f"{name}.parquet"
+    )
     changed = round(T0.timestamp() * 1e6) if now is None else now
     assert here.append(written, {}, changed) is not None
 
@@ -50,7 +65,8 @@ def micros(instant: datetime) -> int:
 
 
 class MemoryTables:
-    """Tables in memory, as `fairlead.pipeline.small` describes them: a lake writes each hour to disk, and flushes it."""
+    """Tables in memory, as `fairlead.pipeline.in_memory` describes them: a lake writes each hour to
+    disk, and flushes it."""
 
     def __init__(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         self._rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
@@ -60,7 +76,11 @@ class MemoryTables:
                 self._put(by_name[name], dict(each))
 
     def rows(self, table: Table) -> list[dict[str, Any]]:
-        return [each for part in sorted(self._rows.get(table.name, {})) for each in self._rows[table.name][part]]
+        return [
+            each
+            for part in sorted(self._rows.get(table.name, {}))
+            for each in self._rows[table.name][part]
+        ]
 
     def parts(self, table: Table) -> list[str]:
         return sorted(part for part, rows in self._rows.get(table.name, {}).items() if rows)

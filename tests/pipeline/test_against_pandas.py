@@ -1,5 +1,5 @@
-"""The build against an independent computation in plain pandas, on the same generated attempts: equal to the last unit,
-percentiles within the error they state."""
+"""The build against an independent computation in plain pandas, on the same generated attempts:
+equal to the last unit, percentiles within the error they state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
-from fairlead.pipeline.generate import Truth, write_lake
 from fairlead.pipeline.gold.cost import COST
 from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.gold.fairness import FAIRNESS
@@ -29,6 +28,7 @@ from fairlead.pipeline.settings import Bill, Cost, PipelineSettings, Slo
 from fairlead.pipeline.silver.backlog import BACKLOG
 from fairlead.pipeline.silver.service import SERVICE
 from fairlead.pipeline.silver.tasks import TASKS
+from tests.generate import Truth, write_lake
 from tests.pipeline import pandas_twin as twin
 
 pytestmark = pytest.mark.slow
@@ -89,20 +89,28 @@ def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     """The same rows by index, and the same values in the columns expected."""
     found = found[expected.columns].sort_index()
     expected = expected.sort_index()
-    pd.testing.assert_frame_equal(found, expected, check_dtype=False, check_index_type=False, check_column_type=False)
+    pd.testing.assert_frame_equal(
+        found, expected, check_dtype=False, check_index_type=False, check_column_type=False
+    )
 
 
-def test_attempts_whose_clock_jumped_are_set_aside_and_no_others(lake: Lake, attempts: pd.DataFrame) -> None:
+def test_attempts_whose_clock_jumped_are_set_aside_and_no_others(
+    lake: Lake, attempts: pd.DataFrame
+) -> None:
     broken = attempts[(attempts.finished_at < attempts.started_at).fillna(False)]
     assert len(broken) > 10
-    assert sorted(rows(lake, QUARANTINE).ordinal) == sorted(broken.task_id + "/" + broken.version.astype(str))
+    assert sorted(rows(lake, QUARANTINE).ordinal) == sorted(
+        broken.task_id + "/" + broken.version.astype(str)
+    )
 
 
 def test_a_task_is_the_sum_of_its_attempts(lake: Lake, attempts: pd.DataFrame) -> None:
     good = twin.sound(attempts).sort_values("version")
     waited = (good.grabbed_at - good.ready_at).clip(lower=0)
     run_us = (good.finished_at - good.started_at).fillna(0)
-    of_task = good.assign(run_us=run_us, queue_us=waited.fillna(0), ran=good.started_at.notna()).groupby("task_id")
+    of_task = good.assign(
+        run_us=run_us, queue_us=waited.fillna(0), ran=good.started_at.notna()
+    ).groupby("task_id")
     expected = pd.DataFrame(
         {
             "attempts": of_task.ran.sum(),
@@ -117,15 +125,21 @@ def test_a_task_is_the_sum_of_its_attempts(lake: Lake, attempts: pd.DataFrame) -
     same(rows(lake, TASKS).set_index("task_id"), expected)
 
 
-def test_service_is_every_run_cut_at_the_minutes(lake: Lake, attempts: pd.DataFrame, cut: pd.DataFrame) -> None:
+def test_service_is_every_run_cut_at_the_minutes(
+    lake: Lake, attempts: pd.DataFrame, cut: pd.DataFrame
+) -> None:
     found = rows(lake, SERVICE).rename(columns={"window_start": "minute"})
     same(found.set_index(["minute", *KEY, "name"]), twin.service(cut))
     assert found.busy_us.sum() == twin.runs_of(attempts).run_us.sum()
 
 
-def test_backlog_is_what_counting_second_by_second_gives(lake: Lake, stays: dict[Any, twin.Stays]) -> None:
+def test_backlog_is_what_counting_second_by_second_gives(
+    lake: Lake, stays: dict[Any, twin.Stays]
+) -> None:
     found = rows(lake, BACKLOG).set_index(["minute", *KEY])
-    minutes = range(int(found.index.levels[0].min()), int(found.index.levels[0].max()) + 1, twin.MINUTE)
+    minutes = range(
+        int(found.index.levels[0].min()), int(found.index.levels[0].max()) + 1, twin.MINUTE
+    )
     chance = random.Random(5)
     asked = [(chance.choice(minutes), *chance.choice(list(stays))) for _ in range(400)]
     asked += chance.sample(list(found.index), 400)
@@ -138,7 +152,10 @@ def test_backlog_is_what_counting_second_by_second_gives(lake: Lake, stays: dict
             assert {name: expected[name] for name in empty} == empty
             continue
         row = found.loc[(minute, *key)]
-        assert {name: None if pd.isna(row[name]) else row[name] for name in expected} == expected, (minute, key)
+        assert {name: None if pd.isna(row[name]) else row[name] for name in expected} == expected, (
+            minute,
+            key,
+        )
     assert 10 < absent < 300 and (found.depth_min > 5).any()
 
 
@@ -147,10 +164,18 @@ def test_everything_that_became_ready_arrived_once(lake: Lake, attempts: pd.Data
 
 
 @pytest.mark.parametrize("window_s", [60, 3600, 86_400])
-def test_busy_time_and_share_of_a_key_are_those_of_its_runs(lake: Lake, cut: pd.DataFrame, window_s: int) -> None:
+def test_busy_time_and_share_of_a_key_are_those_of_its_runs(
+    lake: Lake, cut: pd.DataFrame, window_s: int
+) -> None:
     window = window_s * twin.SECOND
-    busy = cut.assign(window_start=cut.minute // window * window).groupby(["window_start", *KEY]).busy_us.sum()
-    expected = pd.DataFrame({"busy_us": busy, "share": (busy / busy.groupby(level=[0, 1]).transform("sum")).fillna(0)})
+    busy = (
+        cut.assign(window_start=cut.minute // window * window)
+        .groupby(["window_start", *KEY])
+        .busy_us.sum()
+    )
+    expected = pd.DataFrame(
+        {"busy_us": busy, "share": (busy / busy.groupby(level=[0, 1]).transform("sum")).fillna(0)}
+    )
     found = shares(lake, window_s)
     same(found.loc[expected.index], expected)
     others = found.drop(expected.index)
@@ -171,7 +196,9 @@ def test_entitlement_is_water_filling_of_what_each_key_could_use(
     for start in random.Random(7).sample(starts, min(80, len(starts))):
         for _, keys in found.loc[[start]].groupby("queue"):
             demands = [
-                stays[key].demand(start, start + window) for _, *key in map(tuple, keys.index) for key in [tuple(key)]
+                stays[key].demand(start, start + window)
+                for _, *key in map(tuple, keys.index)
+                for key in [tuple(key)]
             ]
             assert keys.demand_us.tolist() == demands
             expected = twin.entitlements(demands, keys.weight, keys.busy_us.sum())
@@ -191,7 +218,9 @@ def test_lag_adds_up_deficits_until_nothing_waits(lake: Lake) -> None:
                 last = row.window_start
 
 
-def test_fairness_is_that_of_the_keys_that_waited_throughout(lake: Lake, stays: dict[Any, twin.Stays]) -> None:
+def test_fairness_is_that_of_the_keys_that_waited_throughout(
+    lake: Lake, stays: dict[Any, twin.Stays]
+) -> None:
     found = rows(lake, FAIRNESS)
     minutes = found[found.window_s == 60].set_index(["window_start", "queue"])
     by_key = dict(list(shares(lake, 60).groupby(level=["window_start", "queue"])))
@@ -199,7 +228,11 @@ def test_fairness_is_that_of_the_keys_that_waited_throughout(lake: Lake, stays: 
     for (start, queue), row in minutes.iterrows():
         keys = by_key[start, queue].droplevel(["window_start", "queue"])
         of_keys = {key: stays[queue, key].minute(start) for key in keys.index}
-        throughout = [key for key, m in of_keys.items() if m["depth_min"] > 0 or m["backlogged_us"] == twin.MINUTE]
+        throughout = [
+            key
+            for key, m in of_keys.items()
+            if m["depth_min"] > 0 or m["backlogged_us"] == twin.MINUTE
+        ]
         assert row.n_keys == len(throughout)
         got = (keys.busy_us / keys.entitled_us).loc[throughout]
         if len(throughout) >= 2:
@@ -236,7 +269,9 @@ def test_failures_are_counted_as_by_hand(lake: Lake, attempts: pd.DataFrame) -> 
     same(rows(lake, FAILURES).set_index(expected.index.names), expected)
 
 
-def test_objectives_count_good_and_bad_runs_and_burn_by_them(lake: Lake, attempts: pd.DataFrame) -> None:
+def test_objectives_count_good_and_bad_runs_and_burn_by_them(
+    lake: Lake, attempts: pd.DataFrame
+) -> None:
     found = rows(lake, SLO)
     for slo in SLOS:
         expected = twin.good_and_bad(attempts, slo.queue, slo.measure, slo.threshold_us)
@@ -244,7 +279,9 @@ def test_objectives_count_good_and_bad_runs_and_burn_by_them(lake: Lake, attempt
         same(of_slo, expected.rename_axis("window_start"))
         for start, row in of_slo.iterrows():
             hour = expected[(expected.index > start - twin.HOUR) & (expected.index <= start)].sum()
-            assert row.burn_1h == pytest.approx(hour.bad / (hour.good + hour.bad) / (1 - slo.objective))
+            assert row.burn_1h == pytest.approx(
+                hour.bad / (hour.good + hour.bad) / (1 - slo.objective)
+            )
 
 
 def test_costs_add_up_to_the_bill_and_follow_the_worker_time(lake: Lake, cut: pd.DataFrame) -> None:
@@ -255,17 +292,27 @@ def test_costs_add_up_to_the_bill_and_follow_the_worker_time(lake: Lake, cut: pd
         by_day[["busy_us", "wasted_us"]].sum(),
     )
     for bill in BILLS:
-        day = int(datetime(bill.day.year, bill.day.month, bill.day.day, tzinfo=UTC).timestamp()) * twin.SECOND
+        day = (
+            int(datetime(bill.day.year, bill.day.month, bill.day.day, tzinfo=UTC).timestamp())
+            * twin.SECOND
+        )
         own = {other.queue for other in BILLS if other.day == bill.day and other.queue != "*"}
         of_day = found[found.day == day]
-        payers = of_day[of_day.queue == bill.queue] if bill.queue != "*" else of_day[~of_day.queue.isin(own)]
+        payers = (
+            of_day[of_day.queue == bill.queue]
+            if bill.queue != "*"
+            else of_day[~of_day.queue.isin(own)]
+        )
         assert sum(payers.amount) == bill.amount
         by_use = payers.busy_us / payers.busy_us.sum() * float(bill.amount)
-        assert [float(amount) for amount in payers.amount] == pytest.approx(by_use.tolist(), abs=2e-6)
+        assert [float(amount) for amount in payers.amount] == pytest.approx(
+            by_use.tolist(), abs=2e-6
+        )
 
 
 def test_tables_show_the_truth_that_was_generated(lake: Lake, attempts: pd.DataFrame) -> None:
-    """Within five standard errors, the tenants' shares and the works' run times and failure rates are the parameters."""
+    """Within five standard errors, the tenants' shares and the works' run times and failure rates
+    are the parameters."""
     served = rows(lake, SERVICE).groupby("name")[["busy_us", "attempts_started", "failed"]].sum()
     for work in TRUTH.works:
         busy_us, started, failed = served.loc[work.name]

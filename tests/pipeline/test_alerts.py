@@ -1,4 +1,5 @@
-"""Alerts as a stream: into gold.incidents beside those of the tables, with state that outlives the query and stays small."""
+"""Alerts as a stream: into gold.incidents beside those of the tables, with state that outlives the
+query and stays small."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from fairlead.pipeline.alerts.sign import Sign, encode
 from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.gold.incidents import INCIDENTS
+from fairlead.pipeline.in_memory import LakeRows
 from fairlead.pipeline.incidents.seen import SEEN, incident_of, keep
 from fairlead.pipeline.jobs.build import digest
 from fairlead.pipeline.jobs.incidents import incidents
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.settings import Cost, PipelineSettings
 from fairlead.pipeline.silver.backlog import BACKLOG
-from fairlead.pipeline.small import LakeRows
 from tests.pipeline.frames import at
 from tests.pipeline.silver_rows import waited
 from tests.pipeline.tables_by_hand import MemoryTables, micros
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 def alert(kind: str, second: int, *, over: int | None = None, tasks: int = 0) -> Alert:
     """Of the queue, raised at a second of the day of `at`; or over."""
     start = micros(at(second))
-    return Alert(kind, "q", "*", start, start if over is None else micros(at(over)), over is not None, tasks)
+    return Alert(
+        kind, "q", "*", start, start if over is None else micros(at(over)), over is not None, tasks
+    )
 
 
 def told(tables: Any) -> list[tuple[str, bool, str | None]]:
@@ -64,7 +67,9 @@ def test_raised_and_over_in_one_batch_is_one_incident(tmp_path: Path) -> None:
     assert told(tables) == [("stall", True, SEEN)]
 
 
-def test_the_job_over_the_tables_replaces_what_they_show_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_the_job_over_the_tables_replaces_what_they_show_and_leaves_the_rest(
+    tmp_path: Path,
+) -> None:
     stalled = [waited(minute, "a", depth_min=2, depth_end=2) for minute in range(10, 15)]
     tables = MemoryTables({BACKLOG.name: stalled})
     # The tables end with the hour: what began after it only alerts know.
@@ -72,12 +77,18 @@ def test_the_job_over_the_tables_replaces_what_they_show_and_leaves_the_rest(tmp
     keep(tables, [alert("stall", 630), alert("stuck", 700), late])
     for _ in range(2):
         incidents(Lake(tmp_path / "lake"), tables, SYSTEM_CLOCK)
-        assert told(tables) == [("flood", False, SEEN), ("stall", True, None), ("stuck", False, SEEN)]
+        assert told(tables) == [
+            ("flood", False, SEEN),
+            ("stall", True, None),
+            ("stuck", False, SEEN),
+        ]
     keep(tables, [msgspec.structs.replace(late, is_over=True, at=late.at + MICROS)])
     assert told(tables) == [("flood", True, SEEN), ("stall", True, None), ("stuck", False, SEEN)]
 
 
-def test_somebody_elses_change_meanwhile_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_elses_change_meanwhile_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
     replace, refused = tables.replace, []
 
@@ -121,7 +132,7 @@ OF_SPARK = RuntimeError("Python worker failed to connect back")
 
 def test_spark_may_fail_now_and_then_and_kafka_be_away_for_long() -> None:
     from fairlead.pipeline.jobs.alerts import watch
-    from fairlead.pipeline.jobs.following import MOST_FAILURES
+    from fairlead.pipeline.jobs.follow_loop import MOST_FAILURES
 
     ends: list[Exception | None] = [AWAY] * 20 + [OF_SPARK] * MOST_FAILURES + [None, WRONG]
     with pytest.raises(ConfigurationError, match="no such topic"):
@@ -133,7 +144,7 @@ def test_spark_may_fail_now_and_then_and_kafka_be_away_for_long() -> None:
     assert len(ends) == 20 - MOST_FAILURES - 1
 
 
-# on Spark ---------------------------------------------------------------------------------------------------------
+# on Spark -----------------------------------------------------------------------------------------
 
 
 class Signs:
@@ -166,7 +177,9 @@ class Signs:
         frame = self._spark.readStream.schema("store_id string, queue string, sign string").json(
             str(self.folder / "in")
         )
-        query = alerts(frame, self.folder / "checkpoint", self.rules, [self.heard.extend, *hears], every=0.5)
+        query = alerts(
+            frame, self.folder / "checkpoint", self.rules, [self.heard.extend, *hears], every=0.5
+        )
         try:
             yield query
         finally:
@@ -200,7 +213,9 @@ def test_what_is_known_outlives_the_query_and_lies_in_rocksdb(signs: Signs) -> N
     signs.put(400, done=5)
     with signs.watched() as query:
         signs.until(query, 4)
-        signs.until_so(query, lambda: bool(query.lastProgress and query.lastProgress["stateOperators"]))
+        signs.until_so(
+            query, lambda: bool(query.lastProgress and query.lastProgress["stateOperators"])
+        )
         progress = query.lastProgress
     begun = {incident_of(each) for each in signs.heard if not each.is_over}
     assert {incident_of(each) for each in signs.heard if each.is_over} == begun and len(begun) == 2
@@ -227,11 +242,15 @@ def test_state_is_of_keys_that_brought_something_and_forgets_them(signs: Signs) 
     with signs.watched() as query:
 
         def rows() -> int:
-            found = [each["numRowsTotal"] for p in query.recentProgress for each in p["stateOperators"]]
+            found = [
+                each["numRowsTotal"] for p in query.recentProgress for each in p["stateOperators"]
+            ]
             return found[-1] if found else -1
 
         signs.until_so(query, lambda: rows() >= 200)
-        signs.until_so(query, lambda: rows() < 200)  # none of them brings anything any more: they are forgotten
+        signs.until_so(
+            query, lambda: rows() < 200
+        )  # none of them brings anything any more: they are forgotten
 
 
 def test_a_queue_that_is_not_heard_of_any_more_is_told_of(signs: Signs) -> None:
@@ -243,4 +262,8 @@ def test_a_queue_that_is_not_heard_of_any_more_is_told_of(signs: Signs) -> None:
         assert (silence.kind, silence.start, silence.is_over) == ("silence", signs.at, False)
         signs.put(4, done=1)
         signs.until(query, 2)
-        assert (signs.heard[1].kind, signs.heard[1].start, signs.heard[1].is_over) == ("silence", silence.start, True)
+        assert (signs.heard[1].kind, signs.heard[1].start, signs.heard[1].is_over) == (
+            "silence",
+            silence.start,
+            True,
+        )

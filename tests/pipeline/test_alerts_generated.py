@@ -1,4 +1,5 @@
-"""Alerts on generated history, whose truth is known: none while nobody bursts, and a flood where a tenant does."""
+"""Alerts on generated history, whose truth is known: none while nobody bursts, and a flood where a
+tenant does."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from fairlead.clock import MICROS, to_micros
 from fairlead.pipeline.alerts.sign import SIGN_SECONDS, Sign
 from fairlead.pipeline.alerts.watch import Alert, KeyMinutes, Rules, Watched, observe
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.generate import Truth, write_lake
 from fairlead.pipeline.lake.lake import Lake
+from tests.generate import Truth, write_lake
 
 STEP = round(SIGN_SECONDS * MICROS)
 SETTLED = STEP // 4
@@ -32,7 +33,9 @@ class Keys(dict[str, KeyMinutes]):
 def signs(queue: str, attempts: list[dict[str, Any]], begin: int, end: int) -> Iterator[Sign]:
     """What a relay would have seen of a queue: (begin, end] every two seconds."""
     arriving = sorted((a["submitted_at"], a["fairness_key"]) for a in attempts if a["attempt"] <= 1)
-    ready = sorted((a["ready_at"], a["grabbed_at"] or a["finished_at"]) for a in attempts if a["ready_at"])
+    ready = sorted(
+        (a["ready_at"], a["grabbed_at"] or a["finished_at"]) for a in attempts if a["ready_at"]
+    )
     taken = sorted((a["grabbed_at"], a["finished_at"]) for a in attempts if a["grabbed_at"])
     ended = sorted((a["finished_at"], a["outcome"] in ("done", "cancelled")) for a in attempts)
     every = [iter(each) for each in (arriving, ready, taken, ended)]
@@ -60,9 +63,20 @@ def signs(queue: str, attempts: list[dict[str, Any]], begin: int, end: int) -> I
         went = Counter(well for _, well in up_to(3, now))
         oldest = waiting[0][0] if waiting and waiting[0][0] < now - SETTLED else None
         yield Sign(
-            "store", queue, "one", now, oldest, len(running), grabbed_at, 0, False, went[True], went[False],
-            keys.total(), dict(keys),
-        )  # fmt: skip
+            "store",
+            queue,
+            "one",
+            now,
+            oldest,
+            len(running),
+            grabbed_at,
+            0,
+            False,
+            went[True],
+            went[False],
+            keys.total(),
+            dict(keys),
+        )
 
 
 def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]:
@@ -87,7 +101,14 @@ def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]
 def test_none_while_nobody_bursts(spark: Any, tmp_path: Path, seed: int) -> None:
     """Six hours of three queues, 8 tenants, five attempts a second, of which every tenth fails."""
     truth = Truth(
-        rows=100_000, days=0.25, seed=seed, tenants=8, burst_times=1.0, burst_pickup_s=0.4, late=0.0, stepped=0.0
+        rows=100_000,
+        days=0.25,
+        seed=seed,
+        tenants=8,
+        burst_times=1.0,
+        burst_pickup_s=0.4,
+        late=0.0,
+        stepped=0.0,
     )
     found, attempts = alerts_of(spark, tmp_path / "lake", truth)
     assert attempts > 90_000
@@ -95,6 +116,15 @@ def test_none_while_nobody_bursts(spark: Any, tmp_path: Path, seed: int) -> None
 
 
 def test_floods_and_nothing_else_where_tenants_burst(spark: Any, tmp_path: Path) -> None:
-    truth = Truth(rows=100_000, days=0.25, tenants=40, zipf=0.5, burst_s=600, burst_times=100.0, late=0.0, stepped=0.0)
+    truth = Truth(
+        rows=100_000,
+        days=0.25,
+        tenants=40,
+        zipf=0.5,
+        burst_s=600,
+        burst_times=100.0,
+        late=0.0,
+        stepped=0.0,
+    )
     found, _ = alerts_of(spark, tmp_path / "lake", truth)
     assert {alert.kind for alert in found} == {"flood"}

@@ -1,4 +1,5 @@
-"""`backfill`: days made anew are what a build makes of them, a dry run shows the difference, a crash is gone on from."""
+"""`backfill`: days made anew are what a build makes of them, a dry run shows the difference, a
+crash is gone on from."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.in_memory import LakeRows
 from fairlead.pipeline.jobs import backfill as module
 from fairlead.pipeline.jobs.backfill import backfill
 from fairlead.pipeline.jobs.build import Job, build
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.silver.service import SERVICE
-from fairlead.pipeline.small import LakeRows
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.test_build import SETTINGS, export, rounded, rows_of
 
@@ -40,8 +41,9 @@ def test_days_made_anew_are_as_a_build_makes_them_and_a_crash_between_them_is_go
     job = Job(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
     rows = [
         attempt(fairness_key=key, started_at=start, finished_at=start + 40, submitted_at=start)
-        for key in "ab" for start in (10.0, 100.0, DAY)
-    ]  # fmt: skip
+        for key in "ab"
+        for start in (10.0, 100.0, DAY)
+    ]
     export(job.lake, ATTEMPTS, rows, "1.parquet", hours=30)
     build(job, SETTINGS)
     wanted = {name: list(map(rounded, rows)) for name, rows in rows_of(job.lake).items()}
@@ -50,7 +52,9 @@ def test_days_made_anew_are_as_a_build_makes_them_and_a_crash_between_them_is_go
     shown = backfill(job, SETTINGS, T0, at(HOUR), dry_run=True)
     told = {(d.table, d.day): (d.only_old, d.only_new) for d in shown.differences}
     assert told == {(SERVICE.name, "2026-03-02"): (0, 1), (TENANT_SHARE.name, "2026-03-02"): (0, 1)}
-    assert len(rows_of(job.lake)[SERVICE.name]) == len(wanted[SERVICE.name]) - 1, "nothing was changed"
+    assert len(rows_of(job.lake)[SERVICE.name]) == len(wanted[SERVICE.name]) - 1, (
+        "nothing was changed"
+    )
 
     one_day, days = module._one_day, []
 

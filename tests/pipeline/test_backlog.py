@@ -20,21 +20,36 @@ S = 1_000_000
 MINUTE, HOUR = 60 * S, 3600 * S
 WAITING = "queue string, fairness_key string, weight double, ready_at timestamp"
 MEASURES = (
-    "weight", "arrived", "arrived_us", "grabbed", "depth_end", "depth_min", "backlogged_us", "work_us", "oldest_ready_at"
-)  # fmt: skip
+    "weight",
+    "arrived",
+    "arrived_us",
+    "grabbed",
+    "depth_end",
+    "depth_min",
+    "backlogged_us",
+    "work_us",
+    "oldest_ready_at",
+)
 Row = dict[str, Any]
 Table = dict[tuple[datetime, str, str], Row]
 
 
 def built(
-    spark: SparkSession, attempts: Iterable[Row], waiting: Iterable[Row] = (), first_hour: int = 0, end_hour: int = 3
+    spark: SparkSession,
+    attempts: Iterable[Row],
+    waiting: Iterable[Row] = (),
+    first_hour: int = 0,
+    end_hour: int = 3,
 ) -> Table:
     """The measures by (minute, queue, fairness key)."""
     names = ("queue", "fairness_key", "weight", "ready_at")
     waits = spark.createDataFrame([tuple(row[name] for name in names) for row in waiting], WAITING)
     since, until = (T0 + timedelta(hours=hours) for hours in (first_hour, end_hour))
     found = records(backlog(attempts_frame(spark, attempts), waits, since, until))
-    table = {(row["minute"], row["queue"], row["fairness_key"]): {m: row[m] for m in MEASURES} for row in found}
+    table = {
+        (row["minute"], row["queue"], row["fairness_key"]): {m: row[m] for m in MEASURES}
+        for row in found
+    }
     assert len(table) == len(found)
     return table
 
@@ -43,7 +58,8 @@ def minutes(table: Table, *measures: str) -> dict[int, tuple[Any, ...]]:
     """Some measures of a table of one key, by minute after T0."""
     assert len({key[1:] for key in table}) <= 1
     return {
-        (key[0] - T0) // timedelta(minutes=1): tuple(row[m] for m in measures) for key, row in sorted(table.items())
+        (key[0] - T0) // timedelta(minutes=1): tuple(row[m] for m in measures)
+        for key, row in sorted(table.items())
     }
 
 
@@ -51,7 +67,7 @@ def waits(**fields: Any) -> Row:
     return {"queue": "q", "fairness_key": "a", "weight": 1.0, "ready_at": T0} | fields
 
 
-# by hand --------------------------------------------------------------------------------------------------------------
+# by hand ------------------------------------------------------------------------------------------
 
 
 def test_a_wait_and_a_run_over_some_minutes_are_told_minute_by_minute(spark: SparkSession) -> None:
@@ -65,10 +81,17 @@ def test_a_wait_and_a_run_over_some_minutes_are_told_minute_by_minute(spark: Spa
         2: (0, 10 * S, 40 * S),
         3: (0, 0, 10 * S),
     }
-    assert minutes(table, "oldest_ready_at") == {0: (at(5.5),), 1: (at(5.5),), 2: (None,), 3: (None,)}
+    assert minutes(table, "oldest_ready_at") == {
+        0: (at(5.5),),
+        1: (at(5.5),),
+        2: (None,),
+        3: (None,),
+    }
 
 
-def test_the_oldest_is_the_one_that_waits_longest_whoever_is_taken_first(spark: SparkSession) -> None:
+def test_the_oldest_is_the_one_that_waits_longest_whoever_is_taken_first(
+    spark: SparkSession,
+) -> None:
     overtaken = attempt(ready_at=10, grabbed_at=200, finished_at=200)
     overtaking = [
         attempt(ready_at=20, grabbed_at=90, finished_at=90),
@@ -99,13 +122,26 @@ def test_the_least_depth_is_found_inside_the_minute(spark: SparkSession) -> None
 
 def test_a_wait_inside_one_second_has_no_depth_but_is_counted(spark: SparkSession) -> None:
     table = built(spark, [attempt(ready_at=7.1, grabbed_at=7.9, finished_at=9.9)])
-    names = ("arrived", "grabbed", "depth_end", "depth_min", "backlogged_us", "arrived_us", "work_us")
+    names = (
+        "arrived",
+        "grabbed",
+        "depth_end",
+        "depth_min",
+        "backlogged_us",
+        "arrived_us",
+        "work_us",
+    )
     assert minutes(table, *names) == {0: (1, 1, 0, 0, 0, 2 * S, 0)}
 
 
-def test_whoever_arrives_with_the_minute_waits_all_of_it_though_its_start_was_empty(spark: SparkSession) -> None:
+def test_whoever_arrives_with_the_minute_waits_all_of_it_though_its_start_was_empty(
+    spark: SparkSession,
+) -> None:
     table = built(spark, [attempt(ready_at=60, grabbed_at=120, finished_at=120)])
-    assert minutes(table, "depth_min", "depth_end", "backlogged_us") == {1: (0, 1, 60 * S), 2: (0, 0, 0)}
+    assert minutes(table, "depth_min", "depth_end", "backlogged_us") == {
+        1: (0, 1, 60 * S),
+        2: (0, 0, 0),
+    }
 
 
 def test_a_wait_over_midnight_goes_on_in_the_first_minute_of_the_day(spark: SparkSession) -> None:
@@ -119,43 +155,77 @@ def test_a_wait_over_midnight_goes_on_in_the_first_minute_of_the_day(spark: Spar
         841: (0, 1, 0, 0, 5 * S, None),
     }
     assert min(table)[0] == datetime(2026, 3, 2, 23, 59, tzinfo=UTC)
-    assert built(spark, rows, first_hour=14, end_hour=15) == {key: row for key, row in table.items() if key[0].day == 3}
+    assert built(spark, rows, first_hour=14, end_hour=15) == {
+        key: row for key, row in table.items() if key[0].day == 3
+    }
 
 
-def test_a_task_that_nobody_has_taken_waits_to_the_end_of_what_is_asked(spark: SparkSession) -> None:
-    table = built(spark, [], [waits(ready_at=at(3600 + 30), weight=4.0), waits(ready_at=at(3 * 3600))], end_hour=2)
-    told = minutes(table, "arrived", "arrived_us", "depth_end", "work_us", "weight", "oldest_ready_at")
-    since = at(3630)
-    assert told == {60: (1, 0, 1, 0, 4.0, since)} | dict.fromkeys(range(61, 120), (0, 0, 1, 0, 4.0, since))
-
-
-def test_one_cancelled_in_the_queue_waited_until_then_and_was_not_grabbed(spark: SparkSession) -> None:
-    cancelled = attempt(ready_at=0, grabbed_at=None, started_at=None, finished_at=70, outcome="cancelled")
-    never_ready = attempt(ready_at=None, grabbed_at=None, started_at=None, finished_at=70, outcome="cancelled")
+def test_a_task_that_nobody_has_taken_waits_to_the_end_of_what_is_asked(
+    spark: SparkSession,
+) -> None:
+    table = built(
+        spark,
+        [],
+        [waits(ready_at=at(3600 + 30), weight=4.0), waits(ready_at=at(3 * 3600))],
+        end_hour=2,
+    )
     told = minutes(
-        built(spark, [cancelled, never_ready]), "arrived", "grabbed", "depth_end", "backlogged_us", "work_us"
+        table, "arrived", "arrived_us", "depth_end", "work_us", "weight", "oldest_ready_at"
+    )
+    since = at(3630)
+    assert told == {60: (1, 0, 1, 0, 4.0, since)} | dict.fromkeys(
+        range(61, 120), (0, 0, 1, 0, 4.0, since)
+    )
+
+
+def test_one_cancelled_in_the_queue_waited_until_then_and_was_not_grabbed(
+    spark: SparkSession,
+) -> None:
+    cancelled = attempt(
+        ready_at=0, grabbed_at=None, started_at=None, finished_at=70, outcome="cancelled"
+    )
+    never_ready = attempt(
+        ready_at=None, grabbed_at=None, started_at=None, finished_at=70, outcome="cancelled"
+    )
+    told = minutes(
+        built(spark, [cancelled, never_ready]),
+        "arrived",
+        "grabbed",
+        "depth_end",
+        "backlogged_us",
+        "work_us",
     )
     assert told == {0: (1, 0, 1, 60 * S, 0), 1: (0, 0, 0, 10 * S, 0)}
 
 
-def test_one_cancelled_while_it_waits_for_its_second_run_was_not_grabbed_at_its_first(spark: SparkSession) -> None:
-    cancelled = attempt(ready_at=60, grabbed_at=5, started_at=None, finished_at=130, outcome="cancelled")
+def test_one_cancelled_while_it_waits_for_its_second_run_was_not_grabbed_at_its_first(
+    spark: SparkSession,
+) -> None:
+    cancelled = attempt(
+        ready_at=60, grabbed_at=5, started_at=None, finished_at=130, outcome="cancelled"
+    )
     told = minutes(built(spark, [cancelled]), "arrived", "grabbed", "depth_end", "backlogged_us")
     assert told == {1: (1, 0, 1, 60 * S), 2: (0, 0, 0, 10 * S)}
 
 
 def test_a_task_given_up_by_a_person_waited_for_no_run(spark: SparkSession) -> None:
-    given_up = attempt(ready_at=0, grabbed_at=90, started_at=None, finished_at=500, outcome="failed")
+    given_up = attempt(
+        ready_at=0, grabbed_at=90, started_at=None, finished_at=500, outcome="failed"
+    )
     assert built(spark, [given_up]) == {}
 
 
 def test_clocks_that_disagree_make_no_negative_depth_or_work(spark: SparkSession) -> None:
     row = attempt(ready_at=61, grabbed_at=59, started_at=58, finished_at=130)
-    told = minutes(built(spark, [row]), "arrived", "grabbed", "depth_min", "depth_end", "arrived_us", "work_us")
+    told = minutes(
+        built(spark, [row]), "arrived", "grabbed", "depth_min", "depth_end", "arrived_us", "work_us"
+    )
     assert told == {1: (1, 1, 0, 0, 72 * S, 0), 2: (0, 0, 0, 0, 0, 10 * S)}
 
 
-def test_who_still_waits_does_so_up_to_the_minute_up_to_which_history_is_known(spark: SparkSession) -> None:
+def test_who_still_waits_does_so_up_to_the_minute_up_to_which_history_is_known(
+    spark: SparkSession,
+) -> None:
     still = spark.createDataFrame([("q", "a", 1.0, T0)], WAITING)
     hours = (T0, T0 + timedelta(hours=1))
     for known, depths in ((at(150), [1, 1, 1]), (at(120), [1, 1]), (at(HOUR / S * 3), [1] * 60)):
@@ -171,16 +241,20 @@ def test_bounds_off_the_hour_are_refused(spark: SparkSession) -> None:
         backlog(none, none, T0.replace(tzinfo=None), T0)
 
 
-def test_the_rows_are_moved_between_machines_once(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rows_are_moved_between_machines_once(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     still = spark.createDataFrame([("q", "a", 1.0, T0)], WAITING)
     backlog(attempts_frame(spark, [attempt()]), still, T0, T0 + timedelta(hours=1)).explain()
     assert capsys.readouterr().out.count("Exchange") == 1
 
 
-# against a simulation -------------------------------------------------------------------------------------------------
+# against a simulation -----------------------------------------------------------------------------
 
 
-def simulated(attempts: Iterable[Row], waiting: Iterable[Row], end: datetime = T0 + timedelta(hours=3)) -> Table:
+def simulated(
+    attempts: Iterable[Row], waiting: Iterable[Row], end: datetime = T0 + timedelta(hours=3)
+) -> Table:
     """The same table by looking at every second and, for the work, at every run."""
     stays: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in attempts:
@@ -189,7 +263,14 @@ def simulated(attempts: Iterable[Row], waiting: Iterable[Row], end: datetime = T
     for row in waiting:
         ready = to_micros(row["ready_at"])
         forever = to_micros(end) + HOUR
-        stay = {"ready": ready, "left": forever, "is_grabbed": False, "start": ready, "finish": ready, "run_us": 0}
+        stay = {
+            "ready": ready,
+            "left": forever,
+            "is_grabbed": False,
+            "start": ready,
+            "finish": ready,
+            "run_us": 0,
+        }
         stays[row["queue"], row["fairness_key"]].append(stay | {"weight": row["weight"]})
     table: Table = {}
     for key, those in stays.items():
@@ -200,13 +281,16 @@ def simulated(attempts: Iterable[Row], waiting: Iterable[Row], end: datetime = T
 
 
 def stay_of(row: Row) -> Row | None:
-    """When an attempt waited and ran; None when it never became ready, or a person gave it up afterwards."""
+    """When an attempt waited and ran; None when it never became ready, or a person gave it up
+    afterwards."""
     by_hand = row["started_at"] is None and row["outcome"] in ("cancelled", "failed")
     if row["ready_at"] is None or (by_hand and row["outcome"] == "failed"):
         return None
     finished = to_micros(row["finished_at"])
     ready = min(to_micros(row["ready_at"]), finished)
-    is_grabbed = row["grabbed_at"] is not None and not (by_hand and row["grabbed_at"] < row["ready_at"])
+    is_grabbed = row["grabbed_at"] is not None and not (
+        by_hand and row["grabbed_at"] < row["ready_at"]
+    )
     started = None if row["started_at"] is None else to_micros(row["started_at"])
     return {
         "ready": ready,
@@ -231,7 +315,9 @@ def simulated_minute(stays: list[Row], minute: int) -> Row | None:
     if not (arrived or depths[0] or work):
         return None
     hour = minute // HOUR * HOUR
-    touching = [s for s in stays if s["ready"] < hour + HOUR and max(s["left"], s["finish"]) >= hour]
+    touching = [
+        s for s in stays if s["ready"] < hour + HOUR and max(s["left"], s["finish"]) >= hour
+    ]
     at_end = waiting_at(end // S - 1)
     return {
         "weight": max(stay["weight"] for stay in touching),
@@ -251,7 +337,9 @@ def queue_of(seed: int) -> tuple[list[Row], list[Row]]:
     random = Random(seed)
     still = [
         waits(
-            fairness_key=random.choice("abd"), weight=random.choice((1.0, 3.0)), ready_at=at(random.uniform(-3e3, 12e3))
+            fairness_key=random.choice("abd"),
+            weight=random.choice((1.0, 3.0)),
+            ready_at=at(random.uniform(-3e3, 12e3)),
         )
         for _ in range(4)
     ]
@@ -265,7 +353,9 @@ def test_the_backlog_is_what_a_look_at_every_second_finds(spark: SparkSession, s
 
 
 @pytest.mark.parametrize("seed", range(6, 8))
-def test_hours_one_at_a_time_give_what_all_at_once_give_from_what_overlaps_them(spark: SparkSession, seed: int) -> None:
+def test_hours_one_at_a_time_give_what_all_at_once_give_from_what_overlaps_them(
+    spark: SparkSession, seed: int
+) -> None:
     attempts, still = queue_of(seed)
     one_by_one: Table = {}
     for hour in range(3):
@@ -273,7 +363,8 @@ def test_hours_one_at_a_time_give_what_all_at_once_give_from_what_overlaps_them(
         overlapping = [
             row
             for row in attempts
-            if min(row["ready_at"] or until, row["finished_at"]) < until and row["finished_at"] >= since
+            if min(row["ready_at"] or until, row["finished_at"]) < until
+            and row["finished_at"] >= since
         ]
         one_by_one |= built(spark, overlapping, still, hour, hour + 1)
     assert one_by_one == built(spark, attempts, still)

@@ -1,4 +1,5 @@
-"""The build: the same tables, however often and in however many steps they are made, and nothing shown that is wrong."""
+"""The build: the same tables, however often and in however many steps they are made, and nothing
+shown that is wrong."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class At(SystemClock):
         return to_micros(at(self.hours * HOUR))
 
 
-def export(lake: Lake, table: Table, rows: Sequence[dict[str, Any]], name: str, hours: float = 6) -> None:
+def export(
+    lake: Lake, table: Table, rows: Sequence[dict[str, Any]], name: str, hours: float = 6
+) -> None:
     """Put rows into bronze as the exporter does, so many hours after T0."""
     here = lake.table(table)
     data = pa.Table.from_pylist([dict(row) for row in rows], table.arrow())
@@ -61,7 +64,8 @@ def export(lake: Lake, table: Table, rows: Sequence[dict[str, Any]], name: str, 
 
 
 def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """Four exports of a day's tasks: attempts, and events of tasks that are not finished yet. Some rows come late."""
+    """Four exports of a day's tasks: attempts, and events of tasks that are not finished yet. Some
+    rows come late."""
     rng = random.Random(seed)
     made: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [([], []) for _ in range(4)]
     for n in range(240):
@@ -71,13 +75,24 @@ def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]
         turn = min(3, int((when + wait + run) / (1.3 * HOUR)))
         if rng.random() < 0.05:
             turn = rng.randrange(turn, 4)  # exported late
-        common = {"task_id": f"task-{n}", "submitted_at": when, "fairness_key": key, "queue": rng.choice("qqr")}
+        common = {
+            "task_id": f"task-{n}",
+            "submitted_at": when,
+            "fairness_key": key,
+            "queue": rng.choice("qqr"),
+        }
         outcome = rng.choice(["done", "done", "done", "retried", "failed", "cancelled"])
         start = when + wait if outcome != "cancelled" else None  # before any node took it
-        made[turn][0].append(attempt(**common, started_at=start, finished_at=when + wait + run, outcome=outcome))
+        made[turn][0].append(
+            attempt(**common, started_at=start, finished_at=when + wait + run, outcome=outcome)
+        )
         if outcome == "retried":
             again = when + wait + run + 30
-            made[3][0].append(attempt(**common, attempt=2, ready_at=again, started_at=again + 5, finished_at=again + 9))
+            made[3][0].append(
+                attempt(
+                    **common, attempt=2, ready_at=again, started_at=again + 5, finished_at=again + 9
+                )
+            )
         if turn > 0 and rng.random() < 0.5:
             told = {name: common[name] for name in ("task_id", "fairness_key", "queue")}
             made[turn - 1][1].append(event(**told, at=when))
@@ -92,18 +107,26 @@ def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     for table in MADE:
         here = lake.table(table)
         rows = here.load(here.manifests.newest()).to_pylist()
-        made[table.name] = sorted(map(plain, rows), key=lambda row: [str(row[name]) for name in table.key])
+        made[table.name] = sorted(
+            map(plain, rows), key=lambda row: [str(row[name]) for name in table.key]
+        )
     return made
 
 
 def rounded(row: dict[str, Any]) -> dict[str, Any]:
     """Sums of fractions depend on the order in which they were added up."""
-    return {name: f"{value:.9g}" if isinstance(value, float) else value for name, value in row.items()}
+    return {
+        name: f"{value:.9g}" if isinstance(value, float) else value for name, value in row.items()
+    }
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: to_micros(value) if isinstance(value, datetime) else float(value) if isinstance(value, Decimal) else value
+        name: to_micros(value)
+        if isinstance(value, datetime)
+        else float(value)
+        if isinstance(value, Decimal)
+        else value
         for name, value in row.items()
     }
 
@@ -153,7 +176,9 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
 
 def test_a_build_of_one_new_hour_writes_only_what_it_touches(spark: SparkSession, job: Job) -> None:
     day = 24 * HOUR
-    export(job.lake, ATTEMPTS, [attempt(submitted_at=n * day) for n in range(5)], "s.parquet", hours=97)
+    export(
+        job.lake, ATTEMPTS, [attempt(submitted_at=n * day) for n in range(5)], "s.parquet", hours=97
+    )
     build(job, SETTINGS)
     before = {table.name: job.lake.table(table).manifests.newest().parts for table in MADE}
     export(job.lake, ATTEMPTS, [attempt(submitted_at=4 * day + HOUR)], "later.parquet", hours=98)
@@ -162,14 +187,20 @@ def test_a_build_of_one_new_hour_writes_only_what_it_touches(spark: SparkSession
     for table in MADE:
         now = job.lake.table(table).manifests.newest().parts
         changed = {name for name in now if now[name] != before[table.name].get(name)}
-        assert all(name.startswith("2026-03-06") or table is SLO for name in changed), (table.name, changed)
+        assert all(name.startswith("2026-03-06") or table is SLO for name in changed), (
+            table.name,
+            changed,
+        )
 
 
 def test_rows_that_make_no_sense_are_counted_and_kept_beside(spark: SparkSession, job: Job) -> None:
     put(job.lake, [([attempt(), attempt(started_at=20, finished_at=10), attempt(weight=-1.0)], [])])
     run = build(job, SETTINGS)
     assert run.quarantined == 2
-    reasons = {row["reason"] for row in ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(QUARANTINE).collect()}
+    reasons = {
+        row["reason"]
+        for row in ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(QUARANTINE).collect()
+    }
     assert len(reasons) == 2
     assert ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(TASKS).count() == 1
 
@@ -179,7 +210,9 @@ def test_an_empty_lake_builds_nothing_and_says_so(job: Job) -> None:
     assert build(job, SETTINGS).state == "nothing to do"
 
 
-def test_a_double_row_in_bronze_fails_the_build_and_shows_nothing(spark: SparkSession, job: Job) -> None:
+def test_a_double_row_in_bronze_fails_the_build_and_shows_nothing(
+    spark: SparkSession, job: Job
+) -> None:
     put(job.lake, [([attempt(task_id="t")], [])])
     build(job, SETTINGS)
     shown = job.lake.table(TASKS).manifests.newest()
@@ -208,20 +241,37 @@ def test_two_builds_of_one_lake_are_refused(job: Job) -> None:
             build(job, SETTINGS)
 
 
-def test_a_task_that_still_waits_is_backlog_in_every_hour_since(spark: SparkSession, job: Job) -> None:
-    put(job.lake, [([attempt(submitted_at=0), attempt(submitted_at=3 * HOUR)], [event(task_id="open", at=10)])])
+def test_a_task_that_still_waits_is_backlog_in_every_hour_since(
+    spark: SparkSession, job: Job
+) -> None:
+    put(
+        job.lake,
+        [
+            (
+                [attempt(submitted_at=0), attempt(submitted_at=3 * HOUR)],
+                [event(task_id="open", at=10)],
+            )
+        ],
+    )
     build(job, SETTINGS)
     frame = ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(BACKLOG)
     ends = frame.where("minute(minute) = 59").orderBy("minute").collect()
     assert [row["depth_end"] for row in ends] == [1] * 6
 
 
-POINTS = ["first table written", "silver written", "gold written", "one table published", "all published, not noted"]
+POINTS = [
+    "first table written",
+    "silver written",
+    "gold written",
+    "one table published",
+    "all published, not noted",
+]
 
 
 @pytest.fixture(scope="module")
 def halfway(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lake]:
-    """A lake that was built and has got new rows since; and what an undisturbed build makes of it."""
+    """A lake that was built and has got new rows since; and what an undisturbed build makes of
+    it."""
     folder = tmp_path_factory.mktemp("halfway")
     parts = batches(7)
     lake = Lake(folder / "lake")
@@ -243,7 +293,9 @@ def test_a_build_killed_at_any_point_and_run_again_makes_the_same_tables(
     shutil.copytree(before, tmp_path / "lake")
     script = Path(__file__).with_name("build_until.py")
     command = [sys.executable, str(script), str(tmp_path / "lake"), str(POINTS.index(point))]
-    killed = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    killed = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
     job = Job(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
     build(job, SETTINGS)

@@ -1,4 +1,5 @@
-"""Every way in which a bulk submit can die, with real processes that die there: no task is lost and none is doubled."""
+"""Every way in which a bulk submit can die, with real processes that die there: no task is lost and
+none is doubled."""
 
 from __future__ import annotations
 
@@ -55,10 +56,12 @@ def opened(url: str, **options: str) -> BulkJob:
     return job
 
 
-# the table ------------------------------------------------------------------------------------------------------------
+# the table ----------------------------------------------------------------------------------------
 
 
-def test_an_executor_that_dies_while_it_stages_leaves_nothing_and_the_next_attempt_counts(url: str) -> None:
+def test_an_executor_that_dies_while_it_stages_leaves_nothing_and_the_next_attempt_counts(
+    url: str,
+) -> None:
     job = opened(url)
 
     def dying() -> None:
@@ -75,7 +78,9 @@ def test_an_executor_that_dies_while_it_stages_leaves_nothing_and_the_next_attem
     assert numbers_in(url) == ALL and left_in_stage(url) == 0
 
 
-def test_an_executor_that_dies_after_it_has_staged_leaves_a_part_that_nobody_names(url: str) -> None:
+def test_an_executor_that_dies_after_it_has_staged_leaves_a_part_that_nobody_names(
+    url: str,
+) -> None:
     job = opened(url)
 
     def dying() -> None:
@@ -89,7 +94,9 @@ def test_an_executor_that_dies_after_it_has_staged_leaves_a_part_that_nobody_nam
 
 
 @pytest.mark.parametrize("winner", [0, 1])
-def test_of_two_attempts_that_both_finish_only_the_one_that_is_named_counts(url: str, winner: int) -> None:
+def test_of_two_attempts_that_both_finish_only_the_one_that_is_named_counts(
+    url: str, winner: int
+) -> None:
     job = opened(url)
     twins = [job.stage(PARTS[0], 0) for _ in range(2)]
     other = job.stage(PARTS[1], 1)
@@ -99,7 +106,9 @@ def test_of_two_attempts_that_both_finish_only_the_one_that_is_named_counts(url:
     assert numbers_in(url) == ALL
 
 
-def test_a_twin_that_finishes_after_the_commit_changes_nothing_and_the_janitor_removes_it(url: str) -> None:
+def test_a_twin_that_finishes_after_the_commit_changes_nothing_and_the_janitor_removes_it(
+    url: str,
+) -> None:
     job = opened(url)
     job.publish([job.stage(part, number) for number, part in enumerate(PARTS)])
     job.stage(PARTS[0], 0)
@@ -110,7 +119,9 @@ def test_a_twin_that_finishes_after_the_commit_changes_nothing_and_the_janitor_r
     assert numbers_in(url) == ALL and left_in_stage(url) == 0
 
 
-def test_a_driver_that_dies_before_it_publishes_is_followed_by_a_run_that_ignores_its_parts(url: str) -> None:
+def test_a_driver_that_dies_before_it_publishes_is_followed_by_a_run_that_ignores_its_parts(
+    url: str,
+) -> None:
     def dying() -> None:
         staged(job_of(url), PARTS)
         die()
@@ -122,12 +133,17 @@ def test_a_driver_that_dies_before_it_publishes_is_followed_by_a_run_that_ignore
 
 
 @pytest.mark.parametrize("rows_in", [0, 100])
-def test_a_driver_that_dies_in_the_publishing_transaction_has_published_nothing(url: str, rows_in: int) -> None:
+def test_a_driver_that_dies_in_the_publishing_transaction_has_published_nothing(
+    url: str, rows_in: int
+) -> None:
     def dying() -> None:
         job = job_of(url)
         messages = staged(job, PARTS)
         inserting = "PostgresStage" if url.startswith("postgres") else "SqliteStage"
-        stage = getattr(__import__(f"fairlead.pipeline.bulk.{inserting[:-5].lower()}", fromlist=[inserting]), inserting)
+        stage = getattr(
+            __import__(f"fairlead.pipeline.bulk.{inserting[:-5].lower()}", fromlist=[inserting]),
+            inserting,
+        )
         insert = stage.insert
 
         def insert_and_die(self: Any, number: int, submission_id: str, piece: Any, now: int) -> Any:
@@ -144,7 +160,9 @@ def test_a_driver_that_dies_in_the_publishing_transaction_has_published_nothing(
     assert numbers_in(url) == ALL
 
 
-def test_a_driver_that_dies_after_the_commit_is_followed_by_a_run_that_changes_nothing(url: str) -> None:
+def test_a_driver_that_dies_after_the_commit_is_followed_by_a_run_that_changes_nothing(
+    url: str,
+) -> None:
     def dying() -> None:
         job = job_of(url)
         messages = staged(job, PARTS)
@@ -156,7 +174,9 @@ def test_a_driver_that_dies_after_the_commit_is_followed_by_a_run_that_changes_n
     assert numbers_in(url) == ALL
     again = opened(url)
     assert again.opened is not None and not again.opened.needs_rows
-    assert again.publish([]) == Totals("march", staged=200, inserted=200, duplicate=0, rejected=0, publish="atomic")
+    assert again.publish([]) == Totals(
+        "march", staged=200, inserted=200, duplicate=0, rejected=0, publish="atomic"
+    )
     assert numbers_in(url) == ALL and left_in_stage(url) == 0
 
 
@@ -170,7 +190,9 @@ def test_an_old_driver_that_wakes_while_another_run_stages_is_refused(url: str) 
         old.stage(PARTS[0], 2)
     old.abort()
     assert numbers_in(url) == []
-    assert new.publish([new.stage(part, number) for number, part in enumerate(PARTS)]).inserted == 200
+    assert (
+        new.publish([new.stage(part, number) for number, part in enumerate(PARTS)]).inserted == 200
+    )
     assert numbers_in(url) == ALL
 
 
@@ -180,14 +202,19 @@ def test_an_old_driver_that_wakes_after_another_run_has_published_changes_nothin
     totals = submit(url, PARTS)
     assert old.publish(old_messages) == totals
     old.abort()
-    assert numbers_in(url) == ALL and rows(url, "SELECT state FROM fairlead_bulk_jobs")[0]["state"] == "committed"
+    assert (
+        numbers_in(url) == ALL
+        and rows(url, "SELECT state FROM fairlead_bulk_jobs")[0]["state"] == "committed"
+    )
 
 
-# in chunks ------------------------------------------------------------------------------------------------------------
+# in chunks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", ["between two chunks", "in a chunk"])
-def test_a_driver_that_dies_as_it_publishes_in_chunks_is_followed_by_a_run_that_goes_on(url: str, where: str) -> None:
+def test_a_driver_that_dies_as_it_publishes_in_chunks_is_followed_by_a_run_that_goes_on(
+    url: str, where: str
+) -> None:
     def dying() -> None:
         job = job_of(url, publish="chunked", rows_per_chunk="30")
         messages = staged(job, PARTS)
@@ -216,7 +243,9 @@ def test_a_driver_that_dies_as_it_publishes_in_chunks_is_followed_by_a_run_that_
     assert numbers_in(url) == ALL and left_in_stage(url) == 0
 
 
-def test_two_runs_that_publish_one_job_in_chunks_at_the_same_time_publish_each_row_once(url: str) -> None:
+def test_two_runs_that_publish_one_job_in_chunks_at_the_same_time_publish_each_row_once(
+    url: str,
+) -> None:
     first = job_of(url, publish="chunked", rows_per_chunk="7")
     messages = staged(first, PARTS)
     errors: list[Exception] = []
@@ -244,7 +273,9 @@ def test_rows_that_were_staged_and_are_gone_are_told_never_passed_over(url: str)
     if url.startswith("postgres"):
         rows(url, "DELETE FROM fairlead_bulk_stage WHERE ordinal = 17 RETURNING ordinal")
     else:
-        next(Path(url.removeprefix("sqlite:///") + "-bulk").rglob(f"{messages[0].attempt}.arrow")).unlink()
+        next(
+            Path(url.removeprefix("sqlite:///") + "-bulk").rglob(f"{messages[0].attempt}.arrow")
+        ).unlink()
     with pytest.raises(StageLost):
         job.publish(messages)
     assert numbers_in(url) == []
@@ -258,7 +289,7 @@ def test_fewer_rows_than_an_attempt_says_it_has_staged_are_told_never_passed_ove
     assert numbers_in(url) == []
 
 
-# at the same time -----------------------------------------------------------------------------------------------------
+# at the same time ---------------------------------------------------------------------------------
 
 
 def test_jobs_that_claim_the_same_keys_in_opposite_orders_do_not_dead_lock(url: str) -> None:
@@ -301,7 +332,9 @@ def test_at_most_max_connections_processes_stage_in_one_database(postgres_url: s
 
     messages: list[Any] = [None] * 8
     threads = [
-        threading.Thread(target=lambda part=part: messages.__setitem__(part, job.stage(batches(part), part)))
+        threading.Thread(
+            target=lambda part=part: messages.__setitem__(part, job.stage(batches(part), part))
+        )
         for part in range(8)
     ]
     for thread in threads:
@@ -313,7 +346,7 @@ def test_at_most_max_connections_processes_stage_in_one_database(postgres_url: s
     assert numbers_in(postgres_url) == list(range(800))
 
 
-# on a cluster ---------------------------------------------------------------------------------------------------------
+# on a cluster -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -328,7 +361,11 @@ def test_on_a_cluster_with_speculation_an_executor_killed_while_it_stages_double
     app.close()
     program = Path(__file__).with_name("bulk_cluster.py")
     ran = subprocess.run(
-        [sys.executable, str(program), url, str(tmp_path)], capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, str(program), url, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "inserted=1000, duplicate=0" in ran.stdout

@@ -1,4 +1,5 @@
-"""User rows become staged rows: the same bounds, words, ids and places as a single submit, whole batches at a time."""
+"""User rows become staged rows: the same bounds, words, ids and places as a single submit, whole
+batches at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.partitions import partition_of
 from fairlead.core.payload import unpack
+from fairlead.core.sharding.partitions import partition_of
+from fairlead.declare.options import Options
 from fairlead.errors import ConfigurationError, InvalidTask
-from fairlead.options import Options
 from fairlead.pipeline.bulk import columns, rows
 from fairlead.pipeline.bulk.binary_rows import binary_rows
 from fairlead.pipeline.bulk.checks import Reject
@@ -50,22 +51,42 @@ def accepts(**given: Any) -> bool:
     return True
 
 
-# arguments ------------------------------------------------------------------------------------------------------------
+# arguments ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("batch", "given", "payload"),
     [
         ({"payload": ['{ "n" : 1.50, "who": "\\u00e9" }']}, {}, b'{"n":1.50,"who":"\\u00e9"}'),
-        ({"args": [{"n": 1, "deep": {"list": [1, None]}}]}, {}, b'{"n":1,"deep":{"list":[1,null]}}'),
+        (
+            {"args": [{"n": 1, "deep": {"list": [1, None]}}]},
+            {},
+            b'{"n":1,"deep":{"list":[1,null]}}',
+        ),
         ({"args": pa.array([[("n", 1)]], pa.map_(pa.string(), pa.int64()))}, {}, b'{"n":1}'),
-        ({"n": [1], "who": ["é\n"], "x": [2.0]}, {"args_columns": "n, who,x"}, '{"n":1,"who":"é\\n","x":2.0}'.encode()),
-        ({"at": [datetime(2026, 1, 2, tzinfo=UTC)]}, {"args_columns": "at"}, b'{"at":"2026-01-02T00:00:00Z"}'),
+        (
+            {"n": [1], "who": ["é\n"], "x": [2.0]},
+            {"args_columns": "n, who,x"},
+            '{"n":1,"who":"é\\n","x":2.0}'.encode(),
+        ),
+        (
+            {"at": [datetime(2026, 1, 2, tzinfo=UTC)]},
+            {"args_columns": "at"},
+            b'{"at":"2026-01-02T00:00:00Z"}',
+        ),
         ({"price": [Decimal("1.20")]}, {"args_columns": "price"}, b'{"price":"1.20"}'),
-        ({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, {"args_columns": "m"}, b'{"m":{"a":1}}'),
+        (
+            {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))},
+            {"args_columns": "m"},
+            b'{"m":{"a":1}}',
+        ),
         ({"priority": pa.array([1])}, {}, b"{}"),
         ({"args": pa.array([{}], pa.struct([]))}, {}, b"{}"),
-        ({"priority": pa.array([77]), "queue": ["ours"]}, {"args_columns": "priority"}, b'{"priority":77}'),
+        (
+            {"priority": pa.array([77]), "queue": ["ours"]},
+            {"args_columns": "priority"},
+            b'{"priority":77}',
+        ),
     ],
 )
 def test_arguments_become_the_json_that_a_submit_would_write(
@@ -96,8 +117,10 @@ def test_a_long_payload_is_compressed_as_a_submit_compresses_it() -> None:
             "payload_limit",
         ),
     ],
-)  # fmt: skip
-def test_a_payload_that_is_no_json_object_or_too_long_is_refused(payload: str | None, reason: str) -> None:
+)
+def test_a_payload_that_is_no_json_object_or_too_long_is_refused(
+    payload: str | None, reason: str
+) -> None:
     batch = pa.record_batch({"payload": pa.array(["{}", payload], pa.string())})
     encoded, rejects = encode(batch, payload_limit="100")
     assert len(encoded) == 1 and [(r.ordinal, r.column) for r in rejects] == [(1, "payload")]
@@ -113,24 +136,39 @@ def test_a_null_where_arguments_should_be_is_refused() -> None:
 
 def test_text_that_is_no_unicode_is_refused_wherever_it_stands() -> None:
     bad = pa.array([b"fine", b"\xff\xfe"], pa.binary()).view(pa.string())
-    for column in ("fairness_key", "ordering_key", "unique_key", "name", "queue", "payload", "text"):
+    for column in (
+        "fairness_key",
+        "ordering_key",
+        "unique_key",
+        "name",
+        "queue",
+        "payload",
+        "text",
+    ):
         given = {"args_columns": "text"} if column == "text" else {}
         batch = pa.record_batch(
-            {column: bad if column != "payload" else pa.array([b"{}", b'{"a":"\xff"}']).view(pa.string())}
+            {
+                column: bad
+                if column != "payload"
+                else pa.array([b"{}", b'{"a":"\xff"}']).view(pa.string())
+            }
         )
         encoded, rejects = encode(batch, **given)
-        assert len(encoded) == 1 and [(r.ordinal, r.column) for r in rejects] == [(1, column)], column
+        assert len(encoded) == 1 and [(r.ordinal, r.column) for r in rejects] == [(1, column)], (
+            column
+        )
 
 
-# bounds ---------------------------------------------------------------------------------------------------------------
+# bounds -------------------------------------------------------------------------------------------
 
-texts = st.text(st.characters(exclude_categories=["Cs"]) | st.just("\0"), max_size=3) | st.sampled_from(
-    ["x" * 1024, "x" * 1025, "é" * 512, "é" * 513]
-)
+texts = st.text(
+    st.characters(exclude_categories=["Cs"]) | st.just("\0"), max_size=3
+) | st.sampled_from(["x" * 1024, "x" * 1025, "é" * 512, "é" * 513])
 
 
 @given(
-    st.lists(texts | st.none(), min_size=1, max_size=5), st.sampled_from(["fairness_key", "ordering_key", "unique_key"])
+    st.lists(texts | st.none(), min_size=1, max_size=5),
+    st.sampled_from(["fairness_key", "ordering_key", "unique_key"]),
 )
 def test_a_key_is_refused_exactly_when_a_submit_refuses_it_and_in_the_same_words(
     keys: list[str | None], column: str
@@ -151,13 +189,17 @@ def test_a_key_is_refused_exactly_when_a_submit_refuses_it_and_in_the_same_words
 def test_a_weight_is_refused_exactly_when_a_submit_refuses_it(weights: list[float | None]) -> None:
     encoded, rejects = encode(pa.record_batch({"weight": pa.array(weights, pa.float64())}))
     assert [row["weight"] for row in encoded] == [
-        1.0 if weight is None else weight for weight in weights if weight is None or accepts(weight=weight)
+        1.0 if weight is None else weight
+        for weight in weights
+        if weight is None or accepts(weight=weight)
     ]
     assert len(encoded) + len(rejects) == len(weights)
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8()])
-def test_a_priority_is_taken_from_any_whole_number_and_refused_out_of_bounds(kind: pa.DataType) -> None:
+def test_a_priority_is_taken_from_any_whole_number_and_refused_out_of_bounds(
+    kind: pa.DataType,
+) -> None:
     encoded, rejects = encode(pa.record_batch({"priority": pa.array([0, 9, 10, None, 100], kind)}))
     assert [row["priority"] for row in encoded] == [0, 9, 5]
     assert [str(r) for r in rejects] == [
@@ -173,8 +215,13 @@ def test_names_of_tasks_and_queues_come_from_columns_or_options_and_have_bounds(
     assert [(row["name"], row["queue"]) for row in encoded] == [("pay", "known")]
     assert [r.ordinal for r in rejects] == [1, 2, 3, 4]
     assert rejects[0].reason == "task name None: use 1 to 200 bytes of text"
-    encoded, rejects = encode(pa.record_batch({"name": [None, "own"], "queue": pa.array([None, "own"])}))
-    assert [(row["name"], row["queue"]) for row in encoded] == [("pay", "orders"), ("own", "own")] and not rejects
+    encoded, rejects = encode(
+        pa.record_batch({"name": [None, "own"], "queue": pa.array([None, "own"])})
+    )
+    assert [(row["name"], row["queue"]) for row in encoded] == [
+        ("pay", "orders"),
+        ("own", "own"),
+    ] and not rejects
     with pytest.raises(ConfigurationError, match="queue name '': use 1 to 200 bytes of text"):
         options(queue="")
 
@@ -184,11 +231,15 @@ def test_the_context_is_stored_as_a_submit_stores_it() -> None:
     batch = pa.record_batch({"context": pa.array(contexts, pa.map_(pa.string(), pa.string()))})
     encoded, rejects = encode(batch)
     assert [row["context"] for row in encoded] == [json.dumps({"trace": "é"}), None, None]
-    assert [(r.ordinal, r.reason) for r in rejects] == [(3, "context: use a map of strings to strings")]
+    assert [(r.ordinal, r.reason) for r in rejects] == [
+        (3, "context: use a map of strings to strings")
+    ]
 
 
 def test_a_run_at_is_the_instant_in_microseconds_whatever_its_time_zone() -> None:
-    instants = pa.array([datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), None], pa.timestamp("us", "Europe/Helsinki"))
+    instants = pa.array(
+        [datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), None], pa.timestamp("us", "Europe/Helsinki")
+    )
     encoded, _ = encode(pa.record_batch({"run_at": instants}))
     assert [row["run_at"] for row in encoded] == [1767323045000006, None]
 
@@ -201,21 +252,28 @@ def test_without_a_submission_id_a_row_without_unique_key_is_refused() -> None:
 
 
 def test_a_row_with_many_faults_is_refused_once_and_its_value_told_by_its_beginning() -> None:
-    batch = pa.record_batch({"fairness_key": ["x" * 5000 + "\0"], "weight": [0.0], "payload": ["nonsense" * 100]})
+    batch = pa.record_batch(
+        {"fairness_key": ["x" * 5000 + "\0"], "weight": [0.0], "payload": ["nonsense" * 100]}
+    )
     _, rejects = encode(batch)
     assert len(rejects) == 1 and len(rejects[0].value) <= 100 and len(rejects[0].reason) <= 500
 
 
-# columns --------------------------------------------------------------------------------------------------------------
+# columns ------------------------------------------------------------------------------------------
 
 
 def test_all_that_is_wrong_with_the_columns_is_told_at_once() -> None:
     schema = pa.schema(
         {
-            "payload": pa.int64(), "args": pa.string(), "priority": pa.string(), "run_at": pa.timestamp("us"),
-            "weight": pa.bool_(), "colour": pa.string(), "context": pa.map_(pa.string(), pa.int64()),
+            "payload": pa.int64(),
+            "args": pa.string(),
+            "priority": pa.string(),
+            "run_at": pa.timestamp("us"),
+            "weight": pa.bool_(),
+            "colour": pa.string(),
+            "context": pa.map_(pa.string(), pa.int64()),
         }
-    )  # fmt: skip
+    )
     with pytest.raises(InvalidTask) as caught:
         columns.check(schema, options(task=None, submission_id=None, args_columns="missing"))
     for part in (
@@ -237,16 +295,31 @@ def test_all_that_is_wrong_with_the_columns_is_told_at_once() -> None:
 def test_all_that_is_wrong_with_the_options_is_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         BulkOptions.read(
-            {"colour": "red", "partitions": "many", "publish": "maybe", "on_error": "shrug", "max_backlog": "5"}
+            {
+                "colour": "red",
+                "partitions": "many",
+                "publish": "maybe",
+                "on_error": "shrug",
+                "max_backlog": "5",
+            }
         )
     for part in (
-        "unknown option colour", "partitions 'many'", "publish 'maybe': use atomic or chunked",
-        "on_error 'shrug': use fail or quarantine", "option url missing", "max_backlog needs publish chunked",
-    ):  # fmt: skip
+        "unknown option colour",
+        "partitions 'many'",
+        "publish 'maybe': use atomic or chunked",
+        "on_error 'shrug': use fail or quarantine",
+        "option url missing",
+        "max_backlog needs publish chunked",
+    ):
         assert part in str(caught.value)
     with pytest.raises(ConfigurationError, match="on_conflict error needs publish atomic"):
         options(on_conflict="error", publish="chunked")
-    assert BulkOptions.read({"URL": URL, "Path": "x", "keep_result": "true", "partitions": "8"}).partitions == 8
+    assert (
+        BulkOptions.read(
+            {"URL": URL, "Path": "x", "keep_result": "true", "partitions": "8"}
+        ).partitions
+        == 8
+    )
 
 
 def test_a_relative_path_means_the_same_file_in_every_process(tmp_path, monkeypatch) -> None:
@@ -256,12 +329,16 @@ def test_a_relative_path_means_the_same_file_in_every_process(tmp_path, monkeypa
     )
 
 
-# ids and partitions ---------------------------------------------------------------------------------------------------
+# ids and partitions -------------------------------------------------------------------------------
 
 
 @given(
-    st.integers(0, 2**14 - 1), st.integers(0, 2**26 - 1), st.integers(0, 2**34 - 100), st.integers(1, 1000), st.integers(0, 2**48 - 1)
-)  # fmt: skip
+    st.integers(0, 2**14 - 1),
+    st.integers(0, 2**26 - 1),
+    st.integers(0, 2**34 - 100),
+    st.integers(1, 1000),
+    st.integers(0, 2**48 - 1),
+)
 def test_ids_are_uuid7_and_ascend_and_their_partition_is_the_one_of_core(
     part: int, salt: int, first: int, partitions: int, millis: int
 ) -> None:
@@ -270,11 +347,15 @@ def test_ids_are_uuid7_and_ascend_and_their_partition_is_the_one_of_core(
     space = IdSpace(millis, part, salt)
     lows = space.lows(first, 5)
     ids = [uuid.UUID(bytes=id) for id in space.ids(lows).to_pylist()]
-    assert all(id.version == 7 and id.variant == uuid.RFC_4122 and id.int >> 80 == millis for id in ids)
+    assert all(
+        id.version == 7 and id.variant == uuid.RFC_4122 and id.int >> 80 == millis for id in ids
+    )
     assert ids == sorted(set(ids))
     keys = pa.array(["a", None, "é", None, "a"])
     found = space.partitions(lows, keys, np.full(5, partitions, np.uint64))
-    assert found.tolist() == [partition_of(k, id.int, partitions) for k, id in zip(keys.to_pylist(), ids, strict=True)]
+    assert found.tolist() == [
+        partition_of(k, id.int, partitions) for k, id in zip(keys.to_pylist(), ids, strict=True)
+    ]
 
 
 def test_ids_of_a_later_part_come_after_all_of_an_earlier_one() -> None:
@@ -314,12 +395,16 @@ def test_a_batch_is_worked_on_in_pieces_and_its_ordinals_run_on(monkeypatch) -> 
 def test_a_batch_without_rows_is_no_trouble() -> None:
     encoded, rejects = encode(pa.record_batch({"n": pa.array([], pa.int64())}), args_columns="n")
     assert encoded == [] and rejects == []
-    piece = next(Rows(options(args_columns="n"), {}, SPACE).encode(pa.record_batch({"n": pa.array([1])})))[0]
+    piece = next(
+        Rows(options(args_columns="n"), {}, SPACE).encode(pa.record_batch({"n": pa.array([1])}))
+    )[0]
     assert binary_rows(piece.slice(0, 0), 1, b"a" * 16) == b""
 
 
 def test_part_of_a_batch_gives_the_same_binary_rows_as_its_rows_in_the_whole() -> None:
-    table = pa.record_batch({"n": pa.array(range(5)), "fairness_key": ["a", None, "é", "d" * 300, ""]})
+    table = pa.record_batch(
+        {"n": pa.array(range(5)), "fairness_key": ["a", None, "é", "d" * 300, ""]}
+    )
     batch = next(Rows(options(args_columns="n"), {}, SPACE).encode(table))[0]
     whole = binary_rows(batch, 1, b"a" * 16)
     assert b"".join(binary_rows(batch.slice(row, 1), 1, b"a" * 16) for row in range(5)) == whole

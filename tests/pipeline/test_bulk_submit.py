@@ -1,4 +1,5 @@
-"""Bulk submit: what goes in is what single submits would have put in, once for each submission, and it runs."""
+"""Bulk submit: what goes in is what single submits would have put in, once for each submission, and
+it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from fairlead.pipeline.bulk.janitor import DAY, sweep
 from fairlead.pipeline.bulk.message import KeyTaken, Superseded, Totals
 from fairlead.pipeline.errors import RefusedRows
 from fairlead.pipeline.submit import bulk_submit
-from fairlead.ports.wake import Lane, Wake
+from fairlead.ports.notification import Lane, Wake
 from fairlead.testing import running
 from fairlead.testing import settled as until_settled
 from tests.pipeline.bulk import job_of, left_in_stage, numbers, numbers_in, rows, staged, submit
@@ -34,12 +35,16 @@ def tasks_of(url: str) -> list[dict[str, Any]]:
     """All tasks column by column, in the order in which they were written."""
     order = "seq" if url.startswith("sqlite") else "ready_seq NULLS LAST, id"
     found = rows(url, f"SELECT * FROM fairlead_tasks ORDER BY {order}")
-    return [{k: bytes(v) if isinstance(v, memoryview) else v for k, v in row.items()} for row in found]
+    return [
+        {k: bytes(v) if isinstance(v, memoryview) else v for k, v in row.items()} for row in found
+    ]
 
 
-# the same as single submits -------------------------------------------------------------------------------------------
+# the same as single submits -----------------------------------------------------------------------
 
-text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=5)
+text = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=5
+)
 draft = st.fixed_dictionaries(
     {
         "n": st.integers(-(2**63), 2**63 - 1),
@@ -60,11 +65,19 @@ draft = st.fixed_dictionaries(
 ARGUMENTS = ("n", "text", "ratio", "flags")
 SCHEMA = pa.schema(
     {
-        "n": pa.int64(), "text": pa.string(), "ratio": pa.float64(), "flags": pa.list_(pa.bool_()),
-        "fairness_key": pa.string(), "priority": pa.int32(), "weight": pa.float64(), "ordering_key": pa.string(),
-        "unique_key": pa.string(), "context": pa.map_(pa.string(), pa.string()), "run_at": pa.timestamp("us", "UTC"),
+        "n": pa.int64(),
+        "text": pa.string(),
+        "ratio": pa.float64(),
+        "flags": pa.list_(pa.bool_()),
+        "fairness_key": pa.string(),
+        "priority": pa.int32(),
+        "weight": pa.float64(),
+        "ordering_key": pa.string(),
+        "unique_key": pa.string(),
+        "context": pa.map_(pa.string(), pa.string()),
+        "run_at": pa.timestamp("us", "UTC"),
     }
-)  # fmt: skip
+)
 OWN = {
     "id",
     "partition",
@@ -103,15 +116,21 @@ def test_a_bulk_submit_writes_column_by_column_what_single_submits_write(
     def one_by_one() -> None:
         app.submit_many(
             [
-                pay.options(**{k: v for k, v in d.items() if k not in ARGUMENTS}).draft(**{k: d[k] for k in ARGUMENTS})
+                pay.options(**{k: v for k, v in d.items() if k not in ARGUMENTS}).draft(
+                    **{k: d[k] for k in ARGUMENTS}
+                )
                 for d in drafts
             ]
         )
 
     def in_bulk() -> None:
-        table = [{**d, "context": list(d["context"].items()) if d["context"] else None} for d in drafts]
+        table = [
+            {**d, "context": list(d["context"].items()) if d["context"] else None} for d in drafts
+        ]
         half = len(table) // 2
-        parts = [[pa.RecordBatch.from_pylist(part, SCHEMA)] for part in (table[:half], table[half:])]
+        parts = [
+            [pa.RecordBatch.from_pylist(part, SCHEMA)] for part in (table[:half], table[half:])
+        ]
         submit(app.url, parts, args_columns=",".join(ARGUMENTS), keep_result="true")
 
     singly, bulk = both()
@@ -122,14 +141,20 @@ def test_a_bulk_submit_writes_column_by_column_what_single_submits_write(
         {k: v for k, v in row.items() if k not in OWN} for row in singly
     ]
     for ours, theirs in zip(bulk, singly, strict=True):
-        assert (ours["run_at"] == ours["submitted_at"]) == (theirs["run_at"] == theirs["submitted_at"])
+        assert (ours["run_at"] == ours["submitted_at"]) == (
+            theirs["run_at"] == theirs["submitted_at"]
+        )
         assert (ours["order_at"] is None) == (theirs["order_at"] is None)
         assert ours["order_at"] in (None, ours["run_at"])
         if ours["run_at"] != ours["submitted_at"]:
             assert ours["run_at"] == theirs["run_at"]
         is_due = ours["state"] == "SUBMITTED"
         at = ours["submitted_at"] if is_due else None
-        assert (ours["ready_at"], ours["triggered_at"], ours["ready_seq"] is not None) == (at, at, is_due)
+        assert (ours["ready_at"], ours["triggered_at"], ours["ready_seq"] is not None) == (
+            at,
+            at,
+            is_due,
+        )
         assert ours.get("wake_at") == (None if is_due or "wake_at" not in ours else ours["run_at"])
         if ours["ordering_key"] is not None:
             assert ours["partition"] == theirs["partition"]
@@ -143,27 +168,39 @@ def test_rows_of_one_ordering_key_stand_in_the_order_of_their_parts(app: App) ->
     assert numbers_in(app.url) == list(range(1000))
 
 
-def test_a_queue_that_nobody_knows_is_registered_and_the_greatest_number_of_partitions_counts(app: App) -> None:
+def test_a_queue_that_nobody_knows_is_registered_and_the_greatest_number_of_partitions_counts(
+    app: App,
+) -> None:
     submit(app.url, [[numbers(0, 100)]], submission_id="one")
     submit(app.url, [[numbers(0, 100)]], submission_id="two", partitions="6")
     submit(app.url, [[numbers(0, 100)]], submission_id="three", partitions="2")
-    submit(app.url, [[numbers(0, 2, queue=pa.array(["own", None]))]], submission_id="four", partitions="3")
-    assert {row["queue"]: row["partitions"] for row in rows(app.url, "SELECT * FROM fairlead_queues")} == {
+    submit(
+        app.url,
+        [[numbers(0, 2, queue=pa.array(["own", None]))]],
+        submission_id="four",
+        partitions="3",
+    )
+    assert {
+        row["queue"]: row["partitions"] for row in rows(app.url, "SELECT * FROM fairlead_queues")
+    } == {
         "orders": 6,
         "own": 3,
     }
     counts = rows(
-        app.url, "SELECT partition, count(*) AS n FROM fairlead_tasks WHERE queue = 'orders' GROUP BY partition"
+        app.url,
+        "SELECT partition, count(*) AS n FROM fairlead_tasks WHERE queue = 'orders' GROUP BY partition",
     )
     assert {row["partition"] for row in counts} == set(range(6))
 
 
-# once -----------------------------------------------------------------------------------------------------------------
+# once ---------------------------------------------------------------------------------------------
 
 
 def test_a_second_run_of_a_submission_changes_nothing_and_answers_the_same_totals(app: App) -> None:
     totals = submit(app.url, [[numbers(0, 50)], [numbers(50, 80)]])
-    assert totals == Totals("march", staged=80, inserted=80, duplicate=0, rejected=0, publish="atomic")
+    assert totals == Totals(
+        "march", staged=80, inserted=80, duplicate=0, rejected=0, publish="atomic"
+    )
     before = tasks_of(app.url)
     again = job_of(app.url)
     again.open(numbers(0, 1).schema)
@@ -199,11 +236,13 @@ def test_a_submission_without_rows_is_committed_too(app: App, publish: str) -> N
     assert job.publish([]).inserted == 0 and job.totals() is not None
 
 
-# unique keys ----------------------------------------------------------------------------------------------------------
+# unique keys --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("publish", ["atomic", "chunked"])
-def test_of_rows_with_one_unique_key_the_first_becomes_a_task_whoever_submitted_it(app: App, publish: str) -> None:
+def test_of_rows_with_one_unique_key_the_first_becomes_a_task_whoever_submitted_it(
+    app: App, publish: str
+) -> None:
     @app.task(name="pay", queue="orders")
     def pay(n: int) -> None: ...
 
@@ -218,13 +257,15 @@ def test_of_rows_with_one_unique_key_the_first_becomes_a_task_whoever_submitted_
 def test_under_on_conflict_error_a_taken_key_fails_the_whole_job(app: App) -> None:
     submit(app.url, [[numbers(0, 1, unique_key=pa.array(["a"]))]], submission_id="first")
     batch = numbers(1, 4, unique_key=pa.array(["b", "a", None]))
-    with pytest.raises(KeyTaken, match="1 of 3 rows have unique keys that are taken, and nothing was published"):
+    with pytest.raises(
+        KeyTaken, match="1 of 3 rows have unique keys that are taken, and nothing was published"
+    ):
         submit(app.url, [[batch]], on_conflict="error")
     assert numbers_in(app.url) == [0]
     assert submit(app.url, [[batch]]).inserted == 2, "the same submission may be tried again"
 
 
-# bad rows -------------------------------------------------------------------------------------------------------------
+# bad rows -----------------------------------------------------------------------------------------
 
 
 def test_a_bad_row_fails_the_job_and_the_error_names_row_column_and_reason(app: App) -> None:
@@ -241,7 +282,9 @@ def test_a_bad_row_fails_the_job_and_the_error_names_row_column_and_reason(app: 
     assert tasks_of(app.url) == [] and left_in_stage(app.url) == 0
 
 
-def test_under_quarantine_bad_rows_are_kept_with_their_reasons_and_the_rest_goes_in(app: App) -> None:
+def test_under_quarantine_bad_rows_are_kept_with_their_reasons_and_the_rest_goes_in(
+    app: App,
+) -> None:
     bad = numbers(10, 20, weight=pa.array([1.0] * 7 + [0.0, 0.0, 1.0]))
     job = job_of(app.url, on_error="quarantine")
     job.open(bad.schema)
@@ -250,7 +293,10 @@ def test_under_quarantine_bad_rows_are_kept_with_their_reasons_and_the_rest_goes
     assert (totals.staged, totals.inserted, totals.duplicate, totals.rejected) == (18, 18, 0, 2)
     assert numbers_in(app.url) == [*range(17), 19]
     kept = rows(app.url, "SELECT * FROM fairlead_bulk_rejects WHERE published ORDER BY ordinal")
-    assert [(row["submission_id"], row["part"], row["ordinal"], row["column_name"], row["value"]) for row in kept] == [
+    assert [
+        (row["submission_id"], row["part"], row["ordinal"], row["column_name"], row["value"])
+        for row in kept
+    ] == [
         ("march", 3, 17, "weight", "0.0"),
         ("march", 3, 18, "weight", "0.0"),
     ]
@@ -260,17 +306,21 @@ def test_under_quarantine_bad_rows_are_kept_with_their_reasons_and_the_rest_goes
     }
 
 
-# in chunks ------------------------------------------------------------------------------------------------------------
+# in chunks ----------------------------------------------------------------------------------------
 
 
 def test_in_chunks_each_row_goes_in_once_and_in_order(app: App) -> None:
     parts = [[numbers(0, 25), numbers(25, 30)], [numbers(30, 30)], [numbers(30, 100)]]
     totals = submit(app.url, parts, publish="chunked", rows_per_chunk="7")
-    assert totals == Totals("march", staged=100, inserted=100, duplicate=0, rejected=0, publish="chunked")
+    assert totals == Totals(
+        "march", staged=100, inserted=100, duplicate=0, rejected=0, publish="chunked"
+    )
     assert numbers_in(app.url) == list(range(100)) and left_in_stage(app.url) == 0
 
 
-def test_a_job_published_half_goes_on_where_it_stood_whatever_its_next_run_brings(app: App, monkeypatch) -> None:
+def test_a_job_published_half_goes_on_where_it_stood_whatever_its_next_run_brings(
+    app: App, monkeypatch
+) -> None:
     job = job_of(app.url, publish="chunked", rows_per_chunk="30")
     messages = staged(job, [[numbers(0, 50)], [numbers(50, 100)]])
     stop_after(monkeypatch, 2)
@@ -282,7 +332,9 @@ def test_a_job_published_half_goes_on_where_it_stood_whatever_its_next_run_bring
     again.open(numbers(0, 1).schema)
     assert again.opened is not None and not again.opened.needs_rows
     totals = again.publish([])
-    assert totals == Totals("march", staged=100, inserted=100, duplicate=0, rejected=0, publish="chunked")
+    assert totals == Totals(
+        "march", staged=100, inserted=100, duplicate=0, rejected=0, publish="chunked"
+    )
     assert numbers_in(app.url) == list(range(100))
     assert job.publish(messages) == totals, "the run before finds it done"
     assert numbers_in(app.url) == list(range(100))
@@ -306,7 +358,9 @@ async def test_between_chunks_it_waits_while_the_backlog_is_too_long(app: App, m
         assert len(numbers_in(app.url)) == 100, "the third chunk waits: 100 are waiting already"
         async with running(app) as node:
             while not publishing.done():
-                depths.append(len(rows(app.url, "SELECT 1 FROM fairlead_tasks WHERE state = 'SUBMITTED'")))
+                depths.append(
+                    len(rows(app.url, "SELECT 1 FROM fairlead_tasks WHERE state = 'SUBMITTED'"))
+                )
                 await asyncio.sleep(0.02)
             await until_settled(app, node)
     finally:
@@ -315,7 +369,7 @@ async def test_between_chunks_it_waits_while_the_backlog_is_too_long(app: App, m
     assert len(rows(app.url, "SELECT * FROM fairlead_attempts WHERE outcome = 'done'")) == 300
 
 
-# from a DataFrame -----------------------------------------------------------------------------------------------------
+# from a DataFrame ---------------------------------------------------------------------------------
 
 
 def frame(spark: SparkSession, count: int) -> DataFrame:
@@ -326,10 +380,20 @@ def frame(spark: SparkSession, count: int) -> DataFrame:
 
 
 def pay(df: DataFrame, url: str, submission_id: str = "march", **options: Any) -> Totals:
-    return bulk_submit(df, url, queue="orders", task="pay", submission_id=submission_id, args_columns=["n"], **options)
+    return bulk_submit(
+        df,
+        url,
+        queue="orders",
+        task="pay",
+        submission_id=submission_id,
+        args_columns=["n"],
+        **options,
+    )
 
 
-def test_what_a_dataframe_submits_is_run_by_a_worker_that_waits_each_task_once(app: App, spark: SparkSession) -> None:
+def test_what_a_dataframe_submits_is_run_by_a_worker_that_waits_each_task_once(
+    app: App, spark: SparkSession
+) -> None:
     runs: list[int] = []
     is_ready, is_submitted = threading.Event(), threading.Event()
 
@@ -355,19 +419,23 @@ def test_what_a_dataframe_submits_is_run_by_a_worker_that_waits_each_task_once(a
     assert {row["fairness_key"] for row in keys} == {f"tenant-{k}" for k in range(7)}
 
 
-async def test_every_lane_is_announced_once_with_its_first_place_and_when_the_first_that_waits_is_due(app: App) -> None:
+async def test_every_lane_is_announced_once_with_its_first_place_and_when_the_first_that_waits_is_due(
+    app: App,
+) -> None:
     job = job_of(app.url)
     due = datetime(2100, 1, 1, tzinfo=UTC)
-    ready = numbers(0, 40, priority=pa.array([3, 7] * 20), run_at=pa.nulls(40, pa.timestamp("us", "UTC")))
+    ready = numbers(
+        0, 40, priority=pa.array([3, 7] * 20), run_at=pa.nulls(40, pa.timestamp("us", "UTC"))
+    )
     waiting = numbers(40, 41, priority=pa.array([0]), run_at=pa.array([due]))
     messages = staged(job, [[ready], [ready, waiting]])
     heard: list[Wake] = []
-    await app.bell.listen(heard.append)
+    await app.notifier.listen(heard.append)
     await asyncio.to_thread(job.publish, messages)
     async with asyncio.timeout(20):
         while not any(wake.ready for wake in heard):
             await asyncio.sleep(0.01)
-    await app.bell.close()
+    await app.notifier.close()
     told = [wake for wake in heard if wake.ready]
     first = rows(
         app.url,
@@ -397,9 +465,13 @@ def test_with_order_by_the_tasks_of_one_ordering_key_keep_that_order_in_their_la
     shuffled = df.repartition(5, F.xxhash64("n"))
     assert pay(shuffled, app.url, order_by="n", partitions=3).inserted == 600
     by_key = rows(
-        app.url, "SELECT * FROM fairlead_tasks WHERE ordering_key IS NOT NULL ORDER BY ordering_key, order_at, id"
+        app.url,
+        "SELECT * FROM fairlead_tasks WHERE ordering_key IS NOT NULL ORDER BY ordering_key, order_at, id",
     )
-    in_lane = rows(app.url, "SELECT * FROM fairlead_tasks WHERE ordering_key IS NOT NULL ORDER BY partition, ready_seq")
+    in_lane = rows(
+        app.url,
+        "SELECT * FROM fairlead_tasks WHERE ordering_key IS NOT NULL ORDER BY partition, ready_seq",
+    )
     for found, group in ((by_key, "ordering_key"), (in_lane, "partition")):
         order: dict[Any, list[int]] = {}
         for row in found:
@@ -409,11 +481,15 @@ def test_with_order_by_the_tasks_of_one_ordering_key_keep_that_order_in_their_la
         pay(frame(spark, 1), app.url, "other", order_by="when")
 
 
-def test_the_data_source_takes_appended_rows_and_refuses_to_overwrite(app: App, spark: SparkSession) -> None:
+def test_the_data_source_takes_appended_rows_and_refuses_to_overwrite(
+    app: App, spark: SparkSession
+) -> None:
     spark.dataSource.register(FairleadSource)
-    writer = frame(spark, 10).write.format("fairlead").options(
-        url=app.url, queue="orders", task="pay", submission_id="march", args_columns="n"
-    )  # fmt: skip
+    writer = (
+        frame(spark, 10)
+        .write.format("fairlead")
+        .options(url=app.url, queue="orders", task="pay", submission_id="march", args_columns="n")
+    )
     with pytest.raises(Exception, match='fairlead takes mode "append" only'):
         writer.mode("overwrite").save()
     writer.mode("append").save()
@@ -427,7 +503,10 @@ def test_what_does_not_fit_is_told_in_our_own_errors(app: App, spark: SparkSessi
         pay(df.withColumn("colour", F.lit("red")), app.url)
     with pytest.raises(ConfigurationError, match="unknown option colour"):
         pay(df, app.url, colour="red")
-    with pytest.raises(RefusedRows, match="bad rows among the first 50 of partition [01]: row 0: priority [0-9]+: use"):
+    with pytest.raises(
+        RefusedRows,
+        match="bad rows among the first 50 of partition [01]: row 0: priority [0-9]+: use",
+    ):
         pay(df.withColumn("priority", F.col("n") + 10), app.url)
     pay(df.withColumn("unique_key", F.lit("the same")).limit(1), app.url, "one")
     with pytest.raises(KeyTaken, match="100 of 100 rows have unique keys that are taken"):
@@ -435,26 +514,33 @@ def test_what_does_not_fit_is_told_in_our_own_errors(app: App, spark: SparkSessi
     assert numbers_in(app.url) == [0] and left_in_stage(app.url) == 0
 
 
-def test_without_a_submission_id_unique_keys_keep_a_repeat_from_doubling(app: App, spark: SparkSession) -> None:
+def test_without_a_submission_id_unique_keys_keep_a_repeat_from_doubling(
+    app: App, spark: SparkSession
+) -> None:
     spark.dataSource.register(FairleadSource)
     df = frame(spark, 20).withColumn("unique_key", F.col("n").cast("string"))
     for _ in range(2):
-        df.write.format("fairlead").options(url=app.url, queue="orders", task="pay", args_columns="n").mode(
-            "append"
-        ).save()
+        df.write.format("fairlead").options(
+            url=app.url, queue="orders", task="pay", args_columns="n"
+        ).mode("append").save()
     assert sorted(numbers_in(app.url)) == list(range(20))
 
 
-# from a stream --------------------------------------------------------------------------------------------------------
+# from a stream ------------------------------------------------------------------------------------
 
 
 def write_stream(spark: SparkSession, folder: Path, url: str) -> None:
     """All there is to read, in micro-batches of one file; the checkpoint is kept."""
     query = (
-        spark.readStream.schema("n bigint").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-        .writeStream.format("fairlead").options(url=url, queue="orders", task="pay", args_columns="n")
-        .option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
-    )  # fmt: skip
+        spark.readStream.schema("n bigint")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(folder / "in"))
+        .writeStream.format("fairlead")
+        .options(url=url, queue="orders", task="pay", args_columns="n")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     assert query.awaitTermination(120)
 
 
@@ -463,31 +549,43 @@ def add_file(folder: Path, name: str, first: int, last: int) -> None:
     (folder / "in" / name).write_text("".join(f'{{"n":{n}}}\n' for n in range(first, last)))
 
 
-def test_a_stream_that_is_restarted_submits_each_row_once(app: App, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_that_is_restarted_submits_each_row_once(
+    app: App, spark: SparkSession, tmp_path: Path
+) -> None:
     spark.dataSource.register(FairleadSource)
     add_file(tmp_path, "1.json", 0, 30)
     add_file(tmp_path, "2.json", 30, 50)
     write_stream(spark, tmp_path, app.url)
     assert sorted(numbers_in(app.url)) == list(range(50))
     add_file(tmp_path, "3.json", 50, 90)
-    # As after a crash between our commit and Spark's note of it: the last micro-batch comes once more, under its number.
-    last = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    # As after a crash between our commit and Spark's note of it: the last micro-batch comes once
+    # more, under its number.
+    last = max(
+        (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
+    )
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
     write_stream(spark, tmp_path, app.url)
     assert sorted(numbers_in(app.url)) == list(range(90))
-    jobs = rows(app.url, "SELECT submission_id, state, inserted FROM fairlead_bulk_jobs ORDER BY submission_id")
+    jobs = rows(
+        app.url,
+        "SELECT submission_id, state, inserted FROM fairlead_bulk_jobs ORDER BY submission_id",
+    )
     assert [(row["submission_id"].rpartition("/")[2], row["state"]) for row in jobs] == [
-        ("0", "committed"), ("1", "committed"), ("2", "committed"),
-    ]  # fmt: skip
+        ("0", "committed"),
+        ("1", "committed"),
+        ("2", "committed"),
+    ]
     assert len({row["submission_id"].partition("/")[0] for row in jobs}) == 1
     assert left_in_stage(app.url) == 0
 
 
-# what is left behind --------------------------------------------------------------------------------------------------
+# what is left behind ------------------------------------------------------------------------------
 
 
-def test_the_janitor_deletes_what_was_staged_and_left_for_a_day_and_forgets_jobs_after_a_month(app: App) -> None:
+def test_the_janitor_deletes_what_was_staged_and_left_for_a_day_and_forgets_jobs_after_a_month(
+    app: App,
+) -> None:
     def swept(later: float) -> int:
         return app.store.database.run(sweep(app.store, SYSTEM_CLOCK.now() + round(later * DAY)))
 
@@ -507,7 +605,9 @@ def test_the_janitor_deletes_what_was_staged_and_left_for_a_day_and_forgets_jobs
     assert rows(app.url, "SELECT * FROM fairlead_bulk_jobs") == []
 
 
-def test_the_janitor_keeps_what_a_job_published_half_needs_for_a_week(app: App, monkeypatch) -> None:
+def test_the_janitor_keeps_what_a_job_published_half_needs_for_a_week(
+    app: App, monkeypatch
+) -> None:
     job = job_of(app.url, publish="chunked", rows_per_chunk="30")
     messages = staged(job, [[numbers(0, 50)]])
     stop_after(monkeypatch, 1)

@@ -1,4 +1,5 @@
-"""Capacity: the queueing formula against known values and a simulation, the forecast against weeks that come true."""
+"""Capacity: the queueing formula against known values and a simulation, the forecast against weeks
+that come true."""
 
 from __future__ import annotations
 
@@ -17,27 +18,44 @@ from hypothesis import strategies as st
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.capacity.erlang import Work, erlang_c, late, mean_wait, slots_for
-from fairlead.pipeline.capacity.forecast import DAMPED, HOURS, NAIVE, damped, forecast, naive, pinball
+from fairlead.pipeline.capacity.forecast import (
+    DAMPED,
+    HOURS,
+    NAIVE,
+    damped,
+    forecast,
+    naive,
+    pinball,
+)
 from fairlead.pipeline.capacity.plan import Target
 from fairlead.pipeline.capacity.rates import hour_of_week
 from fairlead.pipeline.gold.capacity import CAPACITY
 from fairlead.pipeline.gold.latency import LATENCY_HIST
+from fairlead.pipeline.in_memory import LakeRows
 from fairlead.pipeline.jobs.capacity import capacity
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.silver.backlog import BACKLOG
 from fairlead.pipeline.silver.service import SERVICE
 from fairlead.pipeline.silver.tasks import TASKS
-from fairlead.pipeline.small import LakeRows
 from tests.pipeline.tables_by_hand import MemoryTables, put, row
 
-# the formula ----------------------------------------------------------------------------------------------------------
+# the formula --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("slots", "load", "waiting"),
-    [(1, 0.5, 0.5), (1, 0.9, 0.9), (2, 1.0, 1 / 3), (3, 2.0, 4 / 9), (5, 4.0, 0.5541), (10, 8.0, 0.4092), (4, 4.0, 1.0), (3, 0.0, 0.0)],
-)  # fmt: skip
+    [
+        (1, 0.5, 0.5),
+        (1, 0.9, 0.9),
+        (2, 1.0, 1 / 3),
+        (3, 2.0, 4 / 9),
+        (5, 4.0, 0.5541),
+        (10, 8.0, 0.4092),
+        (4, 4.0, 1.0),
+        (3, 0.0, 0.0),
+    ],
+)
 def test_known_values_of_erlang_c(slots: int, load: float, waiting: float) -> None:
     assert erlang_c(slots, load) == pytest.approx(waiting, abs=5e-5)
 
@@ -51,14 +69,17 @@ def test_it_is_the_sum_that_erlang_wrote_down(slots: int, busy: float) -> None:
 
 
 def test_hundreds_of_thousands_of_slots_are_no_overflow_and_obey_the_square_root_rule() -> None:
-    # Halfin and Whitt 1981: with load + b sqrt(load) slots, waiting tends to 1 / (1 + b P(b) / p(b)).
+    # Halfin and Whitt 1981: with load + b sqrt(load) slots, waiting tends to 1 / (1 + b P(b) /
+    # p(b)).
     load, b = 400_000.0, 1.0
     normal = math.exp(-b * b / 2) / math.sqrt(2 * math.pi)
     limit = 1 / (1 + b * (0.5 + math.erf(b / math.sqrt(2)) / 2) / normal)
     assert erlang_c(round(load + b * math.sqrt(load)), load) == pytest.approx(limit, rel=0.005)
 
 
-_WORK = st.builds(Work, st.floats(0.001, 50), st.floats(0.001, 20), st.floats(0, 20), st.floats(0, 20))
+_WORK = st.builds(
+    Work, st.floats(0.001, 50), st.floats(0.001, 20), st.floats(0, 20), st.floats(0, 20)
+)
 
 
 @given(work=_WORK, wait=st.floats(0, 100), quantile=st.floats(0.01, 0.999))
@@ -69,7 +90,9 @@ def test_the_slots_are_enough_and_one_less_is_not(work: Work, wait: float, quant
 
 
 @given(work=_WORK, wait=st.floats(0.01, 10), more=st.floats(1.01, 3))
-def test_more_work_or_more_variety_never_needs_fewer_slots(work: Work, wait: float, more: float) -> None:
+def test_more_work_or_more_variety_never_needs_fewer_slots(
+    work: Work, wait: float, more: float
+) -> None:
     slots = slots_for(work, wait, 0.95)
     assert slots_for(work._replace(rate=work.rate * more), wait, 0.95) >= slots
     assert slots_for(work._replace(cv2_service=work.cv2_service * more), wait, 0.95) >= slots
@@ -88,7 +111,8 @@ def test_nothing_needs_no_slots_and_nonsense_is_refused() -> None:
 
 
 def simulated(slots: int, arrivals: Any, service: Any, tasks: int) -> list[float]:
-    """Waits of so many tasks in one queue before so many workers, first come first served, the first tenth left out."""
+    """Waits of so many tasks in one queue before so many workers, first come first served, the
+    first tenth left out."""
     free = [0.0] * slots
     now, waits = 0.0, []
     for _ in range(tasks):
@@ -100,18 +124,27 @@ def simulated(slots: int, arrivals: Any, service: Any, tasks: int) -> list[float
 
 
 @pytest.mark.parametrize("slots", [1, 4, 20])
-def test_a_simulated_queue_with_poisson_arrivals_and_exponential_runs_waits_as_told(slots: int) -> None:
+def test_a_simulated_queue_with_poisson_arrivals_and_exponential_runs_waits_as_told(
+    slots: int,
+) -> None:
     rng = random.Random(slots)
     work = Work(rate=0.85 * slots, mean_s=1.0)
-    waits = simulated(slots, lambda: rng.expovariate(work.rate), lambda: rng.expovariate(1.0), 120_000)
+    waits = simulated(
+        slots, lambda: rng.expovariate(work.rate), lambda: rng.expovariate(1.0), 120_000
+    )
     assert sum(waits) / len(waits) == pytest.approx(mean_wait(slots, work), rel=0.2)
     for wait in (0.0, 1.0, 3.0):
-        assert sum(w > wait for w in waits) / len(waits) == pytest.approx(late(slots, work, wait), abs=0.04)
+        assert sum(w > wait for w in waits) / len(waits) == pytest.approx(
+            late(slots, work, wait), abs=0.04
+        )
 
 
 @pytest.mark.parametrize(("slots", "sigma"), [(1, 0.5), (1, 1.0), (4, 0.5), (4, 1.0), (20, 0.5)])
-def test_a_simulated_queue_of_other_distributions_waits_about_as_told(slots: int, sigma: float) -> None:
-    """Allen and Cunneen's is an approximation: within a third of the mean wait at this load, here."""
+def test_a_simulated_queue_of_other_distributions_waits_about_as_told(
+    slots: int, sigma: float
+) -> None:
+    """Allen and Cunneen's is an approximation: within a third of the mean wait at this load,
+    here."""
     rng = random.Random(7)
     cv2 = math.exp(sigma**2) - 1
     work = Work(rate=0.85 * slots, mean_s=1.0, cv2_arrival=0.5, cv2_service=cv2)
@@ -124,7 +157,7 @@ def test_a_simulated_queue_of_other_distributions_waits_about_as_told(slots: int
     assert sum(waits) / len(waits) == pytest.approx(mean_wait(slots, work), rel=0.33)
 
 
-# the forecast ---------------------------------------------------------------------------------------------------------
+# the forecast -------------------------------------------------------------------------------------
 
 
 def shape(hour: int) -> float:
@@ -134,7 +167,10 @@ def shape(hour: int) -> float:
 def weeks_of(count: int, growth: float, noise: float, seed: int = 1) -> list[list[float]]:
     rng = random.Random(seed)
     return [
-        [max(0.0, shape(hour) * growth**week * rng.lognormvariate(0, noise)) for hour in range(HOURS)]
+        [
+            max(0.0, shape(hour) * growth**week * rng.lognormvariate(0, noise))
+            for hour in range(HOURS)
+        ]
         for week in range(count)
     ]
 
@@ -197,14 +233,19 @@ def test_too_short_a_history_is_not_judged_and_next_week_is_like_the_last(count:
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4), rate=st.floats(0, 20))
-def test_a_forecast_is_never_negative_and_half_is_no_more_than_nine_tenths(seed: int, count: int, rate: float) -> None:
+def test_a_forecast_is_never_negative_and_half_is_no_more_than_nine_tenths(
+    seed: int, count: int, rate: float
+) -> None:
     rng = random.Random(seed)
-    weeks = [[float(rng.randrange(1 + int(rate * rng.random()))) for _ in range(HOURS)] for _ in range(count)]
+    weeks = [
+        [float(rng.randrange(1 + int(rate * rng.random()))) for _ in range(HOURS)]
+        for _ in range(count)
+    ]
     found = forecast(weeks)
     assert all(0 <= low <= high for low, high in zip(found.middle, found.high, strict=True))
 
 
-# the job --------------------------------------------------------------------------------------------------------------
+# the job ------------------------------------------------------------------------------------------
 
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
 TARGET = Target(5_000_000, 0.95)
@@ -218,7 +259,8 @@ def poisson(rng: random.Random, rate: float) -> int:
 
 
 def filled(weeks: int, seed: int = 3) -> tuple[MemoryTables, list[list[float]]]:
-    """A queue whose arrivals are Poisson, ten times as many by day as at night; and the tasks of each hour."""
+    """A queue whose arrivals are Poisson, ten times as many by day as at night; and the tasks of
+    each hour."""
     rng = random.Random(seed)
     backlog, latency, served, tasks = [], [], [], []
     made = []
@@ -238,12 +280,30 @@ def filled(weeks: int, seed: int = 3) -> tuple[MemoryTables, list[list[float]]]:
                 ]
         made.append(float(total))
         latency += [
-            row(LATENCY_HIST, hour=start, queue="q", fairness_key=key, measure=measure, bucket=814, n=50, max_us=10**9)
-            for key in ("*", "a") for measure in ("run", "pickup")
-        ]  # fmt: skip
+            row(
+                LATENCY_HIST,
+                hour=start,
+                queue="q",
+                fairness_key=key,
+                measure=measure,
+                bucket=814,
+                n=50,
+                max_us=10**9,
+            )
+            for key in ("*", "a")
+            for measure in ("run", "pickup")
+        ]
         served.append(row(SERVICE, window_start=start))
-        tasks += [row(TASKS, submitted_at=start, queue="q", priority=p, run_us=n) for p, n in ((5, 300), (8, 100))]
-    told = {BACKLOG.name: backlog, LATENCY_HIST.name: latency, SERVICE.name: served, TASKS.name: tasks}
+        tasks += [
+            row(TASKS, submitted_at=start, queue="q", priority=p, run_us=n)
+            for p, n in ((5, 300), (8, 100))
+        ]
+    told = {
+        BACKLOG.name: backlog,
+        LATENCY_HIST.name: latency,
+        SERVICE.name: served,
+        TASKS.name: tasks,
+    }
     return MemoryTables(told), [made[n : n + HOURS] for n in range(0, len(made), HOURS)]
 
 
@@ -253,12 +313,21 @@ def test_a_queue_of_known_rates_gets_the_slots_that_the_formula_gives(tmp_path: 
     found = capacity(lake, tables, SYSTEM_CLOCK, TARGET)
     assert found.week_start == MONDAY + timedelta(weeks=3)
     rows = sorted(tables.rows(CAPACITY), key=lambda r: r["hour_of_week"])
-    assert [r["hour_of_week"] for r in rows] == list(range(HOURS)) == [hour_of_week(96 + n) for n in range(HOURS)]
+    assert (
+        [r["hour_of_week"] for r in rows]
+        == list(range(HOURS))
+        == [hour_of_week(96 + n) for n in range(HOURS)]
+    )
     run_s = 2 / 2.02 * 1.02**814 / 1e6
     told = forecast(weeks)
     for n, r in enumerate(rows):
-        assert r["forecast_p90"] == pytest.approx(told.high[n] / 3600) and r["lambda_p50"] <= r["lambda_p99"]
-        assert r["mean_us"] == pytest.approx(run_s * 1e6) and r["cv2_service"] == pytest.approx(0, abs=1e-9)
+        assert (
+            r["forecast_p90"] == pytest.approx(told.high[n] / 3600)
+            and r["lambda_p50"] <= r["lambda_p99"]
+        )
+        assert r["mean_us"] == pytest.approx(run_s * 1e6) and r["cv2_service"] == pytest.approx(
+            0, abs=1e-9
+        )
         assert r["deferrable_share"] == 0.25
         work = Work(r["forecast_p90"], run_s, r["cv2_arrival"], r["cv2_service"])
         assert r["slots_for_target"] == slots_for(work, 5, 0.95)
@@ -273,10 +342,15 @@ def test_a_queue_of_known_rates_gets_the_slots_that_the_formula_gives(tmp_path: 
     assert last_runs(lake)["capacity"]["rows_out"] == HOURS
 
 
-def test_again_for_the_same_week_replaces_and_another_target_is_another_answer(tmp_path: Path) -> None:
+def test_again_for_the_same_week_replaces_and_another_target_is_another_answer(
+    tmp_path: Path,
+) -> None:
     lake = Lake(tmp_path / "lake")
     tables, _ = filled(2)
-    short, long = (capacity(lake, tables, SYSTEM_CLOCK, Target(wait, 0.99)).queues[0] for wait in (0, 600_000_000))
+    short, long = (
+        capacity(lake, tables, SYSTEM_CLOCK, Target(wait, 0.99)).queues[0]
+        for wait in (0, 600_000_000)
+    )
     assert short.slots_peak > long.slots_peak
     capacity(lake, tables, SYSTEM_CLOCK, TARGET, until=MONDAY + timedelta(weeks=1, hours=30))
     rows = tables.rows(CAPACITY)
@@ -289,7 +363,14 @@ def test_what_is_too_little_or_makes_no_sense_is_told(tmp_path: Path) -> None:
     tables = LakeRows(lake, SYSTEM_CLOCK)
     with pytest.raises(ConfigurationError, match="build"):
         capacity(lake, tables, SYSTEM_CLOCK, TARGET)
-    put(lake, SERVICE, [row(SERVICE, window_start=MONDAY), row(SERVICE, window_start=MONDAY + timedelta(hours=40))])
+    put(
+        lake,
+        SERVICE,
+        [
+            row(SERVICE, window_start=MONDAY),
+            row(SERVICE, window_start=MONDAY + timedelta(hours=40)),
+        ],
+    )
     with pytest.raises(ConfigurationError, match="41 hours .* a week"):
         capacity(lake, tables, SYSTEM_CLOCK, TARGET)
     with pytest.raises(ConfigurationError, match="between 0 and 1"):
@@ -301,8 +382,15 @@ def test_a_forecast_that_is_worse_than_the_naive_is_said_to_be(tmp_path: Path) -
     hours = [MONDAY + timedelta(hours=n) for n in range(4 * HOURS)]
     counts = [n % HOURS + 1 if n < 2 * HOURS else HOURS - n % HOURS for n in range(4 * HOURS)]
     told = {
-        BACKLOG.name: [row(BACKLOG, minute=at, queue="q", arrived=c) for at, c in zip(hours, counts, strict=True)],
+        BACKLOG.name: [
+            row(BACKLOG, minute=at, queue="q", arrived=c)
+            for at, c in zip(hours, counts, strict=True)
+        ],
         SERVICE.name: [row(SERVICE, window_start=at) for at in hours],
     }
     found = capacity(lake, MemoryTables(told), SYSTEM_CLOCK, TARGET, hold_out=1)
-    assert found.queues[0].method == NAIVE and "lost" in found.notes[0] and "naive is used" in found.notes[0]
+    assert (
+        found.queues[0].method == NAIVE
+        and "lost" in found.notes[0]
+        and "naive is used" in found.notes[0]
+    )

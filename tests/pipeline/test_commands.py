@@ -1,4 +1,5 @@
-"""`fairlead pipeline`, as a person or a cron job runs it: from a file of jobs to a page, and what it says when it cannot."""
+"""`fairlead pipeline`, as a person or a cron job runs it: from a file of jobs to a page, and what
+it says when it cannot."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class Place:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "fairlead", *arguments]
-        return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True)
+        return subprocess.run(
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True
+        )
 
     def done(self, *arguments: str) -> Any:
         """What it says as JSON."""
@@ -65,7 +68,17 @@ def place(tmp_path: Path) -> Place:
 def test_from_a_file_of_jobs_to_a_page(place: Place) -> None:
     rows = "".join(f"p{n % 5},{n}.5,{'heavy' if n % 4 else 'light'}\n" for n in range(80))
     (place.folder / "jobs.csv").write_text("partner,amount,fairness_key\n" + rows)
-    submit = ("pipeline", "submit", "jobs.csv", "--task", "pay", "--queue", "payouts", "--args", "partner,amount")
+    submit = (
+        "pipeline",
+        "submit",
+        "jobs.csv",
+        "--task",
+        "pay",
+        "--queue",
+        "payouts",
+        "--args",
+        "partner,amount",
+    )
     assert place.done(*submit, "--dry-run")["format"] == "csv"
     first = place.done(*submit)
     assert (first["inserted"], first["rejected"]) == (80, 0)
@@ -75,17 +88,32 @@ def test_from_a_file_of_jobs_to_a_page(place: Place) -> None:
     assert place.done("pipeline", "ingest", "--dry-run") == {"unexported": runs}
     assert place.done("pipeline", "ingest")["attempts"] == runs
     assert place.done("pipeline", "ingest")["attempts"] == 0
-    assert all(found["found"] == found["expected"] for found in place.done("pipeline", "reconcile")["checks"])
+    assert all(
+        found["found"] == found["expected"]
+        for found in place.done("pipeline", "reconcile")["checks"]
+    )
     assert place.done("pipeline", "build", "--dry-run")["full"]
     built = place.done("pipeline", "build")
-    assert (built["rows_in"], built["tables"]["silver.tasks"], built["quarantined"]) == (runs, 80, 0)
+    assert (built["rows_in"], built["tables"]["silver.tasks"], built["quarantined"]) == (
+        runs,
+        80,
+        0,
+    )
     assert built["tables"]["gold.failures"] > 0
-    assert all(found["found"] == found["expected"] for found in place.done("pipeline", "check")["checks"])
+    assert all(
+        found["found"] == found["expected"] for found in place.done("pipeline", "check")["checks"]
+    )
     place.done("pipeline", "report", "--url", place.environment["FAIRLEAD_URL"])
     page = (place.folder / "report.html").read_text()
     assert "no cover for" in page and "heavy" in page
     shown = place.done("pipeline", "status")
-    assert {run["job"] for run in shown["runs"]} == {"ingest", "reconcile", "build", "check", "report"}
+    assert {run["job"] for run in shown["runs"]} == {
+        "ingest",
+        "reconcile",
+        "build",
+        "check",
+        "report",
+    }
     assert {table["name"]: table["rows"] for table in shown["tables"]}["bronze.attempts"] == runs
     assert shown["readers"][0]["behind"] == 0
 
@@ -100,7 +128,9 @@ def test_what_is_missing_or_wrong_is_told_in_a_line(place: Place) -> None:
 
 
 def test_the_data_dictionary_is_json_too(place: Place) -> None:
-    (attempts,) = [table for table in place.done("pipeline", "tables") if table["name"] == "bronze.attempts"]
+    (attempts,) = [
+        table for table in place.done("pipeline", "tables") if table["name"] == "bronze.attempts"
+    ]
     assert attempts["key"] == ["store_id", "task_id", "version"]
     assert {"name": "queue", "type": "string"}.items() <= next(
         column for column in attempts["columns"] if column["name"] == "queue"
@@ -109,7 +139,15 @@ def test_the_data_dictionary_is_json_too(place: Place) -> None:
 
 def test_a_lake_without_anything_has_nothing_to_tell(place: Place) -> None:
     assert place.done("pipeline", "status")["runs"] == []
-    assert place.done("pipeline", "compact", "--dry-run") == {"bronze.attempts": [], "bronze.events": []}
+    assert place.done("pipeline", "compact", "--dry-run") == {
+        "bronze.attempts": [],
+        "bronze.events": [],
+    }
     assert place.done("pipeline", "ingest") | {"seconds": 0} == {
-        "attempts": 0, "events": 0, "files": 0, "seconds": 0, "more": False, "streamed": None,
-    }  # fmt: skip
+        "attempts": 0,
+        "events": 0,
+        "files": 0,
+        "seconds": 0,
+        "more": False,
+        "streamed": None,
+    }

@@ -1,4 +1,5 @@
-"""Compaction: every row before is there after, sorted, in one file, and whoever reads or adds meanwhile is not disturbed."""
+"""Compaction: every row before is there after, sorted, in one file, and whoever reads or adds
+meanwhile is not disturbed."""
 
 from __future__ import annotations
 
@@ -37,7 +38,13 @@ def table(tmp_path: Path) -> LakeTable:
 
 def add(table: LakeTable, name: str, *ends: float, changed_at: int = END_0, **fields: Any) -> None:
     rows = [
-        attempt(finished_at=end, queue=f"q{int(end) % 2}", fairness_key=f"k{int(end) % 3}", submitted_at=T0, **fields)
+        attempt(
+            finished_at=end,
+            queue=f"q{int(end) % 2}",
+            fairness_key=f"k{int(end) % 3}",
+            submitted_at=T0,
+            **fields,
+        )
         for end in ends
     ]
     written = table.write(pa.Table.from_pylist(rows, ATTEMPTS.arrow()), "0", f"{name}.parquet")
@@ -52,7 +59,9 @@ def files(table: LakeTable, part: str = HOUR_0) -> list[str]:
     return [Path(file).name for file in table.manifests.newest().parts[part].files]
 
 
-def test_the_files_of_a_closed_hour_become_one_sorted_file_with_the_same_rows(table: LakeTable) -> None:
+def test_the_files_of_a_closed_hour_become_one_sorted_file_with_the_same_rows(
+    table: LakeTable,
+) -> None:
     for n in range(4):
         add(table, str(n), *range(50 * n, 50 * n + 50))
     add(table, "other hour", 4000)
@@ -62,9 +71,17 @@ def test_the_files_of_a_closed_hour_become_one_sorted_file_with_the_same_rows(ta
     assert rows(table) == before
     part = table.manifests.newest().parts[HOUR_0]
     assert files(table) == ["sorted.parquet"]
-    assert (part.rows, part.changed_at, part.span) == (200, END_0, seen.parts[HOUR_0].span), "no row has changed"
-    found = table.load(table.manifests.newest(), [HOUR_0]).select(["queue", "fairness_key", "finished_at"]).to_pylist()
-    assert found == sorted(found, key=lambda row: (row["queue"], row["fairness_key"], row["finished_at"]))
+    assert (part.rows, part.changed_at, part.span) == (200, END_0, seen.parts[HOUR_0].span), (
+        "no row has changed"
+    )
+    found = (
+        table.load(table.manifests.newest(), [HOUR_0])
+        .select(["queue", "fairness_key", "finished_at"])
+        .to_pylist()
+    )
+    assert found == sorted(
+        found, key=lambda row: (row["queue"], row["fairness_key"], row["finished_at"])
+    )
     table.check(table.manifests.newest())
     assert len(table.load(seen)) == 201, "who opened it before still reads what it has seen"
     assert table.sweep(END_0 + HOUR)[1] == 0
@@ -124,7 +141,9 @@ def test_rows_that_are_added_meanwhile_are_kept_and_the_hour_waits(
 
     monkeypatch.setattr(compaction, "_rewritten", slowly)
     heard: list[tuple[str, int]] = []
-    done = compact(table, END_0 + 9 * CLOSES_AFTER, tell=lambda part, rows: heard.append((part, rows)))
+    done = compact(
+        table, END_0 + 9 * CLOSES_AFTER, tell=lambda part, rows: heard.append((part, rows))
+    )
     assert done.skipped == [HOUR_0]
     assert heard == [("2026-03-02/11", 1)]
     assert len(rows(table)) == 4
@@ -133,7 +152,9 @@ def test_rows_that_are_added_meanwhile_are_kept_and_the_hour_waits(
     assert len(rows(table)) == 4
 
 
-def test_lost_rows_fail_it_and_the_table_stays_as_it_was(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_rows_fail_it_and_the_table_stays_as_it_was(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add(table, "a", 1, 2, 3)
     before = table.manifests.newest()
     sorted_groups = compaction._sorted_groups
@@ -156,7 +177,9 @@ def test_a_broken_file_is_named_and_nothing_is_made_of_it(table: LakeTable) -> N
         compact(table, END_0 + CLOSES_AFTER)
 
 
-def test_many_rows_are_written_in_row_groups(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_written_in_row_groups(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compaction, "GROUP_ROWS", 40)
     add(table, "a", *range(60))
     add(table, "b", *range(60, 100))
@@ -180,19 +203,29 @@ def test_tasks_are_found_by_a_bloom_filter_where_pyarrow_can_and_without_where_n
     assert len(rows(table)) == 2
 
 
-def test_events_are_sorted_by_their_instant_and_a_daily_table_by_what_it_has(tmp_path: Path) -> None:
+def test_events_are_sorted_by_their_instant_and_a_daily_table_by_what_it_has(
+    tmp_path: Path,
+) -> None:
     events = Lake(tmp_path).table(EVENTS)
-    told = pa.Table.from_pylist([event(at=s, queue="q", fairness_key="a") for s in (3, 1, 2)], EVENTS.arrow())
+    told = pa.Table.from_pylist(
+        [event(at=s, queue="q", fairness_key="a") for s in (3, 1, 2)], EVENTS.arrow()
+    )
     events.append(events.write(told, "0", "a.parquet"), {}, END_0)
     compact(events, END_0 + CLOSES_AFTER)
     found = events.load(events.manifests.newest())["at"].to_pylist()
     assert found == sorted(found)
 
-    daily = Table("t", "", ("n",), "at", (Column("n", "int", ""), Column("at", "timestamp", "")), by="date")
+    daily = Table(
+        "t", "", ("n",), "at", (Column("n", "int", ""), Column("at", "timestamp", "")), by="date"
+    )
     days = Lake(tmp_path).table(daily)
     for name in "ab":
         days.append(
-            days.write(pa.table({"n": pa.array([1], pa.int32()), "at": [T0]}, daily.arrow()), "0", name), {}, END_0
+            days.write(
+                pa.table({"n": pa.array([1], pa.int32()), "at": [T0]}, daily.arrow()), "0", name
+            ),
+            {},
+            END_0,
         )
     midnight = to_micros(datetime(2026, 3, 3, tzinfo=UTC))
     assert compact(days, midnight + CLOSES_AFTER - 1).parts == 0
@@ -218,13 +251,17 @@ compaction.compact(Lake(sys.argv[1]).table(ATTEMPTS), int(sys.argv[3]))
 
 
 @pytest.mark.parametrize("step", ["halfway", "written", "listed"])
-def test_killed_at_any_step_it_leaves_every_row_and_the_next_one_finishes(table: LakeTable, step: str) -> None:
+def test_killed_at_any_step_it_leaves_every_row_and_the_next_one_finishes(
+    table: LakeTable, step: str
+) -> None:
     add(table, "a", 1, 2)
     add(table, "b", 3)
     before = rows(table)
     now = END_0 + CLOSES_AFTER
     killed = subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-c", _KILLED, str(table.folder.parent), step, str(now)], check=False, timeout=60
+        [sys.executable, "-c", _KILLED, str(table.folder.parent), step, str(now)],
+        check=False,
+        timeout=60,
     )
     assert killed.returncode == 9
     assert rows(table) == before
@@ -234,6 +271,6 @@ def test_killed_at_any_step_it_leaves_every_row_and_the_next_one_finishes(table:
     for path in table.folder.rglob("*"):
         os.utime(path, (1, 1))
     table.sweep(now + 1)
-    assert [str(path) for path in table.folder.glob("date=*/**/*") if path.is_file()] == table.paths(
-        table.manifests.newest()
-    )
+    assert [
+        str(path) for path in table.folder.glob("date=*/**/*") if path.is_file()
+    ] == table.paths(table.manifests.newest())

@@ -13,12 +13,17 @@ from fairlead.pipeline.schema import Table
 
 def test_the_page_in_the_docs_is_what_the_command_prints() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "pipeline-tables.md"
-    assert page.read_text() == as_markdown() + "\n", "fairlead pipeline tables > docs/reference/pipeline-tables.md"
+    assert page.read_text() == as_markdown() + "\n", (
+        "fairlead pipeline tables > docs/reference/pipeline-tables.md"
+    )
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_a_table_is_the_same_to_arrow_and_to_spark(spark: SparkSession, table: Table) -> None:
-    assert spark.createDataFrame(table.arrow().empty_table(), table.spark()).columns == table.column_names
+    assert (
+        spark.createDataFrame(table.arrow().empty_table(), table.spark()).columns
+        == table.column_names
+    )
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

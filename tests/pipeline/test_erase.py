@@ -1,4 +1,5 @@
-"""`erase`: no row of a key is left in any table or file, nobody else loses anything, and nothing comes back."""
+"""`erase`: no row of a key is left in any table or file, nobody else loses anything, and nothing
+comes back."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
@@ -38,7 +40,6 @@ from fairlead.pipeline.parts import seen
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.report.data import hashed_key
 from fairlead.pipeline.runs import RUNS, last_runs
-from fairlead.stores.sql_history import SqlHistory
 from tests.pipeline.erase_until import KILLED, STEPS
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import T0, attempt, event
@@ -51,11 +52,18 @@ OTHERS = ("acme-corp2", "not-acme-corp0", "b", "")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Three hours of a day: in every table rows of the key and of others, whose texts mention it and do not."""
+    """Three hours of a day: in every table rows of the key and of others, whose texts mention it
+    and do not."""
     lake = Lake(tmp_path / "lake")
     for number in range(3):
         rows = [
-            attempt(fairness_key=key, finished_at=3600 * number + n, outcome=outcome, error_type=kind, error_text=text)
+            attempt(
+                fairness_key=key,
+                finished_at=3600 * number + n,
+                outcome=outcome,
+                error_type=kind,
+                error_text=text,
+            )
             for n, (key, outcome, kind, text) in enumerate(
                 [
                     (KEY, "done", None, None),
@@ -66,23 +74,61 @@ def lake(tmp_path: Path) -> Lake:
             )
         ]
         put(lake, ATTEMPTS, rows, f"export-{number}")
-    put(lake, EVENTS, [event(fairness_key=key, at=60, details=json.dumps({"of": key})) for key in (KEY, *OTHERS)])
+    put(
+        lake,
+        EVENTS,
+        [event(fairness_key=key, at=60, details=json.dumps({"of": key})) for key in (KEY, *OTHERS)],
+    )
     bad = [attempt(fairness_key=key, started_at=9, finished_at=1) for key in (KEY, "b")]
     raw = [json.dumps(r, default=str) for r in bad]
     put(lake, QUARANTINE, [row(QUARANTINE, ordinal=str(n), raw=text) for n, text in enumerate(raw)])
     put(
         lake,
         FAIRNESS,
-        [row(FAIRNESS, max_lag_key=KEY, noisy_key="b"), row(FAIRNESS, queue="y", max_lag_key="b", noisy_key=KEY)],
+        [
+            row(FAIRNESS, max_lag_key=KEY, noisy_key="b"),
+            row(FAIRNESS, queue="y", max_lag_key="b", noisy_key=KEY),
+        ],
     )
     failures = [
-        row(FAILURES, hour=T0, queue="q", name="work", error_fp=1950285553, n=2, error_text="card 4711 declined"),
-        row(FAILURES, hour=T0, queue="q", name="other", error_fp=1950285553, error_text="card 1 declined"),
+        row(
+            FAILURES,
+            hour=T0,
+            queue="q",
+            name="work",
+            error_fp=1950285553,
+            n=2,
+            error_text="card 4711 declined",
+        ),
+        row(
+            FAILURES,
+            hour=T0,
+            queue="q",
+            name="other",
+            error_fp=1950285553,
+            error_text="card 1 declined",
+        ),
         row(FAILURES, hour=T0, queue="q", name="work", error_fp=8, error_text=f"told of '{KEY}'"),
     ]
     put(lake, FAILURES, failures)
-    put(lake, RUNS, [row(RUNS, run_id="1", job="build", params="{}", checks="[]", error=f"row of {KEY} is broken")])
-    hit = [row(INCIDENTS, incident_id=subject, kind="flood", subject=subject) for subject in (KEY, *OTHERS, "*")]
+    put(
+        lake,
+        RUNS,
+        [
+            row(
+                RUNS,
+                run_id="1",
+                job="build",
+                params="{}",
+                checks="[]",
+                error=f"row of {KEY} is broken",
+            )
+        ],
+    )
+    hit = [
+        row(INCIDENTS, incident_id=subject, kind="flood", subject=subject)
+        for subject in (KEY, *OTHERS, "*")
+    ]
     put(lake, INCIDENTS, hit)
     made = {ATTEMPTS.name, EVENTS.name, QUARANTINE.name, FAIRNESS.name, FAILURES.name, RUNS.name}
     for table in TABLES:
@@ -102,8 +148,8 @@ def all_rows(lake: Lake) -> dict[str, list[dict[str, Any]]]:
 
 
 def files_with(folder: Path, key: str) -> list[str]:
-    """Every file below a folder in which the key is: in its bytes, or in the text of any of its columns. Knows nothing of
-    the code under test."""
+    """Every file below a folder in which the key is: in its bytes, or in the text of any of its
+    columns. Knows nothing of the code under test."""
     found = []
     for path in folder.rglob("*"):
         if not path.is_file() or path.suffix == ".crc":
@@ -117,10 +163,12 @@ def files_with(folder: Path, key: str) -> list[str]:
     return found
 
 
-# what is erased -------------------------------------------------------------------------------------------------------
+# what is erased -----------------------------------------------------------------------------------
 
 
-def test_no_row_of_the_key_is_left_in_any_table_or_file_and_nobody_else_loses_one(lake: Lake) -> None:
+def test_no_row_of_the_key_is_left_in_any_table_or_file_and_nobody_else_loses_one(
+    lake: Lake,
+) -> None:
     before = all_rows(lake)
     done = erased(lake)
     assert files_with(lake.root, KEY) == [] and done.is_clean
@@ -129,29 +177,46 @@ def test_no_row_of_the_key_is_left_in_any_table_or_file_and_nobody_else_loses_on
         if table is RUNS or table is QUARANTINE or "fairness_key" not in table.column_names:
             continue
         kept = [r["fairness_key"] for r in after[table.name]]
-        assert kept == [r["fairness_key"] for r in before[table.name] if r["fairness_key"] != KEY], table.name
+        assert kept == [
+            r["fairness_key"] for r in before[table.name] if r["fairness_key"] != KEY
+        ], table.name
         assert done.tables[table.name].rows == len(before[table.name]) - len(kept) > 0
     assert [r["ordinal"] for r in after[QUARANTINE.name]] == ["1"]
     assert [r["subject"] for r in after[INCIDENTS.name]] == [*OTHERS, "*"]
     untouched = [r for r in after[ATTEMPTS.name] if r["error_text"] is None]
-    assert untouched == [r for r in before[ATTEMPTS.name] if r["error_text"] is None and r["fairness_key"] != KEY]
+    assert untouched == [
+        r for r in before[ATTEMPTS.name] if r["error_text"] is None and r["fairness_key"] != KEY
+    ]
 
 
 def test_others_rows_that_mention_the_key_stay_without_it(lake: Lake) -> None:
     erased(lake)
     after = all_rows(lake)
-    assert {r["error_text"] for r in after[ATTEMPTS.name]} == {None, f"after {ERASED}, and acme-corp2"}
-    assert [(r["max_lag_key"], r["noisy_key"]) for r in after[FAIRNESS.name]] == [(ERASED, "b"), ("b", ERASED)]
+    assert {r["error_text"] for r in after[ATTEMPTS.name]} == {
+        None,
+        f"after {ERASED}, and acme-corp2",
+    }
+    assert [(r["max_lag_key"], r["noisy_key"]) for r in after[FAIRNESS.name]] == [
+        (ERASED, "b"),
+        ("b", ERASED),
+    ]
     runs = {r["job"]: r["error"] for r in rows_of(lake, RUNS)}
     assert runs == {"build": f"row of {ERASED} is broken", "erase": None}
     details = [r["details"] for r in after[EVENTS.name]]
     assert details == [json.dumps({"of": other}) for other in OTHERS]
 
 
-def test_an_example_of_an_error_that_may_be_the_keys_own_is_left_out_though_it_does_not_name_it(lake: Lake) -> None:
+def test_an_example_of_an_error_that_may_be_the_keys_own_is_left_out_though_it_does_not_name_it(
+    lake: Lake,
+) -> None:
     rows = rows_of(lake, ATTEMPTS)
     assert all(r["error_fp"] is None for r in rows)
-    put(lake, ATTEMPTS, [attempt(fairness_key=KEY, finished_at=70, outcome="retried", error_fp=1950285553)], "more")
+    put(
+        lake,
+        ATTEMPTS,
+        [attempt(fairness_key=KEY, finished_at=70, outcome="retried", error_fp=1950285553)],
+        "more",
+    )
     erased(lake)
     texts = {(r["name"], r["error_fp"]): r["error_text"] for r in rows_of(lake, FAILURES)}
     assert texts == {
@@ -186,18 +251,33 @@ def test_a_dry_run_tells_where_the_key_is_and_changes_nothing(lake: Lake) -> Non
 
 def test_again_there_is_nothing_left_to_do(lake: Lake) -> None:
     erased(lake)
-    numbers = {table.name: lake.table(table).manifests.newest().number for table in TABLES if table is not RUNS}
+    numbers = {
+        table.name: lake.table(table).manifests.newest().number
+        for table in TABLES
+        if table is not RUNS
+    }
     again = erased(lake)
     assert again.tables == {} and again.removed == 0 and again.is_clean
-    assert {name: lake.table(t).manifests.newest().number for t in TABLES if (name := t.name) in numbers} == numbers
+    assert {
+        name: lake.table(t).manifests.newest().number for t in TABLES if (name := t.name) in numbers
+    } == numbers
 
 
 def test_the_next_build_makes_the_days_anew_that_counted_the_key(lake: Lake) -> None:
-    put(lake, ATTEMPTS, [attempt(fairness_key=KEY, ready_at=-3 * 86_400, finished_at=-86_400)], "long ago")
+    put(
+        lake,
+        ATTEMPTS,
+        [attempt(fairness_key=KEY, ready_at=-3 * 86_400, finished_at=-86_400)],
+        "long ago",
+    )
     erased(lake)
-    assert last_build(lake.root).again == [f"2026-{day}/00" for day in ("02-27", "02-28", "03-01", "03-02")]
+    assert last_build(lake.root).again == [
+        f"2026-{day}/00" for day in ("02-27", "02-28", "03-01", "03-02")
+    ]
     manifest = lake.table(ATTEMPTS).manifests.newest()
-    assert manifest.parts["2026-03-01/10"].rows == 0, "a partition that is gone would ask for a full build"
+    assert manifest.parts["2026-03-01/10"].rows == 0, (
+        "a partition that is gone would ask for a full build"
+    )
 
 
 def test_what_is_kept_of_the_erasure_does_not_tell_the_key(lake: Lake) -> None:
@@ -208,16 +288,20 @@ def test_what_is_kept_of_the_erasure_does_not_tell_the_key(lake: Lake) -> None:
     assert len(lake.table(ATTEMPTS).manifests.newest().erased) == 1
 
 
-# pages ----------------------------------------------------------------------------------------------------------------
+# pages --------------------------------------------------------------------------------------------
 
 
 def test_reports_that_show_the_key_or_its_digest_are_removed(lake: Lake, tmp_path: Path) -> None:
-    shown, hashed, copy, other = (tmp_path / f"{name}.html" for name in ("shown", "hashed", "copy", "other"))
+    shown, hashed, copy, other = (
+        tmp_path / f"{name}.html" for name in ("shown", "hashed", "copy", "other")
+    )
     shown.write_text(f"<td>{KEY}</td>")
     hashed.write_text(f"<td>{hashed_key(KEY)}</td>")
     copy.write_text(f"<p title='{KEY}'>")
     other.write_text("<td>acme-corp2</td>")
-    params = [json.dumps({"out": str(path)}) for path in (shown, hashed, other, tmp_path / "gone.html")]
+    params = [
+        json.dumps({"out": str(path)}) for path in (shown, hashed, other, tmp_path / "gone.html")
+    ]
     put(lake, RUNS, [row(RUNS, run_id=p, job="report", params=p) for p in params], "pages")
     done = erased(lake, pages=[copy])
     assert done.pages == sorted(map(str, (shown, hashed, copy)))
@@ -229,15 +313,24 @@ def test_a_key_with_odd_letters_is_found_in_json_and_html_too(tmp_path: Path, ke
     import html
 
     lake = Lake(tmp_path / "lake")
-    put(lake, ATTEMPTS, [attempt(fairness_key=key), attempt(fairness_key="b", error_text=f"no: {key}.")])
-    raws = [json.dumps({"fairness_key": key}), json.dumps({"fairness_key": "b", "error": f"({key})"})]
+    put(
+        lake,
+        ATTEMPTS,
+        [attempt(fairness_key=key), attempt(fairness_key="b", error_text=f"no: {key}.")],
+    )
+    raws = [
+        json.dumps({"fairness_key": key}),
+        json.dumps({"fairness_key": "b", "error": f"({key})"}),
+    ]
     put(lake, QUARANTINE, [row(QUARANTINE, ordinal=str(n), raw=raw) for n, raw in enumerate(raws)])
     page = tmp_path / "page.html"
     page.write_text(f"<td>{html.escape(key)}</td>")
     done = erased(lake, key, pages=[page])
     assert done.is_clean and not page.exists()
     assert [r["error_text"] for r in rows_of(lake, ATTEMPTS)] == [f"no: {ERASED}."]
-    assert [json.loads(r["raw"]) for r in rows_of(lake, QUARANTINE)] == [{"fairness_key": "b", "error": f"({ERASED})"}]
+    assert [json.loads(r["raw"]) for r in rows_of(lake, QUARANTINE)] == [
+        {"fairness_key": "b", "error": f"({ERASED})"}
+    ]
 
 
 @given(text=st.text("ab1_- ,", max_size=12), key=st.sampled_from(["a", "ab", "a1", "b-a"]))
@@ -249,14 +342,17 @@ def test_a_mention_is_a_whole_word(text: str, key: str) -> None:
         assert redacted == text
 
 
-# files that do not count ----------------------------------------------------------------------------------------------
+# files that do not count --------------------------------------------------------------------------
 
 
 def test_files_that_nobody_lists_any_more_or_yet_go_too(lake: Lake) -> None:
     table = lake.table(ATTEMPTS)
     everything = table.load(table.manifests.newest())
     table.write(everything, "dead-build", "left.parquet")
-    old, new = (table.folder / "date=2026-03-02" / "hour=10" / f".{name}.parquet.1f" for name in ("old", "new"))
+    old, new = (
+        table.folder / "date=2026-03-02" / "hour=10" / f".{name}.parquet.1f"
+        for name in ("old", "new")
+    )
     for path in (old, new):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"PAR1 half of a file with acme-corp")
@@ -264,14 +360,20 @@ def test_files_that_nobody_lists_any_more_or_yet_go_too(lake: Lake) -> None:
     temporary = table.folder / "_temporary" / "0" / "part.parquet"
     temporary.parent.mkdir(parents=True)
     pq.write_table(everything, temporary)
-    compact(table, SYSTEM_CLOCK.now() + 2 * DAY, everything=True)  # the files from before stay for a day
+    compact(
+        table, SYSTEM_CLOCK.now() + 2 * DAY, everything=True
+    )  # the files from before stay for a day
     done = erased(lake)
     assert not old.exists() and not temporary.exists()
     assert done.verified.unreadable == [str(new.relative_to(lake.root))] and not done.is_clean
-    assert "left.parquet" not in {path.name for path in table.folder.rglob("*") if "hour=10" in str(path)}
+    assert "left.parquet" not in {
+        path.name for path in table.folder.rglob("*") if "hour=10" in str(path)
+    }
     os.utime(new, (1, 1))
     again = erased(lake)
-    assert again.verified.held == [] == again.verified.unreadable and files_with(lake.root, KEY) == []
+    assert (
+        again.verified.held == [] == again.verified.unreadable and files_with(lake.root, KEY) == []
+    )
     assert {Path(p).name for p in table.paths(table.manifests.newest())} == {SORTED}
 
 
@@ -288,15 +390,20 @@ def test_readers_may_be_given_time_and_then_the_rest_goes(lake: Lake) -> None:
 
 
 def test_the_proof_finds_a_key_wherever_it_is(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"fairness_key": ["b", KEY, KEY], "queue": ["x", KEY, "x"]}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"fairness_key": ["b", KEY, KEY], "queue": ["x", KEY, "x"]}),
+        tmp_path / "a.parquet",
+    )
     pq.write_table(pa.table({"raw": [f'{{"k": "{KEY}"}}']}), tmp_path / "b.parquet")
     pq.write_table(pa.table({"fairness_key": ["acme-corp2"]}), tmp_path / "c.parquet")
     (tmp_path / "d.html").write_text(f"<p>{KEY}</p><p>acme-corp2</p>")
     (tmp_path / "e.parquet").write_bytes(b"PAR1")
     found = verify(tmp_path, Wanted(frozenset({KEY})))
     assert [(h.file, h.where, h.count) for h in found.held] == [
-        ("a.parquet", "fairness_key", 2), ("b.parquet", "raw", 1), ("d.html", "bytes", 1),
-    ]  # fmt: skip
+        ("a.parquet", "fairness_key", 2),
+        ("b.parquet", "raw", 1),
+        ("d.html", "bytes", 1),
+    ]
     assert ("a.parquet", "queue", 1) in [(h.file, h.where, h.count) for h in found.elsewhere]
     assert found.unreadable == ["e.parquet"] and not found.is_clean
 
@@ -312,7 +419,7 @@ def test_while_a_build_is_under_way_nothing_is_erased(lake: Lake) -> None:
         erased(lake)
 
 
-# what comes later -----------------------------------------------------------------------------------------------------
+# what comes later ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -343,7 +450,9 @@ def test_a_late_export_brings_no_row_back_and_the_store_may_still_clean(
     assert erased(lake, "tenant-3").tables[ATTEMPTS.name].rows == 3
     assert len(lake.table(ATTEMPTS).manifests.newest().ledger) > 0
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20, "what was erased is counted"
-    assert lake.table(ATTEMPTS).manifests.newest().ledger == [], "and once it was, nothing is kept of it"
+    assert lake.table(ATTEMPTS).manifests.newest().ledger == [], (
+        "and once it was, nothing is kept of it"
+    )
     add(url, range(20, 41))
     assert exporter.round().attempts == 21
     assert keys(lake) == {f"tenant-{n}" for n in range(7) if n != 3}
@@ -359,7 +468,9 @@ def test_a_key_may_be_let_in_again(store: tuple[str, SqlHistory], tmp_path: Path
     exporter = Exporter(history, lake, SYSTEM_CLOCK)
     exporter.round()
     erased(lake, "tenant-3")
-    assert let_in_again(lake, "tenant-3", SYSTEM_CLOCK) and not let_in_again(lake, "tenant-3", SYSTEM_CLOCK)
+    assert let_in_again(lake, "tenant-3", SYSTEM_CLOCK) and not let_in_again(
+        lake, "tenant-3", SYSTEM_CLOCK
+    )
     add(url, range(20, 27))
     exporter.round()
     assert [r["fairness_key"] for r in rows_of(lake, ATTEMPTS)].count("tenant-3") == 1
@@ -388,7 +499,7 @@ def test_an_export_that_began_before_the_erasure_brings_nothing_back(
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
 
 
-# kill -9 --------------------------------------------------------------------------------------------------------------
+# kill -9 ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -403,12 +514,18 @@ def test_an_export_that_began_before_the_erasure_brings_nothing_back(
         ("file removed", 3),
     ],
 )
-def test_killed_behind_any_step_and_run_again_nothing_of_the_key_is_left(lake: Lake, step: str, times: int) -> None:
+def test_killed_behind_any_step_and_run_again_nothing_of_the_key_is_left(
+    lake: Lake, step: str, times: int
+) -> None:
     before = all_rows(lake)
     killed = subprocess.run(  # noqa: S603 - our own interpreter
         [sys.executable, "-m", "tests.pipeline.erase_until", str(lake.root), KEY, step, str(times)],
-        cwd=ROOT, check=False, timeout=120, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     assert killed.returncode == KILLED, killed.stderr
     all_rows(lake)  # whoever reads now has whole tables
     done = erased(lake)
@@ -417,6 +534,9 @@ def test_killed_behind_any_step_and_run_again_nothing_of_the_key_is_left(lake: L
     for table in (ATTEMPTS, EVENTS, TENANT_SHARE):
         others = [r["fairness_key"] for r in before[table.name] if r["fairness_key"] != KEY]
         assert [r["fairness_key"] for r in after[table.name]] == others
-    ledger = [pq.read_table(lake.table(ATTEMPTS).folder / f) for f in lake.table(ATTEMPTS).manifests.newest().ledger]
+    ledger = [
+        pq.read_table(lake.table(ATTEMPTS).folder / f)
+        for f in lake.table(ATTEMPTS).manifests.newest().ledger
+    ]
     assert sum(t.num_rows for t in ledger) == 6, "each erased attempt is counted once"
     assert last_build(lake.root).again == [f"{T0:%Y-%m-%d}/00"]

@@ -1,4 +1,5 @@
-"""`erase` in an Iceberg catalog: no file below any table has the key afterwards, and a build brings nothing back."""
+"""`erase` in an Iceberg catalog: no file below any table has the key afterwards, and a build brings
+nothing back."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def test_no_file_below_any_table_of_the_catalog_has_the_key_and_the_next_build_b
     job = Job(spark, lake, catalog, SYSTEM_CLOCK)
     failing = {"outcome": "retried", "error_type": "NoCover", "error_fp": 7}
     rows = [
-        *[attempt(fairness_key=key, finished_at=9 + n) for n, key in enumerate([KEY, "b", "acme-corp2", KEY])],
+        *[
+            attempt(fairness_key=key, finished_at=9 + n)
+            for n, key in enumerate([KEY, "b", "acme-corp2", KEY])
+        ],
         attempt(fairness_key=KEY, finished_at=30, error_text="card 4711 declined", **failing),
         attempt(fairness_key="b", finished_at=60, error_text=f"after {KEY}", **failing),
         attempt(fairness_key=KEY, finished_at=7200),  # a file of its own
@@ -46,7 +50,9 @@ def test_no_file_below_any_table_of_the_catalog_has_the_key_and_the_next_build_b
     export(lake, EVENTS, [event(fairness_key=key, at=100) for key in (KEY, "b")], "1")
     build(job, SETTINGS)
     tables = IcebergTables(spark, catalog, lake, SYSTEM_CLOCK)
-    tables.replace(TASKS, frame(spark, TASKS, [row(TASKS, fairness_key=KEY)]), None)  # of a build that died
+    tables.replace(
+        TASKS, frame(spark, TASKS, [row(TASKS, fairness_key=KEY)]), None
+    )  # of a build that died
     fairness = spark.table(tables.name_of(FAIRNESS))
     noisy = fairness.where("noisy_key = 'acme-corp' or max_lag_key = 'acme-corp'").count()
     warehouse = Path(spark.conf.get("spark.sql.catalog.lake.warehouse")) / catalog.partition(".")[2]  # type: ignore[arg-type]
@@ -56,17 +62,25 @@ def test_no_file_below_any_table_of_the_catalog_has_the_key_and_the_next_build_b
 
     assert done.is_clean and done.catalog[ATTEMPTS.name] == 5 and done.catalog[EVENTS.name] == 1
     assert files_with(warehouse, KEY) == [] == files_with(lake.root, KEY)
-    assert not [path for path in warehouse.rglob("*.parquet") if "4711" in str(pq.read_table(path).to_pylist())]
+    assert not [
+        path
+        for path in warehouse.rglob("*.parquet")
+        if "4711" in str(pq.read_table(path).to_pylist())
+    ]
     kept = spark.table(tables.name_of(ATTEMPTS)).collect()
     assert sorted(r["fairness_key"] for r in kept) == ["acme-corp2", "b", "b"]
     assert {r["error_text"] for r in spark.table(tables.name_of(FAILURES)).collect()} == {None}
-    blotted = spark.table(tables.name_of(FAIRNESS)).where(f"noisy_key = '{ERASED}' or max_lag_key = '{ERASED}'")
+    blotted = spark.table(tables.name_of(FAIRNESS)).where(
+        f"noisy_key = '{ERASED}' or max_lag_key = '{ERASED}'"
+    )
     assert blotted.count() == noisy > 0
 
     assert build(job, SETTINGS).state == "done"
     assert all(found.holds for found in check(job).checks)
     assert files_with(warehouse, KEY) == []
-    assert {r["error_text"] for r in spark.table(tables.name_of(FAILURES)).collect()} == {f"after {ERASED}"}
+    assert {r["error_text"] for r in spark.table(tables.name_of(FAILURES)).collect()} == {
+        f"after {ERASED}"
+    }
     assert erase(lake, KEY, SYSTEM_CLOCK, catalog=(spark, catalog)).catalog == {}
 
 
@@ -79,7 +93,9 @@ def test_a_table_that_never_had_a_row_and_one_whose_files_lie_elsewhere(
     tables.replace(TASKS, frame(spark, TASKS, []), None)
     tables.publish()
     elsewhere = tmp_path / "elsewhere"
-    spark.sql(f"ALTER TABLE {tables.name_of(TASKS)} SET TBLPROPERTIES ('write.data.path' = '{elsewhere}')")
+    spark.sql(
+        f"ALTER TABLE {tables.name_of(TASKS)} SET TBLPROPERTIES ('write.data.path' = '{elsewhere}')"
+    )
     rows = [row(TASKS, fairness_key=key, task_id=key) for key in (KEY, "b")]
     tables.replace(TASKS, frame(spark, TASKS, rows), None)
     tables.publish()

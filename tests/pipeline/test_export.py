@@ -1,4 +1,5 @@
-"""The exporter: every attempt is in the lake exactly once, whoever dies when, and however many export at once."""
+"""The exporter: every attempt is in the lake exactly once, whoever dies when, and however many
+export at once."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from fairlead import App
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import id_text
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
@@ -27,7 +29,6 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import HOUR, LakeTable
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.ports.history import START, Place, Reader
-from fairlead.stores.sql_history import SqlHistory
 from tests.pipeline.export_until import KILLED, ROWS, STEPS
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
@@ -71,7 +72,9 @@ def exported(lake: Lake) -> list[int]:
 
 
 def reader(history: SqlHistory, lake: Lake) -> Reader:
-    return next(each for each in history.database.look(history.readers()) if each.name == lake.reader)
+    return next(
+        each for each in history.database.look(history.readers()) if each.name == lake.reader
+    )
 
 
 def spread(url: str, count: int, hours: int = 3) -> None:
@@ -86,13 +89,17 @@ def spread(url: str, count: int, hours: int = 3) -> None:
             )
 
 
-# what is exported -----------------------------------------------------------------------------------------------------
+# what is exported ---------------------------------------------------------------------------------
 
 
-def test_an_empty_store_registers_its_lake_and_exports_nothing(history: SqlHistory, lake: Lake) -> None:
+def test_an_empty_store_registers_its_lake_and_exports_nothing(
+    history: SqlHistory, lake: Lake
+) -> None:
     done = exporter(history, lake).round()
     assert (done.attempts, done.events, done.files, done.more) == (0, 0, 0, False)
-    names = {(each.name, each.kind, each.place) for each in history.database.look(history.readers())}
+    names = {
+        (each.name, each.kind, each.place) for each in history.database.look(history.readers())
+    }
     assert names == {(lake.reader, "lake", START), (f"{lake.reader}/events", "events", START)}
     assert exported(lake) == []
 
@@ -129,18 +136,42 @@ def test_a_round_may_be_cut_into_batches(store_url: str, history: SqlHistory, la
     assert exported(lake) == list(range(20))
 
 
-def test_an_attempt_in_the_lake_says_what_the_store_says(store_url: str, history: SqlHistory, lake: Lake) -> None:
+def test_an_attempt_in_the_lake_says_what_the_store_says(
+    store_url: str, history: SqlHistory, lake: Lake
+) -> None:
     add(store_url, 3, 4)
     with connected(store_url) as connection:
         long_text = "trouble 17 " + "x" * 600
-        connection.execute(f"UPDATE fairlead_attempts SET error_text = '{long_text}' WHERE task_id = '{id_text(3)}'")
+        connection.execute(
+            f"UPDATE fairlead_attempts SET error_text = '{long_text}' WHERE task_id = '{id_text(3)}'"
+        )
     exporter(history, lake).round()
     manifest = lake.table(ATTEMPTS).manifests.newest()
     found = sorted(lake.table(ATTEMPTS).load(manifest).to_pylist(), key=lambda row: row["task_id"])
     assert {row["store_id"] for row in found} == {history.database.look(history.store_id())}
     for row, n in zip(found, (3, 4), strict=True):
-        (task_id, number, tries, queue, name, partition, priority, key, weight, ordering_key, unique_key, version,
-         *instants, outcome, next_state, error_type, error_text, node, path, payload_bytes) = attempt(n)  # fmt: skip
+        (
+            task_id,
+            number,
+            tries,
+            queue,
+            name,
+            partition,
+            priority,
+            key,
+            weight,
+            ordering_key,
+            unique_key,
+            version,
+            *instants,
+            outcome,
+            next_state,
+            error_type,
+            error_text,
+            node,
+            path,
+            payload_bytes,
+        ) = attempt(n)
         assert (row["task_id"], row["attempt"], row["tries"], row["queue"], row["name"]) == (
             task_id,
             number,
@@ -156,11 +187,25 @@ def test_an_attempt_in_the_lake_says_what_the_store_says(store_url: str, history
         )
         assert (row["ordering_key"], row["version"], row["node"]) == (ordering_key, version, node)
         assert row["unique_key_hash"] == zlib.crc32(unique_key.encode())
-        assert (row["outcome"], row["next_state"], row["trigger_path"]) == (outcome, next_state, path)
+        assert (row["outcome"], row["next_state"], row["trigger_path"]) == (
+            outcome,
+            next_state,
+            path,
+        )
         assert (row["error_type"], row["payload_bytes"]) == (error_type, payload_bytes)
-        columns = ("submitted_at", "run_at", "ready_at", "triggered_at", "grabbed_at", "started_at", "finished_at")
+        columns = (
+            "submitted_at",
+            "run_at",
+            "ready_at",
+            "triggered_at",
+            "grabbed_at",
+            "started_at",
+            "finished_at",
+        )
         assert [row[column] for column in columns] == [
-            None if instant is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)
+            None
+            if instant is None
+            else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant)
             for instant in instants
         ]
     failed, ran = found
@@ -171,17 +216,23 @@ def test_an_attempt_in_the_lake_says_what_the_store_says(store_url: str, history
 def test_errors_that_differ_in_numbers_only_have_one_fingerprint() -> None:
     from fairlead.pipeline.history_rows import fingerprint
 
-    assert fingerprint("ValueError", "order 17 of 3\nmore") == fingerprint("ValueError", "order 4711 of 12")
+    assert fingerprint("ValueError", "order 17 of 3\nmore") == fingerprint(
+        "ValueError", "order 4711 of 12"
+    )
     assert fingerprint("ValueError", "order 17") != fingerprint("KeyError", "order 17")
     assert fingerprint("ValueError", None) is not None
     assert fingerprint(None, None) is None
 
 
-def test_clocks_that_jumped_lose_no_attempt(store_url: str, history: SqlHistory, lake: Lake) -> None:
+def test_clocks_that_jumped_lose_no_attempt(
+    store_url: str, history: SqlHistory, lake: Lake
+) -> None:
     add(store_url, *range(4))
     with connected(store_url) as connection:
         for n, end in enumerate((-5, 2**62, 0)):
-            connection.execute(f"UPDATE fairlead_attempts SET finished_at = {end} WHERE task_id = '{id_text(n)}'")
+            connection.execute(
+                f"UPDATE fairlead_attempts SET finished_at = {end} WHERE task_id = '{id_text(n)}'"
+            )
     exporter(history, lake).round()
     assert exported_raw(lake) == [0, 1, 2, 3]
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 4
@@ -193,7 +244,9 @@ def exported_raw(lake: Lake) -> list[int]:
     return sorted(int(task_id.replace("-", ""), 16) for task_id in ids)
 
 
-def test_what_people_did_and_what_was_submitted_is_exported_once(store_url: str, lake: Lake) -> None:
+def test_what_people_did_and_what_was_submitted_is_exported_once(
+    store_url: str, lake: Lake
+) -> None:
     app = App(store_url)
     app.migrate()
 
@@ -208,7 +261,9 @@ def test_what_people_did_and_what_was_submitted_is_exported_once(store_url: str,
     app.management.cancel(handles[0].id, actor="Ada")
     if store_url.startswith("postgresql"):
         with connected(store_url) as connection:  # as if they had been there for a while
-            connection.execute("UPDATE fairlead_tasks SET id = ('00000000' || substr(id::text, 9))::uuid")
+            connection.execute(
+                "UPDATE fairlead_tasks SET id = ('00000000' || substr(id::text, 9))::uuid"
+            )
     for _ in range(2):
         exporter(history, lake, rows=4).round()
     kinds = Counter(column(lake, "kind", EVENTS))
@@ -219,14 +274,26 @@ def test_what_people_did_and_what_was_submitted_is_exported_once(store_url: str,
     app.close()
 
 
-# crashes --------------------------------------------------------------------------------------------------------------
+# crashes ------------------------------------------------------------------------------------------
 
 
 def export_until(url: str, lake: Lake, step: str, times: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-m", "tests.pipeline.export_until", url, str(lake.root), step, str(times)],
-        cwd=ROOT, check=False, timeout=120, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tests.pipeline.export_until",
+            url,
+            str(lake.root),
+            step,
+            str(times),
+        ],
+        cwd=ROOT,
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
 
 
 def nothing_else_is_on_disk(table: LakeTable) -> None:
@@ -238,7 +305,9 @@ def nothing_else_is_on_disk(table: LakeTable) -> None:
     table.sweep(SYSTEM_CLOCK.now())
     there = sorted(str(path) for path in table.folder.glob("date=*/**/*") if path.is_file())
     assert there == sorted(table.paths(table.manifests.newest()))
-    assert [path.name for path in table.manifests.folder.iterdir()] == [f"{table.manifests.newest().number:012}.json"]
+    assert [path.name for path in table.manifests.folder.iterdir()] == [
+        f"{table.manifests.newest().number:012}.json"
+    ]
 
 
 @pytest.mark.slow
@@ -274,7 +343,9 @@ def _last(history: SqlHistory) -> Any:
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_it_still_gets_there(store_url: str, history: SqlHistory, lake: Lake) -> None:
+def test_killed_again_and_again_it_still_gets_there(
+    store_url: str, history: SqlHistory, lake: Lake
+) -> None:
     chance = random.Random(3)
     added = 0
     for _ in range(6):
@@ -287,7 +358,7 @@ def test_killed_again_and_again_it_still_gets_there(store_url: str, history: Sql
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == added
 
 
-# several at once ------------------------------------------------------------------------------------------------------
+# several at once ----------------------------------------------------------------------------------
 
 
 def wait_until_exported(lake: Lake, count: int) -> None:
@@ -306,12 +377,20 @@ def test_two_exporters_at_once_while_attempts_end_export_each_once(
         exporters = [
             ending.enter_context(
                 subprocess.Popen(  # noqa: S603 - our own interpreter
-                    [sys.executable, "-m", "tests.pipeline.export_until", store_url, str(lake.root), "never", "0"],
+                    [
+                        sys.executable,
+                        "-m",
+                        "tests.pipeline.export_until",
+                        store_url,
+                        str(lake.root),
+                        "never",
+                        "0",
+                    ],
                     cwd=ROOT,
                     stdout=subprocess.PIPE,
                     text=True,
                 )
-            )  # fmt: skip
+            )
             for _ in range(2)
         ]
         for process in exporters:
@@ -351,7 +430,11 @@ def test_of_two_exporters_of_one_range_the_second_goes_on_behind_it(
     monkeypatch.setattr(LakeTable, "write", overtaken)
     assert exporter(history, lake).round().attempts == 0, "there was nothing left"
     assert exported(lake) == list(range(10))
-    listed = {file for part in lake.table(ATTEMPTS).manifests.newest().parts.values() for file in part.files}
+    listed = {
+        file
+        for part in lake.table(ATTEMPTS).manifests.newest().parts.values()
+        for file in part.files
+    }
     assert not {file.file for file in wrote[0]} & listed, "no file that counts was written by both"
 
 
@@ -391,10 +474,12 @@ def test_several_stores_share_a_lake(sqlite_url: str, tmp_path: Path, lake: Lake
         history.database.close()
 
 
-# stores and lakes that go back ----------------------------------------------------------------------------------------
+# stores and lakes that go back --------------------------------------------------------------------
 
 
-def test_a_store_restored_from_a_backup_is_noticed_before_anything_is_exported(sqlite_url: str, lake: Lake) -> None:
+def test_a_store_restored_from_a_backup_is_noticed_before_anything_is_exported(
+    sqlite_url: str, lake: Lake
+) -> None:
     path = Path(sqlite_url.removeprefix("sqlite:///"))
     store = migrated(sqlite_url)
     add(sqlite_url, 1, 2)
@@ -410,7 +495,9 @@ def test_a_store_restored_from_a_backup_is_noticed_before_anything_is_exported(s
     shutil.copy(path.with_suffix(".backup"), path)
     restored = SqlHistory(migrated(sqlite_url).database)
     add(sqlite_url, 5)
-    with pytest.raises(CheckFailed, match=r"has attempts up to 0\.4, and this store only up to 0\.4.*store_id"):
+    with pytest.raises(
+        CheckFailed, match=r"has attempts up to 0\.4, and this store only up to 0\.4.*store_id"
+    ):
         exporter(restored, lake).round()
     assert exported(lake) == [1, 2, 3, 4]
     assert restored.database.look(restored.readers()) == []
@@ -432,7 +519,9 @@ def test_a_lake_that_lost_its_newest_manifest_exports_again_and_each_once(
     assert exported(lake) == list(range(7))
     exporter(history, lake).round()
     assert exported(lake) == list(range(10))
-    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 3, "what was exported again is compared again"
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 3, (
+        "what was exported again is compared again"
+    )
 
 
 def test_a_lake_that_was_forgotten_goes_on_and_compares_what_comes_from_then_on(
@@ -442,7 +531,9 @@ def test_a_lake_that_was_forgotten_goes_on_and_compares_what_comes_from_then_on(
     exporter(history, lake).round()
     history.database.run(history.forget_reader(lake.reader))
     with connected(store_url) as connection:
-        connection.execute(f"DELETE FROM fairlead_attempts WHERE task_id <= '{id_text(4)}'")  # as the cleaner may
+        connection.execute(
+            f"DELETE FROM fairlead_attempts WHERE task_id <= '{id_text(4)}'"
+        )  # as the cleaner may
     add(store_url, 10, 11)
     with pytest.raises(CheckFailed, match="fairlead pipeline ingest"):
         reconcile(history, lake, SYSTEM_CLOCK)

@@ -39,7 +39,8 @@ class Later(SystemClock):
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Two files of an hour, put together; what two jobs that died left behind, yesterday and just now."""
+    """Two files of an hour, put together; what two jobs that died left behind, yesterday and just
+    now."""
     lake = Lake(tmp_path / "lake")
     table = lake.table(ATTEMPTS)
     for n in range(2):
@@ -47,8 +48,13 @@ def lake(tmp_path: Path) -> Lake:
     compact(table, SYSTEM_CLOCK.now(), everything=True)
     rows = table.load(table.manifests.newest())
     for name in ("old", "new"):
-        for path in (f"date=2026-03-02/hour=10/g=dead/{name}.parquet", f"date=2026-03-02/hour=10/.{name}.parquet.1f",
-                     f"_temporary/0/{name}.parquet", f"_ledger/{name}.parquet", f"_manifest/.{name}.1f"):  # fmt: skip
+        for path in (
+            f"date=2026-03-02/hour=10/g=dead/{name}.parquet",
+            f"date=2026-03-02/hour=10/.{name}.parquet.1f",
+            f"_temporary/0/{name}.parquet",
+            f"_ledger/{name}.parquet",
+            f"_manifest/.{name}.1f",
+        ):
             (table.folder / path).parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(rows, table.folder / path)
             if name == "old":
@@ -69,9 +75,12 @@ def test_it_tells_what_would_go_and_removes_nothing_unless_asked(lake: Lake) -> 
     before = files(lake)
     done = gc(lake, SYSTEM_CLOCK)
     assert sorted((Path(each.file).name, each.why) for each in done.files) == [
-        (".old.1f", "half made"), (".old.parquet.1f", "half made"), ("old.parquet", "half made"),
-        ("old.parquet", "never counted"), ("old.parquet", "never counted"),
-    ]  # fmt: skip
+        (".old.1f", "half made"),
+        (".old.parquet.1f", "half made"),
+        ("old.parquet", "half made"),
+        ("old.parquet", "never counted"),
+        ("old.parquet", "never counted"),
+    ]
     assert files(lake) == before and not done.applied and done.bytes > 0
     assert "gc" not in last_runs(lake)
 
@@ -91,7 +100,9 @@ def test_replaced_files_go_after_a_day_unless_a_reader_has_a_lease(lake: Lake) -
     assert not REPLACED & {Path(each.file).name for each in gc(lake, Later(23 * HOUR)).files}
     with lease(lake, "a long report", 3600):
         done = gc(lake, Later(2 * DAY), apply=True)
-        assert done.leases == ["a long report"] and {each.why for each in done.files} == {"half made"}
+        assert done.leases == ["a long report"] and {each.why for each in done.files} == {
+            "half made"
+        }
         table.sweep(SYSTEM_CLOCK.now() + 2 * DAY)
         assert files(lake) >= REPLACED, "the nightly sweep keeps to it too"
     gc(lake, Later(2 * DAY), apply=True)

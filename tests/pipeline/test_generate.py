@@ -1,4 +1,5 @@
-"""The generator of attempts with known truth: what it makes is what its parameters say, wherever it runs."""
+"""The generator of attempts with known truth: what it makes is what its parameters say, wherever it
+runs."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from pyspark.sql import SparkSession
 
 from fairlead.clock import to_micros
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.generate import Truth, arrivals, attempts, write_lake
 from fairlead.pipeline.history_rows import fingerprint
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.quality import quarantined
+from tests.generate import Truth, arrivals, attempts, write_lake
 
 TRUTH = Truth(rows=20_000, days=2, tenants=40, late=0.05, doubled=0.02, stepped=0.005)
 NOON = TRUTH.start + timedelta(days=1, hours=12)
@@ -130,7 +131,12 @@ def test_runs_fail_as_often_as_their_work_does_whatever_came_before(runs: pd.Dat
         for attempt in (1, 2):
             of_work = runs[(runs.name == work.name) & (runs.attempt == attempt)]
             if len(of_work):
-                tells(of_work.error_type.notna().mean(), work.failing, sqrt(work.failing), len(of_work))
+                tells(
+                    of_work.error_type.notna().mean(),
+                    work.failing,
+                    sqrt(work.failing),
+                    len(of_work),
+                )
 
 
 def test_a_failed_run_is_tried_again_until_the_task_is_given_up(once: pd.DataFrame) -> None:
@@ -148,10 +154,14 @@ def test_a_retry_is_due_after_a_delay_that_doubles(runs: pd.DataFrame) -> None:
     by_task = runs.sort_values(["task_id", "version"]).groupby("task_id")
     follows = by_task.attempt.shift(1) == runs.attempt - 1
     delays = (runs.ready_at - by_task.finished_at.shift(1)).dt.total_seconds()[follows]
-    assert delays.tolist() == pytest.approx((TRUTH.first_delay_s * 2.0 ** (runs.attempt[follows] - 2)).tolist())
+    assert delays.tolist() == pytest.approx(
+        (TRUTH.first_delay_s * 2.0 ** (runs.attempt[follows] - 2)).tolist()
+    )
 
 
-def test_the_instants_of_an_attempt_follow_each_other(once: pd.DataFrame, runs: pd.DataFrame) -> None:
+def test_the_instants_of_an_attempt_follow_each_other(
+    once: pd.DataFrame, runs: pd.DataFrame
+) -> None:
     assert (once.submitted_at <= once.ready_at).all() and (runs.ready_at <= runs.grabbed_at).all()
     assert (runs.grabbed_at < runs.started_at).all() and (once.finished_at < once.exported_at).all()
     assert once.submitted_at.between(TRUTH.start, TRUTH.end).all()
@@ -159,7 +169,9 @@ def test_the_instants_of_an_attempt_follow_each_other(once: pd.DataFrame, runs: 
 
 def test_waits_are_longer_in_a_burst(runs: pd.DataFrame) -> None:
     waits = (runs.grabbed_at - runs.ready_at).dt.total_seconds()
-    in_bursts = TRUTH.burst_s * TRUTH.burst_times / (TRUTH.burst_s * TRUTH.burst_times + TRUTH.quiet_s)
+    in_bursts = (
+        TRUTH.burst_s * TRUTH.burst_times / (TRUTH.burst_s * TRUTH.burst_times + TRUTH.quiet_s)
+    )
     assert waits.quantile(0.1) == pytest.approx(0.1 * TRUTH.pickup_s, rel=2)
     assert waits.mean() == pytest.approx(in_bursts * TRUTH.burst_pickup_s, rel=0.6)
 
@@ -175,7 +187,10 @@ def test_late_attempts_are_exported_hours_after_the_others(once: pd.DataFrame) -
     delay = (once.exported_at - once.finished_at).dt.total_seconds()
     late = delay > 60
     tells(late.mean(), TRUTH.late, sqrt(TRUTH.late), len(once))
-    assert delay[late].between(3600, TRUTH.late_hours * 3600 + 60).all() and delay[late].max() > 12 * 3600
+    assert (
+        delay[late].between(3600, TRUTH.late_hours * 3600 + 60).all()
+        and delay[late].max() > 12 * 3600
+    )
 
 
 def test_doubled_attempts_are_there_twice_the_same(made: pd.DataFrame, once: pd.DataFrame) -> None:
@@ -201,23 +216,31 @@ def test_errors_of_a_work_are_alike_for_the_exporter_too(runs: pd.DataFrame) -> 
 
 def test_every_column_that_may_not_be_null_has_a_value(made: pd.DataFrame) -> None:
     assert list(made.columns) == ATTEMPTS.column_names
-    assert made[[column.name for column in ATTEMPTS.columns if not column.nullable]].notna().all(axis=None)
+    assert (
+        made[[column.name for column in ATTEMPTS.columns if not column.nullable]]
+        .notna()
+        .all(axis=None)
+    )
 
 
 def test_ids_are_of_version_7_and_say_when_the_task_was_submitted(once: pd.DataFrame) -> None:
-    assert once.task_id.str.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}").all()
+    assert once.task_id.str.fullmatch(
+        r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}"
+    ).all()
     ms = once.task_id.str.replace("-", "").str[:12].map(lambda text: int(text, 16))
     assert (ms == once.submitted_at.map(to_micros) // 1000).all()
 
 
-# arrivals -------------------------------------------------------------------------------------------------------------
+# arrivals -----------------------------------------------------------------------------------------
 
 
 def test_arrivals_follow_the_day_and_the_week() -> None:
     truth = Truth(rows=400_000, days=28, tenants=1, burst_times=1.0)
     seconds = arrivals.of_tenant(truth, 0).submitted / 1e6
     hours = np.bincount((seconds % DAY / 3600).astype(int), minlength=24)
-    assert hours.argmax() in (13, 14) and hours[13:15].sum() / hours[1:3].sum() == pytest.approx(3, rel=0.03)
+    assert hours.argmax() in (13, 14) and hours[13:15].sum() / hours[1:3].sum() == pytest.approx(
+        3, rel=0.03
+    )
     start = truth.start.timestamp()
     days = np.bincount(((seconds - start) % (7 * DAY) / DAY).astype(int), minlength=7)
     assert days.argmax() == 2 and days[2] / days.mean() == pytest.approx(1.29, rel=0.02)
@@ -241,10 +264,12 @@ def test_a_tenant_has_its_share_however_its_bursts_fall() -> None:
     assert np.std(found) < 2 * sqrt(expected)
 
 
-# in a lake ------------------------------------------------------------------------------------------------------------
+# in a lake ----------------------------------------------------------------------------------------
 
 
-def test_the_lake_holds_what_was_made_whole_files_in_the_hour_of_their_end(lake: InLake, made: pd.DataFrame) -> None:
+def test_the_lake_holds_what_was_made_whole_files_in_the_hour_of_their_end(
+    lake: InLake, made: pd.DataFrame
+) -> None:
     lake.table.check(lake.second)
     found = ordered(lake.table.load(lake.second).to_pandas())
     pd.testing.assert_frame_equal(found.astype(made.dtypes), made)
@@ -255,9 +280,13 @@ def test_the_lake_holds_what_was_made_whole_files_in_the_hour_of_their_end(lake:
 
 def test_an_hour_is_one_file_of_each_export_in_order_of_queue_and_key(lake: InLake) -> None:
     assert {len(part.files) for part in lake.first.parts.values()} == {1}
-    assert {len(part.files) for part in lake.second.parts.values()} == {1, 2}, "late rows make a file of their own"
+    assert {len(part.files) for part in lake.second.parts.values()} == {1, 2}, (
+        "late rows make a file of their own"
+    )
     for hour in lake.first.parts:
-        rows = lake.table.load(lake.first, [hour], ["queue", "fairness_key", "finished_at"]).to_pylist()
+        rows = lake.table.load(
+            lake.first, [hour], ["queue", "fairness_key", "finished_at"]
+        ).to_pylist()
         order = [tuple(row.values()) for row in rows]
         assert order == sorted(order)
 
@@ -276,9 +305,13 @@ def test_the_manifest_knows_the_ends_of_every_instant(lake: InLake) -> None:
 def span_of(rows: pd.DataFrame) -> dict[str, tuple[int, int]]:
     instants = [column.name for column in ATTEMPTS.columns if column.type == "timestamp"]
     known = {name: rows[name].dropna() for name in instants if rows[name].notna().any()}
-    return {name: (to_micros(values.min()), to_micros(values.max())) for name, values in known.items()}
+    return {
+        name: (to_micros(values.min()), to_micros(values.max())) for name, values in known.items()
+    }
 
 
-def test_the_manifest_says_when_it_was_exported_not_when_it_was_made(lake: InLake, made: pd.DataFrame) -> None:
+def test_the_manifest_says_when_it_was_exported_not_when_it_was_made(
+    lake: InLake, made: pd.DataFrame
+) -> None:
     assert lake.first.written_at == to_micros(NOON)
     assert lake.second.written_at == to_micros(made.exported_at.max())

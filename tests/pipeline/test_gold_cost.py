@@ -26,7 +26,9 @@ NEXT_DAY = 14 * 60
 """Minutes from T0 to the next midnight."""
 
 
-def split(spark: SparkSession, service: Sequence[Row], bills: Sequence[Bill], method: str = "usage") -> list[Row]:
+def split(
+    spark: SparkSession, service: Sequence[Row], bills: Sequence[Bill], method: str = "usage"
+) -> list[Row]:
     """By day, queue and key."""
     columns = "day date, queue string, worker_us bigint, amount decimal(18,6)"
     made = cost(frame(spark, SERVICE, service), spark.createDataFrame(list(bills), columns), method)
@@ -39,13 +41,17 @@ def amounts(rows: Sequence[Row]) -> list[tuple[str, str, Decimal]]:
 
 def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
     bills = spark.createDataFrame(
-        [(DAY, "*", 1, Decimal(1))], "day date, queue string, worker_us bigint, amount decimal(18,6)"
+        [(DAY, "*", 1, Decimal(1))],
+        "day date, queue string, worker_us bigint, amount decimal(18,6)",
     )
     made = cost(frame(spark, SERVICE, [served(0, "a", 1)]), bills)
-    assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in COST.spark()]
+    assert [(f.name, f.dataType) for f in made.schema] == [
+        (f.name, f.dataType) for f in COST.spark()
+    ]
 
 
-# a is busy for 100 s in one hour, b for 60 s in each of two hours and heavier; the bill is for 620 s, of which 400 s idle.
+# a is busy for 100 s in one hour, b for 60 s in each of two hours and heavier; the bill is for 620
+# s, of which 400 s idle.
 SERVICE_ROWS = [
     served(0, "a", 50, wasted_us=7 * SECOND),
     served(1, "a", 50),
@@ -68,13 +74,17 @@ def test_idle_time_is_split_by_use_by_the_busiest_hour_or_by_weight(
     a, b = split(spark, SERVICE_ROWS, [(DAY, "*", 620 * SECOND, Decimal(62))], method)
     assert (a["busy_us"], a["wasted_us"], b["busy_us"]) == (100 * SECOND, 7 * SECOND, 120 * SECOND)
     assert [a["idle_allocated_us"], b["idle_allocated_us"]] == [round(s * SECOND) for s in idle]
-    assert [float(a["amount"]), float(b["amount"])] == pytest.approx([(100 + idle[0]) / 10, (120 + idle[1]) / 10])
+    assert [float(a["amount"]), float(b["amount"])] == pytest.approx(
+        [(100 + idle[0]) / 10, (120 + idle[1]) / 10]
+    )
     assert a["amount"] + b["amount"] == 62
     assert a["price"] == b["price"] == pytest.approx(360)
     assert a["method"] == method
 
 
-def test_a_millionth_that_does_not_divide_goes_to_the_largest_remainder_and_then_by_key(spark: SparkSession) -> None:
+def test_a_millionth_that_does_not_divide_goes_to_the_largest_remainder_and_then_by_key(
+    spark: SparkSession,
+) -> None:
     thirds = [served(0, key, 10) for key in "cab"]
     rows = split(spark, thirds, [(DAY, "q", 30 * SECOND, Decimal("0.000005"))])
     assert amounts(rows) == [
@@ -87,11 +97,17 @@ def test_a_millionth_that_does_not_divide_goes_to_the_largest_remainder_and_then
     assert amounts(rows) == [("q", "a", Decimal(0)), ("q", "b", Decimal("0.000001"))]
 
 
-def test_a_bill_of_a_queue_is_its_own_and_the_common_one_is_for_the_rest(spark: SparkSession) -> None:
+def test_a_bill_of_a_queue_is_its_own_and_the_common_one_is_for_the_rest(
+    spark: SparkSession,
+) -> None:
     service = [served(0, "a", 10, queue=queue) for queue in ("own", "p", "q")]
     bills = [(DAY, "own", 20 * SECOND, Decimal(5)), (DAY, "*", 60 * SECOND, Decimal(8))]
     rows = split(spark, service, bills)
-    assert amounts(rows) == [("own", "a", Decimal(5)), ("p", "a", Decimal(4)), ("q", "a", Decimal(4))]
+    assert amounts(rows) == [
+        ("own", "a", Decimal(5)),
+        ("p", "a", Decimal(4)),
+        ("q", "a", Decimal(4)),
+    ]
     assert [row["idle_allocated_us"] for row in rows] == [10 * SECOND, 20 * SECOND, 20 * SECOND]
 
 
@@ -119,15 +135,27 @@ def test_without_a_bill_only_the_use_is_told(spark: SparkSession) -> None:
 
 
 def test_a_bill_for_a_day_on_which_nobody_ran_is_kept_under_a_star(spark: SparkSession) -> None:
-    bills = [(DAY, "gone", HOUR_US, Decimal(3)), (DAY + timedelta(days=1), "*", HOUR_US, Decimal(4))]
+    bills = [
+        (DAY, "gone", HOUR_US, Decimal(3)),
+        (DAY + timedelta(days=1), "*", HOUR_US, Decimal(4)),
+    ]
     rows = split(spark, [served(0, "a", 1)], bills)
-    assert amounts(rows) == [("gone", "*", Decimal(3)), ("q", "a", Decimal(0)), ("*", "*", Decimal(4))]
+    assert amounts(rows) == [
+        ("gone", "*", Decimal(3)),
+        ("q", "a", Decimal(0)),
+        ("*", "*", Decimal(4)),
+    ]
     assert [row["idle_allocated_us"] for row in rows] == [HOUR_US, 0, HOUR_US]
 
 
 def test_more_work_than_was_paid_for_leaves_nothing_idle(spark: SparkSession) -> None:
-    rows = split(spark, [served(0, "a", 30), served(0, "b", 10)], [(DAY, "*", 20 * SECOND, Decimal(1))])
-    assert [(row["idle_allocated_us"], row["amount"]) for row in rows] == [(0, Decimal("0.75")), (0, Decimal("0.25"))]
+    rows = split(
+        spark, [served(0, "a", 30), served(0, "b", 10)], [(DAY, "*", 20 * SECOND, Decimal(1))]
+    )
+    assert [(row["idle_allocated_us"], row["amount"]) for row in rows] == [
+        (0, Decimal("0.75")),
+        (0, Decimal("0.25")),
+    ]
 
 
 def test_a_method_nobody_knows_is_refused(spark: SparkSession) -> None:
@@ -136,7 +164,11 @@ def test_a_method_nobody_knows_is_refused(spark: SparkSession) -> None:
 
 
 days = st.tuples(
-    st.lists(st.tuples(st.integers(0, 60 * SECOND), st.sampled_from([0.001, 1.0, 2.5, 1e6])), min_size=1, max_size=9),
+    st.lists(
+        st.tuples(st.integers(0, 60 * SECOND), st.sampled_from([0.001, 1.0, 2.5, 1e6])),
+        min_size=1,
+        max_size=9,
+    ),
     st.integers(0, 10**15),
     st.integers(0, 10**17),
 )

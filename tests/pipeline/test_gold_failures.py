@@ -18,7 +18,10 @@ Row = dict[str, Any]
 
 
 def failed(**fields: Any) -> Row:
-    return attempt(**{"outcome": "retried", "error_fp": 7, "error_type": "ValueError", "error_text": "no"} | fields)
+    return attempt(
+        **{"outcome": "retried", "error_fp": 7, "error_type": "ValueError", "error_text": "no"}
+        | fields
+    )
 
 
 def found(spark: SparkSession, rows: Sequence[Row]) -> list[Row]:
@@ -28,7 +31,9 @@ def found(spark: SparkSession, rows: Sequence[Row]) -> list[Row]:
 
 def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
     made = failures(attempts_frame(spark, [failed()]))
-    assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in FAILURES.spark()]
+    assert [(f.name, f.dataType) for f in made.schema] == [
+        (f.name, f.dataType) for f in FAILURES.spark()
+    ]
 
 
 def test_alike_errors_of_an_hour_are_one_row(spark: SparkSession) -> None:
@@ -50,14 +55,19 @@ def test_alike_errors_of_an_hour_are_one_row(spark: SparkSession) -> None:
     # Six runs of t (3), u, and two more tasks.
     assert row["retry_amplification"] == pytest.approx(6 / 4)
     assert row["storm"] is False
-    assert [(other["hour"], other["queue"], other["error_fp"], other["n"]) for other in (other_queue, *others)] == [
+    assert [
+        (other["hour"], other["queue"], other["error_fp"], other["n"])
+        for other in (other_queue, *others)
+    ] == [
         (at(0), "other", 7, 1),
         (at(0), "q", 8, 1),
         (at(3600), "q", 7, 1),
     ]
 
 
-def test_the_example_of_an_error_is_the_earliest_by_time_and_then_by_task(spark: SparkSession) -> None:
+def test_the_example_of_an_error_is_the_earliest_by_time_and_then_by_task(
+    spark: SparkSession,
+) -> None:
     rows = [
         failed(task_id=task, finished_at=finished, error_text=task)
         for task, finished in (("a", 9), ("c", 5), ("b", 5), ("d", 7))
@@ -65,7 +75,9 @@ def test_the_example_of_an_error_is_the_earliest_by_time_and_then_by_task(spark:
     assert [row["error_text"] for row in found(spark, rows)] == ["b"]
 
 
-def test_it_is_over_when_a_run_of_the_same_name_succeeds_in_the_same_hour(spark: SparkSession) -> None:
+def test_it_is_over_when_a_run_of_the_same_name_succeeds_in_the_same_hour(
+    spark: SparkSession,
+) -> None:
     rows = [
         failed(finished_at=100),
         failed(finished_at=200, error_fp=8),
@@ -98,9 +110,17 @@ def test_what_a_person_ended_and_what_was_put_off_is_no_failure(spark: SparkSess
 
 
 def test_a_storm_is_a_hundred_failures_and_more_than_half_of_all_runs(spark: SparkSession) -> None:
-    rows = [failed(name=name) for name, n in (("storm", 100), ("few", 99), ("half", 100)) for _ in range(n)]
+    rows = [
+        failed(name=name)
+        for name, n in (("storm", 100), ("few", 99), ("half", 100))
+        for _ in range(n)
+    ]
     rows += [attempt(name=name) for name, n in (("storm", 99), ("half", 100)) for _ in range(n)]
-    assert {row["name"]: row["storm"] for row in found(spark, rows)} == {"storm": True, "few": False, "half": False}
+    assert {row["name"]: row["storm"] for row in found(spark, rows)} == {
+        "storm": True,
+        "few": False,
+        "half": False,
+    }
 
 
 def test_it_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
@@ -142,7 +162,10 @@ def test_it_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
             )
             assert row["retry_amplification"] == pytest.approx(len(runs) / runs["task"].nunique())
             earliest = errors.sort_values(["finished_at", "task_id"]).iloc[0]
-            assert (row["first_seen"], row["error_text"]) == (earliest["finished_at"], earliest["error_text"])
+            assert (row["first_seen"], row["error_text"]) == (
+                earliest["finished_at"],
+                earliest["error_text"],
+            )
             assert row["last_seen"] == errors["finished_at"].max()
             later = good[good > row["last_seen"]]
             assert row["recovered_at"] == (later.min() if len(later) else None)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from fairlead.lab.simulate.fairness import jain
 from fairlead.pipeline.gold.fairness import FAIRNESS, fairness
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.simulate.fairness import jain
 from tests.pipeline.frames import at, frame, records
 from tests.pipeline.silver_rows import SECOND
 
@@ -22,7 +22,8 @@ Row = dict[str, Any]
 
 
 def share(minute: int, key: str, busy_s: float, entitled_s: float, **fields: Any) -> Row:
-    """A row of gold.tenant_share of a key that had tasks waiting all through the window; what part of the service it is, is filled in by `judged`."""
+    """A row of gold.tenant_share of a key that had tasks waiting all through the window; what part
+    of the service it is, is filled in by `judged`."""
     return {
         "window_start": at(60 * minute),
         "window_s": 60,
@@ -42,7 +43,11 @@ def share(minute: int, key: str, busy_s: float, entitled_s: float, **fields: Any
 def judged(spark: SparkSession, shares: Sequence[Row]) -> list[Row]:
     """By window and queue."""
     for row in shares:
-        rivals = [r for r in shares if all(r[name] == row[name] for name in ("window_start", "window_s", "queue"))]
+        rivals = [
+            r
+            for r in shares
+            if all(r[name] == row[name] for name in ("window_start", "window_s", "queue"))
+        ]
         row["share"] = row["busy_us"] / max(1, sum(rival["busy_us"] for rival in rivals))
     made = fairness(frame(spark, TENANT_SHARE, shares))
     return sorted(records(made), key=lambda row: (row["window_start"], row["queue"]))
@@ -50,17 +55,22 @@ def judged(spark: SparkSession, shares: Sequence[Row]) -> list[Row]:
 
 def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
     made = fairness(frame(spark, TENANT_SHARE, []))
-    assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in FAIRNESS.spark()]
+    assert [(f.name, f.dataType) for f in made.schema] == [
+        (f.name, f.dataType) for f in FAIRNESS.spark()
+    ]
 
 
 def test_keys_that_waited_all_through_are_compared(spark: SparkSession) -> None:
-    # a got all it was due, b a third: Jain (4/3)^2 / (2 (1 + 1/9)) = 0.8. c was idle for a while and is not compared.
+    # a got all it was due, b a third: Jain (4/3)^2 / (2 (1 + 1/9)) = 0.8. c was idle for a while
+    # and is not compared.
     (row,) = judged(
         spark,
         [
             share(0, "a", 30, 30, lag_us=-5, longest_run_us=5 * SECOND, grabbed=6),
             share(0, "b", 10, 30, lag_us=70, longest_run_us=2 * SECOND, grabbed=2),
-            share(0, "c", 20, 10, lag_us=99, longest_run_us=9 * SECOND, grabbed=50, throughout=False),
+            share(
+                0, "c", 20, 10, lag_us=99, longest_run_us=9 * SECOND, grabbed=50, throughout=False
+            ),
         ],
     )
     assert row["n_keys"] == 2
@@ -90,7 +100,10 @@ def test_while_a_key_waits_for_a_long_run_others_may_have_as_much(spark: SparkSe
     # b's runs take ten minutes: while it waits for one, a may get ten minutes of short ones.
     (row,) = judged(
         spark,
-        [share(30, "a", 60, 30, longest_run_us=SECOND), share(30, "b", 0, 30, longest_run_us=600 * SECOND)],
+        [
+            share(30, "a", 60, 30, longest_run_us=SECOND),
+            share(30, "b", 0, 30, longest_run_us=600 * SECOND),
+        ],
     )
     assert (row["sfq_gap"], row["sfq_bound"], row["bound_ok"]) == (60 * SECOND, 601 * SECOND, True)
     assert row["max_min_ratio"] is None
@@ -99,7 +112,15 @@ def test_while_a_key_waits_for_a_long_run_others_may_have_as_much(spark: SparkSe
 def test_one_key_alone_is_neither_fair_nor_unfair(spark: SparkSession) -> None:
     (row,) = judged(spark, [share(0, "a", 60, 60), share(0, "b", 0, 0, throughout=False)])
     assert row["n_keys"] == 1
-    undecided = ("jain", "max_min_ratio", "sfq_gap", "sfq_bound", "bound_ok", "grab_gap", "grab_bound")
+    undecided = (
+        "jain",
+        "max_min_ratio",
+        "sfq_gap",
+        "sfq_bound",
+        "bound_ok",
+        "grab_gap",
+        "grab_bound",
+    )
     assert [row[name] for name in undecided] == [None] * len(undecided)
 
 
@@ -116,7 +137,9 @@ loads = st.tuples(st.integers(0, 10**10), st.integers(0, 10**10))
 
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(loads, min_size=1, max_size=8), min_size=20, max_size=40))
-def test_jains_index_lies_between_one_nth_and_one(spark: SparkSession, queues: list[list[tuple[int, int]]]) -> None:
+def test_jains_index_lies_between_one_nth_and_one(
+    spark: SparkSession, queues: list[list[tuple[int, int]]]
+) -> None:
     shares = [
         share(0, str(key), 0, 0, queue=f"{number:03}", busy_us=busy_us, entitled_us=entitled_us)
         for number, keys in enumerate(queues)
@@ -169,7 +192,9 @@ def test_it_agrees_with_plain_python_on_random_queues(spark: SparkSession) -> No
             assert row["sfq_bound"] == pytest.approx(bound)
             assert row["bound_ok"] == (row["sfq_gap"] <= row["sfq_bound"])
             assert row["grab_gap"] == pytest.approx(max(grabs.values()) - min(grabs.values()))
-            assert row["grab_bound"] == pytest.approx(max(1 / weight[f] + 1 / weight[m] for f, m in pairs))
+            assert row["grab_bound"] == pytest.approx(
+                max(1 / weight[f] + 1 / weight[m] for f, m in pairs)
+            )
         assert row["max_lag_us"] == max(keys[key]["lag_us"] for key in keys)
         assert keys[row["max_lag_key"]]["lag_us"] == row["max_lag_us"]
         entitled = sum(keys[key]["entitled_us"] for key in keys)

@@ -34,7 +34,9 @@ def counted(spark: SparkSession, *rows: Row) -> dict[tuple[str, str], list[tuple
 def test_the_tables_have_the_columns_they_document(spark: SparkSession) -> None:
     hist = latency_hist(attempts_frame(spark, [attempt()]))
     for table, made in ((LATENCY_HIST, hist), (LATENCY, latency(hist, 3600))):
-        assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in table.spark()]
+        assert [(f.name, f.dataType) for f in made.schema] == [
+            (f.name, f.dataType) for f in table.spark()
+        ]
 
 
 def test_each_part_of_a_run_is_measured_from_its_own_instant(spark: SparkSession) -> None:
@@ -63,16 +65,26 @@ def test_an_end_without_a_run_has_neither_pickup_nor_run(spark: SparkSession) ->
 
 
 def test_a_bucket_ends_two_percent_above_the_one_before(spark: SparkSession) -> None:
-    # Clocks that disagree make a wait of 0; 0 and 1 us are both in bucket 0. 1.02^35 = 1.9999 < 2 us; 1.02^698 = 1.007 s.
+    # Clocks that disagree make a wait of 0; 0 and 1 us are both in bucket 0. 1.02^35 = 1.9999 < 2
+    # us; 1.02^698 = 1.007 s.
     waits = (-3, 0, 0.000001, 0.000002, 1, 1)
-    rows = [attempt(ready_at=10, grabbed_at=10, started_at=10 + wait, finished_at=20) for wait in waits]
+    rows = [
+        attempt(ready_at=10, grabbed_at=10, started_at=10 + wait, finished_at=20) for wait in waits
+    ]
     assert counted(spark, *rows)["pickup", "a"] == [(0, 3, 1), (36, 1, 2), (698, 2, 1_000_000)]
     assert math.ceil(math.log(1_000_000) / math.log(1.02)) == 698
 
 
-def test_all_keys_together_are_counted_under_a_star_and_names_and_hours_apart(spark: SparkSession) -> None:
-    rows = [attempt(fairness_key=key) for key in "aabc"] + [attempt(name="other"), attempt(submitted_at=3600)]
-    found = [row for row in records(latency_hist(attempts_frame(spark, rows))) if row["measure"] == "run"]
+def test_all_keys_together_are_counted_under_a_star_and_names_and_hours_apart(
+    spark: SparkSession,
+) -> None:
+    rows = [attempt(fairness_key=key) for key in "aabc"] + [
+        attempt(name="other"),
+        attempt(submitted_at=3600),
+    ]
+    found = [
+        row for row in records(latency_hist(attempts_frame(spark, rows))) if row["measure"] == "run"
+    ]
     assert sorted((row["hour"], row["name"], row["fairness_key"], row["n"]) for row in found) == [
         (at(0), "other", "*", 1),
         (at(0), "other", "a", 1),
@@ -87,7 +99,11 @@ def test_all_keys_together_are_counted_under_a_star_and_names_and_hours_apart(sp
 
 def test_a_key_that_is_called_star_makes_no_second_row_for_all(spark: SparkSession) -> None:
     found = counted(spark, attempt(fairness_key="*"), attempt(fairness_key="a"))
-    assert {key: sum(n for _, n, _ in buckets) for (measure, key), buckets in found.items() if measure == "run"} == {
+    assert {
+        key: sum(n for _, n, _ in buckets)
+        for (measure, key), buckets in found.items()
+        if measure == "run"
+    } == {
         "*": 2,
         "a": 1,
     }
@@ -98,17 +114,25 @@ def test_percentiles_are_values_of_that_rank(spark: SparkSession) -> None:
     rows = [attempt(started_at=10, finished_at=10 + n / 1000) for n in range(1, 1001)]
     made = records(latency(latency_hist(attempts_frame(spark, rows)), 3600))
     (row,) = (row for row in made if row["measure"] == "run" and row["fairness_key"] == "*")
-    assert (row["n"], row["max_us"], row["window_s"], row["error_bound"]) == (1000, 1_000_000, 3600, 0.01)
+    assert (row["n"], row["max_us"], row["window_s"], row["error_bound"]) == (
+        1000,
+        1_000_000,
+        3600,
+        0.01,
+    )
     for name, rank in {"p50": 500, "p90": 900, "p99": 990, "p999": 999}.items():
         assert row[name] == pytest.approx(rank * 1000, rel=0.01), name
 
 
 def test_a_single_value_is_its_own_percentile_within_the_error(spark: SparkSession) -> None:
     rows = [
-        attempt(name=str(us), started_at=10, finished_at=10 + us / 1e6) for us in (0, 1, 2, 3, 57, 10**6, 5 * 10**9)
+        attempt(name=str(us), started_at=10, finished_at=10 + us / 1e6)
+        for us in (0, 1, 2, 3, 57, 10**6, 5 * 10**9)
     ]
     made = [
-        row for row in records(latency(latency_hist(attempts_frame(spark, rows)), 86_400)) if row["measure"] == "run"
+        row
+        for row in records(latency(latency_hist(attempts_frame(spark, rows)), 86_400))
+        if row["measure"] == "run"
     ]
     assert len(made) == 2 * len(rows)
     for row in made:
@@ -141,7 +165,8 @@ def random_attempts(seed: int, count: int) -> list[Row]:
 
 
 def exact(rows: Sequence[Row]) -> pd.DataFrame:
-    """One row for each measured value: hour, queue, name, fairness_key (each row also under '*'), measure, us."""
+    """One row for each measured value: hour, queue, name, fairness_key (each row also under '*'),
+    measure, us."""
     frame = pd.DataFrame(rows)
     frame = pd.concat([frame, frame.assign(fairness_key="*")])
     parts = {
@@ -150,15 +175,22 @@ def exact(rows: Sequence[Row]) -> pd.DataFrame:
         "e2e": (frame["finished_at"] - frame["submitted_at"]).where(frame["next_state"] == "DONE"),
         "retry_delay": (frame["started_at"] - frame["run_at"]).where(frame["attempt"] > 1),
     }
-    columns = frame[["queue", "name", "fairness_key"]].assign(hour=frame["finished_at"].dt.floor("h"))
+    columns = frame[["queue", "name", "fairness_key"]].assign(
+        hour=frame["finished_at"].dt.floor("h")
+    )
     long = pd.concat(
-        [columns.assign(measure=name, us=value // pd.Timedelta(microseconds=1)) for name, value in parts.items()]
+        [
+            columns.assign(measure=name, us=value // pd.Timedelta(microseconds=1))
+            for name, value in parts.items()
+        ]
     )
     return long.dropna(subset=["us"])
 
 
 @pytest.mark.parametrize("window_s", [3600, 86_400])
-def test_percentiles_are_within_one_percent_of_the_exact_ones(spark: SparkSession, window_s: int) -> None:
+def test_percentiles_are_within_one_percent_of_the_exact_ones(
+    spark: SparkSession, window_s: int
+) -> None:
     rows = random_attempts(1, 20_000)
     made = pd.DataFrame(records(latency(latency_hist(attempts_frame(spark, rows)), window_s)))
     group = ["window_start", "queue", "name", "fairness_key", "measure"]
@@ -176,9 +208,16 @@ def test_percentiles_are_within_one_percent_of_the_exact_ones(spark: SparkSessio
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 2)), min_size=1, max_size=300))
-def test_counts_of_parts_add_up_to_counts_of_all(spark: SparkSession, runs: list[tuple[int, int]]) -> None:
-    rows = [attempt(started_at=0, finished_at=us / 1e6, fairness_key="ab"[us % 2]) for us, _ in runs]
-    parts = [[row for row, (_, part) in zip(rows, runs, strict=True) if part == number] for number in range(3)]
+def test_counts_of_parts_add_up_to_counts_of_all(
+    spark: SparkSession, runs: list[tuple[int, int]]
+) -> None:
+    rows = [
+        attempt(started_at=0, finished_at=us / 1e6, fairness_key="ab"[us % 2]) for us, _ in runs
+    ]
+    parts = [
+        [row for row, (_, part) in zip(rows, runs, strict=True) if part == number]
+        for number in range(3)
+    ]
     group = ["hour", "queue", "name", "fairness_key", "measure", "bucket"]
 
     def merged(frame: DataFrame) -> set[tuple[Any, ...]]:

@@ -30,7 +30,8 @@ def shares(
     window_s: int = 60,
     pickups: Mapping[str, int] | None = None,
 ) -> list[Row]:
-    """Those of one window size, by window, queue and key; `pickups`: median of T0's day by queue, in microseconds."""
+    """Those of one window size, by window, queue and key; `pickups`: median of T0's day by queue,
+    in microseconds."""
     midnight = int(T0.replace(hour=0).timestamp())
     medians = [(midnight, queue, pickup_us) for queue, pickup_us in (pickups or {}).items()]
     made = tenant_share(
@@ -48,13 +49,20 @@ def column(rows: Sequence[Row], name: str) -> list[Any]:
 
 def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
     medians = spark.createDataFrame([], "day bigint, queue string, pickup_p50_us bigint")
-    made = tenant_share(frame(spark, SERVICE, [served(0, "a", 1)]), frame(spark, BACKLOG, [waited(0, "a")]), medians)
-    assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in TENANT_SHARE.spark()]
+    made = tenant_share(
+        frame(spark, SERVICE, [served(0, "a", 1)]), frame(spark, BACKLOG, [waited(0, "a")]), medians
+    )
+    assert [(f.name, f.dataType) for f in made.schema] == [
+        (f.name, f.dataType) for f in TENANT_SHARE.spark()
+    ]
     assert sorted(column(records(made), "window_s")) == [60, 3600, 86_400]
 
 
-def test_what_a_key_does_not_use_is_split_by_weight_among_those_that_want_more(spark: SparkSession) -> None:
-    # 100 s were spent. a wanted 10 and is full; the other 90 are b's and c's, one to two: 30 and 60.
+def test_what_a_key_does_not_use_is_split_by_weight_among_those_that_want_more(
+    spark: SparkSession,
+) -> None:
+    # 100 s were spent. a wanted 10 and is full; the other 90 are b's and c's, one to two: 30 and
+    # 60.
     service = [served(0, "a", 10), served(0, "b", 60), served(0, "c", 30, weight=2.0)]
     backlog = [
         waited(0, "a", arrived_us=10 * SECOND),
@@ -77,18 +85,31 @@ def test_queues_and_windows_do_not_share_workers(spark: SparkSession) -> None:
         for key in ("a", "b")
     ]
     rows = shares(spark, service, backlog)
-    assert column(rows, "entitled_us") == [SECOND, SECOND, 4 * SECOND, 4 * SECOND, 2 * SECOND, 2 * SECOND]
+    assert column(rows, "entitled_us") == [
+        SECOND,
+        SECOND,
+        4 * SECOND,
+        4 * SECOND,
+        2 * SECOND,
+        2 * SECOND,
+    ]
     assert column(rows, "share") == [1.0, 0.0] * 3
 
 
-def test_work_left_over_counts_once_as_demand_at_the_start_of_the_window(spark: SparkSession) -> None:
+def test_work_left_over_counts_once_as_demand_at_the_start_of_the_window(
+    spark: SparkSession,
+) -> None:
     backlog = [
         waited(0, "a", work_us=50 * SECOND, arrived_us=7 * SECOND),
         waited(1, "a", work_us=57 * SECOND, arrived_us=3 * SECOND),
         waited(1, "late", work_us=9 * SECOND, arrived_us=1 * SECOND),
     ]
     assert column(shares(spark, [], backlog, 3600), "demand_us") == [60 * SECOND, 1 * SECOND]
-    assert column(shares(spark, [], backlog, 60), "demand_us") == [57 * SECOND, 60 * SECOND, 10 * SECOND]
+    assert column(shares(spark, [], backlog, 60), "demand_us") == [
+        57 * SECOND,
+        60 * SECOND,
+        10 * SECOND,
+    ]
 
 
 def test_a_window_in_which_nobody_ran_has_shares_of_nothing(spark: SparkSession) -> None:
@@ -97,21 +118,33 @@ def test_a_window_in_which_nobody_ran_has_shares_of_nothing(spark: SparkSession)
     assert column(rows, "entitled_us") == [0, 0]
 
 
-def test_lag_adds_up_while_a_key_has_backlog_and_starts_anew_after_it_had_none(spark: SparkSession) -> None:
-    # In every minute a and b are owed 5 s each, and b gets all 10: a falls 5 s behind a minute, b as much ahead.
+def test_lag_adds_up_while_a_key_has_backlog_and_starts_anew_after_it_had_none(
+    spark: SparkSession,
+) -> None:
+    # In every minute a and b are owed 5 s each, and b gets all 10: a falls 5 s behind a minute, b
+    # as much ahead.
     minutes = [0, 1, 2, 3, 4, 6, 7]
     idle_at = 3
     wants = {"arrived_us": 100 * SECOND}
-    backlog = [waited(m, key, **wants, **(IDLE if m == idle_at else {})) for m in minutes for key in ("a", "b")]
+    backlog = [
+        waited(m, key, **wants, **(IDLE if m == idle_at else {}))
+        for m in minutes
+        for key in ("a", "b")
+    ]
     rows = shares(spark, [served(m, "b", 10) for m in minutes], backlog)
-    lags = {key: [row["lag_us"] // SECOND for row in rows if row["fairness_key"] == key] for key in ("a", "b")}
+    lags = {
+        key: [row["lag_us"] // SECOND for row in rows if row["fairness_key"] == key]
+        for key in ("a", "b")
+    }
     assert lags == {"a": [5, 10, 15, 0, 5, 5, 10], "b": [-5, -10, -15, 0, -5, -5, -10]}
 
 
 def test_lag_starts_anew_at_midnight(spark: SparkSession) -> None:
     last = int((T0.replace(hour=0) + timedelta(days=1) - T0).total_seconds()) // 60 - 1
     wants = {"arrived_us": 100 * SECOND}
-    backlog = [waited(minute, key, **wants) for minute in range(last - 1, last + 2) for key in ("a", "b")]
+    backlog = [
+        waited(minute, key, **wants) for minute in range(last - 1, last + 2) for key in ("a", "b")
+    ]
     rows = shares(spark, [served(minute, "b", 10) for minute in range(last - 1, last + 2)], backlog)
     assert [row["lag_us"] // SECOND for row in rows if row["fairness_key"] == "a"] == [5, 10, 5]
     assert rows[-1]["window_start"].astimezone(UTC).hour == 0
@@ -122,20 +155,28 @@ def test_the_part_of_a_window_with_backlog_is_of_the_whole_window(spark: SparkSe
     assert column(rows, "backlogged_fraction") == pytest.approx([90 / 3600])
 
 
-def test_a_key_waited_all_through_an_hour_only_if_it_did_so_in_each_of_its_minutes(spark: SparkSession) -> None:
+def test_a_key_waited_all_through_an_hour_only_if_it_did_so_in_each_of_its_minutes(
+    spark: SparkSession,
+) -> None:
     backlog = (
         [waited(minute, "a") for minute in range(60)]
         # On the grid of seconds the least depth can be 0 although there was always something.
         + [waited(minute, "b", depth_min=0) for minute in range(60)]
         + [waited(minute, "c") for minute in range(59)]
         + [
-            waited(minute, "d", **({"depth_min": 0, "backlogged_us": 59 * SECOND} if minute == 7 else {}))
+            waited(
+                minute,
+                "d",
+                **({"depth_min": 0, "backlogged_us": 59 * SECOND} if minute == 7 else {}),
+            )
             for minute in range(60)
         ]
     )
     assert column(shares(spark, [], backlog, 3600), "throughout") == [True, True, False, False]
     assert column(shares(spark, [], backlog, 86_400), "throughout") == [False] * 4
-    minutes = [row["throughout"] for row in shares(spark, [], backlog) if row["fairness_key"] == "d"]
+    minutes = [
+        row["throughout"] for row in shares(spark, [], backlog) if row["fairness_key"] == "d"
+    ]
     assert minutes == [minute != 7 for minute in range(60)]
 
 
@@ -157,7 +198,9 @@ def test_what_nodes_took_is_added_up(spark: SparkSession) -> None:
     assert column(shares(spark, [], backlog, 3600), "grabbed") == [3, 61]
 
 
-def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(spark: SparkSession) -> None:
+def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(
+    spark: SparkSession,
+) -> None:
     idle = {"depth_min": 0, "backlogged_us": 30 * SECOND}
     grabs = {
         "absent between": {0: 0, 1: 0, 3: 0},
@@ -172,7 +215,11 @@ def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(
         for minute, grabbed in minutes.items()
     ]
     # Being served does not end a wait that nobody grabbed.
-    service = [served(minute, "starved", 1, queue=queue) for queue in ("slow", "quick") for minute in range(4)]
+    service = [
+        served(minute, "starved", 1, queue=queue)
+        for queue in ("slow", "quick")
+        for minute in range(4)
+    ]
 
     def starving(queue: str, window_s: int) -> list[tuple[int, str]]:
         rows = shares(spark, service, backlog, window_s, {"slow": 18 * SECOND, "other": 1})
@@ -195,11 +242,23 @@ def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(
 
 def test_a_wait_over_midnight_is_counted_from_there(spark: SparkSession) -> None:
     last = int((T0.replace(hour=0) + timedelta(days=1) - T0).total_seconds()) // 60 - 1
-    rows = shares(spark, [], [waited(minute, "a") for minute in range(last - 1, last + 2)], 60, {"q": 12 * SECOND})
-    assert column(rows, "starved") == [False, True, True]  # tomorrow's median is not known, so a minute is enough
+    rows = shares(
+        spark,
+        [],
+        [waited(minute, "a") for minute in range(last - 1, last + 2)],
+        60,
+        {"q": 12 * SECOND},
+    )
+    assert column(rows, "starved") == [
+        False,
+        True,
+        True,
+    ]  # tomorrow's median is not known, so a minute is enough
 
 
-def test_weights_a_billion_times_apart_neither_overflow_nor_lose_the_light_key(spark: SparkSession) -> None:
+def test_weights_a_billion_times_apart_neither_overflow_nor_lose_the_light_key(
+    spark: SparkSession,
+) -> None:
     day = 86_400 * SECOND
     service = [served(0, "heavy", 0), served(0, "light", 86_400)]
     backlog = [
@@ -213,7 +272,8 @@ def test_weights_a_billion_times_apart_neither_overflow_nor_lose_the_light_key(s
 
 
 def poured(demand: Sequence[int], weight: Sequence[float], capacity: int) -> list[Fraction]:
-    """Water-filling the slow way, exactly: fill all that fit at the present level, then look again."""
+    """Water-filling the slow way, exactly: fill all that fit at the present level, then look
+    again."""
     entitled = [Fraction(0)] * len(demand)
     left, thirsty = Fraction(min(capacity, sum(demand))), set(range(len(demand)))
     while thirsty:
@@ -231,7 +291,9 @@ def poured(demand: Sequence[int], weight: Sequence[float], capacity: int) -> lis
 
 
 key_loads = st.tuples(
-    st.integers(0, 10**10), st.integers(0, 10**10), st.sampled_from([0.001, 0.5, 1.0, 1.0, 2.0, 1000.0])
+    st.integers(0, 10**10),
+    st.integers(0, 10**10),
+    st.sampled_from([0.001, 0.5, 1.0, 1.0, 2.0, 1000.0]),
 )
 """busy_us, demand_us, weight"""
 
@@ -254,7 +316,9 @@ def test_entitlement_is_the_water_filling_of_what_was_spent(
         assert sum(rows["share"]) == pytest.approx(1 if capacity else 0)
         assert (rows["entitled_us"] >= 0).all() and (rows["entitled_us"] <= rows["demand_us"]).all()
         assert abs(rows["entitled_us"].sum() - min(capacity, sum(demand))) <= len(loads)
-        assert list(rows["entitled_us"]) == pytest.approx([float(x) for x in poured(demand, weight, capacity)], abs=1.5)
+        assert list(rows["entitled_us"]) == pytest.approx(
+            [float(x) for x in poured(demand, weight, capacity)], abs=1.5
+        )
 
 
 def test_it_agrees_with_pandas_on_random_days(spark: SparkSession) -> None:
@@ -267,7 +331,16 @@ def test_it_agrees_with_pandas_on_random_days(spark: SparkSession) -> None:
                 if random.random() < 0.6:
                     for name in ("mail", "report"):
                         weight = random.choice((1.0, 2.0))
-                        service.append(served(minute, key, random.random() * 60, queue=queue, name=name, weight=weight))
+                        service.append(
+                            served(
+                                minute,
+                                key,
+                                random.random() * 60,
+                                queue=queue,
+                                name=name,
+                                weight=weight,
+                            )
+                        )
                 if random.random() < 0.7:
                     fields: Mapping[str, Any] = {
                         "arrived_us": random.randrange(100 * SECOND),
@@ -281,7 +354,9 @@ def test_it_agrees_with_pandas_on_random_days(spark: SparkSession) -> None:
         wanted = in_pandas(pd.DataFrame(service), pd.DataFrame(backlog), window_s)
         for name in ("busy_us", "weight", "demand_us"):
             assert list(found[name]) == list(wanted[name]), (window_s, name)
-        assert list(found["backlogged_fraction"]) == pytest.approx(list(wanted["backlogged_fraction"]))
+        assert list(found["backlogged_fraction"]) == pytest.approx(
+            list(wanted["backlogged_fraction"])
+        )
         assert list(found["entitled_us"]) == pytest.approx(list(wanted["entitled_us"]), abs=1.5)
         assert list(found["lag_us"]) == lags(found)
 
@@ -297,7 +372,9 @@ def in_pandas(service: pd.DataFrame, backlog: pd.DataFrame, window_s: int) -> pd
         [
             service.groupby(by).agg(busy_us=("busy_us", "sum"), service_weight=("weight", "max")),
             backlog.groupby(by).agg(
-                demand_us=("demand_us", "sum"), backlogged_us=("backlogged_us", "sum"), weight=("weight", "max")
+                demand_us=("demand_us", "sum"),
+                backlogged_us=("backlogged_us", "sum"),
+                weight=("weight", "max"),
             ),
         ],
         axis=1,
@@ -306,7 +383,9 @@ def in_pandas(service: pd.DataFrame, backlog: pd.DataFrame, window_s: int) -> pd
     rows = rows.fillna(0).astype({"busy_us": "int64", "demand_us": "int64"})
     rows["backlogged_fraction"] = rows["backlogged_us"] / (window_s * SECOND)
     for _, group in rows.groupby(["window_start", "queue"]):
-        entitled = poured(list(group["demand_us"]), list(group["weight"]), int(group["busy_us"].sum()))
+        entitled = poured(
+            list(group["demand_us"]), list(group["weight"]), int(group["busy_us"].sum())
+        )
         rows.loc[group.index, "entitled_us"] = [float(x) for x in entitled]
     return rows.reset_index()
 
@@ -318,7 +397,9 @@ def lags(rows: pd.DataFrame) -> list[int]:
     for row in rows.itertuples():
         key = (row.queue, row.fairness_key)
         before, lag = seen.pop(key, (None, 0))
-        follows = before is not None and row.window_start - before == timedelta(seconds=row.window_s)
+        follows = before is not None and row.window_start - before == timedelta(
+            seconds=row.window_s
+        )
         if not follows or row.window_start.date() != before.date():
             lag = 0
         if row.backlogged_fraction > 0:

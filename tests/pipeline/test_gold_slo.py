@@ -26,14 +26,26 @@ def counted(
     """(good, bad) by objective and by the window's start in minutes after T0."""
     made = records(slo_counts(attempts_frame(spark, rows), objectives))
     return {
-        (row["slo_id"], (row["window_start"] - at(0)) / timedelta(minutes=1)): (row["good"], row["bad"]) for row in made
+        (row["slo_id"], (row["window_start"] - at(0)) / timedelta(minutes=1)): (
+            row["good"],
+            row["bad"],
+        )
+        for row in made
     }
 
 
-def burnt(spark: SparkSession, counts: Sequence[tuple[int, int, int]], objective: float) -> list[Row]:
+def burnt(
+    spark: SparkSession, counts: Sequence[tuple[int, int, int]], objective: float
+) -> list[Row]:
     """Of (window, good, bad); windows are numbers of five minutes after T0."""
     rows = [
-        {"window_start": at(300 * window), "slo_id": "s", "good": good, "bad": bad, "schema_version": 1}
+        {
+            "window_start": at(300 * window),
+            "slo_id": "s",
+            "good": good,
+            "bad": bad,
+            "schema_version": 1,
+        }
         for window, good, bad in counts
     ]
     promise = PICKUP._replace(slo_id="s", objective=objective)
@@ -44,10 +56,14 @@ def burnt(spark: SparkSession, counts: Sequence[tuple[int, int, int]], objective
 def test_the_tables_have_the_columns_they_document(spark: SparkSession) -> None:
     counts = slo_counts(attempts_frame(spark, [attempt()]), [PICKUP])
     for table, made in ((SLO_COUNTS, counts), (SLO, slo(counts, [PICKUP]))):
-        assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in table.spark()]
+        assert [(f.name, f.dataType) for f in made.schema] == [
+            (f.name, f.dataType) for f in table.spark()
+        ]
 
 
-def test_a_run_is_good_when_it_is_no_slower_than_promised_and_did_not_fail(spark: SparkSession) -> None:
+def test_a_run_is_good_when_it_is_no_slower_than_promised_and_did_not_fail(
+    spark: SparkSession,
+) -> None:
     rows = [
         attempt(started_at=2),
         attempt(started_at=2.000001),
@@ -64,10 +80,16 @@ def test_a_run_is_good_when_it_is_no_slower_than_promised_and_did_not_fail(spark
 def test_windows_of_five_minutes_hold_what_finished_in_them(spark: SparkSession) -> None:
     rows = [attempt(finished_at=seconds) for seconds in (1, 299.999999, 300, 3000)]
     run = PICKUP._replace(slo_id="run", measure="run", threshold_us=1000 * SECOND)
-    assert counted(spark, rows, run) == {("run", 0): (2, 0), ("run", 5): (1, 0), ("run", 50): (0, 1)}
+    assert counted(spark, rows, run) == {
+        ("run", 0): (2, 0),
+        ("run", 5): (1, 0),
+        ("run", 50): (0, 1),
+    }
 
 
-def test_of_the_time_from_submit_to_end_only_runs_count_that_end_the_task(spark: SparkSession) -> None:
+def test_of_the_time_from_submit_to_end_only_runs_count_that_end_the_task(
+    spark: SparkSession,
+) -> None:
     rows = [
         attempt(finished_at=5),
         attempt(finished_at=50),
@@ -91,14 +113,19 @@ def test_without_objectives_there_are_no_rows(spark: SparkSession) -> None:
     assert counted(spark, [attempt()]) == {}
 
 
-@pytest.mark.parametrize("wrong", [{"measure": "retry_delay"}, {"objective": 1.0}, {"objective": 0.0}])
-def test_an_objective_that_makes_no_sense_is_refused_by_name(spark: SparkSession, wrong: Row) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"measure": "retry_delay"}, {"objective": 1.0}, {"objective": 0.0}]
+)
+def test_an_objective_that_makes_no_sense_is_refused_by_name(
+    spark: SparkSession, wrong: Row
+) -> None:
     with pytest.raises(ConfigurationError, match="pickup"):
         slo_counts(attempts_frame(spark, [attempt()]), [PICKUP._replace(**wrong)])
 
 
 def test_burn_is_the_part_of_bad_runs_over_the_part_allowed(spark: SparkSession) -> None:
-    # One run in ten may be bad. 5 of 10 in this window: 5 x; 5 of 100 over half an hour: 0.5 x; before that none of 900.
+    # One run in ten may be bad. 5 of 10 in this window: 5 x; 5 of 100 over half an hour: 0.5 x;
+    # before that none of 900.
     (_, _, row) = burnt(spark, [(-6, 900, 0), (-5, 90, 0), (0, 5, 5)], 0.9)
     assert row["burn_5m"] == pytest.approx(5)
     assert row["burn_30m"] == pytest.approx(0.5)
@@ -114,7 +141,8 @@ def test_a_fast_burn_pages_and_stops_paging_when_it_ends(spark: SparkSession) ->
     after = [(window, 100, 0) for window in range(12, 14)]
     states = [row["state"] for row in burnt(spark, [*day, *hour, *after], 0.99)]
     assert set(states[:288]) == {"ok"}
-    # 14.4 x over an hour is reached in its ninth window, and 6 x over six hours (21.6 windows of 20 %) is not.
+    # 14.4 x over an hour is reached in its ninth window, and 6 x over six hours (21.6 windows of 20
+    # %) is not.
     assert states[288:296] == ["ok"] * 8
     assert states[296:300] == ["page"] * 4
     # The last hour is still bad, the last five minutes are not.
@@ -127,7 +155,8 @@ def test_a_slow_burn_pages_over_six_hours_and_tickets_over_three_days(spark: Spa
     assert [row["state"] for row in rows[1:]] == ["page"] * 72
     slow = burnt(spark, [(-288 * 2, 1000, 0), *((window, 97, 3) for window in range(72))], 0.99)
     states = [row["state"] for row in slow[1:]]
-    # 3 bad of 100 in each window, after 1,000 good runs: 1 in 100 is exceeded once 3 n > (1000 + 100 n) / 100, at n = 6.
+    # 3 bad of 100 in each window, after 1,000 good runs: 1 in 100 is exceeded once 3 n > (1000 +
+    # 100 n) / 100, at n = 6.
     assert states == ["ok"] * 5 + ["ticket"] * 67
 
 
@@ -148,14 +177,24 @@ def test_it_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
         Objective("q", "q", "mail", "e2e", 2 * SECOND, 0.5),
     ]
     counts = slo_counts(attempts_frame(spark, rows), objectives)
-    made = pd.DataFrame(records(slo(counts, objectives))).set_index(["slo_id", "window_start"]).sort_index()
+    made = (
+        pd.DataFrame(records(slo(counts, objectives)))
+        .set_index(["slo_id", "window_start"])
+        .sort_index()
+    )
     runs = pd.DataFrame(rows)
     for each in objectives:
-        mine = runs[(runs["queue"] == each.queue) & ((each.name == "*") | (runs["name"] == each.name))]
-        begin, end = {"pickup": ("ready_at", "started_at"), "e2e": ("submitted_at", "finished_at")}[each.measure]
+        mine = runs[
+            (runs["queue"] == each.queue) & ((each.name == "*") | (runs["name"] == each.name))
+        ]
+        begin, end = {"pickup": ("ready_at", "started_at"), "e2e": ("submitted_at", "finished_at")}[
+            each.measure
+        ]
         slow = mine[end] - mine[begin] > pd.Timedelta(microseconds=each.threshold_us)
         bad = (slow | (mine["outcome"] == "failed")).astype(int)
-        windows = pd.DataFrame({"bad": bad, "all": 1}).groupby(mine["finished_at"].dt.floor("300s")).sum()
+        windows = (
+            pd.DataFrame({"bad": bad, "all": 1}).groupby(mine["finished_at"].dt.floor("300s")).sum()
+        )
         found = made.loc[each.slo_id]
         assert list(found["bad"]) == list(windows["bad"])
         assert list(found["good"]) == list(windows["all"] - windows["bad"])

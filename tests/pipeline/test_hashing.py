@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
@@ -18,7 +19,6 @@ from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.ports.history import EVENT_FIELDS
-from fairlead.stores.sql_history import SqlHistory
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import attempt
 from tests.pipeline.tables_by_hand import put, rows_of
@@ -56,17 +56,28 @@ def test_no_clear_key_lands_and_the_same_key_is_the_same_everywhere(
     Exporter(history, lake, SYSTEM_CLOCK, rows=6).round()
     rows = rows_of(lake, ATTEMPTS)
     assert {r["fairness_key"] for r in rows} == {secret.name_of(f"tenant-{n}") for n in range(7)}
-    assert {r["ordering_key"] for r in rows} == {secret.name_of(f"order-{n}") for n in range(20) if n % 3} | {None}
-    assert {r["error_text"] for r in rows} == {None} and {r["error_type"] for r in rows} == {None, "Trouble"}
+    assert {r["ordering_key"] for r in rows} == {
+        secret.name_of(f"order-{n}") for n in range(20) if n % 3
+    } | {None}
+    assert {r["error_text"] for r in rows} == {None} and {r["error_type"] for r in rows} == {
+        None,
+        "Trouble",
+    }
     assert len({r["unique_key_hash"] for r in rows}) == 20
     for n in range(20):
         for word in (f"tenant-{n % 7}", f"order-{n}", f"unique-{n}"):
             assert files_with(lake.root, word) == []
-    assert not [path for path in lake.root.rglob("*") if path.is_file() and TEXT.encode() in path.read_bytes()]
+    assert not [
+        path
+        for path in lake.root.rglob("*")
+        if path.is_file() and TEXT.encode() in path.read_bytes()
+    ]
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
 
 
-def test_a_key_is_erased_by_its_clear_name(history: SqlHistory, lake: Lake, secret: Hashing) -> None:
+def test_a_key_is_erased_by_its_clear_name(
+    history: SqlHistory, lake: Lake, secret: Hashing
+) -> None:
     start_hashing(lake)
     exporter = Exporter(history, lake, SYSTEM_CLOCK)
     exporter.round()
@@ -79,8 +90,14 @@ def test_a_key_is_erased_by_its_clear_name(history: SqlHistory, lake: Lake, secr
 
 def test_events_lose_their_details_and_keep_all_else(secret: Hashing) -> None:
     told = dict.fromkeys(EVENT_FIELDS, 1) | {
-        "task_id": "t", "kind": "resumed", "queue": "q", "name": "n", "fairness_key": "acme", "actor": "ann", "details": "acme!",
-    }  # fmt: skip
+        "task_id": "t",
+        "kind": "resumed",
+        "queue": "q",
+        "name": "n",
+        "fairness_key": "acme",
+        "actor": "ann",
+        "details": "acme!",
+    }
     table = events_table("store", [tuple(told.values())], 1)
     [hidden] = secret.hidden(table).to_pylist()
     [clear] = table.to_pylist()
@@ -126,7 +143,9 @@ def test_a_lake_is_hashed_from_its_first_row_or_never(lake: Lake, secret: Hashin
         ({SECRET_FILE: "/none"}, "FileNotFoundError"),
     ],
 )
-def test_a_secret_that_is_missing_or_too_short_is_told(lake: Lake, environment: dict[str, str], what: str) -> None:
+def test_a_secret_that_is_missing_or_too_short_is_told(
+    lake: Lake, environment: dict[str, str], what: str
+) -> None:
     with pytest.raises(ConfigurationError, match=what):
         start_hashing(lake, environment)
     assert hashing_of(lake, {}) is None

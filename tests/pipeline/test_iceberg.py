@@ -1,4 +1,5 @@
-"""Tables in an Iceberg catalog: the same promises as on Parquet, and what only they can do. Real, in a folder."""
+"""Tables in an Iceberg catalog: the same promises as on Parquet, and what only they can do. Real,
+in a folder."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ HOURLY = Table(
     ),
 )
 DAILY = HOURLY._replace(name="gold.things", by="date")
-WIDER = HOURLY._replace(columns=(*HOURLY.columns[:-1], Column("node", "string", "where", nullable=True), WRITTEN_UNDER))
+WIDER = HOURLY._replace(
+    columns=(*HOURLY.columns[:-1], Column("node", "string", "where", nullable=True), WRITTEN_UNDER)
+)
 
 
 @pytest.fixture
@@ -61,10 +64,18 @@ def another(tables: IcebergTables, spark: SparkSession, lake: Lake) -> IcebergTa
     return IcebergTables(spark, tables.name_of(HOURLY).rpartition(".")[0], lake, SYSTEM_CLOCK)
 
 
-def things(spark: SparkSession, hours: Sequence[float], prefix: str = "t", **same: Any) -> DataFrame:
+def things(
+    spark: SparkSession, hours: Sequence[float], prefix: str = "t", **same: Any
+) -> DataFrame:
     """One thing for each of these hours after T0 (a Monday at 10)."""
     rows = [
-        {"id": f"{prefix}{n}", "at": T0 + timedelta(hours=hour), "priority": 5, "schema_version": 1, **same}
+        {
+            "id": f"{prefix}{n}",
+            "at": T0 + timedelta(hours=hour),
+            "priority": 5,
+            "schema_version": 1,
+            **same,
+        }
         for n, hour in enumerate(hours)
     ]
     return frame(spark, WIDER if "node" in same else HOURLY, rows)
@@ -77,7 +88,10 @@ def ids(rows: DataFrame) -> list[str]:
 def assert_same(table: Table, found: DataFrame, wanted: DataFrame) -> None:
     """The same rows, in whatever order."""
     one, other = (
-        rows.select(*table.column_names).toArrow().to_pandas().sort_values([*table.key], ignore_index=True)
+        rows.select(*table.column_names)
+        .toArrow()
+        .to_pandas()
+        .sort_values([*table.key], ignore_index=True)
         for rows in (found, wanted)
     )
     assert_frame_equal(one, other, check_dtype=False, rtol=1e-9)
@@ -93,7 +107,7 @@ def export(lake: Lake, table: Table, rows: list[dict[str, Any]], name: str) -> N
     assert here.append(written, {}, round((T0 + timedelta(hours=8)).timestamp() * 1e6)) is not None
 
 
-# replace --------------------------------------------------------------------------------------------------------------
+# replace ------------------------------------------------------------------------------------------
 
 
 def test_a_table_that_was_never_written_is_empty_and_has_its_columns(tables: IcebergTables) -> None:
@@ -101,7 +115,9 @@ def test_a_table_that_was_never_written_is_empty_and_has_its_columns(tables: Ice
     assert tables.read(HOURLY).count() == 0 and tables.parts(HOURLY) == []
 
 
-def test_what_was_written_is_read_back_with_the_types_of_the_table(spark: SparkSession, tables: IcebergTables) -> None:
+def test_what_was_written_is_read_back_with_the_types_of_the_table(
+    spark: SparkSession, tables: IcebergTables
+) -> None:
     wanted = things(spark, [0, 1], amount=1)
     assert tables.replace(HOURLY, wanted) == 2
     tables.publish()
@@ -129,28 +145,38 @@ def test_a_table_by_date_is_replaced_by_dates(spark: SparkSession, tables: Icebe
     assert ids(tables.read(DAILY, ["2026-03-02"])) == ["t0", "t1"]
 
 
-def test_the_whole_table_is_replaced_when_no_partitions_are_named(spark: SparkSession, tables: IcebergTables) -> None:
+def test_the_whole_table_is_replaced_when_no_partitions_are_named(
+    spark: SparkSession, tables: IcebergTables
+) -> None:
     tables.replace(HOURLY, things(spark, [0, 1, 2]))
     assert tables.replace(HOURLY, things(spark, [5], "new")) == 1
     assert ids(tables.read(HOURLY)) == ["new0"]
 
 
-def test_a_row_outside_the_partitions_changes_nothing_and_is_named(spark: SparkSession, tables: IcebergTables) -> None:
+def test_a_row_outside_the_partitions_changes_nothing_and_is_named(
+    spark: SparkSession, tables: IcebergTables
+) -> None:
     tables.replace(HOURLY, things(spark, [0, 1]))
-    with pytest.raises(BrokenLake, match=r"silver.things: a row lies outside .* at is 2026-03-02 11:00:00"):
+    with pytest.raises(
+        BrokenLake, match=r"silver.things: a row lies outside .* at is 2026-03-02 11:00:00"
+    ):
         tables.replace(HOURLY, things(spark, [0, 1], "new"), ["2026-03-02/10"])
     with pytest.raises(BrokenLake, match="outside"):
         tables.replace(HOURLY, things(spark, [0], "new"), [])
     assert ids(tables.read(HOURLY)) == ["t0", "t1"]
 
 
-def test_no_partitions_and_no_rows_are_no_change(spark: SparkSession, tables: IcebergTables) -> None:
+def test_no_partitions_and_no_rows_are_no_change(
+    spark: SparkSession, tables: IcebergTables
+) -> None:
     tables.replace(HOURLY, things(spark, [0]))
     assert tables.replace(HOURLY, things(spark, []), []) == 0
     assert ids(tables.read(HOURLY)) == ["t0"]
 
 
-def test_thousands_of_scattered_hours_are_replaced_at_once(spark: SparkSession, tables: IcebergTables) -> None:
+def test_thousands_of_scattered_hours_are_replaced_at_once(
+    spark: SparkSession, tables: IcebergTables
+) -> None:
     tables.replace(HOURLY, things(spark, [0, 1]))
     scattered = [(T0 + timedelta(hours=2 * n)).strftime("%Y-%m-%d/%H") for n in range(2000)]
     assert tables.replace(HOURLY, things(spark, [2, 4], "new"), scattered) == 2
@@ -173,14 +199,16 @@ def test_reading_some_partitions_opens_no_file_of_the_others(
     tables.replace(HOURLY, things(spark, [0, 1]))
     tables.publish()
     warehouse = Path(spark.conf.get("spark.sql.catalog.lake.warehouse"))  # type: ignore[arg-type]
-    [other] = warehouse.glob(f"{catalog.partition('.')[2]}/silver_things/data/at_hour=2026-03-02-11/*.parquet")
+    [other] = warehouse.glob(
+        f"{catalog.partition('.')[2]}/silver_things/data/at_hour=2026-03-02-11/*.parquet"
+    )
     other.unlink()
     assert ids(tables.read(HOURLY, ["2026-03-02/10"])) == ["t0"]
     with pytest.raises(Exception, match="(?i)not.?exist"):
         tables.read(HOURLY).collect()
 
 
-# publish --------------------------------------------------------------------------------------------------------------
+# publish ------------------------------------------------------------------------------------------
 
 
 def test_others_see_nothing_of_a_job_before_it_publishes(
@@ -212,7 +240,9 @@ def test_a_job_that_was_overtaken_is_refused_and_shows_nothing(
     assert ids(another(tables, spark, lake).read(HOURLY)) == ["quick0"]
 
 
-def test_a_job_that_died_is_in_nobodys_way(spark: SparkSession, tables: IcebergTables, lake: Lake) -> None:
+def test_a_job_that_died_is_in_nobodys_way(
+    spark: SparkSession, tables: IcebergTables, lake: Lake
+) -> None:
     tables.replace(HOURLY, things(spark, [0]))  # and never published
     other = another(tables, spark, lake)
     assert other.read(HOURLY).count() == 0
@@ -221,10 +251,12 @@ def test_a_job_that_died_is_in_nobodys_way(spark: SparkSession, tables: IcebergT
     assert ids(another(tables, spark, lake).read(HOURLY)) == ["new0"]
 
 
-# columns --------------------------------------------------------------------------------------------------------------
+# columns ------------------------------------------------------------------------------------------
 
 
-def test_a_column_added_later_is_null_in_old_rows(spark: SparkSession, tables: IcebergTables) -> None:
+def test_a_column_added_later_is_null_in_old_rows(
+    spark: SparkSession, tables: IcebergTables
+) -> None:
     tables.replace(HOURLY, things(spark, [0]))
     tables.publish()
     assert [row["node"] for row in tables.read(WIDER).collect()] == [None]
@@ -245,7 +277,9 @@ def test_a_column_of_another_type_is_named(spark: SparkSession, tables: IcebergT
         tables.replace(changed, things(spark, [0]))
 
 
-def test_a_table_of_a_newer_fairlead_is_not_overwritten(spark: SparkSession, tables: IcebergTables) -> None:
+def test_a_table_of_a_newer_fairlead_is_not_overwritten(
+    spark: SparkSession, tables: IcebergTables
+) -> None:
     tables.replace(WIDER, things(spark, [0], node="n1"))
     tables.publish()
     with pytest.raises(ConfigurationError, match="does not know: node; upgrade it"):
@@ -253,35 +287,49 @@ def test_a_table_of_a_newer_fairlead_is_not_overwritten(spark: SparkSession, tab
     assert ids(tables.read(HOURLY)) == ["t0"]
 
 
-def test_the_catalog_describes_tables_and_columns(spark: SparkSession, tables: IcebergTables) -> None:
+def test_the_catalog_describes_tables_and_columns(
+    spark: SparkSession, tables: IcebergTables
+) -> None:
     for table, rows in ((HOURLY, things(spark, [0])), (WIDER, things(spark, [0], node="n1"))):
         tables.replace(table, rows)
         tables.publish()
-    told = {row["col_name"]: row["comment"] for row in spark.sql(f"DESCRIBE {tables.name_of(HOURLY)}").collect()}
+    told = {
+        row["col_name"]: row["comment"]
+        for row in spark.sql(f"DESCRIBE {tables.name_of(HOURLY)}").collect()
+    }
     assert told["priority"] == "0 to 9; \\ is no escape" and told["node"] == "where"
     extended = spark.sql(f"DESCRIBE EXTENDED {tables.name_of(HOURLY)}").collect()
     assert "things, as they're counted here" in {row["data_type"] for row in extended}
 
 
-# time travel ----------------------------------------------------------------------------------------------------------
+# time travel --------------------------------------------------------------------------------------
 
 
-def test_the_tables_before_the_last_build_can_still_be_read(spark: SparkSession, tables: IcebergTables) -> None:
+def test_the_tables_before_the_last_build_can_still_be_read(
+    spark: SparkSession, tables: IcebergTables
+) -> None:
     tables.replace(HOURLY, things(spark, [0, 1]))
     tables.publish()
     name = tables.name_of(HOURLY)
-    before = spark.table(f"{name}.refs").where("name = 'main'").select("snapshot_id").collect()[0][0]
+    before = (
+        spark.table(f"{name}.refs").where("name = 'main'").select("snapshot_id").collect()[0][0]
+    )
     tables.replace(HOURLY, things(spark, [0], "new"), ["2026-03-02/10"])
     tables.publish()
     assert ids(spark.table(name)) == ["new0", "t1"]
     assert ids(spark.sql(f"SELECT * FROM {name} VERSION AS OF {before}")) == ["t0", "t1"]
 
 
-# bronze ---------------------------------------------------------------------------------------------------------------
+# bronze -------------------------------------------------------------------------------------------
 
 
 def test_bronze_is_read_where_the_exporter_puts_it(tables: IcebergTables, lake: Lake) -> None:
-    export(lake, ATTEMPTS, [attempt(task_id="a", finished_at=10), attempt(task_id="b", finished_at=3700)], "1")
+    export(
+        lake,
+        ATTEMPTS,
+        [attempt(task_id="a", finished_at=10), attempt(task_id="b", finished_at=3700)],
+        "1",
+    )
     assert tables.parts(ATTEMPTS) == ["2026-03-02/10", "2026-03-02/11"]
     assert [row["task_id"] for row in tables.read(ATTEMPTS, ["2026-03-02/11"]).collect()] == ["b"]
 
@@ -295,9 +343,14 @@ def test_landing_appends_what_is_new_and_makes_no_second_row(
     for table in (ATTEMPTS, EVENTS):
         tables.land(table)
         tables.land(table)
-    late = [attempt(task_id="c", finished_at=20), attempt(task_id="c", version=9, attempt=2, finished_at=30)]
+    late = [
+        attempt(task_id="c", finished_at=20),
+        attempt(task_id="c", version=9, attempt=2, finished_at=30),
+    ]
     export(lake, ATTEMPTS, late, "2")
-    export(lake, ATTEMPTS, [first[0] | {"exported_at": T0 + timedelta(hours=9)}], "3")  # the same attempt again
+    export(
+        lake, ATTEMPTS, [first[0] | {"exported_at": T0 + timedelta(hours=9)}], "3"
+    )  # the same attempt again
     another(tables, spark, lake).land(ATTEMPTS, ["2026-03-02/10"])
     landed = spark.table(tables.name_of(ATTEMPTS))
     assert sorted((row["task_id"], row["version"]) for row in landed.collect()) == [
@@ -306,29 +359,42 @@ def test_landing_appends_what_is_new_and_makes_no_second_row(
         ("c", 2),
         ("c", 9),
     ]
-    assert landed.where("task_id = 'a'").collect()[0]["exported_at"] == first[0]["exported_at"].replace(tzinfo=None)
+    assert landed.where("task_id = 'a'").collect()[0]["exported_at"] == first[0][
+        "exported_at"
+    ].replace(tzinfo=None)
     assert spark.table(tables.name_of(EVENTS)).count() == 2
     others = "task_id in ('b', 'c')"
-    assert_same(ATTEMPTS, landed.where(others), another(tables, spark, lake).read(ATTEMPTS).where(others))
+    assert_same(
+        ATTEMPTS, landed.where(others), another(tables, spark, lake).read(ATTEMPTS).where(others)
+    )
 
 
 def test_landing_takes_over_the_partitions_named_and_no_others(
     spark: SparkSession, tables: IcebergTables, lake: Lake
 ) -> None:
     another(tables, spark, lake).land(ATTEMPTS)  # there is nothing yet
-    export(lake, ATTEMPTS, [attempt(task_id="a", finished_at=10), attempt(task_id="b", finished_at=3700)], "1")
+    export(
+        lake,
+        ATTEMPTS,
+        [attempt(task_id="a", finished_at=10), attempt(task_id="b", finished_at=3700)],
+        "1",
+    )
     tables.land(ATTEMPTS, ["2026-03-02/11", "2026-03-02/12"])
     assert [row["task_id"] for row in spark.table(tables.name_of(ATTEMPTS)).collect()] == ["b"]
 
 
-def test_a_row_whose_clock_was_wrong_lands_once(spark: SparkSession, tables: IcebergTables, lake: Lake) -> None:
-    export(lake, ATTEMPTS, [attempt(task_id="a", finished_at=datetime(1931, 1, 1, tzinfo=UTC))], "1")
+def test_a_row_whose_clock_was_wrong_lands_once(
+    spark: SparkSession, tables: IcebergTables, lake: Lake
+) -> None:
+    export(
+        lake, ATTEMPTS, [attempt(task_id="a", finished_at=datetime(1931, 1, 1, tzinfo=UTC))], "1"
+    )
     for _ in range(2):
         tables.land(ATTEMPTS, ["1970-01-01/00"])
     assert spark.table(tables.name_of(ATTEMPTS)).count() == 1
 
 
-# build ----------------------------------------------------------------------------------------------------------------
+# build --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -346,7 +412,9 @@ def test_builds_after_each_export_make_the_same_tables_in_the_catalog_as_one_bui
         if number % 2:
             build(in_catalog, SETTINGS)
     build(on_parquet, SETTINGS)
-    wanted, found = (lake_tables(spark, job.lake, job.catalog, SYSTEM_CLOCK) for job in (on_parquet, in_catalog))
+    wanted, found = (
+        lake_tables(spark, job.lake, job.catalog, SYSTEM_CLOCK) for job in (on_parquet, in_catalog)
+    )
     assert isinstance(found, IcebergTables)
     for table in MADE:
         assert_same(table, found.read(table), wanted.read(table))
@@ -357,7 +425,9 @@ def test_builds_after_each_export_make_the_same_tables_in_the_catalog_as_one_bui
 
 
 @pytest.mark.slow
-def test_a_build_whose_checks_fail_shows_nothing(spark: SparkSession, catalog: str, lake: Lake) -> None:
+def test_a_build_whose_checks_fail_shows_nothing(
+    spark: SparkSession, catalog: str, lake: Lake
+) -> None:
     job = Job(spark, lake, catalog, SYSTEM_CLOCK)
     export(lake, ATTEMPTS, [attempt(task_id="a")], "1")
     build(job, SETTINGS)
@@ -370,7 +440,7 @@ def test_a_build_whose_checks_fail_shows_nothing(spark: SparkSession, catalog: s
     assert spark.table(shown.name_of(ATTEMPTS)).count() == 1
 
 
-# settings -------------------------------------------------------------------------------------------------------------
+# settings -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -378,7 +448,10 @@ def test_a_build_whose_checks_fail_shows_nothing(spark: SparkSession, catalog: s
     [
         ("lake", "give a catalog and a namespace, as in lake.fairlead"),
         ("lake.a b", "give a catalog and a namespace"),
-        ("elsewhere.fairlead", "Spark knows no catalog 'elsewhere': set spark.sql.catalog.elsewhere"),
+        (
+            "elsewhere.fairlead",
+            "Spark knows no catalog 'elsewhere': set spark.sql.catalog.elsewhere",
+        ),
         ("nojar.fairlead", "catalog 'nojar' cannot be opened: .*no.such.Catalog"),
     ],
 )

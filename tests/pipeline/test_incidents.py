@@ -40,17 +40,31 @@ def quiet(*minutes: int) -> list[dict[str, Any]]:
 
 
 def test_a_queue_of_which_nobody_takes_anything_for_five_minutes_stalls(lake: Lake) -> None:
-    stalled = [waited(minute, key, depth_min=2, depth_end=2, arrived=1) for minute in range(10, 15) for key in "ab"]
+    stalled = [
+        waited(minute, key, depth_min=2, depth_end=2, arrived=1)
+        for minute in range(10, 15)
+        for key in "ab"
+    ]
     short = [waited(minute, "a") for minute in range(30, 34)]
     tables = MemoryTables({BACKLOG.name: [*quiet(9, 15, 40), *stalled, *short]})
     [told] = found(lake, tables)
-    assert (told.kind, told.queue, told.subject, told.start_at, told.end_at) == ("stall", "q", "*", at(600), at(900))
+    assert (told.kind, told.queue, told.subject, told.start_at, told.end_at) == (
+        "stall",
+        "q",
+        "*",
+        at(600),
+        at(900),
+    )
     assert (told.is_over, told.keys_hit, told.tasks_delayed) == (True, 2, 4 + 10)
-    assert told.extra_wait_us == 5 * 4 * 60_000_000, "the median minute of that queue has nobody waiting"
+    assert told.extra_wait_us == 5 * 4 * 60_000_000, (
+        "the median minute of that queue has nobody waiting"
+    )
 
 
 def test_a_stall_in_the_last_minutes_known_goes_on(lake: Lake) -> None:
-    [told] = found(lake, MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(50, 60)]}))
+    [told] = found(
+        lake, MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(50, 60)]})
+    )
     assert not told.is_over and told.end_at == at(3600)
 
 
@@ -63,14 +77,24 @@ def test_a_key_that_brings_far_more_than_it_does_and_than_others_floods(lake: La
         waited(41, "e", arrived=150, grabbed=1),
     ]
     [told] = found(lake, MemoryTables({BACKLOG.name: rows}))
-    assert (told.kind, told.subject, told.start_at, told.end_at) == ("flood", "b", at(1200), at(1500))
+    assert (told.kind, told.subject, told.start_at, told.end_at) == (
+        "flood",
+        "b",
+        at(1200),
+        at(1500),
+    )
     assert told.keys_hit == 2 and told.tasks_delayed == 2 + 1000 + 50
 
 
-def test_a_burst_of_errors_is_one_incident_as_long_as_it_pauses_for_five_minutes_at_most(lake: Lake) -> None:
+def test_a_burst_of_errors_is_one_incident_as_long_as_it_pauses_for_five_minutes_at_most(
+    lake: Lake,
+) -> None:
     rows = [served(minute, "a", 1, attempts_done=0, failed=10) for minute in (10, 16)]
     rows += [served(minute, "b", 1, attempts_done=5, failed=0) for minute in range(60)]
-    rows += [served(40, "a", 1, attempts_done=5, failed=19), served(50, "a", 1, attempts_done=40, failed=39)]
+    rows += [
+        served(40, "a", 1, attempts_done=5, failed=19),
+        served(50, "a", 1, attempts_done=40, failed=39),
+    ]
     [told] = found(lake, MemoryTables({SERVICE.name: rows}))
     assert (told.kind, told.start_at, told.end_at) == ("error burst", at(600), at(1020))
     assert (told.keys_hit, told.tasks_delayed, told.extra_wait_us) == (1, 20, 0)
@@ -78,17 +102,37 @@ def test_a_burst_of_errors_is_one_incident_as_long_as_it_pauses_for_five_minutes
 
 def test_starved_keys_and_lost_nodes_are_told(lake: Lake) -> None:
     shares = [
-        row(TENANT_SHARE, window_start=at(60 * minute), window_s=window_s, queue="q", fairness_key="a", starved=True)
+        row(
+            TENANT_SHARE,
+            window_start=at(60 * minute),
+            window_s=window_s,
+            queue="q",
+            fairness_key="a",
+            starved=True,
+        )
         for minute, window_s in ((3, 60), (4, 60), (6, 60), (0, 3600))
-    ]  # fmt: skip
-    lost = [attempt(outcome="lost", node=node, fairness_key=key, started_at=None, finished_at=s)
-            for node, key, s in (("n1", "a", 10), ("n1", "b", 100), ("n2", "a", 10), (None, "a", 10))]  # fmt: skip
-    rows = {TENANT_SHARE.name: shares, ATTEMPTS.name: [*lost, attempt()], BACKLOG.name: quiet(3, 4, 6)}
-    told = {(each.kind, each.subject, each.start_at): each for each in found(lake, MemoryTables(rows))}
+    ]
+    lost = [
+        attempt(outcome="lost", node=node, fairness_key=key, started_at=None, finished_at=s)
+        for node, key, s in (("n1", "a", 10), ("n1", "b", 100), ("n2", "a", 10), (None, "a", 10))
+    ]
+    rows = {
+        TENANT_SHARE.name: shares,
+        ATTEMPTS.name: [*lost, attempt()],
+        BACKLOG.name: quiet(3, 4, 6),
+    }
+    told = {
+        (each.kind, each.subject, each.start_at): each for each in found(lake, MemoryTables(rows))
+    }
     assert set(told) == {
-        ("starved", "a", at(180)), ("starved", "a", at(360)), ("node loss", "n1", at(0)), ("node loss", "n2", at(0)),
-    }  # fmt: skip
-    assert told["node loss", "n1", at(0)].keys_hit == told["node loss", "n1", at(0)].tasks_delayed == 2
+        ("starved", "a", at(180)),
+        ("starved", "a", at(360)),
+        ("node loss", "n1", at(0)),
+        ("node loss", "n2", at(0)),
+    }
+    assert (
+        told["node loss", "n1", at(0)].keys_hit == told["node loss", "n1", at(0)].tasks_delayed == 2
+    )
     assert told["starved", "a", at(180)].end_at == at(300)
 
 
@@ -104,7 +148,9 @@ def test_again_the_same_ids_replace_the_same_rows_and_other_days_stay(lake: Lake
 
 
 def test_one_that_began_the_day_before_is_not_begun_anew_at_midnight(lake: Lake) -> None:
-    tables = MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(835, 850)]})  # T0 is at 10
+    tables = MemoryTables(
+        {BACKLOG.name: [waited(minute, "a") for minute in range(835, 850)]}
+    )  # T0 is at 10
     [told] = found(lake, tables)
     assert told.end_at - told.start_at == timedelta(minutes=15)
     assert found(lake, tables, since=told.end_at, until=told.end_at) == []
@@ -120,4 +166,6 @@ def test_stretches_cover_all_their_minutes_and_lie_apart(minutes: set[int], quie
     told = list(stretches(minutes, quiet))
     assert all(any(start <= minute < end for start, end in told) for minute in minutes)
     assert all(start in minutes and end - 1 in minutes for start, end in told)
-    assert all(later[0] - earlier[1] > quiet for earlier, later in zip(told, told[1:], strict=False))
+    assert all(
+        later[0] - earlier[1] > quiet for earlier, later in zip(told, told[1:], strict=False)
+    )

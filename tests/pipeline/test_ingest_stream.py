@@ -1,5 +1,5 @@
-"""`ingest --stream` on a real Spark and a real Kafka: each attempt once, whatever is killed. What a batch does is tested without
-Spark in test_stream_intake.py."""
+"""`ingest --stream` on a real Spark and a real Kafka: each attempt once, whatever is killed. What a
+batch does is tested without Spark in test_stream_intake.py."""
 
 from __future__ import annotations
 
@@ -43,21 +43,30 @@ def relayed(sqlite_url: str, tmp_path: Path, kafka_url: str) -> Iterator[Relayed
         yield one
 
 
-# the source, without Spark --------------------------------------------------------------------------------------------
+# the source, without Spark ------------------------------------------------------------------------
 
 
 def reader(url: str, **given: str) -> KafkaStreamReader:
     return KafkaStreamReader(KafkaOptions.parse({"url": url, **given}))
 
 
-def rows(stream: KafkaStreamReader, start: dict[str, int], end: dict[str, int]) -> list[dict[str, Any]]:
-    return [row for part in stream.partitions(start, end) for batch in stream.read(part) for row in batch.to_pylist()]
+def rows(
+    stream: KafkaStreamReader, start: dict[str, int], end: dict[str, int]
+) -> list[dict[str, Any]]:
+    return [
+        row
+        for part in stream.partitions(start, end)
+        for batch in stream.read(part)
+        for row in batch.to_pylist()
+    ]
 
 
 def test_the_source_reads_each_message_once_from_its_offsets_on(relayed: Relayed) -> None:
     relayed.bring(range(30))
     stream = reader(
-        relayed.kafka_url, max_rows_per_batch="10", columns="task_id,kafka_partition,kafka_offset,error_text"
+        relayed.kafka_url,
+        max_rows_per_batch="10",
+        columns="task_id,kafka_partition,kafka_offset,error_text",
     )
     ends = [stream.initialOffset()]
     found: list[dict[str, Any]] = []
@@ -69,7 +78,9 @@ def test_the_source_reads_each_message_once_from_its_offsets_on(relayed: Relayed
     assert len({(row["kafka_partition"], row["kafka_offset"]) for row in found}) == 30
     again = reader(relayed.kafka_url, columns="task_id")
     assert again.partitions(ends[1], ends[1]) == []  # as Spark begins on an old checkpoint
-    assert len(rows(again, ends[1], again.latestOffset())) == 30 - len(rows(again, ends[0], ends[1]))
+    assert len(rows(again, ends[1], again.latestOffset())) == 30 - len(
+        rows(again, ends[0], ends[1])
+    )
     given = reader(relayed.kafka_url, startingOffsets=json.dumps({"0": 3}))
     assert given.initialOffset() == {"0": 3, "1": 0}
     messages = reader(relayed.kafka_url, table="messages")
@@ -96,11 +107,13 @@ def test_what_the_source_cannot_read_is_told(relayed: Relayed) -> None:
     ):
         with pytest.raises(ConfigurationError, match=told):
             reader(relayed.kafka_url, **options)
-    with pytest.raises(ConfigurationError, match="there is none; `fairlead pipeline relay` makes it"):
+    with pytest.raises(
+        ConfigurationError, match="there is none; `fairlead pipeline relay` makes it"
+    ):
         reader(relayed.kafka_url + "nowhere.").initialOffset()
 
 
-# on Spark -------------------------------------------------------------------------------------------------------------
+# on Spark -----------------------------------------------------------------------------------------
 
 
 def test_batches_of_spark_bring_each_attempt_once(
@@ -113,9 +126,14 @@ def test_batches_of_spark_bring_each_attempt_once(
 
     def stream(checkpoint: str, most: int = 200) -> None:
         IngestStream(
-            spark, relayed.lake, relayed.kafka_url, tmp_path / checkpoint, SYSTEM_CLOCK, most=most,
+            spark,
+            relayed.lake,
+            relayed.kafka_url,
+            tmp_path / checkpoint,
+            SYSTEM_CLOCK,
+            most=most,
             tell=lambda counted: told.append(counted.attempts),
-        ).once()  # fmt: skip
+        ).once()
 
     stream("checkpoint")
     assert relayed.differences() == [] and sum(told) == 500 and len(told) >= 3
@@ -131,14 +149,20 @@ def test_batches_of_spark_bring_each_attempt_once(
     assert relayed.differences() == [] and sum(told) == 700
 
 
-def test_attempts_of_a_topic_are_a_stream_for_anybody(spark: SparkSession, relayed: Relayed, tmp_path: Path) -> None:
+def test_attempts_of_a_topic_are_a_stream_for_anybody(
+    spark: SparkSession, relayed: Relayed, tmp_path: Path
+) -> None:
     relayed.bring(range(50))
     spark.dataSource.register(FairleadSource)
     frame = spark.readStream.format("fairlead").option("url", relayed.kafka_url).load()
     found: list[Any] = []
     query = (
         frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .foreachBatch(lambda batch, n: found.extend(batch.select("task_id", "fairness_key", "finished_at").collect()))
+        .foreachBatch(
+            lambda batch, n: found.extend(
+                batch.select("task_id", "fairness_key", "finished_at").collect()
+            )
+        )
         .start()
     )
     query.processAllAvailable()
@@ -152,7 +176,9 @@ def test_a_gap_ends_the_stream_with_cause_and_cure(
     tmp_path: Path,
 ) -> None:
     relayed.bring(range(50))
-    stream = IngestStream(spark, relayed.lake, relayed.kafka_url, tmp_path / "checkpoint", SYSTEM_CLOCK)
+    stream = IngestStream(
+        spark, relayed.lake, relayed.kafka_url, tmp_path / "checkpoint", SYSTEM_CLOCK
+    )
     stream.once()
     relayed.bring(range(50, 100))
     relayed.trim(40)
@@ -167,20 +193,52 @@ def test_a_stream_killed_three_times_while_attempts_end_leaves_no_gap_and_no_dou
 ) -> None:
     deadline = time.monotonic() + PATIENCE
     command = [
-        sys.executable, "-m", "fairlead", "pipeline", "ingest", "--stream", "--kafka", relayed.kafka_url, "--url", relayed.url,
-        "--lake", str(relayed.lake.root), "--checkpoint", str(tmp_path / "checkpoint"), "--master", "local[2]", "--json",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "fairlead",
+        "pipeline",
+        "ingest",
+        "--stream",
+        "--kafka",
+        relayed.kafka_url,
+        "--url",
+        relayed.url,
+        "--lake",
+        str(relayed.lake.root),
+        "--checkpoint",
+        str(tmp_path / "checkpoint"),
+        "--master",
+        "local[2]",
+        "--json",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     beside = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", "pipeline", "relay", "--kafka", relayed.kafka_url, "--url", relayed.url, "--every", "0.1"],
-        env=environment, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "fairlead",
+            "pipeline",
+            "relay",
+            "--kafka",
+            relayed.kafka_url,
+            "--url",
+            relayed.url,
+            "--every",
+            "0.1",
+        ],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         with adding(relayed.url, 0.05, 10**6) as added:
             for _ in range(3):
                 with (tmp_path / "log").open("a") as log:
                     driver = subprocess.Popen(
-                        [*command, "--every", "1s"], env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+                        [*command, "--every", "1s"],
+                        env=environment,
+                        stdout=subprocess.PIPE,
+                        stderr=log,
+                        text=True,
                     )
                 try:
                     assert driver.stdout is not None

@@ -1,4 +1,5 @@
-"""The lake: files whole or not at all, manifests that many write and none loses, and what is wrong is said by name."""
+"""The lake: files whole or not at all, manifests that many write and none loses, and what is wrong
+is said by name."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def age(path: Path, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-# files ----------------------------------------------------------------------------------------------------------------
+# files --------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -88,7 +89,10 @@ def test_of_many_who_create_one_file_one_does_and_nobody_sees_half_of_it(tmp_pat
         seen: list[bytes] = []
 
         def create(
-            content: bytes, path: Path = path, start: threading.Barrier = start, seen: list[bytes] = seen
+            content: bytes,
+            path: Path = path,
+            start: threading.Barrier = start,
+            seen: list[bytes] = seen,
         ) -> bool:
             start.wait()
             done = durable.create(path, content)
@@ -118,7 +122,7 @@ def test_a_link_that_was_made_though_the_answer_says_it_was_there_is_ours(
     assert not durable.create(tmp_path / "file", b"theirs")
 
 
-# manifests ------------------------------------------------------------------------------------------------------------
+# manifests ----------------------------------------------------------------------------------------
 
 
 def count_up(folder: Path, name: str, times: int) -> None:
@@ -128,7 +132,9 @@ def count_up(folder: Path, name: str, times: int) -> None:
 
         def change(before: Manifest, n: int = n) -> Manifest:
             total = int(before.cursors.get("total", "0"))
-            return msgspec.structs.replace(before, cursors=before.cursors | {"total": str(total + 1), name: str(n + 1)})
+            return msgspec.structs.replace(
+                before, cursors=before.cursors | {"total": str(total + 1), name: str(n + 1)}
+            )
 
         assert manifests.update(change, NOW) is not None
 
@@ -165,7 +171,9 @@ def test_superseded_manifests_are_forgotten_after_ten_minutes(tmp_path: Path) ->
     assert manifests.newest().number == 6, "the newest stays, however old"
 
 
-def test_a_writer_that_slept_until_its_number_was_free_again_does_not_write_the_past(tmp_path: Path) -> None:
+def test_a_writer_that_slept_until_its_number_was_free_again_does_not_write_the_past(
+    tmp_path: Path,
+) -> None:
     sleeper, others = Manifests(tmp_path), Manifests(tmp_path)
     count_up(tmp_path, "w", 3)
     asked: list[int] = []
@@ -209,13 +217,17 @@ def test_a_manifest_that_cannot_be_read_is_named_and_so_is_its_cure(tmp_path: Pa
     count_up(tmp_path, "w", 2)
     path = tmp_path / "_manifest" / f"{2:012}.json"
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(BrokenLake, match=r"000000000002.json cannot be read.*restore it, or remove it"):
+    with pytest.raises(
+        BrokenLake, match=r"000000000002.json cannot be read.*restore it, or remove it"
+    ):
         Manifests(tmp_path).newest()
     path.unlink()
     assert Manifests(tmp_path).newest().number == 1
 
 
-def test_a_manifest_of_a_newer_fairlead_asks_for_an_upgrade_and_is_not_touched(tmp_path: Path) -> None:
+def test_a_manifest_of_a_newer_fairlead_asks_for_an_upgrade_and_is_not_touched(
+    tmp_path: Path,
+) -> None:
     manifests = Manifests(tmp_path)
     count_up(tmp_path, "w", 1)
     newer = msgspec.structs.replace(manifests.newest(), number=2, schema_version=SCHEMA_VERSION + 1)
@@ -227,7 +239,7 @@ def test_a_manifest_of_a_newer_fairlead_asks_for_an_upgrade_and_is_not_touched(t
     assert manifests.numbers()[-1] == 2
 
 
-# tables ---------------------------------------------------------------------------------------------------------------
+# tables -------------------------------------------------------------------------------------------
 
 
 def test_rows_lie_in_the_hours_of_their_ends(table: LakeTable) -> None:
@@ -238,7 +250,10 @@ def test_rows_lie_in_the_hours_of_their_ends(table: LakeTable) -> None:
         "2026-03-02/11": 1,
         "2026-03-02/12": 1,
     }
-    assert manifest.parts["2026-03-02/11"].span["finished_at"] == (to_micros(T0) + HOUR, to_micros(T0) + HOUR)
+    assert manifest.parts["2026-03-02/11"].span["finished_at"] == (
+        to_micros(T0) + HOUR,
+        to_micros(T0) + HOUR,
+    )
     assert len(ids(table)) == manifest.rows == 5
     assert len(ids(table, ["2026-03-02/10"])) == 3
     table.check(manifest)
@@ -249,20 +264,32 @@ def test_instants_that_are_no_dates_lose_no_row(table: LakeTable) -> None:
     odd = [-1, -(2**62), 2**62, 253_402_300_800 * 1_000_000]
     index = plain.schema.get_field_index("finished_at")
     columns = [
-        plain.set_column(index, plain.schema.field(index), pa.array([instant]).cast(plain.schema.field(index).type))
+        plain.set_column(
+            index,
+            plain.schema.field(index),
+            pa.array([instant]).cast(plain.schema.field(index).type),
+        )
         for instant in odd
     ]
     add(table, pa.concat_tables([plain, *columns]))
     manifest = table.manifests.newest()
-    assert {name: part.rows for name, part in manifest.parts.items()} == {"1970-01-01/00": 4, "2026-03-02/10": 1}
+    assert {name: part.rows for name, part in manifest.parts.items()} == {
+        "1970-01-01/00": 4,
+        "2026-03-02/10": 1,
+    }
     found = table.load(manifest)["finished_at"].cast(pa.int64()).to_pylist()
     assert sorted(found) == sorted([*odd, to_micros(T0) + 5_000_000])
 
 
 def test_a_table_by_date_has_a_partition_a_day(tmp_path: Path) -> None:
-    daily = Table("t", "", ("n",), "at", (Column("n", "int", ""), Column("at", "timestamp", "")), by="date")
+    daily = Table(
+        "t", "", ("n",), "at", (Column("n", "int", ""), Column("at", "timestamp", "")), by="date"
+    )
     table = Lake(tmp_path).table(daily)
-    rows = pa.table({"n": pa.array([1, 2], pa.int32()), "at": [T0, datetime(2026, 3, 3, tzinfo=UTC)]}, daily.arrow())
+    rows = pa.table(
+        {"n": pa.array([1, 2], pa.int32()), "at": [T0, datetime(2026, 3, 3, tzinfo=UTC)]},
+        daily.arrow(),
+    )
     add(table, rows)
     assert sorted(table.manifests.newest().parts) == ["2026-03-02", "2026-03-03"]
     assert table.load(table.manifests.newest(), ["2026-03-03"])["n"].to_pylist() == [2]
@@ -283,7 +310,9 @@ def test_a_cursor_moves_with_the_files_or_neither_does(table: LakeTable) -> None
 def test_of_many_who_move_one_cursor_from_one_place_one_does(table: LakeTable) -> None:
     written = [table.write(ended(n), "0", f"{n}.parquet") for n in range(6)]
     with ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda files: table.append(files, {"s": (None, "1")}, NOW), written))
+        answers = list(
+            pool.map(lambda files: table.append(files, {"s": (None, "1")}, NOW), written)
+        )
     assert sum(answer is not None for answer in answers) == 1
     assert table.manifests.newest().rows == 1
 
@@ -311,7 +340,7 @@ def test_a_partition_is_replaced_only_as_it_was_seen(table: LakeTable) -> None:
     assert table.manifests.newest().parts == {}
 
 
-# what is wrong --------------------------------------------------------------------------------------------------------
+# what is wrong ------------------------------------------------------------------------------------
 
 
 def damaged(table: LakeTable) -> Path:
@@ -342,7 +371,9 @@ def test_a_column_that_is_missing_or_of_another_type_is_named(table: LakeTable) 
         table.check(table.manifests.newest())
     index = rows.schema.get_field_index("version")
     pq.write_table(rows.set_column(index, "version", rows["version"].cast(pa.string())), path)
-    with pytest.raises(BrokenLake, match="column 'version' of bronze.attempts is string, not int32"):
+    with pytest.raises(
+        BrokenLake, match="column 'version' of bronze.attempts is string, not int32"
+    ):
         table.check(table.manifests.newest())
 
 
@@ -360,7 +391,9 @@ def test_rows_that_are_missing_in_a_whole_file_are_noticed(table: LakeTable) -> 
     rows = ended(1, 2, 3)
     add(table, rows)
     pq.write_table(rows.slice(1), damaged(table))
-    with pytest.raises(BrokenLake, match=r"partition 2026-03-02/10: 2 rows in its files, 3 in manifest 1"):
+    with pytest.raises(
+        BrokenLake, match=r"partition 2026-03-02/10: 2 rows in its files, 3 in manifest 1"
+    ):
         table.check(table.manifests.newest())
 
 
@@ -370,7 +403,9 @@ def test_an_object_store_is_refused_with_the_way_to_go(place: str) -> None:
         Lake(place)
 
 
-def test_a_folder_that_cannot_be_a_lake_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_a_lake_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="give a folder"):
         Lake(tmp_path / "file" / "lake")
@@ -392,10 +427,12 @@ def test_a_lake_keeps_its_name_when_its_folder_is_moved(tmp_path: Path) -> None:
     assert Lake(tmp_path / "other").reader != name
 
 
-# sweeping -------------------------------------------------------------------------------------------------------------
+# sweeping -----------------------------------------------------------------------------------------
 
 
-def test_what_does_not_count_is_swept_after_its_time_and_what_counts_stays(table: LakeTable) -> None:
+def test_what_does_not_count_is_swept_after_its_time_and_what_counts_stays(
+    table: LakeTable,
+) -> None:
     add(table, ended(1, 2))
     orphan = table.folder / table.write(ended(3), "0", "orphan.parquet")[0].file
     aside = orphan.with_name(".x.parquet.abc")
@@ -451,7 +488,9 @@ def test_appending_replacing_and_sweeping_at_once_lose_no_row(table: LakeTable) 
             for name, part in manifest.parts.items():
                 if len(part.files) > 1:
                     rows = table.load(manifest, [name])
-                    new = part_from([table.write_part(rows, name, os.urandom(4).hex(), "x.parquet")], NOW)
+                    new = part_from(
+                        [table.write_part(rows, name, os.urandom(4).hex(), "x.parquet")], NOW
+                    )
                     table.replace({name: new}, {name: part}, to_micros(datetime.now(UTC)))
 
     threads = [threading.Thread(target=work) for work in (sweep, rewrite)]

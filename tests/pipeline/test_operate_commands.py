@@ -61,9 +61,13 @@ def test_wrong_use_is_told_in_a_line(lake: Lake) -> None:
     assert "use a number and s, m, h or d" in ran("capacity", "--wait", "soon", code=2)
     assert "build" in ran("capacity", code=2)
     assert "instant 'monday'" in ran("incidents", "--since", "monday", code=2)
-    assert "--hash-keys needs a secret" in ran("ingest", "--url", "sqlite:///none.db", "--hash-keys", code=2)
+    assert "--hash-keys needs a secret" in ran(
+        "ingest", "--url", "sqlite:///none.db", "--hash-keys", code=2
+    )
 
 
 @pytest.mark.parametrize("command", ["capacity", "incidents", "backfill", "gc", "erase"])
 def test_each_has_an_example_in_its_help(command: str) -> None:
-    assert f"fairlead pipeline {command}" in " ".join(ran(command, "--help").split()).replace("│", "")
+    assert f"fairlead pipeline {command}" in " ".join(ran(command, "--help").split()).replace(
+        "│", ""
+    )

@@ -1,4 +1,5 @@
-"""Rows that do not make sense are set aside with a reason; every row is in exactly one of the two frames."""
+"""Rows that do not make sense are set aside with a reason; every row is in exactly one of the two
+frames."""
 
 from __future__ import annotations
 
@@ -19,11 +20,19 @@ EXPORTED = at(3600)
 
 BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("finished_at", "finished_at is missing", {"finished_at": None}),
-    ("finished_at", "the clock jumped: finished before started", {"started_at": 5, "finished_at": 4.999999}),
+    (
+        "finished_at",
+        "the clock jumped: finished before started",
+        {"started_at": 5, "finished_at": 4.999999},
+    ),
     (
         "finished_at",
         "the clock was wrong: finished before 2000",
-        {"started_at": None, "finished_at": datetime(1999, 12, 31, 23, 59, 59, 999999, UTC), "exported_at": EXPORTED},
+        {
+            "started_at": None,
+            "finished_at": datetime(1999, 12, 31, 23, 59, 59, 999999, UTC),
+            "exported_at": EXPORTED,
+        },
     ),
     (
         "finished_at",
@@ -43,8 +52,21 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("attempt", "the attempt is negative", {"attempt": -1}),
     ("outcome", "the outcome is unknown", {"outcome": "exploded", "next_state": "DONE"}),
     *(
-        (name, f"{name} is missing", {name: None, "exported_at": EXPORTED, "finished_at": at(1)} | {name: None})
-        for name in ("queue", "name", "fairness_key", "weight", "outcome", "next_state", "submitted_at", "exported_at")
+        (
+            name,
+            f"{name} is missing",
+            {name: None, "exported_at": EXPORTED, "finished_at": at(1)} | {name: None},
+        )
+        for name in (
+            "queue",
+            "name",
+            "fairness_key",
+            "weight",
+            "outcome",
+            "next_state",
+            "submitted_at",
+            "exported_at",
+        )
     ),
 ]
 
@@ -52,20 +74,34 @@ SOUND: list[dict[str, Any]] = [
     {},
     {"started_at": 5, "finished_at": 5},
     {"started_at": None, "grabbed_at": None, "outcome": "cancelled"},
-    {"started_at": None, "ready_at": None, "finished_at": datetime(2000, 1, 1, tzinfo=UTC), "exported_at": EXPORTED},
+    {
+        "started_at": None,
+        "ready_at": None,
+        "finished_at": datetime(2000, 1, 1, tzinfo=UTC),
+        "exported_at": EXPORTED,
+    },
     {"finished_at": EXPORTED + timedelta(days=1), "exported_at": EXPORTED},
     {"started_at": EXPORTED - timedelta(days=366), "finished_at": EXPORTED},
     {"weight": 1_000_000.0},
     {"weight": 0.000001},
     {"attempt": 0},
-    *({"outcome": outcome} for outcome in ("done", "failed", "retried", "timed_out", "snoozed", "cancelled", "lost")),
+    *(
+        {"outcome": outcome}
+        for outcome in ("done", "failed", "retried", "timed_out", "snoozed", "cancelled", "lost")
+    ),
 ]
 
 
 def test_each_broken_row_is_set_aside_under_the_column_that_shows_it(spark: SparkSession) -> None:
     rows = [attempt(**fields) for *_, fields in BROKEN]
-    told = {row["ordinal"]: (row["column"], row["reason"]) for row in records(quarantined(attempts_frame(spark, rows)))}
-    expected = {f"{row['task_id']}/{row['version']}": said[:2] for row, said in zip(rows, BROKEN, strict=True)}
+    told = {
+        row["ordinal"]: (row["column"], row["reason"])
+        for row in records(quarantined(attempts_frame(spark, rows)))
+    }
+    expected = {
+        f"{row['task_id']}/{row['version']}": said[:2]
+        for row, said in zip(rows, BROKEN, strict=True)
+    }
     assert told == expected
     assert sound(attempts_frame(spark, rows)).count() == 0
 
@@ -80,18 +116,35 @@ def test_rows_at_the_limits_are_sound_and_pass_unchanged(spark: SparkSession) ->
 
 def test_of_several_reasons_the_first_counts(spark: SparkSession) -> None:
     row = attempt(queue=None, started_at=5, finished_at=4, weight=-1.0, outcome="exploded")
-    assert [r["reason"] for r in records(quarantined(attempts_frame(spark, [row])))] == ["queue is missing"]
+    assert [r["reason"] for r in records(quarantined(attempts_frame(spark, [row])))] == [
+        "queue is missing"
+    ]
     row = attempt(started_at=5, finished_at=4, weight=-1.0)
-    assert [r["column"] for r in records(quarantined(attempts_frame(spark, [row])))] == ["finished_at"]
+    assert [r["column"] for r in records(quarantined(attempts_frame(spark, [row])))] == [
+        "finished_at"
+    ]
 
 
 def test_a_quarantined_row_keeps_all_it_said_and_where_it_came_from(spark: SparkSession) -> None:
-    row = attempt(store_id="berlin", task_id="t-1", version=7, started_at=2, finished_at=1.5, error_text='say "no"')
+    row = attempt(
+        store_id="berlin",
+        task_id="t-1",
+        version=7,
+        started_at=2,
+        finished_at=1.5,
+        error_text='say "no"',
+    )
     frame = quarantined(attempts_frame(spark, [row]))
     assert frame.columns == QUARANTINE.column_names
-    assert [field.dataType for field in frame.schema] == [field.dataType for field in QUARANTINE.spark()]
+    assert [field.dataType for field in frame.schema] == [
+        field.dataType for field in QUARANTINE.spark()
+    ]
     (kept,) = records(frame)
-    assert (kept["source"], kept["ordinal"], kept["seen_at"]) == ("bronze.attempts/berlin", "t-1/7", at(1.5))
+    assert (kept["source"], kept["ordinal"], kept["seen_at"]) == (
+        "bronze.attempts/berlin",
+        "t-1/7",
+        at(1.5),
+    )
     raw = json.loads(kept["raw"])
     assert raw["error_text"] == 'say "no"' and raw["fairness_key"] == "a" and raw["weight"] == 1.0
     assert datetime.fromisoformat(raw["finished_at"]) == at(1.5)
@@ -112,7 +165,9 @@ def test_a_row_without_its_end_is_placed_by_its_export(
 
 
 def test_a_row_without_its_key_is_counted_all_the_same(spark: SparkSession) -> None:
-    (kept,) = records(quarantined(attempts_frame(spark, [attempt(store_id=None, task_id=None, version=None)])))
+    (kept,) = records(
+        quarantined(attempts_frame(spark, [attempt(store_id=None, task_id=None, version=None)]))
+    )
     assert (kept["source"], kept["ordinal"]) == ("bronze.attempts/?", "?/?")
 
 
@@ -124,7 +179,9 @@ def test_every_row_is_in_exactly_one_of_the_two(spark: SparkSession, seed: int) 
         # Every column may be missing, twice over; instants may be anything.
         for name in random.sample(ATTEMPTS.column_names, 2):
             row[name] = None
-        row["finished_at"] = random.choice((row["finished_at"], None, at(random.uniform(-1e9, 1e9))))
+        row["finished_at"] = random.choice(
+            (row["finished_at"], None, at(random.uniform(-1e9, 1e9)))
+        )
         row["weight"] = random.choice((row["weight"], 0.0, float("nan"), 1e7))
     frame = attempts_frame(spark, rows)
     kept = Counter(row["seq"] for row in records(sound(frame)))

@@ -1,4 +1,5 @@
-"""Reconciliation: the store may clean what is in the lake as it is in the store, and nothing else."""
+"""Reconciliation: the store may clean what is in the lake as it is in the store, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import id_text
@@ -20,13 +22,13 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import DAY, part_from
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.ports.history import START, Place, Reader
-from fairlead.stores.sql_history import SqlHistory
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
 
 
 @pytest.fixture
 def history(store_url: str) -> Iterator[SqlHistory]:
-    """Of a store of each kind in turn, with twenty attempts, every third of which never ran; 7 and 8 ended together."""
+    """Of a store of each kind in turn, with twenty attempts, every third of which never ran; 7 and
+    8 ended together."""
     store = migrated(store_url)
     add(store_url, *range(20))
     with connected(store_url) as connection:
@@ -54,7 +56,9 @@ def add(url: str, *numbers: int) -> None:
 
 
 def reader(history: SqlHistory, lake: Lake) -> Reader:
-    return next(each for each in history.database.look(history.readers()) if each.name == lake.reader)
+    return next(
+        each for each in history.database.look(history.readers()) if each.name == lake.reader
+    )
 
 
 def rewrite(lake: Lake, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -62,7 +66,9 @@ def rewrite(lake: Lake, change: Callable[[pa.Table], pa.Table]) -> None:
     table = lake.table(ATTEMPTS)
     manifest = table.manifests.newest()
     for name in manifest.parts:
-        written = table.write_part(change(table.load(manifest, [name])), name, "changed", "x.parquet")
+        written = table.write_part(
+            change(table.load(manifest, [name])), name, "changed", "x.parquet"
+        )
         table.replace({name: part_from([written], SYSTEM_CLOCK.now())}, {}, SYSTEM_CLOCK.now())
 
 
@@ -71,11 +77,16 @@ def is_of(rows: pa.Table, n: int) -> pa.ChunkedArray:
 
 
 def places(history: SqlHistory) -> list[Place]:
-    return [Place(*row[:2]) for row in history.database.look(history.attempts(START, Place(2**62, 2**62), 1000))]
+    return [
+        Place(*row[:2])
+        for row in history.database.look(history.attempts(START, Place(2**62, 2**62), 1000))
+    ]
 
 
 @pytest.mark.parametrize("piece", [1, 3, 7, 20, 1000])
-def test_a_lake_that_agrees_lets_the_store_clean(history: SqlHistory, lake: Lake, piece: int) -> None:
+def test_a_lake_that_agrees_lets_the_store_clean(
+    history: SqlHistory, lake: Lake, piece: int
+) -> None:
     heard: list[int] = []
     assert reader(history, lake).checked is None
     done = reconcile(history, lake, SYSTEM_CLOCK, piece=piece, tell=heard.append)
@@ -88,7 +99,9 @@ def test_a_lake_that_agrees_lets_the_store_clean(history: SqlHistory, lake: Lake
     assert reader(history, lake).checked_at is not None
 
 
-def test_only_what_came_since_is_compared_again(store_url: str, history: SqlHistory, lake: Lake) -> None:
+def test_only_what_came_since_is_compared_again(
+    store_url: str, history: SqlHistory, lake: Lake
+) -> None:
     reconcile(history, lake, SYSTEM_CLOCK)
     with connected(store_url) as connection:
         connection.execute("DELETE FROM fairlead_attempts")  # it may
@@ -98,14 +111,20 @@ def test_only_what_came_since_is_compared_again(store_url: str, history: SqlHist
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 2
     before = reader(history, lake).checked_at
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 0
-    assert (reader(history, lake).checked_at or 0) > (before or 0), "it was compared, and there was nothing to compare"
+    assert (reader(history, lake).checked_at or 0) > (before or 0), (
+        "it was compared, and there was nothing to compare"
+    )
 
 
 def test_it_may_stop_after_some_pieces_and_go_on_there(history: SqlHistory, lake: Lake) -> None:
     first = reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1)
     assert (first.rows, first.more) == (8, True)
     assert reader(history, lake).checked == places(history)[7]
-    assert [reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1).rows for _ in range(3)] == [8, 4, 0]
+    assert [reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1).rows for _ in range(3)] == [
+        8,
+        4,
+        0,
+    ]
 
 
 def test_compaction_changes_nothing_to_it(history: SqlHistory, lake: Lake) -> None:
@@ -129,7 +148,9 @@ def with_changed(column: str, by: int) -> Callable[[pa.Table], pa.Table]:
     def change(rows: pa.Table) -> pa.Table:
         plain = rows[column].cast(pa.int64())
         changed = pc.if_else(is_of(rows, 7), pc.add(plain, by), plain).cast(rows[column].type)
-        return rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), changed)
+        return rows.set_column(
+            rows.schema.get_field_index(column), rows.schema.field(column), changed
+        )
 
     return change
 
@@ -154,7 +175,9 @@ def test_a_lake_that_differs_lets_nothing_be_cleaned_and_says_how(
     assert reader(history, lake).checked is None
 
 
-def test_each_piece_that_differs_is_named_and_those_that_agree_wait_too(history: SqlHistory, lake: Lake) -> None:
+def test_each_piece_that_differs_is_named_and_those_that_agree_wait_too(
+    history: SqlHistory, lake: Lake
+) -> None:
     rewrite(lake, without)
     rewrite(lake, lambda rows: rows.filter(pc.invert(is_of(rows, 18))))
     with pytest.raises(CheckFailed) as caught:

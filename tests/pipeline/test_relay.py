@@ -1,4 +1,5 @@
-"""The relay: every attempt is in Kafka, marked, before the store hears that it was read; whoever dies when."""
+"""The relay: every attempt is in Kafka, marked, before the store hears that it was read; whoever
+dies when."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
 from confluent_kafka.admin import NewPartitions
 
-from fairlead.channels.kafka_place import Place as KafkaPlace
+from fairlead.backends.kafka.endpoint import Place as KafkaPlace
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.cli.main import app
 from fairlead.core.ids import id_text
 from fairlead.errors import ConfigurationError, StoreUnavailable
@@ -29,7 +31,6 @@ from fairlead.pipeline.history_rows import attempts_table
 from fairlead.pipeline.stream.high_water import HighWater
 from fairlead.pipeline.stream.messages import Attempt, Mark, Message, told_of, topic_partition
 from fairlead.ports.history import START, Place
-from fairlead.stores.sql_history import SqlHistory
 from services.kafka import KafkaServer
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.relay_until import KILLED, STEPS
@@ -64,10 +65,12 @@ def taken(messages: dict[int, list[Message]]) -> list[int]:
     return sorted(numbers(new))
 
 
-# what is sent ---------------------------------------------------------------------------------------------------------
+# what is sent -------------------------------------------------------------------------------------
 
 
-def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(store_url: str, kafka_url: str) -> None:
+def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
+    store_url: str, kafka_url: str
+) -> None:
     history = SqlHistory(migrated(store_url).database)
     one = relay(history, kafka_url)
     assert one.round().rows == 0
@@ -85,13 +88,17 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(stor
         assert len(attempts) > 3 and {topic_partition(a.task_id, 2) for a in attempts} == {n}
         for name, values in told_of(attempts).items():
             mine = [
-                row for row, task_id in enumerate(expected["task_id"].to_pylist()) if topic_partition(task_id, 2) == n
+                row
+                for row, task_id in enumerate(expected["task_id"].to_pylist())
+                if topic_partition(task_id, 2) == n
             ]
             column = expected[name].take(mine)
             told = column.cast("int64") if str(column.type).startswith("timestamp") else column
             assert list(values) == told.to_pylist(), name
         marks = [message.through for message in each if isinstance(message, Mark)]
-        assert marks == [str(Place(*rows[k][:2])) for k in (6, 13, 19)] and isinstance(each[-1], Mark)
+        assert marks == [str(Place(*rows[k][:2])) for k in (6, 13, 19)] and isinstance(
+            each[-1], Mark
+        )
     reader = history.database.look(history.reader(f"kafka/{KafkaPlace.of(kafka_url).prefix}"))
     assert reader is not None and (reader.kind, str(reader.place)) == ("stream", done.place)
     assert one.round().rows == 0
@@ -100,7 +107,9 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(stor
     history.database.close()
 
 
-def test_what_is_registered_and_not_sent_is_not_cleaned(sqlite_url: str, history: SqlHistory, kafka_url: str) -> None:
+def test_what_is_registered_and_not_sent_is_not_cleaned(
+    sqlite_url: str, history: SqlHistory, kafka_url: str
+) -> None:
     one = relay(history, kafka_url)
     one.round()
     reader = history.database.look(history.reader(f"kafka/{KafkaPlace.of(kafka_url).prefix}"))
@@ -127,7 +136,7 @@ def test_what_else_is_to_be_sent_is_told_of_each_batch_before_it_is_confirmed(
     one.close()
 
 
-# crashes --------------------------------------------------------------------------------------------------------------
+# crashes ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -141,9 +150,21 @@ def test_killed_behind_any_step_and_run_again_every_attempt_is_there_and_told_fr
 ) -> None:
     add(sqlite_url, range(18))
     killed = subprocess.run(
-        [sys.executable, "-m", "tests.pipeline.relay_until", sqlite_url, kafka_url, step, str(times)],
-        cwd=ROOT, check=False, timeout=120, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tests.pipeline.relay_until",
+            sqlite_url,
+            kafka_url,
+            step,
+            str(times),
+        ],
+        cwd=ROOT,
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     assert killed.returncode == KILLED, killed.stderr
     reader = history.database.look(history.reader(f"kafka/{KafkaPlace.of(kafka_url).prefix}"))
     confirmed = START if reader is None else reader.place
@@ -158,14 +179,28 @@ def test_killed_behind_any_step_and_run_again_every_attempt_is_there_and_told_fr
 
 
 @pytest.mark.slow
-def test_two_relays_at_once_that_are_killed_lose_nothing(sqlite_url: str, history: SqlHistory, kafka_url: str) -> None:
-    command = [sys.executable, "-m", "tests.pipeline.relay_until", sqlite_url, kafka_url, "never", "0"]
+def test_two_relays_at_once_that_are_killed_lose_nothing(
+    sqlite_url: str, history: SqlHistory, kafka_url: str
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.pipeline.relay_until",
+        sqlite_url,
+        kafka_url,
+        "never",
+        "0",
+    ]
     relays = []
     try:
         for turn in range(3):
             for _ in range(2 if turn == 0 else 1):
-                relays.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
-                assert relays[-1].stdout is not None and relays[-1].stdout.readline() == "relaying\n"
+                relays.append(
+                    subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+                )
+                assert (
+                    relays[-1].stdout is not None and relays[-1].stdout.readline() == "relaying\n"
+                )
             for n in range(turn * 100, turn * 100 + 100, 5):
                 add(sqlite_url, range(n, n + 5))
                 time.sleep(0.02)  # so that rows come while both are at work
@@ -180,12 +215,16 @@ def test_two_relays_at_once_that_are_killed_lose_nothing(sqlite_url: str, histor
     one.close()
 
 
-# Kafka away, and topics that cannot be used ---------------------------------------------------------------------------
+# Kafka away, and topics that cannot be used -------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_a_broker_that_is_away_is_waited_for(
-    sqlite_url: str, history: SqlHistory, kafka_url: str, kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture
+    sqlite_url: str,
+    history: SqlHistory,
+    kafka_url: str,
+    kafka_server: KafkaServer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     add(sqlite_url, range(10))
     one = relay(history, kafka_url, seconds=3.0)
@@ -212,7 +251,9 @@ def test_a_broker_that_is_away_is_waited_for(
     one.close()
 
 
-def test_a_topic_keeps_its_number_of_partitions(sqlite_url: str, history: SqlHistory, kafka_url: str) -> None:
+def test_a_topic_keeps_its_number_of_partitions(
+    sqlite_url: str, history: SqlHistory, kafka_url: str
+) -> None:
     add(sqlite_url, range(3))
     one = relay(history, kafka_url)
     one.round()
@@ -231,7 +272,9 @@ def test_a_topic_keeps_its_number_of_partitions(sqlite_url: str, history: SqlHis
     one.close()
 
 
-def test_a_store_restored_from_a_backup_is_noticed(sqlite_url: str, history: SqlHistory, kafka_url: str) -> None:
+def test_a_store_restored_from_a_backup_is_noticed(
+    sqlite_url: str, history: SqlHistory, kafka_url: str
+) -> None:
     add(sqlite_url, range(5))
     one = relay(history, kafka_url)
     one.round()
@@ -240,7 +283,9 @@ def test_a_store_restored_from_a_backup_is_noticed(sqlite_url: str, history: Sql
         connection.execute("UPDATE sqlite_sequence SET seq = 3 WHERE name = 'fairlead_attempts'")
         connection.execute("DELETE FROM fairlead_readers")
     for each in (one, relay(history, kafka_url)):
-        with pytest.raises(CheckFailed, match=r"has attempts up to 0\.5, and this store only up to 0\.4"):
+        with pytest.raises(
+            CheckFailed, match=r"has attempts up to 0\.5, and this store only up to 0\.4"
+        ):
             each.round()
     one.close()
 
@@ -254,14 +299,16 @@ def test_no_queue_has_the_topic_of_attempts(queue: str) -> None:
     assert not place.log.topic("x").startswith(place.attempts)
 
 
-# the commands ---------------------------------------------------------------------------------------------------------
+# the commands -------------------------------------------------------------------------------------
 
 
 def command(*words: str) -> Result:
     return CliRunner().invoke(app, ["pipeline", *words])
 
 
-def test_the_command_relays_what_is_settled(sqlite_url: str, history: SqlHistory, kafka_url: str) -> None:
+def test_the_command_relays_what_is_settled(
+    sqlite_url: str, history: SqlHistory, kafka_url: str
+) -> None:
     add(sqlite_url, range(5))
     ran = command("relay", "--kafka", kafka_url, "--url", sqlite_url, "--once", "--json")
     assert ran.exit_code == 0, ran.output
@@ -286,7 +333,11 @@ def test_the_command_relays_what_is_settled(sqlite_url: str, history: SqlHistory
 def test_wrong_use_is_one_line(
     sqlite_url: str, history: SqlHistory, tmp_path: Path, words: list[str], told: str
 ) -> None:
-    where = ["--url", sqlite_url] if words[0] == "relay" else ["--url", sqlite_url, "--lake", str(tmp_path / "lake")]
+    where = (
+        ["--url", sqlite_url]
+        if words[0] == "relay"
+        else ["--url", sqlite_url, "--lake", str(tmp_path / "lake")]
+    )
     ran = command(*words, *where)
     assert ran.exit_code == 2 and told in ran.stderr, ran.output
     assert ran.stderr.count("\n") == 1
@@ -295,6 +346,15 @@ def test_wrong_use_is_one_line(
 def test_a_stream_of_a_topic_that_is_not_there_is_refused_before_spark_starts(
     sqlite_url: str, history: SqlHistory, kafka_url: str, tmp_path: Path
 ) -> None:
-    where = ["--url", sqlite_url, "--lake", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "checkpoint")]
+    where = [
+        "--url",
+        sqlite_url,
+        "--lake",
+        str(tmp_path / "lake"),
+        "--checkpoint",
+        str(tmp_path / "checkpoint"),
+    ]
     ran = command("ingest", "--stream", "--kafka", kafka_url, *where)
-    assert ran.exit_code == 2 and "there is none; `fairlead pipeline relay` makes it" in ran.stderr, ran.output
+    assert (
+        ran.exit_code == 2 and "there is none; `fairlead pipeline relay` makes it" in ran.stderr
+    ), ran.output

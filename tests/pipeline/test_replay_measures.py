@@ -8,13 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.policies.calibration import as_recorded, gap, has_waits, ks_distance, most_at_once
-from fairlead.pipeline.policies.measures import jain_by_window, measure, percentile, slowdown, waits_of_keys
-from fairlead.pipeline.policies.stretches import longest_unserved, served, stretches, whole_windows
-from fairlead.simulate.fairness import jain
+from fairlead.lab.policies.calibration import as_recorded, gap, has_waits, ks_distance, most_at_once
+from fairlead.lab.policies.measures import (
+    jain_by_window,
+    measure,
+    percentile,
+    slowdown,
+    waits_of_keys,
+)
+from fairlead.lab.policies.windows import longest_unserved, served, stretches, whole_windows
+from fairlead.lab.simulate.fairness import jain
 from tests.pipeline.replaying import arrivals, schedule
 
-times = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15), st.integers(0, 12)), min_size=1, max_size=25)
+times = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 15), st.integers(0, 12)), min_size=1, max_size=25
+)
 """(came, waited, ran)"""
 
 
@@ -23,9 +31,10 @@ def columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, n
     return at, at + wait, run
 
 
-# by hand --------------------------------------------------------------------------------------------------------------
+# by hand ------------------------------------------------------------------------------------------
 
-# Two slots. a (0) sends three tasks of 10 s at 0, b (1) one of 20 s at 5, which starts at 10; a's third starts at 10 too.
+# Two slots. a (0) sends three tasks of 10 s at 0, b (1) one of 20 s at 5, which starts at 10; a's
+# third starts at 10 too.
 BY_HAND = schedule((0, 0, 10, 0), (0, 0, 10, 0), (0, 10, 10, 0), (5, 10, 20, 1))
 
 
@@ -33,9 +42,17 @@ def test_waits_slowdown_makespan_and_use_by_hand() -> None:
     found = measure(BY_HAND, 2, np.ones(2), 5 * MICROS)
     assert (found.tasks, found.keys, found.slots) == (4, 2, 2)
     assert found.wait_mean_us == 15 / 4 * MICROS
-    assert [found.wait_p50_us, found.wait_p90_us, found.wait_p99_us, found.wait_max_us] == [0, 10**7, 10**7, 10**7]
+    assert [found.wait_p50_us, found.wait_p90_us, found.wait_p99_us, found.wait_max_us] == [
+        0,
+        10**7,
+        10**7,
+        10**7,
+    ]
     # Means 10/3 s of a and 5 s of b; by nearest rank the first of two is in the middle.
-    assert found.key_wait_p50_us == pytest.approx(10 / 3 * MICROS) and found.key_wait_p99_us == 5 * MICROS
+    assert (
+        found.key_wait_p50_us == pytest.approx(10 / 3 * MICROS)
+        and found.key_wait_p99_us == 5 * MICROS
+    )
     assert found.key_p99_p50_us == 5 * MICROS
     assert slowdown(BY_HAND).tolist() == [1, 1, 2, 1.25] and found.slowdown_mean == 1.3125
     assert found.makespan_us == 30 * MICROS
@@ -45,7 +62,8 @@ def test_waits_slowdown_makespan_and_use_by_hand() -> None:
 
 
 def test_jain_by_hand() -> None:
-    # In the window from 5 to 10 both waited throughout; a's two runs got it all: (10 + 0)^2 / (2 (10^2 + 0)) = 1/2.
+    # In the window from 5 to 10 both waited throughout; a's two runs got it all: (10 + 0)^2 / (2
+    # (10^2 + 0)) = 1/2.
     assert jain_by_window(BY_HAND, np.ones(2), 5 * MICROS).tolist() == [0.5]
     both = schedule((0, 0, 6, 0), (0, 0, 2, 1), (0, 9, 1, 0), (0, 9, 1, 1))
     # One window from 0 to 8: 6 s of a, 2 s of b.
@@ -57,30 +75,55 @@ def test_jain_by_hand() -> None:
 
 
 def test_a_short_run_counts_as_ten_seconds_in_the_slowdown() -> None:
-    assert slowdown(schedule((0, 1, 0, 0), (0, 20, 0, 0), (0, 20, 5, 0), (0, 20, 20, 0))).tolist() == [1, 2, 2.5, 2]
+    assert slowdown(
+        schedule((0, 1, 0, 0), (0, 20, 0, 0), (0, 20, 5, 0), (0, 20, 20, 0))
+    ).tolist() == [1, 2, 2.5, 2]
 
 
 def test_one_task_of_no_length_is_measured_too() -> None:
     found = measure(schedule((3, 3, 0, 0)), 1, np.ones(1), MICROS)
-    assert (found.makespan_us, found.utilisation, found.jain_mean, found.starved_keys) == (0, 0, None, 0)
+    assert (found.makespan_us, found.utilisation, found.jain_mean, found.starved_keys) == (
+        0,
+        0,
+        None,
+        0,
+    )
 
 
 def test_waits_of_keys_by_hand() -> None:
     a, b = waits_of_keys(BY_HAND, ("a", "b"))
-    assert (a.key, a.tasks, a.busy_us, a.wait_p50_us, a.wait_p99_us) == ("a", 3, 30 * MICROS, 0, 10 * MICROS)
-    assert (b.key, b.tasks, b.busy_us, b.wait_mean_us, b.wait_max_us) == ("b", 1, 20 * MICROS, 5e6, 5 * MICROS)
+    assert (a.key, a.tasks, a.busy_us, a.wait_p50_us, a.wait_p99_us) == (
+        "a",
+        3,
+        30 * MICROS,
+        0,
+        10 * MICROS,
+    )
+    assert (b.key, b.tasks, b.busy_us, b.wait_mean_us, b.wait_max_us) == (
+        "b",
+        1,
+        20 * MICROS,
+        5e6,
+        5 * MICROS,
+    )
 
 
-@given(st.lists(st.integers(0, 100), min_size=1, max_size=50), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+@given(
+    st.lists(st.integers(0, 100), min_size=1, max_size=50), st.sampled_from([0.5, 0.9, 0.99, 1.0])
+)
 def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values, share) -> None:
     found = percentile(np.array(values, np.int64), share)
     assert found in values
     # In whole numbers: 0.9 of 10 is 9.
-    enough = [value for value in values if 100 * sum(v <= value for v in values) >= round(100 * share) * len(values)]
+    enough = [
+        value
+        for value in values
+        if 100 * sum(v <= value for v in values) >= round(100 * share) * len(values)
+    ]
     assert found == min(enough)
 
 
-# against plain loops --------------------------------------------------------------------------------------------------
+# against plain loops ------------------------------------------------------------------------------
 
 
 @settings(max_examples=200)
@@ -101,7 +144,8 @@ def test_the_longest_time_in_which_a_task_waited_and_none_started(rows) -> None:
     longest = since = 0
     for instant in range(70):
         if (start == instant).any() or not ((at < instant) & (start > instant)).any():
-            # Up to this instant nothing that waited was passed over; after it, only what still waits is.
+            # Up to this instant nothing that waited was passed over; after it, only what still
+            # waits is.
             if (start == instant).any() and ((at < instant) & (start >= instant)).any():
                 longest = max(longest, instant - since)
             since = instant
@@ -126,9 +170,18 @@ def test_jain_against_a_loop_over_windows(one, other, window, weight) -> None:
     expected = []
     for n in range(80 // window):
         low, high = origin + n * window, origin + (n + 1) * window
-        of = [[(at, at + wait, at + wait + run) for at, wait, run, key in rows if key == k] for k in (0, 1)]
-        if all(all(any(at <= t < start for at, start, _ in each) for t in range(low, high)) for each in of):
-            got = [sum(max(0, min(end, high) - max(start, low)) for _, start, end in each) for each in of]
+        of = [
+            [(at, at + wait, at + wait + run) for at, wait, run, key in rows if key == k]
+            for k in (0, 1)
+        ]
+        if all(
+            all(any(at <= t < start for at, start, _ in each) for t in range(low, high))
+            for each in of
+        ):
+            got = [
+                sum(max(0, min(end, high) - max(start, low)) for _, start, end in each)
+                for each in of
+            ]
             if any(got):
                 expected.append(jain([got[0], got[1] / weight]))
     indices = jain_by_window(found, np.array([1.0, weight]), window * MICROS)
@@ -136,12 +189,17 @@ def test_jain_against_a_loop_over_windows(one, other, window, weight) -> None:
     assert all(0.5 - 1e-9 <= index <= 1 + 1e-9 for index in indices)
 
 
-# calibration ----------------------------------------------------------------------------------------------------------
+# calibration --------------------------------------------------------------------------------------
 
 
 def test_the_gap_to_the_record_by_hand() -> None:
     found = gap("fifo", np.array([0, 10, 20, 40]), np.array([0, 11, 20, 30]))
-    assert (found.recorded_p50_us, found.simulated_p50_us, found.recorded_p99_us, found.simulated_p99_us) == (
+    assert (
+        found.recorded_p50_us,
+        found.simulated_p50_us,
+        found.recorded_p99_us,
+        found.simulated_p99_us,
+    ) == (
         10,
         11,
         40,
@@ -154,7 +212,9 @@ def test_the_gap_to_the_record_by_hand() -> None:
 
 @given(st.lists(st.integers(0, 9), min_size=1), st.lists(st.integers(0, 9), min_size=1))
 def test_kolmogorov_and_smirnov(one, other) -> None:
-    shares = [[sum(v <= x for v in values) / len(values) for x in range(10)] for values in (one, other)]
+    shares = [
+        [sum(v <= x for v in values) / len(values) for x in range(10)] for values in (one, other)
+    ]
     assert ks_distance(np.array(one), np.array(other)) == pytest.approx(
         max(abs(a - b) for a, b in zip(*shares, strict=True))
     )
@@ -162,8 +222,12 @@ def test_kolmogorov_and_smirnov(one, other) -> None:
 
 @given(times)
 def test_how_many_ran_at_once(rows) -> None:
-    recorded = arrivals(*((at, run, "a") for at, _, run in rows), waits=[wait for _, wait, _ in rows])
+    recorded = arrivals(
+        *((at, run, "a") for at, _, run in rows), waits=[wait for _, wait, _ in rows]
+    )
     start, end = recorded.at + recorded.wait, recorded.at + recorded.wait + recorded.run
-    assert most_at_once(recorded) == max(1, *(int(((start <= at) & (end > at)).sum()) for at in start))
+    assert most_at_once(recorded) == max(
+        1, *(int(((start <= at) & (end > at)).sum()) for at in start)
+    )
     assert has_waits(recorded) and (as_recorded(recorded).wait == recorded.wait).all()
     assert not has_waits(arrivals((0, 1, "a")))

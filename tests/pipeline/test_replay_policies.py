@@ -1,4 +1,5 @@
-"""What is asked of a replay, and what is made of it: grid, weights, objective, samples, and what the file says wrongly."""
+"""What is asked of a replay, and what is made of it: grid, weights, objective, samples, and what
+the file says wrongly."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError
+from fairlead.lab.policies import grid
+from fairlead.lab.policies.measures import Measures, measure
+from fairlead.lab.policies.objective import AIMS, Interval, interval, parse_objective, verdict
+from fairlead.lab.policies.policy import Limits, Policy
+from fairlead.lab.policies.samples import COPY, WEEK, person, resampled, shaken
+from fairlead.lab.policies.virtual import run
+from fairlead.lab.policies.weights import weigh
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
-from fairlead.pipeline.policies import grid
-from fairlead.pipeline.policies.measures import Measures, measure
-from fairlead.pipeline.policies.objective import AIMS, Interval, interval, parse_objective, verdict
-from fairlead.pipeline.policies.policy import Limits, Policy
-from fairlead.pipeline.policies.samples import COPY, WEEK, person, resampled, shaken
-from fairlead.pipeline.policies.virtual import run
-from fairlead.pipeline.policies.weights import weigh
 from tests.pipeline.replaying import arrivals, schedule
 
-# the grid -------------------------------------------------------------------------------------------------------------
+# the grid -----------------------------------------------------------------------------------------
 
 
 def parsed(text: str) -> grid.Grid:
@@ -98,7 +99,7 @@ def test_a_file_that_is_none_is_told_by_name(tmp_path: Path) -> None:
             grid.load(path)
 
 
-# weights --------------------------------------------------------------------------------------------------------------
+# weights ------------------------------------------------------------------------------------------
 
 
 def test_weights_by_rule() -> None:
@@ -110,7 +111,9 @@ def test_weights_by_rule() -> None:
     assert weigh("tasks^1", recorded) == pytest.approx({"a": 2, "b": 1, "c": 1})
     mean = 260 / 4
     shrunk = {"a": (200 + 30 * mean) / 32, "b": (50 + 30 * mean) / 31, "c": (10 + 30 * mean) / 31}
-    assert weigh("run^-1", recorded) == pytest.approx({key: shrunk["b"] / each for key, each in shrunk.items()})
+    assert weigh("run^-1", recorded) == pytest.approx(
+        {key: shrunk["b"] / each for key, each in shrunk.items()}
+    )
     extreme = weigh("usage^-4", arrivals((0, 1, "a"), (0, 30, "b"), (0, 10**6, "c")))
     assert extreme is not None and (extreme["a"], extreme["c"]) == (MAX_WEIGHT, MIN_WEIGHT)
 
@@ -121,12 +124,14 @@ def test_a_key_that_was_not_there_when_weights_were_made_weighs_as_the_one_in_th
     assert np.argsort(found.start).tolist() == [0, 4, 1, 2, 5, 3]
 
 
-# the objective --------------------------------------------------------------------------------------------------------
+# the objective ------------------------------------------------------------------------------------
 
 
 def measures(**changed: float) -> Measures:
     found = measure(schedule((0, 1, 10, 0), (0, 2, 10, 1)), 1, np.ones(2), MICROS)
-    return Measures(**{name: changed.get(name, getattr(found, name)) for name in Measures.__struct_fields__})
+    return Measures(
+        **{name: changed.get(name, getattr(found, name)) for name in Measures.__struct_fields__}
+    )
 
 
 def test_the_least_is_best_but_for_fairness_and_use_and_requirements_come_first() -> None:
@@ -142,7 +147,9 @@ def test_the_least_is_best_but_for_fairness_and_use_and_requirements_come_first(
 
 def test_a_measure_that_there_is_none_of_is_never_the_best() -> None:
     fair = parse_objective("jain_mean", ["jain_least >= 0.1"])
-    assert fair.rank(measures(jain_mean=0.01)) < fair.rank(measures(jain_mean=None, jain_least=None))
+    assert fair.rank(measures(jain_mean=0.01)) < fair.rank(
+        measures(jain_mean=None, jain_least=None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +164,9 @@ def test_a_measure_that_there_is_none_of_is_never_the_best() -> None:
         ("wait_p99", ["speed >= 3"], "--require 'speed': unknown measure"),
     ],
 )
-def test_an_objective_that_is_none_is_told_by_name(name: str, requirements: list[str], told: str) -> None:
+def test_an_objective_that_is_none_is_told_by_name(
+    name: str, requirements: list[str], told: str
+) -> None:
     with pytest.raises(ConfigurationError) as error:
         parse_objective(name, requirements)
     assert told in str(error.value)
@@ -178,20 +187,32 @@ def test_a_policy_is_better_when_intervals_do_not_overlap_or_when_every_pair_say
     assert interval([float(n) for n in range(41)]) == Interval(1, 39)
 
 
-# samples --------------------------------------------------------------------------------------------------------------
+# samples ------------------------------------------------------------------------------------------
 
 recorded = st.lists(
-    st.tuples(st.integers(0, 40 * 86_400), st.integers(0, 100), st.sampled_from("abcde")), min_size=1, max_size=80
+    st.tuples(st.integers(0, 40 * 86_400), st.integers(0, 100), st.sampled_from("abcde")),
+    min_size=1,
+    max_size=80,
 ).map(lambda rows: arrivals(*rows))
 
 
 @settings(max_examples=100, deadline=None)
 @given(recorded, st.integers(0, 1000), st.integers(0, 100))
-def test_a_shaken_arrival_moves_by_so_much_at_most_and_stays_the_same_task(recorded, seed, by) -> None:
+def test_a_shaken_arrival_moves_by_so_much_at_most_and_stays_the_same_task(
+    recorded, seed, by
+) -> None:
     found = shaken(recorded, seed, by * MICROS)
     assert (np.diff(found.at) >= 0).all()
-    before = dict(zip(recorded.spread.tolist(), zip(recorded.at, recorded.run, recorded.key, strict=True), strict=True))
-    for spread, at, takes, key in zip(found.spread.tolist(), found.at, found.run, found.key, strict=True):
+    before = dict(
+        zip(
+            recorded.spread.tolist(),
+            zip(recorded.at, recorded.run, recorded.key, strict=True),
+            strict=True,
+        )
+    )
+    for spread, at, takes, key in zip(
+        found.spread.tolist(), found.at, found.run, found.key, strict=True
+    ):
         assert abs(at - before[spread][0]) <= by * MICROS
         assert (takes, key) == before[spread][1:]
     assert len(found) == len(recorded)

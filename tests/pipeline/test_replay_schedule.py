@@ -1,4 +1,5 @@
-"""Arrivals under a policy: no task lost, no slot idle while one waits, and the order that the policy promises."""
+"""Arrivals under a policy: no task lost, no slot idle while one waits, and the order that the
+policy promises."""
 
 from __future__ import annotations
 
@@ -10,21 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
-from fairlead.core.passes import STRIDE_SCALE
+from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.lab.policies.arrivals import Arrivals, arrivals_of, load, save
+from fairlead.lab.policies.policy import Limits, Policy
+from fairlead.lab.policies.sessions import BREAK, Sessions
+from fairlead.lab.policies.virtual import Schedule, run
+from fairlead.lab.simulate.fairness import Flow, Gap
+from fairlead.lab.simulate.run import Settings, simulate
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
-from fairlead.pipeline.policies.arrivals import Arrivals, arrivals_of, load, save
-from fairlead.pipeline.policies.policy import Limits, Policy
-from fairlead.pipeline.policies.sessions import BREAK, Sessions
-from fairlead.pipeline.policies.virtual import Schedule, run
-from fairlead.simulate.fairness import Flow, Gap
-from fairlead.simulate.run import Settings, simulate
 from tests.pipeline.replaying import arrivals
 
 KEYS = "abc"
-tasks = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.sampled_from(KEYS)), min_size=1, max_size=60).map(
-    lambda rows: arrivals(*rows)
+tasks = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 12), st.sampled_from(KEYS)),
+    min_size=1,
+    max_size=60,
+).map(lambda rows: arrivals(*rows))
+limits = st.sampled_from(
+    [Limits(), Limits(per_key=1), Limits(per_key=2), Limits(total=2, keys={"a": 1})]
 )
-limits = st.sampled_from([Limits(), Limits(per_key=1), Limits(per_key=2), Limits(total=2, keys={"a": 1})])
 policies = st.builds(
     Policy,
     order=st.sampled_from(["fifo", "fair"]),
@@ -33,7 +38,9 @@ policies = st.builds(
     partitions=st.integers(1, 5),
     limits=limits,
 )
-weights = st.fixed_dictionaries({key: st.floats(MIN_WEIGHT, MAX_WEIGHT) | st.sampled_from([1.0, 5.0]) for key in KEYS})
+weights = st.fixed_dictionaries(
+    {key: st.floats(MIN_WEIGHT, MAX_WEIGHT) | st.sampled_from([1.0, 5.0]) for key in KEYS}
+)
 
 
 def most_running(found: Schedule, rows: np.ndarray) -> int:
@@ -42,12 +49,14 @@ def most_running(found: Schedule, rows: np.ndarray) -> int:
     return max((int(((start <= at) & (end > at)).sum()) for at in start), default=0)
 
 
-# what every policy keeps ----------------------------------------------------------------------------------------------
+# what every policy keeps --------------------------------------------------------------------------
 
 
 @settings(max_examples=200, deadline=None)
 @given(tasks, policies, weights)
-def test_every_task_starts_once_after_it_came_and_within_all_limits(recorded, policy, weights) -> None:
+def test_every_task_starts_once_after_it_came_and_within_all_limits(
+    recorded, policy, weights
+) -> None:
     found = run(recorded, policy, weights)
     assert (found.at == recorded.at).all()
     assert (found.start >= found.at).all() and len(found.start) == len(recorded)
@@ -74,7 +83,9 @@ def test_no_slot_is_idle_while_a_task_of_its_node_waits(recorded, policy, weight
 
 @settings(max_examples=100, deadline=None)
 @given(tasks, policies, st.integers(1, 4))
-def test_only_what_a_key_waits_for_under_its_own_limit_may_leave_a_slot_idle(recorded, policy, most) -> None:
+def test_only_what_a_key_waits_for_under_its_own_limit_may_leave_a_slot_idle(
+    recorded, policy, most
+) -> None:
     policy = Policy(order=policy.order, slots=policy.slots, limits=Limits(per_key=most))
     found = run(recorded, policy)
     for instant in np.unique(np.concatenate((found.at, found.start, found.end))):
@@ -84,7 +95,7 @@ def test_only_what_a_key_waits_for_under_its_own_limit_may_leave_a_slot_idle(rec
                 assert (runs & (found.key == key)).sum() == most
 
 
-# fifo -----------------------------------------------------------------------------------------------------------------
+# fifo ---------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=200, deadline=None)
@@ -92,13 +103,15 @@ def test_only_what_a_key_waits_for_under_its_own_limit_may_leave_a_slot_idle(rec
 def test_fifo_is_a_queue_with_so_many_servers_exactly(recorded, slots, partitions) -> None:
     found = run(recorded, Policy(order="fifo", slots=slots, partitions=partitions))
     free = [0] * slots
-    for at, takes, start in zip(recorded.at.tolist(), recorded.run.tolist(), found.start.tolist(), strict=True):
+    for at, takes, start in zip(
+        recorded.at.tolist(), recorded.run.tolist(), found.start.tolist(), strict=True
+    ):
         began = max(at, free[0])
         heapreplace(free, began + takes)
         assert start == began
 
 
-# fair -----------------------------------------------------------------------------------------------------------------
+# fair ---------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=150, deadline=None)
@@ -106,11 +119,16 @@ def test_fifo_is_a_queue_with_so_many_servers_exactly(recorded, slots, partition
 def test_one_slot_and_one_partition_keep_the_bound_of_fair_queueing(recorded, weights) -> None:
     found = run(recorded, Policy(slots=1), weights)
     gap = Gap([(Flow(5, key), weights[key]) for key in recorded.keys])
-    # At one instant tasks come, then they start; of two that start then, the one that ran no time was first.
-    events = [(at, 0, 0, key) for at, key in zip(found.at.tolist(), found.key.tolist(), strict=True)]
+    # At one instant tasks come, then they start; of two that start then, the one that ran no time
+    # was first.
+    events = [
+        (at, 0, 0, key) for at, key in zip(found.at.tolist(), found.key.tolist(), strict=True)
+    ]
     events += [
         (start, 1, end, key)
-        for start, end, key in zip(found.start.tolist(), found.end.tolist(), found.key.tolist(), strict=True)
+        for start, end, key in zip(
+            found.start.tolist(), found.end.tolist(), found.key.tolist(), strict=True
+        )
     ]
     for _, is_start, _, key in sorted(events):
         (gap.picked if is_start else gap.arrived)(Flow(5, recorded.keys[key]))
@@ -119,13 +137,24 @@ def test_one_slot_and_one_partition_keep_the_bound_of_fair_queueing(recorded, we
 
 
 @pytest.mark.parametrize(
-    ("script", "weights"), [("push aaaab", ""), ("push a*20 b*20", "b=5"), ("push aabbbc", "c=2,a=3")]
+    ("script", "weights"),
+    [("push aaaab", ""), ("push a*20 b*20", "b=5"), ("push aabbbc", "c=2,a=3")],
 )
-def test_what_waits_from_the_start_starts_in_the_order_that_simulate_shows(script: str, weights: str) -> None:
-    (polled,) = simulate(Settings(script=script, weights=weights or None)).report.orders[1].sequence or []
-    named = {key: float(weight) for key, _, weight in (pair.partition("=") for pair in weights.split(",")) if key}
+def test_what_waits_from_the_start_starts_in_the_order_that_simulate_shows(
+    script: str, weights: str
+) -> None:
+    (polled,) = (
+        simulate(Settings(script=script, weights=weights or None)).report.orders[1].sequence or []
+    )
+    named = {
+        key: float(weight)
+        for key, _, weight in (pair.partition("=") for pair in weights.split(","))
+        if key
+    }
     letters = (
-        [key for word in script.split()[1:] for key in word[0] * int(word[2:])] if "*" in script else script.split()[1]
+        [key for word in script.split()[1:] for key in word[0] * int(word[2:])]
+        if "*" in script
+        else script.split()[1]
     )
     recorded = arrivals(*((0, 1, key) for key in letters))
     found = run(recorded, Policy(slots=1), named)
@@ -133,13 +162,15 @@ def test_what_waits_from_the_start_starts_in_the_order_that_simulate_shows(scrip
 
 
 def test_a_priority_goes_before_all_lower_ones_in_both_orders() -> None:
-    recorded = arrivals_of(at=[0] * 6, run=[MICROS] * 6, keys=list("abcabc"), priority=[4, 2, 3, 5, 1, 9])
+    recorded = arrivals_of(
+        at=[0] * 6, run=[MICROS] * 6, keys=list("abcabc"), priority=[4, 2, 3, 5, 1, 9]
+    )
     for order in ("fifo", "fair"):
         found = run(recorded, Policy(order=order, slots=1))
         assert recorded.priority[np.argsort(found.start)].tolist() == [1, 2, 3, 4, 5, 9]
 
 
-# closed ---------------------------------------------------------------------------------------------------------------
+# closed -------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100, deadline=None)
@@ -162,11 +193,13 @@ def test_who_waits_longer_sends_later_and_keeps_the_think_time(recorded, policy,
                 before = found.end[own[:place]].max()
                 think = recorded.at[task] - until
                 assert found.at[task] >= before + (think if think <= pause else 0)
-                assert found.at[task] == (before + think if think <= pause else max(before, recorded.at[task]))
+                assert found.at[task] == (
+                    before + think if think <= pause else max(before, recorded.at[task])
+                )
             until = max(until, ends[place])
 
 
-# what travels ---------------------------------------------------------------------------------------------------------
+# what travels -------------------------------------------------------------------------------------
 
 
 def test_arrivals_are_the_same_after_a_file(tmp_path) -> None:
@@ -175,4 +208,6 @@ def test_arrivals_are_the_same_after_a_file(tmp_path) -> None:
     again = load(tmp_path / "arrivals.parquet")
     assert isinstance(again, Arrivals) and again.digest() == recorded.digest()
     assert [again.keys[key] for key in again.key] == ["", "a'b", "ü"]
-    assert again.digest() != arrivals((3, 1, "ü"), (1, 2, ""), (2, 0, "a'c"), waits=[0, 1, 2]).digest()
+    assert (
+        again.digest() != arrivals((3, 1, "ü"), (1, 2, ""), (2, 0, "a'c"), waits=[0, 1, 2]).digest()
+    )

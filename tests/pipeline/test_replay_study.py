@@ -1,4 +1,5 @@
-"""A replay from a record to the lake: chosen on early arrivals, reported on later ones, the same on Spark as without."""
+"""A replay from a record to the lake: chosen on early arrivals, reported on later ones, the same on
+Spark as without."""
 
 from __future__ import annotations
 
@@ -17,21 +18,21 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.clock import MICROS, SYSTEM_CLOCK, to_micros
 from fairlead.errors import ConfigurationError
+from fairlead.lab.policies.arrivals import Arrivals
+from fairlead.lab.policies.candidate import Setup, Trial, part_of, perform
+from fairlead.lab.policies.grid import Grid
+from fairlead.lab.policies.objective import parse_objective
+from fairlead.lab.policies.policy import Limits, Policy
+from fairlead.lab.policies.runner import InProcess, dearest_first
+from fairlead.lab.policies.samples import WEEK
+from fairlead.lab.policies.study import BASELINE, Plan, study, usual_train
+from fairlead.lab.replay.trace import Tenants
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.jobs.replay import Replayed, replay
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.policies.arrivals import Arrivals
-from fairlead.pipeline.policies.grid import Grid
-from fairlead.pipeline.policies.objective import parse_objective
-from fairlead.pipeline.policies.policy import Limits, Policy
-from fairlead.pipeline.policies.record import of_lake, of_trace
-from fairlead.pipeline.policies.runner import InProcess, dearest_first
-from fairlead.pipeline.policies.samples import WEEK
-from fairlead.pipeline.policies.study import BASELINE, Plan, study, usual_train
-from fairlead.pipeline.policies.tables import REPLAY_WAITS, REPLAYS
-from fairlead.pipeline.policies.trial import Setup, Trial, part_of, perform
+from fairlead.pipeline.replay.record import of_lake, of_trace
+from fairlead.pipeline.replay.tables import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.runs import last_runs
-from fairlead.replay.trace import Tenants
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.replaying import arrivals
 
@@ -50,14 +51,16 @@ def flood(days: int = 2) -> Arrivals:
 def plan(*policies: Policy, **options: Any) -> Plan:
     asked = {"shakes": 3, "resamples": 4, "finalists": 2, **options}
     objective = parse_objective(asked.pop("objective", "key_p99_p50"), asked.pop("require", ()))
-    return Plan(Grid(list(policies), len(policies), asked.pop("recorded", None)), objective, **asked)
+    return Plan(
+        Grid(list(policies), len(policies), asked.pop("recorded", None)), objective, **asked
+    )
 
 
 FIFO, FAIR = Policy(order="fifo", weights="equal", slots=2), Policy(slots=2, weights="equal")
 LIMITED = Policy(slots=2, weights="equal", limits=Limits(per_key=1))
 
 
-# choosing -------------------------------------------------------------------------------------------------------------
+# choosing -----------------------------------------------------------------------------------------
 
 
 def test_the_fair_order_is_chosen_before_and_shown_to_be_better_after() -> None:
@@ -88,7 +91,11 @@ def test_what_came_later_has_no_part_in_the_choice_nor_in_the_weights() -> None:
 
 def test_without_a_second_week_everything_is_used_twice_and_it_says_so() -> None:
     assert usual_train(0) is usual_train(WEEK) is None
-    assert (usual_train(WEEK + 1), usual_train(2 * WEEK), usual_train(2 * WEEK + 1)) == (WEEK, WEEK, 2 * WEEK)
+    assert (usual_train(WEEK + 1), usual_train(2 * WEEK), usual_train(2 * WEEK + 1)) == (
+        WEEK,
+        WEEK,
+        2 * WEEK,
+    )
     recorded = flood(1)
     found = study(recorded, plan(FAIR), InProcess(recorded))
     assert any("same arrivals" in note for note in found.notes)
@@ -99,7 +106,9 @@ def test_without_a_second_week_everything_is_used_twice_and_it_says_so() -> None
 
 def test_a_baseline_that_is_the_best_is_said_to_be_the_baseline() -> None:
     recorded = flood()
-    found = study(recorded, plan(FIFO, LIMITED, objective="wait_p50", finalists=1), InProcess(recorded))
+    found = study(
+        recorded, plan(FIFO, LIMITED, objective="wait_p50", finalists=1), InProcess(recorded)
+    )
     assert found.best.policy == FIFO and found.best.against_baseline == "baseline"
     assert [standing.policy_id for standing in found.standings] == [0]
 
@@ -107,20 +116,33 @@ def test_a_baseline_that_is_the_best_is_said_to_be_the_baseline() -> None:
 def test_the_fewest_slots_that_keep_a_promise() -> None:
     recorded = flood()
     policies = [Policy(slots=slots, weights="equal") for slots in (1, 2, 4, 8, 16, 32)]
-    found = study(recorded, plan(*policies, objective="slots", require=["wait_max <= 400s"]), InProcess(recorded))
+    found = study(
+        recorded,
+        plan(*policies, objective="slots", require=["wait_max <= 400s"]),
+        InProcess(recorded),
+    )
     measured = {
-        each.trial.policy.slots: each.measures.wait_max_us for each in found.found if each.trial.part == "train"
+        each.trial.policy.slots: each.measures.wait_max_us
+        for each in found.found
+        if each.trial.part == "train"
     }
-    assert found.best.policy.slots == min(slots for slots, wait in measured.items() if wait <= 400 * MICROS)
-    unmet = study(recorded, plan(FAIR, require=["wait_max <= 1s"], shakes=0, resamples=0), InProcess(recorded))
+    assert found.best.policy.slots == min(
+        slots for slots, wait in measured.items() if wait <= 400 * MICROS
+    )
+    unmet = study(
+        recorded, plan(FAIR, require=["wait_max <= 1s"], shakes=0, resamples=0), InProcess(recorded)
+    )
     assert any("no policy meets" in note for note in unmet.notes)
-    assert unmet.best.shaken is unmet.best.resampled is None and unmet.best.against_baseline == "no samples"
+    assert (
+        unmet.best.shaken is unmet.best.resampled is None
+        and unmet.best.against_baseline == "no samples"
+    )
 
 
 def test_the_record_of_a_simulated_run_is_met_exactly_by_its_own_policy() -> None:
     recorded = flood()
     trial = Trial(0, FIFO, "all")
-    from fairlead.pipeline.policies.virtual import run
+    from fairlead.lab.policies.virtual import run
 
     ran = run(recorded, FIFO)
     as_it_was = arrivals(
@@ -133,18 +155,24 @@ def test_the_record_of_a_simulated_run_is_met_exactly_by_its_own_policy() -> Non
     gap = study(as_it_was, plan(FAIR), InProcess(as_it_was)).gap
     assert gap is not None and gap.policy == str(trial.policy)  # two slots: as many as ran at once
     assert (gap.ks, gap.error("p50"), gap.error("p99"), gap.error("mean")) == (0, 0, 0, 0)
-    other = study(as_it_was, plan(FAIR, recorded=Policy(order="fifo", slots=4).plain()), InProcess(as_it_was))
+    other = study(
+        as_it_was, plan(FAIR, recorded=Policy(order="fifo", slots=4).plain()), InProcess(as_it_was)
+    )
     assert other.gap is not None and other.gap.ks > 0.3
     assert any("off the record" in note for note in other.notes)
     assert study(recorded, plan(FAIR), InProcess(recorded)).gap is None
 
 
 def test_the_dearest_runs_are_started_first() -> None:
-    tasks = [Trial(0, FIFO, "all"), Trial(1, FAIR, "all"), Trial(2, msgspec.structs.replace(FAIR, slots=1), "all")]
+    tasks = [
+        Trial(0, FIFO, "all"),
+        Trial(1, FAIR, "all"),
+        Trial(2, msgspec.structs.replace(FAIR, slots=1), "all"),
+    ]
     assert dearest_first(tasks) == [2, 1, 0]
 
 
-# records --------------------------------------------------------------------------------------------------------------
+# records ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -153,7 +181,12 @@ def lake(tmp_path: Path) -> Lake:
     table = lake.table(ATTEMPTS)
     rows = [
         attempt(
-            ready_at=float(n), started_at=n + 2.0, finished_at=n + 5.0, fairness_key=f"k{n % 3}", weight=2.0, priority=4
+            ready_at=float(n),
+            started_at=n + 2.0,
+            finished_at=n + 5.0,
+            fairness_key=f"k{n % 3}",
+            weight=2.0,
+            priority=4,
         )
         for n in range(0, 6000, 10)
     ]
@@ -191,7 +224,8 @@ def test_a_lake_without_such_runs_is_told_in_a_line(lake: Lake, tmp_path: Path) 
 
 def trace(folder: Path, jobs: int = 400) -> Path:
     lines = [
-        f"{n} {n * 5} -1 {20 + n % 7} 1 -1 -1 -1 -1 -1 -1 {1 if n % 4 else n % 3} 1 -1 -1 -1 -1 -1" for n in range(jobs)
+        f"{n} {n * 5} -1 {20 + n % 7} 1 -1 -1 -1 -1 -1 -1 {1 if n % 4 else n % 3} 1 -1 -1 -1 -1 -1"
+        for n in range(jobs)
     ]
     path = folder / "jobs.swf"
     path.write_text("\n".join(["; a trace", *lines]) + "\n")
@@ -202,11 +236,17 @@ def test_arrivals_of_a_trace_are_its_jobs(tmp_path: Path) -> None:
     found = of_trace(trace(tmp_path), Tenants.USER, 8)
     assert found.at.tolist() == [n * 5 * MICROS for n in range(8)]
     assert found.run.tolist() == [(20 + n % 7) * MICROS for n in range(8)]
-    assert [found.keys[key] for key in found.key[:5]] == ["user-0", "user-1", "user-1", "user-1", "user-1"]
+    assert [found.keys[key] for key in found.key[:5]] == [
+        "user-0",
+        "user-1",
+        "user-1",
+        "user-1",
+        "user-1",
+    ]
     assert of_trace(trace(tmp_path), Tenants.GROUP).keys == ("group-1",)
 
 
-# the job --------------------------------------------------------------------------------------------------------------
+# the job ------------------------------------------------------------------------------------------
 
 
 def rows_of(lake: Lake, table: Any) -> list[dict[str, Any]]:
@@ -215,7 +255,9 @@ def rows_of(lake: Lake, table: Any) -> list[dict[str, Any]]:
     return here.load(here.manifests.newest()).to_pylist()
 
 
-def test_the_same_replay_again_replaces_its_rows_and_another_one_adds_its_own(tmp_path: Path) -> None:
+def test_the_same_replay_again_replaces_its_rows_and_another_one_adds_its_own(
+    tmp_path: Path,
+) -> None:
     lake, recorded = Lake(tmp_path / "lake"), flood(1)
     first = replay(recorded, plan(FIFO, FAIR), lake, SYSTEM_CLOCK)
     rows = rows_of(lake, REPLAYS)
@@ -224,9 +266,9 @@ def test_the_same_replay_again_replaces_its_rows_and_another_one_adds_its_own(tm
     assert {json.loads(row["policy"])["order"] for row in rows if row["is_best"]} == {"fair"}
     assert {json.loads(row["policy"])["order"] for row in rows if row["is_baseline"]} == {"fifo"}
     again = replay(recorded, plan(FIFO, FAIR), lake, SYSTEM_CLOCK)
-    assert again.replay_id == first.replay_id and msgspec.to_builtins(again.study.standings) == msgspec.to_builtins(
-        first.study.standings
-    )
+    assert again.replay_id == first.replay_id and msgspec.to_builtins(
+        again.study.standings
+    ) == msgspec.to_builtins(first.study.standings)
     assert len(rows_of(lake, REPLAYS)) == len(rows)
     other = replay(recorded, plan(FIFO, FAIR, seed=7), lake, SYSTEM_CLOCK)
     assert other.replay_id != first.replay_id and len(rows_of(lake, REPLAYS)) == 2 * len(rows)
@@ -241,15 +283,25 @@ def timeless(replayed: Replayed) -> Any:
 
 def test_spark_finds_what_one_process_finds(spark: SparkSession, tmp_path: Path) -> None:
     recorded, lake = flood(1), Lake(tmp_path / "lake")
-    asked = plan(FIFO, FAIR, LIMITED, Policy(slots=2, weights="run^-1"), is_closed=True, shakes=1, resamples=1)
+    asked = plan(
+        FIFO,
+        FAIR,
+        LIMITED,
+        Policy(slots=2, weights="run^-1"),
+        is_closed=True,
+        shakes=1,
+        resamples=1,
+    )
     told: list[int] = []
-    on_spark = replay(recorded, asked, lake, SYSTEM_CLOCK, spark, lambda what, count: told.append(count))
+    on_spark = replay(
+        recorded, asked, lake, SYSTEM_CLOCK, spark, lambda what, count: told.append(count)
+    )
     assert timeless(on_spark) == timeless(replay(recorded, asked, lake, SYSTEM_CLOCK))
     assert on_spark.run.spark_version == spark.version
     assert sum(told) <= 2 * (4 + 3 * 3)
 
 
-# the command ----------------------------------------------------------------------------------------------------------
+# the command --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -267,7 +319,9 @@ def command(tmp_path: Path) -> Callable[..., Any]:
             "--lake",
             str(tmp_path / "lake"),
         )
-        return CliRunner().invoke(app, ["pipeline", "replay", *common, "--shakes", "2", "--resamples", "2", *arguments])
+        return CliRunner().invoke(
+            app, ["pipeline", "replay", *common, "--shakes", "2", "--resamples", "2", *arguments]
+        )
 
     return call
 
@@ -276,14 +330,26 @@ def test_the_command_says_what_was_found(command: Callable[..., Any], tmp_path: 
     found = command("--here", "--train", "20m", "--objective", "key_p99_p50", "--json")
     assert found.exit_code == 0, found.output
     told = json.loads(found.stdout)
-    assert (told["tasks"], len(told["policies"]), told["objective"]) == (400, 3, "least key_p99_p50")
+    assert (told["tasks"], len(told["policies"]), told["objective"]) == (
+        400,
+        3,
+        "least key_p99_p50",
+    )
     assert told["best"]["policy"]["order"] == "fair" and told["calibration"] is None
-    assert {row["replay_id"] for row in rows_of(Lake(tmp_path / "lake"), REPLAYS)} == {told["replay_id"]}
+    assert {row["replay_id"] for row in rows_of(Lake(tmp_path / "lake"), REPLAYS)} == {
+        told["replay_id"]
+    }
     shown = command("--here", "--closed", "--objective", "jain_mean")
-    assert shown.exit_code == 0 and "400 tasks of 3 keys" in shown.stdout and "usage^-0.5" in shown.stdout
+    assert (
+        shown.exit_code == 0
+        and "400 tasks of 3 keys" in shown.stdout
+        and "usage^-0.5" in shown.stdout
+    )
 
 
-def test_a_dry_run_lists_the_policies_and_leaves_nothing(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_dry_run_lists_the_policies_and_leaves_nothing(
+    command: Callable[..., Any], tmp_path: Path
+) -> None:
     found = command("--dry-run", "--json")
     assert found.exit_code == 0, found.output
     told = json.loads(found.stdout)

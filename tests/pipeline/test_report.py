@@ -60,75 +60,157 @@ class StandingClock:
 
 
 def hist(name: str, measure: str, us: int, n: int) -> dict[str, Any]:
-    """A row of gold.latency_hist: so many runs of just so long, in the first hour, all keys together."""
+    """A row of gold.latency_hist: so many runs of just so long, in the first hour, all keys
+    together."""
     bucket = ceil(log(us) / log(1.02))
-    row = {"queue": "q", "name": name, "fairness_key": "*", "measure": measure, "bucket": bucket, "n": n, "max_us": us}
+    row = {
+        "queue": "q",
+        "name": name,
+        "fairness_key": "*",
+        "measure": measure,
+        "bucket": bucket,
+        "n": n,
+        "max_us": us,
+    }
     return row | {LATENCY_HIST.instant: T0}
 
 
-def share(minute: int, key: str, busy_us: int, entitled_us: int, lag_us: int, window_s: int = 60) -> dict[str, Any]:
+def share(
+    minute: int, key: str, busy_us: int, entitled_us: int, lag_us: int, window_s: int = 60
+) -> dict[str, Any]:
     """A row of gold.tenant_share."""
     return {
-        "window_start": at(60 * minute), "window_s": window_s, "queue": "q", "fairness_key": key, "busy_us": busy_us,
-        "share": 0.5, "weight": 1.0, "demand_us": entitled_us, "entitled_us": entitled_us,
-        "deficit_us": entitled_us - busy_us, "lag_us": lag_us, "backlogged_fraction": 1.0,
-    }  # fmt: skip
+        "window_start": at(60 * minute),
+        "window_s": window_s,
+        "queue": "q",
+        "fairness_key": key,
+        "busy_us": busy_us,
+        "share": 0.5,
+        "weight": 1.0,
+        "demand_us": entitled_us,
+        "entitled_us": entitled_us,
+        "deficit_us": entitled_us - busy_us,
+        "lag_us": lag_us,
+        "backlogged_fraction": 1.0,
+    }
 
 
 def slo(minute: int, left: float, state: str) -> dict[str, Any]:
     """A row of gold.slo."""
     return {
-        "window_start": at(60 * minute), "slo_id": "fast", "good": 90, "bad": 10, "objective": 0.99, "burn_5m": 10.0,
-        "burn_30m": 10.0, "burn_1h": 10.0, "burn_6h": 2.0, "burn_3d": 1 - left, "budget_left": left, "state": state,
-    }  # fmt: skip
+        "window_start": at(60 * minute),
+        "slo_id": "fast",
+        "good": 90,
+        "bad": 10,
+        "objective": 0.99,
+        "burn_5m": 10.0,
+        "burn_30m": 10.0,
+        "burn_1h": 10.0,
+        "burn_6h": 2.0,
+        "burn_3d": 1 - left,
+        "budget_left": left,
+        "state": state,
+    }
 
 
 def failure(error: str, n: int, storm: bool, hour: int = 0) -> dict[str, Any]:
     """A row of gold.failures."""
     return {
-        FAILURES.instant: at(3600 * hour), "queue": "q", "name": "pay", "error_fp": len(error), "n": n, "tasks": n,
-        "retry_amplification": 2.5, "wasted_us": n * MINUTE, "error_type": error, "error_text": SECRET_TEXT,
-        "first_seen": at(3600 * hour + 1), "last_seen": at(3600 * hour + 100), "recovered_at": None, "storm": storm,
-    }  # fmt: skip
+        FAILURES.instant: at(3600 * hour),
+        "queue": "q",
+        "name": "pay",
+        "error_fp": len(error),
+        "n": n,
+        "tasks": n,
+        "retry_amplification": 2.5,
+        "wasted_us": n * MINUTE,
+        "error_type": error,
+        "error_text": SECRET_TEXT,
+        "first_seen": at(3600 * hour + 1),
+        "last_seen": at(3600 * hour + 100),
+        "recovered_at": None,
+        "storm": storm,
+    }
 
 
 def cost(key: str, busy_us: int, amount: str) -> dict[str, Any]:
     """A row of gold.cost."""
     return {
-        "day": T0.replace(hour=0), "queue": "q", "fairness_key": key, "busy_us": busy_us, "wasted_us": busy_us // 10,
-        "idle_allocated_us": busy_us // 2, "price": 0.1, "amount": Decimal(amount), "method": "usage",
-    }  # fmt: skip
+        "day": T0.replace(hour=0),
+        "queue": "q",
+        "fairness_key": key,
+        "busy_us": busy_us,
+        "wasted_us": busy_us // 10,
+        "idle_allocated_us": busy_us // 2,
+        "price": 0.1,
+        "amount": Decimal(amount),
+        "method": "usage",
+    }
 
 
 def task(slowdown: float, minute: int) -> dict[str, Any]:
     """A row of silver.tasks that ended."""
     return {
-        "store_id": "s", "task_id": f"t-{slowdown}-{minute}", "queue": "q", "name": "pay", "fairness_key": "b",
-        "weight": 1.0, "priority": 5, "submitted_at": at(60 * minute), "first_ready_at": at(60 * minute), "attempts": 1,
-        "retries": 0, "state": "DONE", "queue_us": 0, "run_us": 1, "e2e_us": 1, "slowdown": slowdown,
-    }  # fmt: skip
+        "store_id": "s",
+        "task_id": f"t-{slowdown}-{minute}",
+        "queue": "q",
+        "name": "pay",
+        "fairness_key": "b",
+        "weight": 1.0,
+        "priority": 5,
+        "submitted_at": at(60 * minute),
+        "first_ready_at": at(60 * minute),
+        "attempts": 1,
+        "retries": 0,
+        "state": "DONE",
+        "queue_us": 0,
+        "run_us": 1,
+        "e2e_us": 1,
+        "slowdown": slowdown,
+    }
 
 
 def service(minute: int, key: str, busy_us: int) -> dict[str, Any]:
     """A row of silver.service."""
     return {
-        "window_start": at(60 * minute), "window_s": 60, "queue": "q", "fairness_key": key, "name": "pay", "weight": 1.0,
-        "busy_us": busy_us, "attempts_started": 10, "attempts_done": 8, "failed": 2, "wasted_us": busy_us // 10,
+        "window_start": at(60 * minute),
+        "window_s": 60,
+        "queue": "q",
+        "fairness_key": key,
+        "name": "pay",
+        "weight": 1.0,
+        "busy_us": busy_us,
+        "attempts_started": 10,
+        "attempts_done": 8,
+        "failed": 2,
+        "wasted_us": busy_us // 10,
         "longest_run_us": busy_us,
-    }  # fmt: skip
+    }
 
 
 def fairness(minute: int, jain: float | None, starved: int) -> dict[str, Any]:
     """A row of gold.fairness."""
     return {
-        "window_start": at(60 * minute), "window_s": 60, "queue": "q", "jain": jain, "n_keys": 2, "max_lag_us": 5 * MINUTE,
-        "max_lag_key": STARVING, "bound_ok": jain and jain > 0.9, "starved_keys": starved, "noisy_key": EVIL,
+        "window_start": at(60 * minute),
+        "window_s": 60,
+        "queue": "q",
+        "jain": jain,
+        "n_keys": 2,
+        "max_lag_us": 5 * MINUTE,
+        "max_lag_key": STARVING,
+        "bound_ok": jain and jain > 0.9,
+        "starved_keys": starved,
+        "noisy_key": EVIL,
         "noisy_score": 1.5,
-    }  # fmt: skip
+    }
 
 
 ROWS: Mapping[Table, list[dict[str, Any]]] = {
-    SERVICE: [service(0, EVIL, 30 * MINUTE), service(0, "b", 10 * MINUTE), service(61, EVIL, 20 * MINUTE)],
+    SERVICE: [
+        service(0, EVIL, 30 * MINUTE),
+        service(0, "b", 10 * MINUTE),
+        service(61, EVIL, 20 * MINUTE),
+    ],
     TENANT_SHARE: [
         share(0, EVIL, 30 * MINUTE, 20 * MINUTE, -10 * MINUTE),
         share(0, "b", 10 * MINUTE, 10 * MINUTE, 0),
@@ -146,18 +228,30 @@ ROWS: Mapping[Table, list[dict[str, Any]]] = {
         hist("slow", "run", 9_000_000, 20),
     ],
     SLO: [slo(0, 0.8, "ok"), slo(5, 0.4, "page"), slo(10, 0.3, "ticket")],
-    FAILURES: [failure("TimeoutError", 150, True), failure("KeyError", 3, False), failure("KeyError", 4, False, hour=1)],
-    COST: [cost(EVIL, 50 * MINUTE, "0.333334"), cost("b", 10 * MINUTE, "0.333333"), cost(STARVING, 0, "0.333333")],
+    FAILURES: [
+        failure("TimeoutError", 150, True),
+        failure("KeyError", 3, False),
+        failure("KeyError", 4, False, hour=1),
+    ],
+    COST: [
+        cost(EVIL, 50 * MINUTE, "0.333334"),
+        cost("b", 10 * MINUTE, "0.333333"),
+        cost(STARVING, 0, "0.333333"),
+    ],
     TASKS: [task(1.0, 0), task(1.0, 0), task(40.0, 0), task(3.0, 30)],
     QUARANTINE: [
         {
-            "source": "bronze.attempts/s", "ordinal": "t/1", "reason": "the clock jumped", "column": "finished_at",
-            "raw": "{}", "seen_at": seen_at,
+            "source": "bronze.attempts/s",
+            "ordinal": "t/1",
+            "reason": "the clock jumped",
+            "column": "finished_at",
+            "raw": "{}",
+            "seen_at": seen_at,
         }
         for seen_at in (at(5), datetime(9999, 1, 1, tzinfo=UTC))
     ],
     ATTEMPTS: [attempt(finished_at=at(7000)), attempt(finished_at=at(10))],
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +260,9 @@ def job(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Job:
     job = Job(spark, Lake(tmp_path_factory.mktemp("lake")), None, StandingClock())
     tables = ParquetTables(spark, job.lake, job.clock)
     for table, rows in ROWS.items():
-        tables.replace(table, frame(spark, table, [row | {"schema_version": SCHEMA_VERSION} for row in rows]))
+        tables.replace(
+            table, frame(spark, table, [row | {"schema_version": SCHEMA_VERSION} for row in rows])
+        )
     tables.publish()
     with recorded(job.lake, job.clock, "build", {}) as run:
         run.checks = [Check("one", 1, 1), Check("two", 2, 2)]
@@ -175,7 +271,9 @@ def job(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 @pytest.fixture(scope="module")
 def data(job: Job) -> ReportData:
-    return gather(ParquetTables(job.spark, job.lake, job.clock), job.lake, NOW, top=3, unexported=17)
+    return gather(
+        ParquetTables(job.spark, job.lake, job.clock), job.lake, NOW, top=3, unexported=17
+    )
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +283,8 @@ def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Repo
 
 
 class Page(HTMLParser):
-    """What a browser makes of a page: tags that are closed in order, texts, addresses, ids, tables by caption."""
+    """What a browser makes of a page: tags that are closed in order, texts, addresses, ids, tables
+    by caption."""
 
     _VOID = ("meta", "br", "hr", "img", "link", "input")
 
@@ -235,7 +334,9 @@ class Page(HTMLParser):
         self.tags.add(tag)
         self.ids += [value for name, value in attributes.items() if name == "id" and value]
         self.addresses += [
-            str(attributes[name]) for name in ("href", "src", "xlink:href", "action") if name in attributes
+            str(attributes[name])
+            for name in ("href", "src", "xlink:href", "action")
+            if name in attributes
         ]
         if tag == "section":
             self.sections[str(attributes["id"])] = ""
@@ -251,10 +352,21 @@ def page(data: ReportData) -> Page:
     return Page(render(data))
 
 
-PANELS = ("load", "share", "lag", "fairness", "pickup", "week", "slowdown", "objectives", "failures", "cost")
+PANELS = (
+    "load",
+    "share",
+    "lag",
+    "fairness",
+    "pickup",
+    "week",
+    "slowdown",
+    "objectives",
+    "failures",
+    "cost",
+)
 
 
-# the page ---------------------------------------------------------------------------------------------------------------
+# the page -----------------------------------------------------------------------------------------
 
 
 def test_the_page_closes_its_tags_in_order_and_gives_no_id_twice(page: Page) -> None:
@@ -262,7 +374,9 @@ def test_the_page_closes_its_tags_in_order_and_gives_no_id_twice(page: Page) -> 
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_the_page_has_no_address_but_its_own_anchors_and_no_script(data: ReportData, page: Page) -> None:
+def test_the_page_has_no_address_but_its_own_anchors_and_no_script(
+    data: ReportData, page: Page
+) -> None:
     text = render(data)
 
     assert "http" not in text and "@import" not in text
@@ -278,8 +392,16 @@ def test_every_panel_is_there_with_a_picture_and_a_table(page: Page) -> None:
         assert "There is nothing" not in page.sections[panel] and "Normal:" in page.sections[panel]
     pictures = {picture.partition("-figure")[0] for picture in page.ids if "-figure" in picture}
     assert pictures == {
-        "share-0", "lag-0", "fairness", "pickup", "week", "slowdown", "objectives", "failures", "cost",
-    }  # fmt: skip
+        "share-0",
+        "lag-0",
+        "fairness",
+        "pickup",
+        "week",
+        "slowdown",
+        "objectives",
+        "failures",
+        "cost",
+    }
 
 
 def test_the_same_data_makes_the_same_page(data: ReportData) -> None:
@@ -305,18 +427,28 @@ def test_a_very_long_key_is_cut_in_the_middle(data: ReportData) -> None:
     page = Page(render(replace(data, keys=data.keys.replace({EVIL: LONG}))))
     shown = [text for text in page.texts if text.startswith("xxx")]
 
-    assert shown and all(len(text) <= 60 and "…" in text and text.endswith("-the-end") for text in shown)
+    assert shown and all(
+        len(text) <= 60 and "…" in text and text.endswith("-the-end") for text in shown
+    )
 
 
 def test_the_others_are_counted_and_summed_in_one_row(data: ReportData, page: Page) -> None:
-    assert list(data.keys["fairness_key"][:3]) == [EVIL, STARVING, "b"]  # by worker time, by lag, by worker time
+    assert list(data.keys["fairness_key"][:3]) == [
+        EVIL,
+        STARVING,
+        "b",
+    ]  # by worker time, by lag, by worker time
     rest = data.keys.iloc[3]
     assert (rest["keys"], rest["busy_us"]) == (2, 9 * MINUTE)
-    assert data.keys["busy_us"].sum() == sum(row["busy_us"] for row in ROWS[TENANT_SHARE] if row["window_s"] == 60)
+    assert data.keys["busy_us"].sum() == sum(
+        row["busy_us"] for row in ROWS[TENANT_SHARE] if row["window_s"] == 60
+    )
     assert page.tables["Keys of q in the whole period"][3][0] == "2 others"
 
 
-def test_with_hashed_keys_no_key_and_no_text_that_may_tell_one_is_on_the_page(data: ReportData) -> None:
+def test_with_hashed_keys_no_key_and_no_text_that_may_tell_one_is_on_the_page(
+    data: ReportData,
+) -> None:
     text = render(with_hashed_keys(data))
 
     page = Page(text)
@@ -325,7 +457,9 @@ def test_with_hashed_keys_no_key_and_no_text_that_may_tell_one_is_on_the_page(da
     assert hashed_key(EVIL) in page.svg_texts
     for key in ("alert(1)", "xxxx", "starving", "no account"):
         assert key not in text
-    assert [row[0] for row in page.tables["All queues together"]] == [hashed_key(k) for k in (EVIL, "b", STARVING)]
+    assert [row[0] for row in page.tables["All queues together"]] == [
+        hashed_key(k) for k in (EVIL, "b", STARVING)
+    ]
 
 
 def test_of_an_empty_lake_every_section_says_what_makes_its_table(empty: ReportData) -> None:
@@ -338,15 +472,24 @@ def test_of_an_empty_lake_every_section_says_what_makes_its_table(empty: ReportD
     assert "`fairlead pipeline ingest` brings attempts into the lake" in page.sections["data"]
 
 
-# the numbers ------------------------------------------------------------------------------------------------------------
+# the numbers --------------------------------------------------------------------------------------
 
 
 def test_the_numbers_of_the_tables_are_those_of_the_frames(page: Page) -> None:
-    keys = page.tables["Keys of q in the whole period"], page.values["Keys of q in the whole period"]
+    keys = (
+        page.tables["Keys of q in the whole period"],
+        page.values["Keys of q in the whole period"],
+    )
     assert [values[1] for values in keys[1]] == [str(n * MINUTE) for n in (30, 10, 0, 9)]
     assert keys[0][0][2:] == ["30 min", "61.2 %", "20 min", "45.5 %", "1.5"]
-    assert page.tables["Keys of q, the one farthest behind first"][0] == [STARVING, "5 min", "2026-03-02 10:01"]
-    assert page.tables["Queues"] == [["q", "1 h", "100 %", "0.5", "30", "6", "20.0 %", "6 min", "10.0 %"]]
+    assert page.tables["Keys of q, the one farthest behind first"][0] == [
+        STARVING,
+        "5 min",
+        "2026-03-02 10:01",
+    ]
+    assert page.tables["Queues"] == [
+        ["q", "1 h", "100 %", "0.5", "30", "6", "20.0 %", "6 min", "10.0 %"]
+    ]
     assert page.values["All queues together"][0][3:] == ["0.333334", str(0.333334), str(0.333334)]
     assert [row[:2] for row in page.tables["Errors, most frequent first"]] == [
         ["TimeoutError", SECRET_TEXT],
@@ -357,7 +500,12 @@ def test_the_numbers_of_the_tables_are_those_of_the_frames(page: Page) -> None:
         ["7", str(7 * MINUTE)],
     ]
     assert [row[2] for row in page.tables["Storms, latest first"]] == ["pay"]
-    assert page.tables["Tables"][0] == ["bronze.attempts", "2", "2026-03-02 11:56", "2026-03-02 13:00"]
+    assert page.tables["Tables"][0] == [
+        "bronze.attempts",
+        "2",
+        "2026-03-02 11:56",
+        "2026-03-02 13:00",
+    ]
 
 
 def test_pickups_of_all_names_are_merged_by_their_histograms(data: ReportData) -> None:
@@ -365,7 +513,9 @@ def test_pickups_of_all_names_are_merged_by_their_histograms(data: ReportData) -
 
     assert hour["n"] == 1000
     assert hour["p50"] == pytest.approx(1000, rel=0.01)
-    assert hour["p99"] == pytest.approx(2_000_000, rel=0.01)  # 20 of 1000 are slow: not the mean of two percentiles
+    assert hour["p99"] == pytest.approx(
+        2_000_000, rel=0.01
+    )  # 20 of 1000 are slow: not the mean of two percentiles
     assert list(data.names["name"]) == ["slow", "quick"]
     assert data.names["p99"][1] == pytest.approx(1000, rel=0.01)
 
@@ -373,12 +523,19 @@ def test_pickups_of_all_names_are_merged_by_their_histograms(data: ReportData) -
 def test_evenness_is_the_mean_of_the_windows_beside_the_least(data: ReportData) -> None:
     (queue,) = data.fairness_by_queue.to_dict("records")
 
-    assert (queue["windows"], queue["judged"], queue["within_bound"], queue["starved_windows"]) == (3, 2, 1, 1)
+    assert (queue["windows"], queue["judged"], queue["within_bound"], queue["starved_windows"]) == (
+        3,
+        2,
+        1,
+        1,
+    )
     assert (queue["jain_median"], queue["jain_least"]) == (0.75, 0.5)
     assert list(data.fairness["starved_keys"]) == [0, 3, 0]
 
 
-def test_an_objective_is_told_as_it_was_last_and_how_long_it_was_in_trouble(data: ReportData) -> None:
+def test_an_objective_is_told_as_it_was_last_and_how_long_it_was_in_trouble(
+    data: ReportData,
+) -> None:
     (objective,) = data.objectives.to_dict("records")
 
     assert (objective["state"], objective["budget_left"], objective["bad"]) == ("ticket", 0.3, 30)
@@ -398,7 +555,10 @@ def test_tasks_are_counted_by_the_load_of_their_queue_and_by_slowdown(data: Repo
 def test_the_hours_of_the_week_are_averages_over_the_hours_of_the_period(page: Page) -> None:
     rows = page.tables["The hours with the longest pickup; all queues together"]
 
-    assert [row[:3] for row in rows] == [["Monday 10:00", "0.5", "1,000"], ["Monday 11:00", "0.333", "-"]]
+    assert [row[:3] for row in rows] == [
+        ["Monday 10:00", "0.5", "1,000"],
+        ["Monday 11:00", "0.333", "-"],
+    ]
 
 
 def test_the_parts_of_a_bill_are_added_up_without_a_rounding(data: ReportData) -> None:
@@ -415,7 +575,7 @@ def test_data_that_cannot_be_trusted_is_told_on_top(data: ReportData, page: Page
     assert {"failed", "Jobs", "build"} <= set(Page(render(replace(data, runs=failed))).texts)
 
 
-# the time ---------------------------------------------------------------------------------------------------------------
+# the time -----------------------------------------------------------------------------------------
 
 
 class Hours:
@@ -455,7 +615,7 @@ def test_a_report_of_no_time_at_all_is_refused() -> None:
         period(Hours(T0, 2), NOW, since=T0 + timedelta(days=1))  # type: ignore[arg-type]
 
 
-# the job ----------------------------------------------------------------------------------------------------------------
+# the job ------------------------------------------------------------------------------------------
 
 
 def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(job: Job, tmp_path: Path) -> None:
@@ -463,7 +623,14 @@ def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(job: Job, tmp_pa
     out.write_text("the old one")
     told: list[str] = []
 
-    run = report(job, out, T0, T0 + timedelta(hours=1), hash_keys=True, tell=lambda part, rows: told.append(part))
+    run = report(
+        job,
+        out,
+        T0,
+        T0 + timedelta(hours=1),
+        hash_keys=True,
+        tell=lambda part, rows: told.append(part),
+    )
 
     page = Page(out.read_text())
     assert "2026-03-02 10:00 to 2026-03-02 11:00 UTC" in "".join(page.texts)
@@ -473,6 +640,8 @@ def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(job: Job, tmp_pa
     assert {"keys", "cost", "slowdown"} <= set(told)
 
 
-def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(job: Job, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(
+    job: Job, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigurationError, match="make it first"):
         report(job, tmp_path / "nowhere" / "report.html")

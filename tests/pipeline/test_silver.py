@@ -1,4 +1,5 @@
-"""Silver, worked by hand and against plain Python: tasks, service and waiting (for the backlog see test_backlog)."""
+"""Silver, worked by hand and against plain Python: tasks, service and waiting (for the backlog see
+test_backlog)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from fairlead.pipeline.silver.backlog import BACKLOG, backlog
 from fairlead.pipeline.silver.service import SERVICE, service
 from fairlead.pipeline.silver.tasks import TASKS, tasks
 from fairlead.pipeline.silver.waiting import waiting
-from tests.pipeline.frames import T0, at, attempt, attempts_frame, event, events_frame, history, records
+from tests.pipeline.frames import (
+    T0,
+    at,
+    attempt,
+    attempts_frame,
+    event,
+    events_frame,
+    history,
+    records,
+)
 
 S = 1_000_000
 MINUTE = 60 * S
@@ -32,19 +42,31 @@ def test_every_table_has_the_columns_it_documents(spark: SparkSession) -> None:
         BACKLOG: backlog(attempts, waiting(tasks(attempts, events)), T0, T0 + timedelta(hours=1)),
     }
     for table, rows in made.items():
-        assert [(f.name, f.dataType) for f in rows.schema] == [(f.name, f.dataType) for f in table.spark()], table.name
+        assert [(f.name, f.dataType) for f in rows.schema] == [
+            (f.name, f.dataType) for f in table.spark()
+        ], table.name
         assert {row["schema_version"] for row in records(rows)} == {1}, table.name
 
 
-# service --------------------------------------------------------------------------------------------------------------
+# service ------------------------------------------------------------------------------------------
 
 
 def served(spark: SparkSession, *rows: Row) -> list[tuple[Any, ...]]:
     """(minute, busy_us, started, done, failed, wasted_us, longest_run_us), ascending."""
-    names = ("busy_us", "attempts_started", "attempts_done", "failed", "wasted_us", "longest_run_us")
+    names = (
+        "busy_us",
+        "attempts_started",
+        "attempts_done",
+        "failed",
+        "wasted_us",
+        "longest_run_us",
+    )
     found = records(service(attempts_frame(spark, rows)))
     assert all(row["window_s"] == 60 for row in found)
-    return sorted(((row["window_start"] - T0) // timedelta(minutes=1), *(row[name] for name in names)) for row in found)
+    return sorted(
+        ((row["window_start"] - T0) // timedelta(minutes=1), *(row[name] for name in names))
+        for row in found
+    )
 
 
 def test_a_run_over_three_windows_is_split_to_the_microsecond(spark: SparkSession) -> None:
@@ -75,7 +97,14 @@ def test_a_run_of_no_length_counts_as_started_and_done(spark: SparkSession) -> N
 
 
 def test_an_attempt_without_a_run_adds_nothing(spark: SparkSession) -> None:
-    assert served(spark, attempt(started_at=None, outcome="lost"), attempt(started_at=None, outcome="cancelled")) == []
+    assert (
+        served(
+            spark,
+            attempt(started_at=None, outcome="lost"),
+            attempt(started_at=None, outcome="cancelled"),
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +135,10 @@ def test_runs_of_a_key_and_name_share_a_row_and_others_do_not(spark: SparkSessio
         attempt(queue="r"),
     ]
     found = records(service(attempts_frame(spark, rows)))
-    told = {(row["queue"], row["fairness_key"], row["name"]): (row["attempts_done"], row["weight"]) for row in found}
+    told = {
+        (row["queue"], row["fairness_key"], row["name"]): (row["attempts_done"], row["weight"])
+        for row in found
+    }
     assert told == {
         ("q", "a", "work"): (2, 3.0),
         ("q", "a", "other"): (1, 1.0),
@@ -120,7 +152,16 @@ def served_in_python(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
     """The same table by the plainest loop: window after window of each run."""
     table: dict[tuple[Any, ...], Row] = defaultdict(
         lambda: dict.fromkeys(
-            ("weight", "busy_us", "attempts_started", "attempts_done", "failed", "wasted_us", "longest_run_us"), 0
+            (
+                "weight",
+                "busy_us",
+                "attempts_started",
+                "attempts_done",
+                "failed",
+                "wasted_us",
+                "longest_run_us",
+            ),
+            0,
         )
     )
     for row in rows:
@@ -142,26 +183,34 @@ def served_in_python(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_service_agrees_with_plain_python_and_conserves_every_microsecond(spark: SparkSession, seed: int) -> None:
+def test_service_agrees_with_plain_python_and_conserves_every_microsecond(
+    spark: SparkSession, seed: int
+) -> None:
     rows = history(Random(seed), 300)
     found = records(service(attempts_frame(spark, rows)))
     by_key = {
-        (row.pop("window_start"), row.pop("queue"), row.pop("fairness_key"), row.pop("name")): row for row in found
+        (row.pop("window_start"), row.pop("queue"), row.pop("fairness_key"), row.pop("name")): row
+        for row in found
     }
     assert len(by_key) == len(found)
     runs = sum(
-        (row["finished_at"] - row["started_at"]) // timedelta(microseconds=1) for row in rows if row["started_at"]
+        (row["finished_at"] - row["started_at"]) // timedelta(microseconds=1)
+        for row in rows
+        if row["started_at"]
     )
     assert sum(row["busy_us"] for row in found) == runs
     assert {
-        key: {n: v for n, v in row.items() if n not in ("window_s", "schema_version")} for key, row in by_key.items()
+        key: {n: v for n, v in row.items() if n not in ("window_s", "schema_version")}
+        for key, row in by_key.items()
     } == served_in_python(rows)
 
 
-# tasks ----------------------------------------------------------------------------------------------------------------
+# tasks --------------------------------------------------------------------------------------------
 
 
-def told(spark: SparkSession, attempts: Iterable[Row], events: Iterable[Row] = ()) -> dict[str, Row]:
+def told(
+    spark: SparkSession, attempts: Iterable[Row], events: Iterable[Row] = ()
+) -> dict[str, Row]:
     """Rows of silver.tasks by task."""
     found = records(tasks(attempts_frame(spark, attempts), events_frame(spark, events)))
     by_task = {row["task_id"]: row for row in found}
@@ -172,7 +221,14 @@ def told(spark: SparkSession, attempts: Iterable[Row], events: Iterable[Row] = (
 def test_a_chain_of_retries_is_one_task(spark: SparkSession) -> None:
     chain = [
         attempt(
-            task_id="t", attempt=1, version=2, ready_at=0, grabbed_at=3, started_at=4, finished_at=9, outcome="retried"
+            task_id="t",
+            attempt=1,
+            version=2,
+            ready_at=0,
+            grabbed_at=3,
+            started_at=4,
+            finished_at=9,
+            outcome="retried",
         ),
         attempt(
             task_id="t",
@@ -207,7 +263,12 @@ def test_a_chain_of_retries_is_one_task(spark: SparkSession) -> None:
 
 def test_a_task_that_will_be_tried_again_has_no_end_yet(spark: SparkSession) -> None:
     (task,) = told(spark, [attempt(outcome="retried")]).values()
-    assert (task["state"], task["e2e_us"], task["attempts"], task["retries"]) == ("WAITING", None, 1, 0)
+    assert (task["state"], task["e2e_us"], task["attempts"], task["retries"]) == (
+        "WAITING",
+        None,
+        1,
+        0,
+    )
 
 
 def test_a_task_in_error_ends_with_the_person_who_gives_it_up(spark: SparkSession) -> None:
@@ -223,36 +284,63 @@ def test_a_task_in_error_ends_with_the_person_who_gives_it_up(spark: SparkSessio
         next_state="FAILED",
     )
     (task,) = told(spark, [given_up, run]).values()
-    assert (task["state"], task["attempts"], task["retries"], task["e2e_us"]) == ("FAILED", 1, 0, 99 * S)
-    assert (task["queue_us"], task["run_us"]) == (10 * S, 2 * S), "what the person's row repeats is not counted again"
+    assert (task["state"], task["attempts"], task["retries"], task["e2e_us"]) == (
+        "FAILED",
+        1,
+        0,
+        99 * S,
+    )
+    assert (task["queue_us"], task["run_us"]) == (10 * S, 2 * S), (
+        "what the person's row repeats is not counted again"
+    )
 
 
 def test_a_task_cancelled_before_any_run_was_never_grabbed(spark: SparkSession) -> None:
-    cancelled = attempt(task_id="t", version=1, grabbed_at=None, finished_at=30, outcome="cancelled")
+    cancelled = attempt(
+        task_id="t", version=1, grabbed_at=None, finished_at=30, outcome="cancelled"
+    )
     (task,) = told(spark, [cancelled], [event(task_id="t", version=1)]).values()
     assert (task["state"], task["attempts"], task["retries"]) == ("CANCELLED", 0, 0)
-    assert (task["wait_us"], task["queue_us"], task["run_us"], task["e2e_us"]) == (None, 0, 0, 30 * S)
+    assert (task["wait_us"], task["queue_us"], task["run_us"], task["e2e_us"]) == (
+        None,
+        0,
+        0,
+        30 * S,
+    )
     assert task["slowdown"] == 1.0
 
 
-def test_a_task_known_by_its_submit_alone_waits_for_its_time_or_its_turn(spark: SparkSession) -> None:
+def test_a_task_known_by_its_submit_alone_waits_for_its_time_or_its_turn(
+    spark: SparkSession,
+) -> None:
     events = [
         event(task_id="now", at=5, weight=2.0, priority=1),
         event(task_id="later", at=5, run_at=6),
         event(task_id="resumed", kind="resumed"),
     ]
     found = told(spark, [], events)
-    assert {name: row["state"] for name, row in found.items()} == {"now": "SUBMITTED", "later": "WAITING"}
+    assert {name: row["state"] for name, row in found.items()} == {
+        "now": "SUBMITTED",
+        "later": "WAITING",
+    }
     row = found["now"]
-    assert (row["submitted_at"], row["weight"], row["priority"], row["ordering_key"]) == (at(5), 2.0, 1, None)
+    assert (row["submitted_at"], row["weight"], row["priority"], row["ordering_key"]) == (
+        at(5),
+        2.0,
+        1,
+        None,
+    )
     assert (row["attempts"], row["queue_us"], row["run_us"], row["slowdown"]) == (0, 0, 0, 1.0)
     assert row["first_ready_at"] == at(5) and found["later"]["first_ready_at"] == at(6)
-    assert [row[n] for n in ("first_grabbed_at", "first_started_at", "last_finished_at", "wait_us", "e2e_us")] == [
-        None
-    ] * 5
+    assert [
+        row[n]
+        for n in ("first_grabbed_at", "first_started_at", "last_finished_at", "wait_us", "e2e_us")
+    ] == [None] * 5
 
 
-def test_the_same_submit_twice_is_one_task_and_tasks_of_two_stores_are_two(spark: SparkSession) -> None:
+def test_the_same_submit_twice_is_one_task_and_tasks_of_two_stores_are_two(
+    spark: SparkSession,
+) -> None:
     assert len(told(spark, [], [event(task_id="t"), event(task_id="t")])) == 1
     rows = [attempt(task_id="t"), attempt(task_id="t", store_id="other")]
     assert tasks(attempts_frame(spark, rows), events_frame(spark, [])).count() == 2
@@ -268,7 +356,9 @@ def test_the_slowdown_counts_short_runs_as_ten_seconds(spark: SparkSession) -> N
     waited = attempt(task_id="short", ready_at=0, grabbed_at=30, finished_at=31)
     long = attempt(task_id="long", ready_at=0, grabbed_at=30, finished_at=50)
     found = told(spark, [waited, long])
-    assert found["short"]["slowdown"] == pytest.approx(3.1) and found["long"]["slowdown"] == pytest.approx(2.5)
+    assert found["short"]["slowdown"] == pytest.approx(3.1) and found["long"][
+        "slowdown"
+    ] == pytest.approx(2.5)
 
 
 def test_the_attempts_of_tasks_are_moved_and_sorted_once(
@@ -280,7 +370,9 @@ def test_the_attempts_of_tasks_are_moved_and_sorted_once(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_tasks_add_up_to_their_attempts_in_whatever_order_these_come(spark: SparkSession, seed: int) -> None:
+def test_tasks_add_up_to_their_attempts_in_whatever_order_these_come(
+    spark: SparkSession, seed: int
+) -> None:
     random = Random(seed)
     rows = history(random, 300)
     for row in rows:
@@ -295,33 +387,45 @@ def test_tasks_add_up_to_their_attempts_in_whatever_order_these_come(spark: Spar
     assert found.keys() == by_task.keys() | {"new"}
     for task_id, chain in by_task.items():
         task = found[task_id]
-        assert task["attempts"] == sum(row["started_at"] is not None or row["outcome"] == "lost" for row in chain)
+        assert task["attempts"] == sum(
+            row["started_at"] is not None or row["outcome"] == "lost" for row in chain
+        )
         assert task["run_us"] == sum(us(row["started_at"], row["finished_at"]) for row in chain)
-        assert task["queue_us"] == sum(us(row["ready_at"], row["grabbed_at"]) for row in chain if is_taken(row))
+        assert task["queue_us"] == sum(
+            us(row["ready_at"], row["grabbed_at"]) for row in chain if is_taken(row)
+        )
         assert task["state"] == chain[-1]["next_state"]
         assert task["last_finished_at"] == max(row["finished_at"] for row in chain)
 
 
 def us(since: Any, until: Any) -> int:
     """From one instant to another, at least 0; 0 when either is not known."""
-    return 0 if since is None or until is None else max(0, (until - since) // timedelta(microseconds=1))
+    return (
+        0
+        if since is None or until is None
+        else max(0, (until - since) // timedelta(microseconds=1))
+    )
 
 
 def is_taken(row: Row) -> bool:
     return row["started_at"] is not None or row["outcome"] in ("lost", "cancelled")
 
 
-# waiting --------------------------------------------------------------------------------------------------------------
+# waiting ------------------------------------------------------------------------------------------
 
 
-def still(spark: SparkSession, attempts: Iterable[Row], events: Iterable[Row]) -> list[tuple[Any, ...]]:
+def still(
+    spark: SparkSession, attempts: Iterable[Row], events: Iterable[Row]
+) -> list[tuple[Any, ...]]:
     """(queue, fairness_key, weight, ready_at) of those who wait, ascending by instant."""
     found = waiting(tasks(attempts_frame(spark, attempts), events_frame(spark, events)))
     assert found.columns == ["queue", "fairness_key", "weight", "ready_at"]
     return sorted((tuple(row.values()) for row in records(found)), key=lambda row: row[3])
 
 
-def test_who_was_submitted_waits_from_its_time_on_until_an_attempt_is_seen(spark: SparkSession) -> None:
+def test_who_was_submitted_waits_from_its_time_on_until_an_attempt_is_seen(
+    spark: SparkSession,
+) -> None:
     submitted = [
         event(task_id="seen", fairness_key="seen"),
         event(task_id="timed", at=5, run_at=65, weight=2.0),

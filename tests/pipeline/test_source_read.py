@@ -1,4 +1,5 @@
-"""The data source `fairlead`, read as a batch: every row once, only what was asked for, and never a filter that sticks."""
+"""The data source `fairlead`, read as a batch: every row once, only what was asked for, and never a
+filter that sticks."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def micros(value: datetime | None) -> int | None:
     return None if value is None else (value.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
 
 
-# what is read ---------------------------------------------------------------------------------------------------------
+# what is read -------------------------------------------------------------------------------------
 
 
 def test_the_package_is_imported_without_pyspark() -> None:
@@ -74,27 +75,66 @@ def test_the_package_is_imported_without_pyspark() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, env=os.environ)
 
 
-def test_every_column_of_an_attempt_is_read_as_it_was_written(spark: SparkSession, store: Any, store_url: str) -> None:
+def test_every_column_of_an_attempt_is_read_as_it_was_written(
+    spark: SparkSession, store: Any, store_url: str
+) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(1, 4))
     frame = load(spark, store_url, "attempts")
     assertSchemaEqual(frame.schema, ATTEMPTS_READ.spark())
     for n, row in enumerate(frame.orderBy("task_id").collect(), 1):
-        (task_id, attempts, tries, queue, name, partition, priority, key, weight, order, unique, version, *times, outcome,
-         state, error, text, node, path, size) = attempt(n)  # fmt: skip
+        (
+            task_id,
+            attempts,
+            tries,
+            queue,
+            name,
+            partition,
+            priority,
+            key,
+            weight,
+            order,
+            unique,
+            version,
+            *times,
+            outcome,
+            state,
+            error,
+            text,
+            node,
+            path,
+            size,
+        ) = attempt(n)
         read = row.asDict()
         names = [column.name for column in ATTEMPTS_READ.columns if column.type == "timestamp"]
         assert [micros(read.pop(name)) for name in names] == times
         assert (read.pop("seq"), read.pop("xid") > 0) == (n, not store_url.startswith("sqlite"))
         assert read == {
-            "task_id": task_id, "attempt": attempts, "tries": tries, "queue": queue, "name": name, "partition": partition,
-            "priority": priority, "fairness_key": key, "weight": weight, "ordering_key": order, "unique_key": unique,
-            "version": version, "outcome": outcome, "next_state": state, "error_type": error, "error_text": text,
-            "node": node, "trigger_path": path, "payload_bytes": size,
-        }  # fmt: skip
+            "task_id": task_id,
+            "attempt": attempts,
+            "tries": tries,
+            "queue": queue,
+            "name": name,
+            "partition": partition,
+            "priority": priority,
+            "fairness_key": key,
+            "weight": weight,
+            "ordering_key": order,
+            "unique_key": unique,
+            "version": version,
+            "outcome": outcome,
+            "next_state": state,
+            "error_type": error,
+            "error_text": text,
+            "node": node,
+            "trigger_path": path,
+            "payload_bytes": size,
+        }
 
 
-def test_tasks_are_read_with_their_payload_only_when_it_is_asked_for(spark: SparkSession, store_url: str) -> None:
+def test_tasks_are_read_with_their_payload_only_when_it_is_asked_for(
+    spark: SparkSession, store_url: str
+) -> None:
     app = App(store_url)
     app.queue("shop", partitions=3)
     app.migrate()
@@ -114,32 +154,65 @@ def test_tasks_are_read_with_their_payload_only_when_it_is_asked_for(spark: Spar
     }
     assert {micros(row.run_at) for row in found.values()} == {micros(at)}
     payloads = load(spark, store_url, "tasks", columns="payload,task_id").collect()
-    decoded = spark.createDataFrame(payloads).select("task_id", F.get_json_object("payload", "$.text").alias("text"))
-    assert {row.task_id: row.text for row in decoded.collect()} == dict(zip(ids, texts, strict=True))
+    decoded = spark.createDataFrame(payloads).select(
+        "task_id", F.get_json_object("payload", "$.text").alias("text")
+    )
+    assert {row.task_id: row.text for row in decoded.collect()} == dict(
+        zip(ids, texts, strict=True)
+    )
 
 
-def test_a_backlog_is_read_above_the_ack_level_of_each_lane(spark: SparkSession, backlog_url: str) -> None:
-    lanes = [LaneKey("shop", 0, 5), LaneKey("shop", 0, 6), LaneKey("shop", 1, 5), LaneKey("other", 2, 9)]
+def test_a_backlog_is_read_above_the_ack_level_of_each_lane(
+    spark: SparkSession, backlog_url: str
+) -> None:
+    lanes = [
+        LaneKey("shop", 0, 5),
+        LaneKey("shop", 0, 6),
+        LaneKey("shop", 1, 5),
+        LaneKey("other", 2, 9),
+    ]
     expected = [
-        trigger for n, lane in enumerate(lanes) for trigger in add_backlog(backlog_url, lane, 50 + n * 20, 17 * n)
+        trigger
+        for n, lane in enumerate(lanes)
+        for trigger in add_backlog(backlog_url, lane, 50 + n * 20, 17 * n)
     ]
     frame = load(spark, backlog_url, "backlog", batch_rows=7)
     assertSchemaEqual(frame.schema, BACKLOG_READ.spark())
-    found = Counter(tuple(micros(v) if isinstance(v, datetime) else v for v in row) for row in frame.collect())
+    found = Counter(
+        tuple(micros(v) if isinstance(v, datetime) else v for v in row) for row in frame.collect()
+    )
     assert found == Counter(
-        (t.queue, t.partition, t.priority, *t.level, t.id, t.version, t.name, t.fairness_key, t.weight, t.ordering_key,
-         t.seq, t.order_at or None)
+        (
+            t.queue,
+            t.partition,
+            t.priority,
+            *t.level,
+            t.id,
+            t.version,
+            t.name,
+            t.fairness_key,
+            t.weight,
+            t.ordering_key,
+            t.seq,
+            t.order_at or None,
+        )
         for t in expected
-    )  # fmt: skip
+    )
     few = load(spark, backlog_url, "backlog", partitions=2, queue="shop", columns="task_id,turn")
     assert few.rdd.getNumPartitions() <= 2
-    assert sorted(few.collect()) == sorted((t.id, t.level.turn) for t in expected if t.queue == "shop")
+    assert sorted(few.collect()) == sorted(
+        (t.id, t.level.turn) for t in expected if t.queue == "shop"
+    )
 
 
-def test_columns_are_read_in_the_order_in_which_they_are_named(spark: SparkSession, store: Any, store_url: str) -> None:
+def test_columns_are_read_in_the_order_in_which_they_are_named(
+    spark: SparkSession, store: Any, store_url: str
+) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, [7])
-    assert load(spark, store_url, "attempts", columns="queue, attempt").collect() == [("queue-1", 1)]
+    assert load(spark, store_url, "attempts", columns="queue, attempt").collect() == [
+        ("queue-1", 1)
+    ]
     spark.dataSource.register(FairleadSource)
     reader = spark.read.format("fairlead").options(url=store_url, table="attempts")
     assert reader.schema("name string, priority tinyint").load().collect() == [("work", 4)]
@@ -147,7 +220,9 @@ def test_columns_are_read_in_the_order_in_which_they_are_named(spark: SparkSessi
         reader.schema("priority string").load().collect()
 
 
-def test_only_the_queue_and_the_time_that_were_asked_for_are_read(store: Any, store_url: str) -> None:
+def test_only_the_queue_and_the_time_that_were_asked_for_are_read(
+    store: Any, store_url: str
+) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(100))
     at = [
@@ -155,7 +230,9 @@ def test_only_the_queue_and_the_time_that_were_asked_for_are_read(store: Any, st
     ]  # finished_at of the tenth, twentieth
     given = {"since": at[0].isoformat(), "until": at[1].isoformat(), "queue": "queue-1"}
     scan = scan_of(options(store_url, "attempts", **given))
-    assert sorted(row["task_id"] for row in rows_of(scan, scan.plan())) == [id_text(n) for n in range(11, 20, 2)]
+    assert sorted(row["task_id"] for row in rows_of(scan, scan.plan())) == [
+        id_text(n) for n in range(11, 20, 2)
+    ]
 
 
 def test_a_queue_may_have_any_name(store: Any, store_url: str) -> None:
@@ -163,12 +240,14 @@ def test_a_queue_may_have_any_name(store: Any, store_url: str) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, [1, 2])
         marker = "?" if store_url.startswith("sqlite") else "%s"
-        connection.execute(f"UPDATE fairlead_attempts SET queue = {marker} WHERE seq = 1", (awkward,))
+        connection.execute(
+            f"UPDATE fairlead_attempts SET queue = {marker} WHERE seq = 1", (awkward,)
+        )
     scan = scan_of(options(store_url, "attempts", queue=awkward, columns="queue"))
     assert rows_of(scan, scan.plan()) == [{"queue": awkward}]
 
 
-# every row once -------------------------------------------------------------------------------------------------------
+# every row once -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("partitions", [None, 1, 30])
@@ -181,7 +260,9 @@ def test_each_attempt_is_in_one_piece_while_more_are_added(
     scan = scan_of(options(store_url, "attempts", columns="task_id", **chosen))
     with connected(store_url) as connection:
         add_attempts(connection, range(3000))
-        connection.execute("DELETE FROM fairlead_attempts WHERE seq <= 500")  # room that new rows may take
+        connection.execute(
+            "DELETE FROM fairlead_attempts WHERE seq <= 500"
+        )  # room that new rows may take
         if not store_url.startswith("sqlite"):
             connection.execute("VACUUM fairlead_attempts")
         pieces = scan.plan()
@@ -209,7 +290,9 @@ def test_what_commits_late_is_not_read_by_some_pieces_only(postgres_url: str) ->
 
 
 @pytest.mark.parametrize("partitions", [None, 3])
-def test_each_task_at_rest_is_in_one_piece(store: Any, store_url: str, partitions: int | None) -> None:
+def test_each_task_at_rest_is_in_one_piece(
+    store: Any, store_url: str, partitions: int | None
+) -> None:
     app = App(store_url)
     app.queue("shop")
 
@@ -224,7 +307,9 @@ def test_each_task_at_rest_is_in_one_piece(store: Any, store_url: str, partition
 
 
 @pytest.mark.parametrize("table", ["tasks", "attempts", "backlog"])
-def test_an_empty_table_is_no_rows(spark: SparkSession, store: Any, store_url: str, table: str) -> None:
+def test_an_empty_table_is_no_rows(
+    spark: SparkSession, store: Any, store_url: str, table: str
+) -> None:
     assert load(spark, store_url, table).count() == 0
 
 
@@ -234,7 +319,9 @@ def test_an_empty_backlog_in_cassandra_is_no_rows(spark: SparkSession, cassandra
     assert load(spark, cassandra_url, "backlog").count() == 0
 
 
-def test_cassandras_ranges_cover_every_token_whatever_there_was_at_planning(cassandra_url: str) -> None:
+def test_cassandras_ranges_cover_every_token_whatever_there_was_at_planning(
+    cassandra_url: str,
+) -> None:
     for partition in range(12):
         add_backlog(cassandra_url, LaneKey("shop", partition, 5), 10, 0)
     for parts in (None, "1", "5"):
@@ -249,7 +336,9 @@ def test_cassandras_ranges_cover_every_token_whatever_there_was_at_planning(cass
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 300))
 def test_ranges_hold_every_number_once(first: int, length: int, step: int) -> None:
     found = ranges(first, first + length, step)
-    assert [n for start, end in found for n in range(start, end)] == list(range(first, first + length))
+    assert [n for start, end in found for n in range(start, end)] == list(
+        range(first, first + length)
+    )
     assert found and all(end - start <= step for start, end in found)
 
 
@@ -258,7 +347,9 @@ def test_every_piece_is_in_one_part(count: int, parts: int | None) -> None:
     pieces = [Piece("attempts", {"first": n}) for n in range(count)]
     spreaded = spread(pieces, parts)
     assert len(spreaded) == max(1, min(count, parts or count))
-    assert sorted(piece.values["first"] for part in spreaded for piece in part.pieces) == list(range(count))
+    assert sorted(piece.values["first"] for part in spreaded for piece in part.pieces) == list(
+        range(count)
+    )
 
 
 def test_numbers_that_lie_far_apart_do_not_make_countless_pieces(sqlite_url: str) -> None:
@@ -269,7 +360,9 @@ def test_numbers_that_lie_far_apart_do_not_make_countless_pieces(sqlite_url: str
     scan = scan_of(options(sqlite_url, "attempts", columns="task_id"))
     pieces = scan.plan()
     assert len(pieces) <= 200
-    assert sorted(row["task_id"] for row in rows_of(scan, pieces)) == [id_text(n) for n in range(10)]
+    assert sorted(row["task_id"] for row in rows_of(scan, pieces)) == [
+        id_text(n) for n in range(10)
+    ]
 
 
 def test_batches_have_at_most_as_many_rows_as_was_said(store: Any, store_url: str) -> None:
@@ -281,7 +374,7 @@ def test_batches_have_at_most_as_many_rows_as_was_said(store: Any, store_url: st
     assert max(sizes) <= 300
 
 
-# filters ---------------------------------------------------------------------------------------------------------------
+# filters ------------------------------------------------------------------------------------------
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -321,10 +414,15 @@ class PushedReader(DataSourceReader):
 
 
 def leaks(frame: DataFrame) -> bool:
-    """True when a filter of one use shows in another: `frame` has ten rows for each k from 0 to 9."""
+    """True when a filter of one use shows in another: `frame` has ten rows for each k from 0 to
+    9."""
     both = frame.filter("k = 3").union(frame.filter("k = 4"))
     keys = Counter(row.k for row in both.collect())
-    joined = frame.join(frame.filter("k = 3").select(F.col("k").alias("three")), F.col("k") == F.col("three"), "left")
+    joined = frame.join(
+        frame.filter("k = 3").select(F.col("k").alias("three")),
+        F.col("k") == F.col("three"),
+        "left",
+    )
     return (
         keys != {3: 10, 4: 10}
         or (frame.filter("k = 5").count(), frame.count()) != (10, 100)
@@ -346,7 +444,9 @@ def test_a_filter_on_one_use_of_a_dataframe_does_not_show_in_another(
     with connected(store_url) as connection:
         add_attempts(connection, range(100))
         connection.execute("UPDATE fairlead_attempts SET attempt = seq % 10")
-    frame = load(pushing, store_url, "attempts", columns="attempt").withColumnRenamed("attempt", "k")
+    frame = load(pushing, store_url, "attempts", columns="attempt").withColumnRenamed(
+        "attempt", "k"
+    )
     assert not leaks(frame)
 
 
@@ -360,28 +460,39 @@ def test_no_reader_of_ours_takes_filters() -> None:
     assert not hasattr(FairleadStreamReader, "pushFilters")
 
 
-# what cannot be read --------------------------------------------------------------------------------------------------
+# what cannot be read ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"tabel": "tasks"}, "unknown option tabel; known:\n  url: .*\n  table: tasks, attempts or backlog\n"),
+        (
+            {"tabel": "tasks"},
+            "unknown option tabel; known:\n  url: .*\n  table: tasks, attempts or backlog\n",
+        ),
         ({}, "option table: missing; known: tasks, attempts, backlog"),
         ({"table": "task"}, "option table: 'task' is unknown; known: tasks, attempts, backlog"),
-        ({"table": "tasks", "columns": "id, queue"}, "tasks has no column 'id'; known: task_id, queue"),
+        (
+            {"table": "tasks", "columns": "id, queue"},
+            "tasks has no column 'id'; known: task_id, queue",
+        ),
         ({"table": "tasks", "columns": ""}, "tasks has no column ''"),
         ({"table": "tasks", "columns": "queue,queue"}, "names one twice"),
         ({"table": "tasks", "partitions": "0"}, "option partitions: '0' is no number from 1 on"),
         ({"table": "tasks", "batch_rows": "many"}, "option batch_rows: 'many' is no number"),
         ({"table": "tasks", "since": "yesterday"}, "option since: 'yesterday' is no instant"),
         ({"table": "tasks", "until": "2026-01-31T12:00:00"}, "option until: .* has no time zone"),
-        ({"table": "tasks", "since": "2026-02-01T00:00Z", "until": "2026-01-01T00:00Z"}, "since must be before until"),
+        (
+            {"table": "tasks", "since": "2026-02-01T00:00Z", "until": "2026-01-01T00:00Z"},
+            "since must be before until",
+        ),
         ({"table": "backlog", "since": "2026-02-01T00:00Z"}, "backlog has no instant"),
         ({"table": "attempts", "reader": "me"}, "unknown option reader"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_with_what_is_known(given: dict[str, str], said: str) -> None:
+def test_an_option_that_cannot_be_is_refused_with_what_is_known(
+    given: dict[str, str], said: str
+) -> None:
     with pytest.raises(ConfigurationError, match=f"(?s){said}"):
         ReadOptions.parse({"url": "sqlite:///tasks.db", **given}, ONLY_BATCH)
 
@@ -391,13 +502,22 @@ def test_names_of_options_have_no_case_and_streams_have_their_own() -> None:
         {"URL": "sqlite:///tasks.db", "Table": "attempts", "STARTINGOFFSETS": "latest"}, ONLY_STREAM
     )
     assert parsed.is_latest
-    with pytest.raises(ConfigurationError, match="startingOffsets: 'now' is unknown; known: earliest, latest"):
-        ReadOptions.parse({"url": "sqlite:///t", "table": "attempts", "startingOffsets": "now"}, ONLY_STREAM)
+    with pytest.raises(
+        ConfigurationError, match="startingOffsets: 'now' is unknown; known: earliest, latest"
+    ):
+        ReadOptions.parse(
+            {"url": "sqlite:///t", "table": "attempts", "startingOffsets": "now"}, ONLY_STREAM
+        )
     with pytest.raises(ConfigurationError, match="unknown option partitions, since"):
-        ReadOptions.parse({"url": "sqlite:///t", "table": "attempts", "partitions": "3", "since": "x"}, ONLY_STREAM)
+        ReadOptions.parse(
+            {"url": "sqlite:///t", "table": "attempts", "partitions": "3", "since": "x"},
+            ONLY_STREAM,
+        )
 
 
-def test_the_url_is_that_of_the_environment_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_url_is_that_of_the_environment_when_none_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("FAIRLEAD_URL", "sqlite:///here.db")
     assert ReadOptions.parse({"table": "tasks"}).url == "sqlite:///here.db"
     monkeypatch.delenv("FAIRLEAD_URL")
@@ -406,7 +526,9 @@ def test_the_url_is_that_of_the_environment_when_none_is_given(monkeypatch: pyte
 
 
 def test_what_cassandra_does_not_keep_names_the_stores_that_do() -> None:
-    with pytest.raises(ConfigurationError, match=r"Cassandra keeps no tasks.*sqlite:///\.\.\. or postgresql://"):
+    with pytest.raises(
+        ConfigurationError, match=r"Cassandra keeps no tasks.*sqlite:///\.\.\. or postgresql://"
+    ):
         scan_of(options("cassandra://host/keyspace", "tasks"))
 
 
@@ -436,7 +558,11 @@ def test_no_error_shows_a_password(spark: SparkSession, postgres_url: str) -> No
     with pytest.raises(Exception, match="PostgreSQL at") as planning:
         load(spark, url, "attempts").count()
     with pytest.raises(StoreUnavailable, match="PostgreSQL at") as reading:
-        list(scan_of(options(url, "attempts")).read(Piece("attempts", {"first": "", "past": "", "horizon": "1"})))
+        list(
+            scan_of(options(url, "attempts")).read(
+                Piece("attempts", {"first": "", "past": "", "horizon": "1"})
+            )
+        )
     with pytest.raises(ConfigurationError) as parsing:
         scan_of(options(f"mysql://me:{secret}@host/db", "attempts"))
     for raised in (planning, reading, parsing):
@@ -444,7 +570,7 @@ def test_no_error_shows_a_password(spark: SparkSession, postgres_url: str) -> No
     assert secret not in repr(options(url, "attempts"))
 
 
-# connections -----------------------------------------------------------------------------------------------------------
+# connections --------------------------------------------------------------------------------------
 
 
 def test_a_connection_that_is_lost_half_way_is_said_to_be(postgres_url: str) -> None:
@@ -460,7 +586,9 @@ def test_a_connection_that_is_lost_half_way_is_said_to_be(postgres_url: str) -> 
         scan = scan_of(options(postgres_url, "attempts"))
         batches = scan.read(scan.plan()[0])
         next(batches)
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY%'")
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY%'"
+        )
         with pytest.raises(StoreUnavailable, match="PostgreSQL at"):
             list(batches)
 
@@ -481,11 +609,11 @@ def test_a_read_that_is_given_up_half_way_leaves_no_connection(store: Any, store
 def _connections(url: str) -> int:
     if url.startswith("sqlite"):
         path = url.removeprefix("sqlite:///")
-        return sum(os.path.realpath(f"/proc/self/fd/{fd}") == path for fd in os.listdir("/proc/self/fd"))
-    with connected(url) as connection:
-        statement = (
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        return sum(
+            os.path.realpath(f"/proc/self/fd/{fd}") == path for fd in os.listdir("/proc/self/fd")
         )
+    with connected(url) as connection:
+        statement = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         for _ in range(100):  # a backend goes a moment after its client
             if (count := connection.execute(statement).fetchone()[0]) == 0:
                 break

@@ -21,13 +21,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.core.ids import id_text
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import FairleadSource
 from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions
 from fairlead.pipeline.source.stream import FairleadStreamReader
 from fairlead.ports.history import Place
-from fairlead.stores.sql_history import SqlHistory
 from tests.end_to_end.test_kill import app_of, submit
 from tests.end_to_end.workers import ROOT, Crew
 from tests.pipeline.filling import add_attempts, adding, connected, migrated
@@ -44,13 +44,17 @@ def store(store_url: str) -> Iterator[Any]:
 
 
 def reader(url: str, **given: str) -> FairleadStreamReader:
-    return FairleadStreamReader(ReadOptions.parse({"url": url, "table": "attempts", **given}, ONLY_STREAM))
+    return FairleadStreamReader(
+        ReadOptions.parse({"url": url, "table": "attempts", **given}, ONLY_STREAM)
+    )
 
 
 def rows(stream: FairleadStreamReader, start: dict[str, int], end: dict[str, int]) -> list[str]:
     """Ids of the tasks of a batch, as an executor reads it."""
     parts = stream.partitions(start, end)
-    return [row["task_id"] for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
+    return [
+        row["task_id"] for part in parts for batch in stream.read(part) for row in batch.to_pylist()
+    ]
 
 
 class Query:
@@ -70,7 +74,8 @@ class Query:
         return [task_id for batch in self.batches for task_id in batch]
 
     def restart(self) -> None:
-        """As after a crash: a new reader, and Spark has it plan the empty batch at the end of its log."""
+        """As after a crash: a new reader, and Spark has it plan the empty batch at the end of its
+        log."""
         self.stream = reader(self.url, **self.given)
         if self.ends:
             assert self.stream.partitions(self.ends[-1], self.ends[-1]) == []
@@ -99,10 +104,12 @@ class Query:
         return self.batches[-1]
 
 
-# no gap, no double ----------------------------------------------------------------------------------------------------
+# no gap, no double --------------------------------------------------------------------------------
 
 
-def test_each_attempt_is_in_one_batch_while_more_are_added_and_readers_die(store: Any, store_url: str) -> None:
+def test_each_attempt_is_in_one_batch_while_more_are_added_and_readers_die(
+    store: Any, store_url: str
+) -> None:
     query = Query(store_url, max_rows_per_batch="40")
     with adding(store_url, 0.0005, 1500) as added:
         while len(added) < 1500:
@@ -161,7 +168,9 @@ def test_what_commits_late_with_a_lower_number_is_read_later_and_once(postgres_u
         late.execute("BEGIN")
         add_attempts(late, [1, 2])
         add_attempts(early, [3])
-        assert query.batch() == [id_text(0)]  # 3 has a greater number and is committed: it waits for its elders
+        assert query.batch() == [
+            id_text(0)
+        ]  # 3 has a greater number and is committed: it waits for its elders
         assert query.batch() == []
         add_attempts(late, [4])
         late.execute("COMMIT")
@@ -174,7 +183,9 @@ def test_what_commits_late_with_a_lower_number_is_read_later_and_once(postgres_u
         assert query.batch() == [id_text(6)]
 
 
-def test_a_stream_that_begins_behind_what_is_there_misses_nothing_that_commits_later(postgres_url: str) -> None:
+def test_a_stream_that_begins_behind_what_is_there_misses_nothing_that_commits_later(
+    postgres_url: str,
+) -> None:
     migrated(postgres_url).database.close()
     with connected(postgres_url) as late, connected(postgres_url) as early:
         add_attempts(early, [0])
@@ -225,13 +236,17 @@ def test_a_stream_goes_on_from_its_checkpoint_while_attempts_are_added(
 ) -> None:
     spark.dataSource.register(FairleadSource)
     read: dict[int, list[str]] = {}
-    frame = spark.readStream.format("fairlead").options(url=store_url, table="attempts", max_rows_per_batch=250)
+    frame = spark.readStream.format("fairlead").options(
+        url=store_url, table="attempts", max_rows_per_batch=250
+    )
 
     def start() -> StreamingQuery:
         return (
             frame.load()
             .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .foreachBatch(lambda batch, n: read.__setitem__(n, [row.task_id for row in batch.collect()]))
+            .foreachBatch(
+                lambda batch, n: read.__setitem__(n, [row.task_id for row in batch.collect()])
+            )
             .start()
         )
 
@@ -284,25 +299,36 @@ def test_a_driver_killed_three_times_while_workers_run_leaves_no_gap_and_no_doub
             assert time.monotonic() < deadline, crew.log.read_text()[-2000:]
             time.sleep(0.1)
     while subprocess.run(_command(store_url, folder, "drain"), env=_environment()).returncode:
-        assert time.monotonic() < deadline, "the rest was not read"  # once more, as in _kill_after_two_batches
+        assert time.monotonic() < deadline, (
+            "the rest was not read"
+        )  # once more, as in _kill_after_two_batches
     with app.store.database.connection() as connection:
-        there = Counter(map(tuple, connection.execute("SELECT task_id, version FROM fairlead_attempts").fetchall()))
+        there = Counter(
+            map(
+                tuple,
+                connection.execute("SELECT task_id, version FROM fairlead_attempts").fetchall(),
+            )
+        )
     app.close()
-    table = ds.dataset([str(path) for path in sorted((folder / "batches").glob("*/*.parquet"))]).to_table()
+    table = ds.dataset(
+        [str(path) for path in sorted((folder / "batches").glob("*/*.parquet"))]
+    ).to_table()
     found = Counter(zip(table["task_id"].to_pylist(), table["version"].to_pylist(), strict=True))
     assert len(submitted) == len(there) > 0, crew.log.read_text()[-2000:]
     assert found == Counter({(str(task_id), version): n for (task_id, version), n in there.items()})
 
 
 def _kill_after_two_batches(url: str, folder: Path, deadline: float) -> None:
-    """Follow until two more batches were begun, and a moment longer; then kill -9 the driver and all it has started."""
+    """Follow until two more batches were begun, and a moment longer; then kill -9 the driver and
+    all it has started."""
     begun = _batches(folder)
     driver = subprocess.Popen(_command(url, folder, "forever"), env=_environment())
     try:
         while _batches(folder) < begun + 2:
             assert time.monotonic() < deadline, "no batch was written"
             if driver.poll() is not None:
-                # Spark gives a process of its own ten seconds to start, which a busy machine may need: one more crash.
+                # Spark gives a process of its own ten seconds to start, which a busy machine may
+                # need: one more crash.
                 driver = subprocess.Popen(_command(url, folder, "forever"), env=_environment())
             time.sleep(0.05)
         time.sleep(random.random())
@@ -337,13 +363,18 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-# where a stream begins, and what the store knows of it ----------------------------------------------------------------
+# where a stream begins, and what the store knows of it --------------------------------------------
 
 
-def test_a_stream_begins_at_the_beginning_or_behind_what_is_there(store: Any, store_url: str) -> None:
+def test_a_stream_begins_at_the_beginning_or_behind_what_is_there(
+    store: Any, store_url: str
+) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(10))
-        everything, news = Query(store_url), Query(store_url, startingOffsets="latest", reader="news")
+        everything, news = (
+            Query(store_url),
+            Query(store_url, startingOffsets="latest", reader="news"),
+        )
         assert (len(everything.batch()), len(news.batch())) == (10, 0)
         add_attempts(connection, [10])
         news.plan()
@@ -365,11 +396,15 @@ def test_without_news_an_offset_stays_where_it_is(postgres_url: str) -> None:
         add_attempts(connection, range(10))
         query.batch()
         end = query.ends[-1]
-        connection.execute("CREATE TABLE other (n integer)")  # another transaction: the horizon moves on
+        connection.execute(
+            "CREATE TABLE other (n integer)"
+        )  # another transaction: the horizon moves on
     assert query.stream.latestOffset() == end
 
 
-def test_what_a_named_stream_has_not_read_is_kept_from_its_first_offset_on(store: Any, store_url: str) -> None:
+def test_what_a_named_stream_has_not_read_is_kept_from_its_first_offset_on(
+    store: Any, store_url: str
+) -> None:
     query = Query(store_url, reader="follower", max_rows_per_batch="60")
     assert query.batch() == []
 
@@ -421,7 +456,9 @@ def test_only_attempts_can_be_streamed(sqlite_url: str, table: str) -> None:
         FairleadStreamReader(ReadOptions.parse({"url": sqlite_url, "table": table}, ONLY_STREAM))
 
 
-def test_a_stream_reads_the_columns_and_the_queue_that_were_asked_for(store: Any, store_url: str) -> None:
+def test_a_stream_reads_the_columns_and_the_queue_that_were_asked_for(
+    store: Any, store_url: str
+) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(10))
     stream = reader(store_url, columns="queue,task_id", queue="queue-1")

@@ -1,5 +1,6 @@
-"""The stream into the lake, exactly once by the manifest: whatever is repeated, lost or done twice at once. Without Spark:
-the batches are the same, see test_ingest_stream.py for those that Spark makes."""
+"""The stream into the lake, exactly once by the manifest: whatever is repeated, lost or done twice
+at once. Without Spark: the batches are the same, see test_ingest_stream.py for those that Spark
+makes."""
 
 from __future__ import annotations
 
@@ -35,8 +36,11 @@ def relayed(sqlite_url: str, tmp_path: Path, kafka_url: str) -> Iterator[Relayed
         yield one
 
 
-def before_each_append(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int = 1) -> None:
-    """Somebody acts between the files of a batch and its manifest; what they do themselves goes through."""
+def before_each_append(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int = 1
+) -> None:
+    """Somebody acts between the files of a batch and its manifest; what they do themselves goes
+    through."""
     append, left = LakeTable.append, [times]
 
     def overtaken(table: LakeTable, *of: Any, **more: Any) -> Any:
@@ -48,7 +52,7 @@ def before_each_append(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], 
     monkeypatch.setattr(LakeTable, "append", overtaken)
 
 
-# each once ------------------------------------------------------------------------------------------------------------
+# each once ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("most", [6, 1000])
@@ -60,7 +64,10 @@ def test_what_was_relayed_is_in_the_lake_as_the_store_has_it(
         relayed.bring(range(30))
         stream = relayed.stream(most)
         counted = stream.drain()
-        assert sum(batch.attempts for batch in counted) == 30 and max(b.messages for b in counted) <= 2 * most
+        assert (
+            sum(batch.attempts for batch in counted) == 30
+            and max(b.messages for b in counted) <= 2 * most
+        )
         assert relayed.differences() == []
         relayed.bring(range(30, 35))
         stream.drain()
@@ -68,7 +75,10 @@ def test_what_was_relayed_is_in_the_lake_as_the_store_has_it(
         assert relayed.cursor() == Place.of(relayed.relay.round().place)
         exporter = relayed.poll()
         exporter.round()  # tells the store
-        assert reconcile(relayed.history, relayed.lake, SYSTEM_CLOCK).rows == 35 and exporter.behind() == 0
+        assert (
+            reconcile(relayed.history, relayed.lake, SYSTEM_CLOCK).rows == 35
+            and exporter.behind() == 0
+        )
 
 
 def test_a_batch_that_is_repeated_and_a_lost_checkpoint_change_nothing(relayed: Relayed) -> None:
@@ -83,7 +93,9 @@ def test_a_batch_that_is_repeated_and_a_lost_checkpoint_change_nothing(relayed: 
     stream.take(first)
     assert relayed.lake.table(ATTEMPTS).manifests.newest().number == number
     wider = {n: (0, end) for n, (_, end) in relayed.stream().topic.extents().items()}
-    stream.take(wider)  # another cut, as of a lost checkpoint: it begins below what is in, and goes beyond
+    stream.take(
+        wider
+    )  # another cut, as of a lost checkpoint: it begins below what is in, and goes beyond
     assert relayed.differences() == []
     fresh = relayed.stream()
     assert fresh.drain() == [], "it begins where the lake stands"
@@ -93,12 +105,17 @@ def test_a_batch_that_is_repeated_and_a_lost_checkpoint_change_nothing(relayed: 
 def test_what_relays_send_twice_is_dropped(relayed: Relayed) -> None:
     relayed.bring(range(20))
     with connected(relayed.url) as connection:
-        connection.execute("UPDATE fairlead_readers SET seq = 3 WHERE kind = 'stream'")  # as if they had died before
+        connection.execute(
+            "UPDATE fairlead_readers SET seq = 3 WHERE kind = 'stream'"
+        )  # as if they had died before
     other = relay(relayed.history, relayed.kafka_url)
     other.round()
     other.close()
     counted = relayed.stream(4).drain()
-    assert sum(batch.doubles for batch in counted) == 17 and sum(batch.attempts for batch in counted) == 20
+    assert (
+        sum(batch.doubles for batch in counted) == 17
+        and sum(batch.attempts for batch in counted) == 20
+    )
     assert relayed.differences() == []
 
 
@@ -130,7 +147,9 @@ def test_a_driver_that_dies_between_any_two_steps_loses_and_doubles_nothing(
     assert relayed.differences() == []
 
 
-def test_of_two_streams_at_once_each_row_is_let_in_once(relayed: Relayed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_streams_at_once_each_row_is_let_in_once(
+    relayed: Relayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     relayed.bring(range(30))
     one, other = relayed.stream(10), relayed.stream(7)
     before_each_append(monkeypatch, other.batch)
@@ -160,7 +179,7 @@ def test_several_stores_share_a_topic(relayed: Relayed, tmp_path: Path) -> None:
             assert reconcile(each.history, each.lake, SYSTEM_CLOCK).rows == 20
 
 
-# beside the poller ----------------------------------------------------------------------------------------------------
+# beside the poller --------------------------------------------------------------------------------
 
 
 def test_the_poller_leaves_the_attempts_to_the_stream_and_tells_the_store(relayed: Relayed) -> None:
@@ -200,12 +219,16 @@ def test_a_poller_that_exports_while_the_stream_begins_brings_nothing_twice(
     relayed.bring(range(20))
     before_each_append(monkeypatch, relayed.poll(rows=5).round)
     counted = relayed.stream(6).drain()
-    assert (sum(b.attempts for b in counted), counted[0].doubles > 0) == (0, True), "the poller was first"
+    assert (sum(b.attempts for b in counted), counted[0].doubles > 0) == (0, True), (
+        "the poller was first"
+    )
     assert relayed.differences() == []
 
 
 @pytest.mark.parametrize("most", [3, 8])
-def test_the_poller_takes_over_exactly_where_each_partition_stands(relayed: Relayed, most: int) -> None:
+def test_the_poller_takes_over_exactly_where_each_partition_stands(
+    relayed: Relayed, most: int
+) -> None:
     relayed.bring(range(30))
     stream = relayed.stream(most)
     ranges = stream.plan()
@@ -221,7 +244,12 @@ def test_the_poller_takes_over_exactly_where_each_partition_stands(relayed: Rela
     relayed.stream(most).drain()  # begun again
     assert relayed.differences() == []
     relayed.poll(attempts="take over").round()
-    assert cursors_of(relayed.lake.table(ATTEMPTS).manifests.newest(), topic_of(relayed.kafka_url).name) == {}
+    assert (
+        cursors_of(
+            relayed.lake.table(ATTEMPTS).manifests.newest(), topic_of(relayed.kafka_url).name
+        )
+        == {}
+    )
     assert reconcile(relayed.history, relayed.lake, SYSTEM_CLOCK).rows == 36
 
 
@@ -240,7 +268,9 @@ def test_stream_and_poller_and_take_overs_at_once_keep_each_row_once(
         if act in ("stream", "fresh"):
             stream.batch()
         else:
-            relayed.poll(rows=4, attempts="take over" if act == "take over" else "unless streamed").round(batches=2)
+            relayed.poll(
+                rows=4, attempts="take over" if act == "take over" else "unless streamed"
+            ).round(batches=2)
 
     def meddled(table: LakeTable, *of: Any, **more: Any) -> Any:
         nonlocal depth
@@ -277,7 +307,7 @@ def test_two_topics_bring_no_store_twice(relayed: Relayed) -> None:
     other.close()
 
 
-# gaps -----------------------------------------------------------------------------------------------------------------
+# gaps ---------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_ahead_of_the_lake_is_refused_and_a_new_one_goes_on(relayed: Relayed) -> None:
@@ -287,7 +317,9 @@ def test_a_checkpoint_ahead_of_the_lake_is_refused_and_a_new_one_goes_on(relayed
     stream.batch()
     table = relayed.lake.table(ATTEMPTS)
     (table.manifests.folder / f"{table.manifests.newest().number:012}.json").unlink()
-    with pytest.raises(CheckFailed, match="goes on at offset 6, and the lake is at 3.*new checkpoint"):
+    with pytest.raises(
+        CheckFailed, match="goes on at offset 6, and the lake is at 3.*new checkpoint"
+    ):
         stream.batch()
     relayed.stream(3).drain()
     assert relayed.differences() == []
@@ -306,7 +338,9 @@ def test_what_kafka_keeps_no_longer_is_an_error_and_comes_from_the_store(relayed
     assert relayed.differences() == []
 
 
-def test_a_topic_whose_beginning_is_gone_is_an_error_unless_the_lake_has_it(relayed: Relayed) -> None:
+def test_a_topic_whose_beginning_is_gone_is_an_error_unless_the_lake_has_it(
+    relayed: Relayed,
+) -> None:
     relayed.bring(range(12))
     relayed.trim(5)
     with pytest.raises(CheckFailed, match=r"were sent and are not there.*take-over"):
@@ -317,13 +351,14 @@ def test_a_topic_whose_beginning_is_gone_is_an_error_unless_the_lake_has_it(rela
     assert relayed.differences() == []
 
 
-# keys -----------------------------------------------------------------------------------------------------------------
+# keys ---------------------------------------------------------------------------------------------
 
 
 def test_no_clear_key_lands_in_a_hashed_lake(
-    relayed: Relayed, monkeypatch: pytest.MonkeyPatch,
+    relayed: Relayed,
+    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv(SECRET, "0123456789abcdef secret")
     start_hashing(relayed.lake)
     polled = Lake(tmp_path / "polled")
@@ -334,11 +369,18 @@ def test_no_clear_key_lands_in_a_hashed_lake(
     relayed.poll(polled).round()
 
     def rows(where: Lake) -> list[Any]:
-        return sorted(({**row, "exported_at": 0} for row in rows_of(where, ATTEMPTS)), key=lambda row: row["seq"])
+        return sorted(
+            ({**row, "exported_at": 0} for row in rows_of(where, ATTEMPTS)),
+            key=lambda row: row["seq"],
+        )
 
     assert rows(relayed.lake) == rows(polled), "the same as by the poller"
     for n in range(20):
-        assert files_with(relayed.lake.root, f"tenant-{n % 7}") == [] == files_with(relayed.lake.root, f"order-{n}")
+        assert (
+            files_with(relayed.lake.root, f"tenant-{n % 7}")
+            == []
+            == files_with(relayed.lake.root, f"order-{n}")
+        )
     monkeypatch.delenv(SECRET)
     relayed.bring(range(20, 22))
     with pytest.raises(ConfigurationError, match="no secret"):
@@ -356,8 +398,8 @@ def test_a_key_that_was_erased_is_not_let_in_again_and_the_lake_still_agrees(
     before_each_append(monkeypatch, lambda: erase(relayed.lake, "tenant-3", SYSTEM_CLOCK))
     stream.drain()
     assert files_with(relayed.lake.root, "tenant-3") == []
-    assert {row["fairness_key"] for row in rows_of(relayed.lake, ATTEMPTS)} == {f"tenant-{n}" for n in range(7)} - {
-        "tenant-3"
-    }
+    assert {row["fairness_key"] for row in rows_of(relayed.lake, ATTEMPTS)} == {
+        f"tenant-{n}" for n in range(7)
+    } - {"tenant-3"}
     relayed.poll().round()
     assert reconcile(relayed.history, relayed.lake, SYSTEM_CLOCK).rows == 20

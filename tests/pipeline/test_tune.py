@@ -1,4 +1,5 @@
-"""`tune` from the tables of a lake to the weights in the store, hour by hour; and every state in which it must not publish."""
+"""`tune` from the tables of a lake to the weights in the store, hour by hour; and every state in
+which it must not publish."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ import pytest
 
 from fairlead import App
 from fairlead.clock import SystemClock, to_micros
-from fairlead.core.guard_rails import Guards
+from fairlead.core.tuning.guard_rails import Guards
 from fairlead.errors import ConfigurationError, NotAllowed, NotSupported
+from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.generate import Truth, write_lake
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.hashing import start_hashing
 from fairlead.pipeline.jobs.build import Job, build
@@ -25,8 +26,8 @@ from fairlead.pipeline.runs import last_runs, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import Objective, TuneSettings, load
 from fairlead.pipeline.tuning.gold import Gold, from_lake
-from fairlead.policy_management import PolicyManagement
 from fairlead.ports.policy_store import Draft, PolicyState, SwitchMode
+from tests.generate import Truth, write_lake
 from tests.pipeline.gold_rows import GoldRows
 
 T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
@@ -81,7 +82,9 @@ class World:
     def _registered(self, name: str):
         yield self.app.sql_store.statement("register_queue", name, 1)
 
-    def hours(self, count: int, busy: Mapping[str, float] = BUSY, tasks: Mapping[str, int] = TASKS, **more) -> None:
+    def hours(
+        self, count: int, busy: Mapping[str, float] = BUSY, tasks: Mapping[str, int] = TASKS, **more
+    ) -> None:
         """So many more hours of history, up to the clock, which goes on by as much."""
         for _ in range(count):
             self.gold.hour(self.clock.at, busy, tasks, **more)
@@ -89,7 +92,9 @@ class World:
 
     def tune(self, apply: bool = True, **options) -> dict[str, QueueTuned]:
         settings = options.pop("settings", TuneSettings(guards=self.guards))
-        found = tune(self.app, self.lake, Options(author="test", apply=apply, settings=settings, **options))
+        found = tune(
+            self.app, self.lake, Options(author="test", apply=apply, settings=settings, **options)
+        )
         return {tuned.queue: tuned for tuned in found}
 
     def weights(self, queue: str = "q") -> dict[str, float]:
@@ -104,14 +109,16 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.app.close()
 
 
-# the way of a version -------------------------------------------------------------------------------------------------
+# the way of a version -----------------------------------------------------------------------------
 
 
 def test_a_dry_run_shows_raw_and_guarded_and_changes_nothing(world: World) -> None:
     world.hours(3)
     found = world.tune(apply=False)["q"]
     changes = {change.fairness_key: change for change in found.changes}
-    assert changes["long"].raw == pytest.approx(0.4, rel=0.05) and changes["long"].guarded == pytest.approx(0.8)
+    assert changes["long"].raw == pytest.approx(0.4, rel=0.05) and changes[
+        "long"
+    ].guarded == pytest.approx(0.8)
     assert changes["short"].guarded == pytest.approx(1.2)
     assert (found.outcome, found.version, found.holds) == ("would be published", None, [])
     assert world.weights() == {} and world.policies.policies() == []
@@ -125,32 +132,48 @@ def test_nothing_is_tuned_from_a_lake_whose_keys_are_hashed(world: World) -> Non
         world.tune(apply=False)
 
 
-def test_published_step_by_step_each_version_after_the_trial_of_the_one_before(world: World) -> None:
+def test_published_step_by_step_each_version_after_the_trial_of_the_one_before(
+    world: World,
+) -> None:
     world.hours(3)
     first = world.tune()["q"]
     assert first.outcome == "published"
     assert world.weights() == {"long": pytest.approx(0.8), "short": pytest.approx(1.2)}
     policy = world.policies.policy(first.version)
-    assert (policy.author, policy.why, policy.is_canary, policy.state) == ("test", "worker-seconds", True, "active")
+    assert (policy.author, policy.why, policy.is_canary, policy.state) == (
+        "test",
+        "worker-seconds",
+        True,
+        "active",
+    )
     assert policy.input_to == to_micros(world.clock.at) and policy.input_rows == 6
-    assert policy.raw["long"] < policy.guarded["long"] and policy.reasons["long"] == "one step of x1.25"
+    assert (
+        policy.raw["long"] < policy.guarded["long"]
+        and policy.reasons["long"] == "one step of x1.25"
+    )
     again = world.tune()["q"]
     assert (again.outcome, again.holds) == ("held", [f"version {first.version} is on trial"])
     world.hours(1)
     second = world.tune()["q"]
-    assert second.trial == f"version {first.version} stays: 30% of the worker time goes astray, 30% before it"
+    assert (
+        second.trial
+        == f"version {first.version} stays: 30% of the worker time goes astray, 30% before it"
+    )
     assert second.outcome == "published" and world.weights()["long"] == pytest.approx(0.64)
     assert world.policies.policy(first.version).state == PolicyState.SUPERSEDED
     for _ in range(10):
         world.hours(1)
         last = world.tune()["q"]
     assert (last.outcome, last.holds) == ("nothing to change", [])
-    # The tasks still run as they did: 4 to 1 is what it comes to rest at, but for the draw to the mean.
+    # The tasks still run as they did: 4 to 1 is what it comes to rest at, but for the draw to the
+    # mean.
     assert world.weights()["short"] / world.weights()["long"] == pytest.approx(4, rel=0.15)
     assert last_runs(world.lake)["tune"]["state"] == "nothing to do"
 
 
-def test_the_weight_of_the_tasks_is_what_is_due_unless_a_contract_says_otherwise(world: World) -> None:
+def test_the_weight_of_the_tasks_is_what_is_due_unless_a_contract_says_otherwise(
+    world: World,
+) -> None:
     same = {"a": 1000.0, "b": 1000.0, "c": 1000.0}
     tasks = dict.fromkeys(same, 1000)
     world.hours(3, same, tasks, weight={"a": 3.0})
@@ -180,12 +203,15 @@ def test_a_weight_computed_earlier_counts_on_while_there_is_too_little_data(worl
     world.tune()
     few = {"long": 40.0, "short": 10.0, "third": 4000.0, "fourth": 500.0}
     world.hours(1, few, {"long": 10, "short": 10, "third": 1000, "fourth": 500}, demand=0.0)
-    world.guards = Guards(half_life=600.0, least_time=1800.0)  # only the last 70 minutes are looked at
+    world.guards = Guards(
+        half_life=600.0, least_time=1800.0
+    )  # only the last 70 minutes are looked at
     found = world.tune()["q"]
     assert found.outcome == "published"
     assert {key: world.weights()[key] for key in ("long", "short")} == {
-        "long": pytest.approx(0.8), "short": pytest.approx(1.2),
-    }  # fmt: skip
+        "long": pytest.approx(0.8),
+        "short": pytest.approx(1.2),
+    }
     assert world.weights()["third"] < 1 < world.weights()["fourth"]
 
 
@@ -199,10 +225,12 @@ def test_a_key_that_is_not_seen_any_more_loses_its_weight(world: World) -> None:
     assert world.weights().keys() == {"x", "y"}
 
 
-# automatic rollback ---------------------------------------------------------------------------------------------------
+# automatic rollback -------------------------------------------------------------------------------
 
 
-def test_rolled_back_when_a_key_that_was_not_touched_waits_longer_and_then_there_is_rest(world: World) -> None:
+def test_rolled_back_when_a_key_that_was_not_touched_waits_longer_and_then_there_is_rest(
+    world: World,
+) -> None:
     busy, tasks = BUSY | {"pinned": 500.0}, TASKS | {"pinned": 500}
     world.app.management.set_weight("q", "pinned", 1.0)
     calm = {"short": 9.0, "long": 9.0, "pinned": 9.0}
@@ -213,13 +241,19 @@ def test_rolled_back_when_a_key_that_was_not_touched_waits_longer_and_then_there
     assert world.policies.policy(first).verdict.endswith("before it")
     world.hours(1, busy, tasks, waits=calm | {"pinned": 90.0})
     shown = world.tune(apply=False)["q"]
-    assert shown.trial.startswith(f"version {second} rolled back: key 'pinned', not touched, waits 89.3 s")
+    assert shown.trial.startswith(
+        f"version {second} rolled back: key 'pinned', not touched, waits 89.3 s"
+    )
     assert world.policies.policy(second).state == PolicyState.ACTIVE  # it was a dry run
     found = world.tune()["q"]
     assert found.trial == shown.trial and found.outcome == "held"
     assert world.policies.policy(second).state == PolicyState.ROLLED_BACK
     assert "'pinned'" in world.policies.policy(second).verdict
-    assert world.weights() == {"pinned": 1.0, "long": pytest.approx(0.8), "short": pytest.approx(1.2)}
+    assert world.weights() == {
+        "pinned": 1.0,
+        "long": pytest.approx(0.8),
+        "short": pytest.approx(1.2),
+    }
     assert world.policies.policy(found.version).supersedes == second
     world.hours(22, busy, tasks, waits=calm)
     held = world.tune()["q"]
@@ -233,7 +267,10 @@ def test_rolled_back_when_more_of_the_worker_time_goes_astray(world: World) -> N
     first = world.tune()["q"].version
     world.hours(1, {"short": 100.0, "long": 1900.0})
     found = world.tune()["q"]
-    assert found.trial == f"version {first} rolled back: 45% of the worker time goes astray instead of 30%"
+    assert (
+        found.trial
+        == f"version {first} rolled back: 45% of the worker time goes astray instead of 30%"
+    )
     assert world.weights() == {}
 
 
@@ -247,21 +284,27 @@ def test_a_trial_takes_a_full_hour_of_which_the_tables_know(world: World) -> Non
     second = world.tune()["q"]
     assert second.holds == [f"version {second.version} is on trial"]
     world.clock.at += timedelta(minutes=119)
-    assert world.tune()["q"].holds == [f"version {second.version} is on trial"]  # the tables do not know that hour
+    assert world.tune()["q"].holds == [
+        f"version {second.version} is on trial"
+    ]  # the tables do not know that hour
 
 
-# canary ---------------------------------------------------------------------------------------------------------------
+# canary -------------------------------------------------------------------------------------------
 
 
 def both(world: World, count: int, busy: Mapping[str, float] = BUSY) -> None:
     """Hours of two queues; `other` has twice the work."""
     for _ in range(count):
-        world.gold.hour(world.clock.at, {key: 2 * us for key, us in BUSY.items()}, TASKS, queue="other")
+        world.gold.hour(
+            world.clock.at, {key: 2 * us for key, us in BUSY.items()}, TASKS, queue="other"
+        )
         world.gold.hour(world.clock.at, busy, TASKS, queue="q")
         world.clock.at += timedelta(hours=1)
 
 
-def test_the_queue_with_least_work_goes_first_and_the_others_when_it_has_come_through(world: World) -> None:
+def test_the_queue_with_least_work_goes_first_and_the_others_when_it_has_come_through(
+    world: World,
+) -> None:
     both(world, 3)
     found = world.tune()
     assert (found["q"].outcome, found["other"].outcome) == ("published", "held")
@@ -284,7 +327,10 @@ def test_a_canary_that_is_rolled_back_holds_the_others(world: World) -> None:
     assert found["other"].holds == ["queue q goes first, and has not come through its trial"]
     both(world, 25)
     found = world.tune()
-    assert (found["q"].outcome, found["other"].outcome) == ("published", "held")  # it goes first again
+    assert (found["q"].outcome, found["other"].outcome) == (
+        "published",
+        "held",
+    )  # it goes first again
 
 
 def test_the_canary_may_be_named(world: World) -> None:
@@ -295,7 +341,7 @@ def test_the_canary_may_be_named(world: World) -> None:
     assert world.tune(canary=("unknown",))["q"].outcome == "published"
 
 
-# what holds everything ------------------------------------------------------------------------------------------------
+# what holds everything ----------------------------------------------------------------------------
 
 
 def held(world: World) -> list[str]:
@@ -322,7 +368,9 @@ def test_a_clock_that_is_ahead_makes_nothing_fresh(world: World) -> None:
 
 def test_without_tables_nothing_is_known(world: World) -> None:
     assert world.tune() == {}
-    assert world.tune(queues=("q",))["q"].holds == ["no input: run `fairlead pipeline ingest` and `build`"]
+    assert world.tune(queues=("q",))["q"].holds == [
+        "no input: run `fairlead pipeline ingest` and `build`"
+    ]
 
 
 def test_a_queue_that_the_store_does_not_know_keeps_no_other_from_being_tuned(world: World) -> None:
@@ -331,7 +379,9 @@ def test_a_queue_that_the_store_does_not_know_keeps_no_other_from_being_tuned(wo
             world.gold.hour(world.clock.at + timedelta(hours=hours), BUSY, TASKS, queue=queue)
     world.clock.at += timedelta(hours=3)
     found = world.tune()
-    assert found["gone"].holds == ["the store does not know this queue: no worker has served it yet"]
+    assert found["gone"].holds == [
+        "the store does not know this queue: no worker has served it yet"
+    ]
     assert found["q"].outcome == "published"
 
 
@@ -375,7 +425,9 @@ def test_frozen_while_most_runs_fail(world: World) -> None:
 
 def test_a_storm_that_is_over_does_not_hold(world: World) -> None:
     world.hours(3)
-    world.gold.storm(world.clock.at - timedelta(hours=1), recovered_at=world.clock.at - timedelta(minutes=5))
+    world.gold.storm(
+        world.clock.at - timedelta(hours=1), recovered_at=world.clock.at - timedelta(minutes=5)
+    )
     assert held(world) == []
 
 
@@ -418,13 +470,17 @@ def test_the_kill_switch(world: World, mode: SwitchMode, queue: str) -> None:
         f"{what} by ann: odd waits; `fairlead pipeline tune --on{f' --queue {queue}' if queue else ''}`"
     ]
     assert (world.weights() == {}) is (mode == SwitchMode.OFF)
-    assert world.policies.policy(first).state == ("rolled_back" if mode == SwitchMode.OFF else "active")
+    assert world.policies.policy(first).state == (
+        "rolled_back" if mode == SwitchMode.OFF else "active"
+    )
     assert world.policies.switch_on(queue)
     assert world.tune()["q"].outcome == "published"
     assert world.weights()["long"] == pytest.approx(0.8 if mode == SwitchMode.OFF else 0.64)
 
 
-def test_of_two_that_tune_at_once_one_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_that_tune_at_once_one_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other one publishes between our look and our publish."""
     world.hours(3)
     publish = PolicyManagement.publish
@@ -471,7 +527,8 @@ def test_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
 
 
 def test_on_tables_that_spark_made(spark: Any, tmp_path: Path) -> None:
-    """What `tune` reads is what was generated: worker time, dispatches and waits of every key, whole queue by whole queue."""
+    """What `tune` reads is what was generated: worker time, dispatches and waits of every key,
+    whole queue by whole queue."""
     world = World(tmp_path, f"sqlite:///{tmp_path / 'tasks.db'}")
     truth = Truth(rows=6000, days=0.25, tenants=3, late=0.0, doubled=0.0, stepped=0.0, start=T0)
     write_lake(spark, world.lake, truth)
@@ -493,15 +550,24 @@ def test_on_tables_that_spark_made(spark: Any, tmp_path: Path) -> None:
         busy = (of_key["finished_at"] - of_key["started_at"]).dt.total_seconds().sum()
         assert sum(used.busy for used in use) == pytest.approx(busy, abs=1e-3)
         assert sum(used.tasks for used in use) == of_key["grabbed_at"].notna().sum()
-        waited = (of_key["started_at"] - of_key["ready_at"]).dt.total_seconds().sort_values().to_list()
+        waited = (
+            (of_key["started_at"] - of_key["ready_at"]).dt.total_seconds().sort_values().to_list()
+        )
         wait = gold.waits(queue, T0, world.clock.at, ())[key]
-        assert (wait.tasks, wait.p99) == (len(waited), pytest.approx(waited[-(-len(waited) * 99 // 100) - 1], rel=0.01))
+        assert (wait.tasks, wait.p99) == (
+            len(waited),
+            pytest.approx(waited[-(-len(waited) * 99 // 100) - 1], rel=0.01),
+        )
 
     tuned = world.tune(apply=False)
-    assert set(tuned) == set(found) and all(not queue.holds for queue in tuned.values() if queue.changes)
+    assert set(tuned) == set(found) and all(
+        not queue.holds for queue in tuned.values() if queue.changes
+    )
     assert any(change.is_tuned for queue in tuned.values() for change in queue.changes)
     for queue, of_queue in tuned.items():
         astray = gold.astray(queue, T0, world.clock.at, {})
         assert astray is not None and 0 <= astray < 1
-        assert sum(c.guarded for c in of_queue.changes) == pytest.approx(sum(c.now for c in of_queue.changes))
+        assert sum(c.guarded for c in of_queue.changes) == pytest.approx(
+            sum(c.now for c in of_queue.changes)
+        )
     world.app.close()

@@ -43,9 +43,14 @@ class Shop:
         gold, half = GoldRows(Lake(self.folder / "lake")), {"long": 28_800.0, "short": 28_800.0}
         for hours in (3, 2, 1):
             gold.hour(
-                this_hour - timedelta(hours=hours), half, dict.fromkeys(half, 1000), "mail",
-                demand=0.0, peaks={"long": 16.0, "short": 0.0}, throughout=("short",),
-            )  # fmt: skip
+                this_hour - timedelta(hours=hours),
+                half,
+                dict.fromkeys(half, 1000),
+                "mail",
+                demand=0.0,
+                peaks={"long": 16.0, "short": 0.0},
+                throughout=("short",),
+            )
         asyncio.run(self._beat())
 
     async def _beat(self) -> None:
@@ -76,13 +81,18 @@ def test_it_shows_what_it_would_do_and_does_it_when_told_to(shop: Shop) -> None:
     assert "payouts: would be published; the declared weights count" in shown
     assert "nothing was changed: this was a dry run; --apply publishes" in shown
     (long,) = [line.split() for line in shown.splitlines() if line.startswith("long")]
-    assert (long[1], long[3], long[4]) == ("1", "0.8", "-20.0%") and " ".join(long[5:]) == "one step of x1.25"
+    assert (long[1], long[3], long[4]) == ("1", "0.8", "-20.0%") and " ".join(
+        long[5:]
+    ) == "one step of x1.25"
     assert float(long[2]) == pytest.approx(0.4, rel=0.05)
     assert shop.app.management.weights("payouts") == {}
     done = shop.told("tune", "--apply", "--author", "ann")
     assert (done["applied"], done["objective"]) == (True, "worker-seconds")
     assert [queue["outcome"] for queue in done["queues"]] == ["published"]
-    assert shop.app.management.weights("payouts") == {"long": pytest.approx(0.8), "short": pytest.approx(1.2)}
+    assert shop.app.management.weights("payouts") == {
+        "long": pytest.approx(0.8),
+        "short": pytest.approx(1.2),
+    }
     held = shop.run("tune")
     assert "payouts: held; version 1 counts" in held and "version 1 is on trial" in held
 
@@ -103,7 +113,9 @@ def test_limits_are_shown_as_a_diff_and_published_when_asked_for(shop: Shop) -> 
     assert shop.told("policies")["policies"][0]["limits"] == {"long": 13}
     queue = CliRunner().invoke(commands, ["queues", "show", "mail"]).output
     assert "at most so many tasks of a key run at once on each node" in queue
-    assert [line.split() for line in queue.splitlines() if line.startswith("long")] == [["long", "13"]]
+    assert [line.split() for line in queue.splitlines() if line.startswith("long")] == [
+        ["long", "13"]
+    ]
     held = shop.run("tune", "--queue", "mail")
     assert "version 1 is on trial" in held and "limits are computed with --limits" in held
     shop.run("policies", "rollback", "0", "--queue", "mail")
@@ -118,7 +130,9 @@ def test_limits_may_be_asked_for_in_the_file_and_taken_away_again(shop: Shop) ->
     file.write_text("limits = true\n")
     (queue,) = shop.told("tune", "--contracts", str(file), "--queue", "mail")["queues"]
     assert [change["guarded"] for change in queue["limits"]] == [13]
-    (queue,) = shop.told("tune", "--contracts", str(file), "--queue", "mail", "--no-limits")["queues"]
+    (queue,) = shop.told("tune", "--contracts", str(file), "--queue", "mail", "--no-limits")[
+        "queues"
+    ]
     assert queue["limits"] == []
 
 
@@ -130,9 +144,13 @@ def test_versions_are_listed_and_shown_and_gone_back_from(shop: Shop) -> None:
     assert (listed["version"], listed["author"], listed["why"]) == (1, "ann", "worker-seconds")
     assert listed["computed_at"].startswith("20")
     shown = shop.run("policies", "show", "1")
-    assert "version 1 of payouts: active, on trial, canary" in shown and "one step of x1.25" in shown
+    assert (
+        "version 1 of payouts: active, on trial, canary" in shown and "one step of x1.25" in shown
+    )
     assert shop.told("policies", "show", "1")["guarded"].keys() == {"long", "short"}
-    assert shop.told("policies", "rollback", "0", "--queue", "payouts", "--why", "odd waits") == {"version": 2}
+    assert shop.told("policies", "rollback", "0", "--queue", "payouts", "--why", "odd waits") == {
+        "version": 2
+    }
     assert shop.app.management.weights("payouts") == {}
     assert "rolled_back" in shop.run("policies") and "odd waits" in shop.run("policies")
     assert "version 1 was rolled back" in shop.run("tune")
@@ -151,7 +169,9 @@ def test_the_kill_switch(shop: Shop) -> None:
     assert "every queue: off since" in shop.run("policies")
     assert shop.run("tune", "--on") == "every queue: on\n"
     assert shop.run("tune", "--on") == "every queue: was on\n"
-    assert shop.run("tune", "--freeze", "--queue", "payouts") == "payouts: nothing more is published\n"
+    assert (
+        shop.run("tune", "--freeze", "--queue", "payouts") == "payouts: nothing more is published\n"
+    )
     assert "frozen by" in shop.run("tune")
     assert [switch["mode"] for switch in shop.told("policies")["switches"]] == ["frozen"]
     shop.run("tune", "--on", "--queue", "payouts")
@@ -171,11 +191,17 @@ def test_the_doctor_tells_whose_weights_count(shop: Shop) -> None:
 
 def test_contracts_come_from_a_file(shop: Shop) -> None:
     file = shop.folder / "contracts.toml"
-    file.write_text('[[contract]]\nqueue = "payouts"\nfairness_key = "long"\nshare = 4.0\n[guards]\nstep = 2.0\n')
+    file.write_text(
+        '[[contract]]\nqueue = "payouts"\nfairness_key = "long"\nshare = 4.0\n[guards]\nstep = 2.0\n'
+    )
     (queue,) = shop.told("tune", "--contracts", str(file))["queues"]
     assert queue["outcome"] == "nothing to change"  # four times as much is what it gets
-    (queue,) = shop.told("tune", "--contracts", str(file), "--objective", "worker-seconds")["queues"]
-    assert min(change["guarded"] for change in queue["changes"]) == pytest.approx(0.5)  # a step of 2
+    (queue,) = shop.told("tune", "--contracts", str(file), "--objective", "worker-seconds")[
+        "queues"
+    ]
+    assert min(change["guarded"] for change in queue["changes"]) == pytest.approx(
+        0.5
+    )  # a step of 2
     (queue,) = shop.told("tune", "--queue", "payouts", "--half-life", "12h")["queues"]
     assert queue["outcome"] == "would be published"
 
@@ -184,7 +210,11 @@ def test_contracts_come_from_a_file(shop: Shop) -> None:
     ("arguments", "code", "told"),
     [
         (("tune", "--apply", "--off"), 2, "four commands: give one"),
-        (("tune", "--objective", "speed"), 2, "--objective 'speed': use worker-seconds or contracts"),
+        (
+            ("tune", "--objective", "speed"),
+            2,
+            "--objective 'speed': use worker-seconds or contracts",
+        ),
         (("tune", "--objective", "contracts"), 2, "needs --contracts FILE"),
         (("tune", "--off", "--queue", "unknown"), 2, "no queue named 'unknown'"),
         (("tune", "--half-life", "soon"), 2, "duration 'soon'"),
@@ -194,7 +224,9 @@ def test_contracts_come_from_a_file(shop: Shop) -> None:
         (("policies", "rollback", "0", "--queue", "payouts"), 1, "no version counts"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(shop: Shop, arguments: tuple[str, ...], code: int, told: str) -> None:
+def test_what_is_wrong_is_told_in_a_line(
+    shop: Shop, arguments: tuple[str, ...], code: int, told: str
+) -> None:
     text = shop.run(*arguments, exits=code)
     assert told in text and "Traceback" not in text
 
@@ -204,4 +236,6 @@ def test_a_lake_of_which_nothing_is_known(shop: Shop, tmp_path: Path) -> None:
 
 
 def test_on_redis_alone_there_is_nothing_to_tune(shop: Shop) -> None:
-    assert "sqlite:// and postgresql:// do" in shop.run("policies", "--url", "redis://localhost:1/0", exits=1)
+    assert "sqlite:// and postgresql:// do" in shop.run(
+        "policies", "--url", "redis://localhost:1/0", exits=1
+    )

@@ -1,4 +1,5 @@
-"""`tune --limits` from the tables of a lake to the limits in the store: opt-in, step by step, tried, rolled back, switched off."""
+"""`tune --limits` from the tables of a lake to the limits in the store: opt-in, step by step,
+tried, rolled back, switched off."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.guard_rails import Guards
+from fairlead.core.tuning.guard_rails import Guards
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.jobs.build import Job, build
 from fairlead.pipeline.jobs.tune import QueueTuned
@@ -30,7 +31,8 @@ PEAKS = {"long": 14.0, "short": 2.0}
 
 
 class LimitWorld(World):
-    """Two nodes serve the queue; runs of one key are long, and it held nearly all slots at times."""
+    """Two nodes serve the queue; runs of one key are long, and it held nearly all slots at
+    times."""
 
     def __init__(self, folder: Path, url: str) -> None:
         super().__init__(folder, url)
@@ -70,14 +72,21 @@ def test_limits_are_opt_in_and_a_dry_run_changes_nothing(world: LimitWorld) -> N
     assert world.limits() == {} and world.policies.policies() == []
 
 
-def test_published_in_the_version_of_the_weights_step_by_step_and_it_comes_to_rest(world: LimitWorld) -> None:
+def test_published_in_the_version_of_the_weights_step_by_step_and_it_comes_to_rest(
+    world: LimitWorld,
+) -> None:
     world.calm(3)
     first = world.tuned()
     assert first.outcome == "published" and world.limits() == {"long": 7}
     policy = world.policies.policy(first.version)
     assert (policy.limits, policy.raw_limits["long"]) == ({"long": 7}, pytest.approx(5.0, rel=0.01))
-    assert policy.limit_reasons == {"long": "one step of x1.25"} and policy.guarded.keys() == {"long", "short"}
-    assert world.tuned().holds == [f"version {first.version} is on trial"] and world.limits() == {"long": 7}
+    assert policy.limit_reasons == {"long": "one step of x1.25"} and policy.guarded.keys() == {
+        "long",
+        "short",
+    }
+    assert world.tuned().holds == [f"version {first.version} is on trial"] and world.limits() == {
+        "long": 7
+    }
     seen = []
     for _ in range(6):
         held = 2.0 * world.limits()["long"]
@@ -95,8 +104,9 @@ def test_without_the_option_what_counts_stays_and_with_no_limits_it_goes(world: 
     assert world.tuned(None).outcome == "nothing to change" and world.limits() == {"long": 7}
     gone = world.tuned(False)
     assert (gone.outcome, [(c.now, c.guarded, c.reason) for c in gone.limits]) == (
-        "published", [(7, None, "limits are switched off")],
-    )  # fmt: skip
+        "published",
+        [(7, None, "limits are switched off")],
+    )
     assert world.limits() == {} and gone.version > first
 
 
@@ -148,7 +158,7 @@ def test_a_key_that_is_not_seen_any_more_loses_its_limit(world: LimitWorld) -> N
     assert world.limits() == {}
 
 
-# what holds them ------------------------------------------------------------------------------------------------------
+# what holds them ----------------------------------------------------------------------------------
 
 
 def test_without_a_living_node_nobody_knows_how_many_slots_one_has(world: LimitWorld) -> None:
@@ -185,9 +195,14 @@ def test_the_canary_goes_first_with_limits_too(world: LimitWorld) -> None:
     world.queue("other")
     for _ in range(3):
         world.gold.hour(
-            world.clock.at, {"long": 60_000.0, "short": 60_000.0}, TASKS, queue="other",
-            peaks=PEAKS, throughout=("short",), demand=0.0,
-        )  # fmt: skip
+            world.clock.at,
+            {"long": 60_000.0, "short": 60_000.0},
+            TASKS,
+            queue="other",
+            peaks=PEAKS,
+            throughout=("short",),
+            demand=0.0,
+        )
         world.calm()
     asyncio.run(beats(world, "node-7", ["other"]))
     found = world.tune(limits=True)
@@ -196,18 +211,22 @@ def test_the_canary_goes_first_with_limits_too(world: LimitWorld) -> None:
     assert world.policies.limits("other") == {}
 
 
-# trial, rollback, kill switch -----------------------------------------------------------------------------------------
+# trial, rollback, kill switch ---------------------------------------------------------------------
 
 WAITS = {"long": 50.0, "short": 20.0}
 
 
-def test_limits_that_leave_workers_unused_while_the_others_wait_no_less_are_rolled_back(world: LimitWorld) -> None:
+def test_limits_that_leave_workers_unused_while_the_others_wait_no_less_are_rolled_back(
+    world: LimitWorld,
+) -> None:
     world.calm(3, waits=WAITS)
     first = world.tuned().version
     unused = {"long": 22_000.0, "short": 28_800.0}
     world.calm(busy=unused, waits=WAITS, throughout=("long",))
     found = world.tuned()
-    assert found.trial is not None and found.trial.startswith(f"version {first} rolled back: 12% less of the workers")
+    assert found.trial is not None and found.trial.startswith(
+        f"version {first} rolled back: 12% less of the workers"
+    )
     assert world.limits() == {} and world.policies.policy(first).state == PolicyState.ROLLED_BACK
     assert found.holds == [f"version {first} was rolled back 0.0 h ago: 24 h of rest"]
 
@@ -258,10 +277,15 @@ LONG, SHORT = 300, 10
 
 
 def back_to_back(key: str, seconds: int, slots: int, *, is_flood: bool) -> list[dict[str, Any]]:
-    """Runs of a key that hold these slots all the time; a flood was submitted at the beginning, and lasts for a minute more
-    than these hours."""
+    """Runs of a key that hold these slots all the time; a flood was submitted at the beginning, and
+    lasts for a minute more than these hours."""
     return [
-        attempt(fairness_key=key, submitted_at=0 if is_flood else start, grabbed_at=start, finished_at=start + seconds)
+        attempt(
+            fairness_key=key,
+            submitted_at=0 if is_flood else start,
+            grabbed_at=start,
+            finished_at=start + seconds,
+        )
         for _ in range(slots)
         for start in range(0, HOURS * 3600 + 60 * is_flood, seconds)
     ]
@@ -269,7 +293,10 @@ def back_to_back(key: str, seconds: int, slots: int, *, is_flood: bool) -> list[
 
 def test_on_tables_that_spark_made(spark: Any, world: LimitWorld) -> None:
     """Of 16 slots on two nodes long runs held 14, while short ones waited from the beginning on."""
-    rows = [*back_to_back("long", LONG, 14, is_flood=False), *back_to_back("short", SHORT, 2, is_flood=True)]
+    rows = [
+        *back_to_back("long", LONG, 14, is_flood=False),
+        *back_to_back("short", SHORT, 2, is_flood=True),
+    ]
     world.clock.at = at(HOURS * 3600) + timedelta(minutes=2)
     put(world.lake, ATTEMPTS, rows, now=world.clock.now())
     world.serve()
@@ -278,9 +305,17 @@ def test_on_tables_that_spark_made(spark: Any, world: LimitWorld) -> None:
     gold = Gold(from_lake(world.lake), world.clock.at)
     use = gold.use(T0 - timedelta(hours=1))
     workers = gold.at_once(T0 - timedelta(hours=1), use)["q"]
-    assert [(worked.busy, worked.peak) for worked in workers] == [(16 * 3600.0, 16.0)] * HOURS + [(120.0, 2.0)]
-    told = {key: [(used.busy, used.peak, used.waited) for used in use["q"][key].use[:HOURS]] for key in use["q"]}
-    assert told == {"long": [(14 * 3600.0, 14.0, False)] * HOURS, "short": [(2 * 3600.0, 2.0, True)] * HOURS}
+    assert [(worked.busy, worked.peak) for worked in workers] == [(16 * 3600.0, 16.0)] * HOURS + [
+        (120.0, 2.0)
+    ]
+    told = {
+        key: [(used.busy, used.peak, used.waited) for used in use["q"][key].use[:HOURS]]
+        for key in use["q"]
+    }
+    assert told == {
+        "long": [(14 * 3600.0, 14.0, False)] * HOURS,
+        "short": [(2 * 3600.0, 2.0, True)] * HOURS,
+    }
 
     tuned = world.tuned()
     assert (tuned.outcome, tuned.holds) == ("published", [])

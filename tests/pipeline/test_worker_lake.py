@@ -1,4 +1,5 @@
-"""Workers of an application with a lake keep it: one of them at a time, each attempt once, and the store is cleaned."""
+"""Workers of an application with a lake keep it: one of them at a time, each attempt once, and the
+store is cleaned."""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ from typing import Any
 import pytest
 
 from fairlead import App
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
-from fairlead.doctor import Finding, examine
 from fairlead.engine.pollers import Intervals
 from fairlead.errors import ConfigurationError
+from fairlead.operate.doctor import Finding, examine
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.keeper import Keeper
+from fairlead.pipeline.exporter_poller import Keeper
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.ports.history import START, Reader
-from fairlead.stores.sql_history import SqlHistory
 from fairlead.testing import drain, running, settled
 
 SOON = 30.0
@@ -53,7 +54,10 @@ def exported(lake: Lake) -> list[str]:
 
 def reader(app: App, lake: Lake) -> Reader | None:
     history = SqlHistory(app.store.database)
-    return next((each for each in history.database.look(history.readers()) if each.name == lake.reader), None)
+    return next(
+        (each for each in history.database.look(history.readers()) if each.name == lake.reader),
+        None,
+    )
 
 
 async def finish(url: str, count: int) -> None:
@@ -75,10 +79,12 @@ async def until(what: Any) -> None:
             await asyncio.sleep(0.02)
 
 
-# who keeps it ---------------------------------------------------------------------------------------------------------
+# who keeps it -------------------------------------------------------------------------------------
 
 
-async def test_a_worker_moves_what_it_finished_into_the_lake_and_has_it_compared(app: App, lake: Lake) -> None:
+async def test_a_worker_moves_what_it_finished_into_the_lake_and_has_it_compared(
+    app: App, lake: Lake
+) -> None:
     @app.task
     async def work(n: int) -> None: ...
 
@@ -86,7 +92,11 @@ async def test_a_worker_moves_what_it_finished_into_the_lake_and_has_it_compared
     async with running(app, intervals=OFTEN) as node:
         await settled(app, node)
         await until(lambda: len(exported(lake)) == 30)
-        await until(lambda: (found := reader(app, lake)) is not None and found.checked == found.place > START)
+        await until(
+            lambda: (
+                (found := reader(app, lake)) is not None and found.checked == found.place > START
+            )
+        )
     assert exported(lake) == sorted(handle.id for handle in handles)
 
 
@@ -94,7 +104,7 @@ async def test_more_than_a_batch_is_moved_without_waiting_for_the_interval(
     app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await finish(app.url, 40)
-    monkeypatch.setattr("fairlead.pipeline.keeper.ROWS", 7)
+    monkeypatch.setattr("fairlead.pipeline.exporter_poller.ROWS", 7)
     async with running(app, intervals=Intervals(export=3600.0)):
         await until(lambda: len(exported(lake)) == 40)
 
@@ -103,7 +113,7 @@ async def test_a_long_comparison_goes_on_piece_by_piece_to_its_end(
     app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await finish(app.url, 20)
-    monkeypatch.setattr("fairlead.pipeline.keeper.reconcile", partial(reconcile, piece=6))
+    monkeypatch.setattr("fairlead.pipeline.exporter_poller.reconcile", partial(reconcile, piece=6))
     keeper = Keeper(SqlHistory(app.store.database), str(lake.root), app.clock)
     assert [keeper.keep(3600.0) for _ in range(5)] == [True, True, True, False, False]
     found = reader(app, lake)
@@ -141,7 +151,8 @@ async def test_of_two_nodes_one_exports_at_a_time_and_the_other_takes_over(
         for _ in range(5):
             work.submit()
         await until(lambda: len(exported(lake)) == 25)
-    # From the moment the second begins, the first begins no more; a round that it was in may still end.
+    # From the moment the second begins, the first begins no more; a round that it was in may still
+    # end.
     assert began == sorted(began, key=[*dict.fromkeys(began)].index)
     other.close()
 
@@ -158,7 +169,7 @@ async def test_a_comparison_that_fails_does_not_stop_the_export_and_is_not_tried
         tries.append(1)
         raise CheckFailed("the lake differs")
 
-    monkeypatch.setattr("fairlead.pipeline.keeper.reconcile", fails)
+    monkeypatch.setattr("fairlead.pipeline.exporter_poller.reconcile", fails)
     async with running(app, intervals=Intervals(export=0.02, reconcile=3600.0)) as node:
         for count in (3, 6):
             for _ in range(3):
@@ -171,21 +182,27 @@ async def test_a_comparison_that_fails_does_not_stop_the_export_and_is_not_tried
     assert "the lake differs" in caplog.text
 
 
-# how it is set --------------------------------------------------------------------------------------------------------
+# how it is set ------------------------------------------------------------------------------------
 
 
 def test_a_lake_without_the_extra_is_refused_when_the_application_is_made(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name)
+    )
     App(sqlite_url).close()
-    with pytest.raises(ConfigurationError, match=r"pyarrow missing: pip install 'fairlead\[pipeline\]'"):
+    with pytest.raises(
+        ConfigurationError, match=r"pyarrow missing: pip install 'fairlead\[pipeline\]'"
+    ):
         App(sqlite_url, lake=str(tmp_path / "lake"))
     monkeypatch.setenv("FAIRLEAD_LAKE", str(tmp_path / "lake"))
     with pytest.raises(ConfigurationError, match="pyarrow missing"):
         App(sqlite_url)
-    App(sqlite_url, lake="").close()  # none, whatever the environment says: demo and replay keep out of it
+    App(
+        sqlite_url, lake=""
+    ).close()  # none, whatever the environment says: demo and replay keep out of it
 
 
 @pytest.mark.parametrize("where", ["environment", "fairlead.toml", "code"])
@@ -210,7 +227,9 @@ async def test_the_lake_is_set_in_code_in_the_environment_or_in_a_file(
     app.close()
 
 
-def test_a_lake_that_cannot_be_one_is_said_when_the_worker_starts(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_lake_that_cannot_be_one_is_said_when_the_worker_starts(
+    sqlite_url: str, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     app = App(sqlite_url, lake=str(tmp_path / "file" / "lake"))
 
@@ -222,7 +241,9 @@ def test_a_lake_that_cannot_be_one_is_said_when_the_worker_starts(sqlite_url: st
     app.close()
 
 
-def test_without_a_lake_nothing_of_the_pipeline_is_loaded_and_with_one_pyarrow_only_by_a_worker(tmp_path: Path) -> None:
+def test_without_a_lake_nothing_of_the_pipeline_is_loaded_and_with_one_pyarrow_only_by_a_worker(
+    tmp_path: Path,
+) -> None:
     script = f"""
 import asyncio, sys
 from fairlead import App
@@ -245,7 +266,7 @@ assert not loaded("pyspark") and not loaded("pandas")
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=tmp_path)  # noqa: S603 - our own interpreter
 
 
-# doctor ---------------------------------------------------------------------------------------------------------------
+# doctor -------------------------------------------------------------------------------------------
 
 
 async def findings(app: App, name: str) -> list[Finding]:
@@ -260,19 +281,27 @@ async def test_doctor_tells_how_far_behind_a_reader_is_and_who_keeps_history_fro
     exporter = Exporter(history, lake, app.clock)
     exporter._register(history.database.look(history.store_id()))
     (behind,) = await findings(app, lake.reader)
-    assert (behind.severity, behind.what) == ("ok", f"{lake.reader}: 5 finished attempts are not read yet")
+    assert (behind.severity, behind.what) == (
+        "ok",
+        f"{lake.reader}: 5 finished attempts are not read yet",
+    )
 
     exporter.round()
     read, unchecked = await findings(app, lake.reader)
     assert read.what.endswith("0 finished attempts are not read yet")
     assert unchecked.severity == "problem"
     assert "never compared" in unchecked.what
-    assert unchecked.cure == f"`fairlead pipeline reconcile`, or `fairlead pipeline status --forget '{lake.reader}'`"
+    assert (
+        unchecked.cure
+        == f"`fairlead pipeline reconcile`, or `fairlead pipeline status --forget '{lake.reader}'`"
+    )
 
     reconcile(history, lake, app.clock)
     assert len(await findings(app, lake.reader)) == 1, "all is well"
 
-    history.database.run(history.advance("my stream", "stream", START, app.clock.now() - 90_000 * MICROS))
+    history.database.run(
+        history.advance("my stream", "stream", START, app.clock.now() - 90_000 * MICROS)
+    )
     late, quiet = await findings(app, "my stream")
     assert late.what == "my stream: 5 finished attempts are not read yet"
     assert quiet.severity == "problem"

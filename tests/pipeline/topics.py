@@ -1,4 +1,5 @@
-"""A topic of attempts as tests look at it, and a batch of the stream without Spark: the same steps, in this process."""
+"""A topic of attempts as tests look at it, and a batch of the stream without Spark: the same steps,
+in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairlead.channels.kafka_place import Place as KafkaPlace
+from fairlead.backends.kafka.endpoint import Place as KafkaPlace
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.export import Exporter
@@ -20,7 +22,6 @@ from fairlead.pipeline.stream.messages import Attempt, Message, read
 from fairlead.pipeline.stream.relay import Relay
 from fairlead.pipeline.stream.topic import AttemptsTopic
 from fairlead.ports.history import START, Place
-from fairlead.stores.sql_history import SqlHistory
 from tests.pipeline.filling import add_attempts, connected, migrated
 
 ROWS = 7
@@ -32,14 +33,18 @@ def topic_of(url: str) -> AttemptsTopic:
 
 
 def relay(history: SqlHistory, url: str, **more: Any) -> Relay:
-    return Relay(history, KafkaPlace.of(url), SYSTEM_CLOCK, **({"partitions": 2, "rows": ROWS} | more))
+    return Relay(
+        history, KafkaPlace.of(url), SYSTEM_CLOCK, **({"partitions": 2, "rows": ROWS} | more)
+    )
 
 
 def sent(url: str) -> dict[int, list[Message]]:
     """All that is in the topic, by partition."""
     topic = topic_of(url)
     return {
-        n: [read(value, "here") for page in topic.read(n, first, end) for _, value in page] if first < end else []
+        n: [read(value, "here") for page in topic.read(n, first, end) for _, value in page]
+        if first < end
+        else []
         for n, (first, end) in topic.extents().items()
     }
 
@@ -55,7 +60,8 @@ def numbers(messages: dict[int, list[Message]]) -> list[int]:
 
 
 class Stream:
-    """`ingest --stream` without Spark: batches of at most so many messages of a partition, from a checkpoint of its own."""
+    """`ingest --stream` without Spark: batches of at most so many messages of a partition, from a
+    checkpoint of its own."""
 
     def __init__(self, lake: Lake, url: str, most: int = 1000) -> None:
         self.lake = lake
@@ -69,9 +75,15 @@ class Stream:
         extents = self.topic.extents()
         if self.checkpoint is None:
             starts = self.intake.starts()
-            self.checkpoint = {n: first if starts[n] == -2 else starts[n] for n, (first, _) in extents.items()}
+            self.checkpoint = {
+                n: first if starts[n] == -2 else starts[n] for n, (first, _) in extents.items()
+            }
         at = self.checkpoint
-        return {n: (at[n], min(end, at[n] + self.most)) for n, (_, end) in extents.items() if end > at[n]}
+        return {
+            n: (at[n], min(end, at[n] + self.most))
+            for n, (_, end) in extents.items()
+            if end > at[n]
+        }
 
     def take(self, ranges: dict[int, tuple[int, int]]) -> Counted:
         """Count a batch in; the checkpoint stays where it was, as after a crash."""
@@ -100,7 +112,8 @@ class Stream:
 
 
 class Relayed:
-    """A store, a relay from there to a topic of two partitions, and the lake that the topic's attempts come into."""
+    """A store, a relay from there to a topic of two partitions, and the lake that the topic's
+    attempts come into."""
 
     def __init__(self, url: str, lake: Lake, kafka_url: str, rows: int = ROWS) -> None:
         self.url = url

@@ -1,4 +1,5 @@
-"""Who takes part in a simulated lane: its tasks, its owners and their calls to the store; and how they are shown."""
+"""Who takes part in a simulated lane: its tasks, its owners and their calls to the store; and how
+they are shown."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.core.backlog import Backlog, Write
+from fairlead.core.fair.backlog import Backlog, Write
 from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger
 
 LANE = LaneKey("post", 0, 5)
@@ -21,14 +22,16 @@ class Task:
     trigger: Trigger
     is_committed: bool
     is_late: bool = False
-    """It appeared below a place that some owner had read already: only its own announcement, or a sweep, finds it."""
+    """It appeared below a place that some owner had read already: only its own announcement, or a
+    sweep, finds it."""
     is_to_be_announced: bool = False
     runs: int = 0
 
 
 @dataclass(eq=False)
 class Call:
-    """A call to a store, from its beginning until nobody waits for it and it can no longer do anything."""
+    """A call to a store, from its beginning until nobody waits for it and it can no longer do
+    anything."""
 
     owner: Owner
     what: str
@@ -66,8 +69,8 @@ class Owner:
 
     @property
     def has_acked_a_successor(self) -> bool:
-        """It has read and dispatched what a later owner placed. Its own levels may then be below A; none of them can land, as
-        it was fenced before the other one could write."""
+        """It has read and dispatched what a later owner placed. Its own levels may then be below A;
+        none of them can land, as it was fenced before the other one could write."""
         return self.backlog.ack_level.id >> 40 > self.range_id
 
     def in_memory(self) -> Iterator[Trigger]:
@@ -97,7 +100,9 @@ def shown(value: Any) -> Any:
         return f"{value.turn / 1e6:g}/{value.id >> 40}.{value.id & (1 << 40) - 1}"
     if isinstance(value, Trigger):
         version = f"v{value.version}" if value.version > 1 else ""
-        return f"{value.id}{version}" + (f"@{shown(value.level)}" if value.level else f"({value.fairness_key})")
+        return f"{value.id}{version}" + (
+            f"@{shown(value.level)}" if value.level else f"({value.fairness_key})"
+        )
     if isinstance(value, LaneRecord):
         A, R, M = map(shown, (value.ack_level, value.read_level, value.max_level))
         return f"A={A} R={R} M={M} read_seq={value.read_seq}"

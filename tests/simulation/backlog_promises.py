@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from fairlead.core.backlog import Backlog
+from fairlead.core.fair.backlog import Backlog
 from fairlead.model import LaneRecord, Level, Trigger
 from tests.simulation.backlog_lane import Owner, Task, key_of, level_of, shown
 
@@ -15,7 +15,8 @@ Waiting = Mapping[tuple[str, int], Task]
 def check_next_owner(
     record: LaneRecord, stored: Sequence[Trigger], waiting: Waiting, begin: Callable[[], Backlog]
 ) -> None:
-    """If the owner crashed now, the next one would find every task. `stored`: above the A that is kept."""
+    """If the owner crashed now, the next one would find every task. `stored`: above the A that is
+    kept."""
     if stored and record.max_level <= record.ack_level:
         assert not begin().is_at_end, "the next owner will not read what is stored"
     for key in waiting.keys() - map(key_of, stored):
@@ -26,24 +27,28 @@ def check_next_owner(
 
 
 def check_levels(owner: Owner) -> None:
-    """A only moves forward, is not above R, and is pinned below what has been given a level and is not merged yet."""
+    """A only moves forward, is not above R, and is pinned below what has been given a level and is
+    not merged yet."""
     backlog = owner.backlog
     assert backlog.ack_level >= owner.ack_level, "A moved back"
     owner.ack_level = backlog.ack_level
     assert backlog.read_level >= backlog.ack_level, "R is below A"
-    assert owner.table.keys() == backlog._loaded.keys(), "what was added and dropped is not what is loaded"
+    assert owner.table.keys() == backlog._loaded.keys(), (
+        "what was added and dropped is not what is loaded"
+    )
     for trigger in () if owner.has_acked_a_successor else owner.placed:
         assert level_of(trigger) > backlog.ack_level, f"A is not pinned below {shown(trigger)}"
 
 
 def check_none_lost(owner: Owner, stored: Sequence[Trigger], waiting: Waiting) -> None:
-    """Every task that waits is ahead in the source, on its way into the backlog, or in it. `stored`: above A."""
+    """Every task that waits is ahead in the source, on its way into the backlog, or in it.
+    `stored`: above A."""
     missing = waiting.keys() - map(key_of, chain(owner.in_memory(), owner.intake or (), stored))
     for key in missing:
         task = waiting[key]
-        assert task.trigger.seq > owner.position or task.is_to_be_announced or not task.is_committed, (
-            f"lost: {shown(task.trigger)}"
-        )
+        assert (
+            task.trigger.seq > owner.position or task.is_to_be_announced or not task.is_committed
+        ), f"lost: {shown(task.trigger)}"
 
 
 def check_memory(backlog: Backlog, stored: set[Level]) -> None:
@@ -51,7 +56,9 @@ def check_memory(backlog: Backlog, stored: set[Level]) -> None:
     assert not (stored and backlog.is_at_end) or max(stored) <= backlog.max_level, "a row above M"
     if backlog.is_writing:
         return
-    assert not (stored and backlog._unstored), "kept in memory only although the store holds something above A"
+    assert not (stored and backlog._unstored), (
+        "kept in memory only although the store holds something above A"
+    )
     memory = {*backlog._loaded, *backlog._taken, *backlog._acked} - backlog._unstored.keys()
     assert memory <= stored, f"in memory and not stored: {shown(memory - stored)}"
     missing = stored - memory

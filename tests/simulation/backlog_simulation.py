@@ -1,8 +1,10 @@
-"""One lane of a fair backlog under faults: the real core over a store whose answers get lost, on a clock of its own.
+"""One lane of a fair backlog under faults: the real core over a store whose answers get lost, on a
+clock of its own.
 
-A schedule is a seed: every step is drawn from it. What a call to the store asks, does and answers are three steps, and
-anything may come between them. A call that timed out may have done its work, may do it later, or never. An owner may
-crash between any two steps, or be followed by another one before it knows.
+A schedule is a seed: every step is drawn from it. What a call to the store asks, does and answers
+are three steps, and anything may come between them. A call that timed out may have done its work,
+may do it later, or never. An owner may crash between any two steps, or be followed by another one
+before it knows.
 
     python -m tests.simulation.backlog_simulation SEED
 """
@@ -15,14 +17,29 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
-from fairlead.core.backlog import NO_CHANGES, Backlog, Changes, Read, Timing, Write
-from fairlead.core.counters import Counters
-from fairlead.core.passes import Passes
+from fairlead.backends.memory.backlog import MemoryBacklogStore
+from fairlead.core.fair.backlog import NO_CHANGES, Backlog, Changes, Read, Timing, Write
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import Passes
 from fairlead.model import LaneRecord, Trigger
 from fairlead.ports.backlog_store import Fenced, Ownership
-from fairlead.testing.memory_backlog import MemoryBacklogStore
-from tests.simulation.backlog_lane import LANE, PARTITION, Call, Owner, Task, above, key_of, level_of, shown
-from tests.simulation.backlog_promises import check_levels, check_memory, check_next_owner, check_none_lost
+from tests.simulation.backlog_lane import (
+    LANE,
+    PARTITION,
+    Call,
+    Owner,
+    Task,
+    above,
+    key_of,
+    level_of,
+    shown,
+)
+from tests.simulation.backlog_promises import (
+    check_levels,
+    check_memory,
+    check_next_owner,
+    check_none_lost,
+)
 
 KEYS = "abcd"
 NAMES = ("mail", "pay", "sync")
@@ -42,7 +59,10 @@ class Simulation:
     """One schedule. Raises Broken as soon as a promise is."""
 
     def __init__(
-        self, seed: int, backlog: type[Backlog] = Backlog, store: type[MemoryBacklogStore] = MemoryBacklogStore
+        self,
+        seed: int,
+        backlog: type[Backlog] = Backlog,
+        store: type[MemoryBacklogStore] = MemoryBacklogStore,
     ) -> None:
         self.seed = seed
         self.chance = Random(seed)
@@ -74,7 +94,9 @@ class Simulation:
         )
         # Each schedule leans another way: what is rare in one is common in the next.
         self._kinds = [*self._steps()]
-        self._leans = [weight * self.chance.choice((0.2, 1.0, 1.0, 3.0)) for _, weight in self._kinds]
+        self._leans = [
+            weight * self.chance.choice((0.2, 1.0, 1.0, 3.0)) for _, weight in self._kinds
+        ]
         self._is_faulty = self.chance.random() < 0.9
         self._slow = self.chance.choice((None, "write", "write", "read", "grab"))
         """Calls of this kind take long, so that much comes between their steps."""
@@ -91,10 +113,11 @@ class Simulation:
         except Exception as error:
             raise Broken(self._story(error)) from error
 
-    # steps ------------------------------------------------------------------------------------------------------------
+    # steps ----------------------------------------------------------------------------------------
 
     def _steps(self) -> Iterator[tuple[Callable[[], bool], float]]:
-        """The kinds of steps and how often each is drawn. A step that cannot be made now answers False."""
+        """The kinds of steps and how often each is drawn. A step that cannot be made now answers
+        False."""
         yield self._submit, 2.0
         yield self._commit, 1.0
         yield self._announce, 1.0
@@ -129,7 +152,11 @@ class Simulation:
 
     def _of_an_owner(self, step: Callable[[Owner], bool]) -> Callable[[], bool]:
         def made() -> bool:
-            owner = self.former if self.former is not None and self.chance.random() < 0.3 else self.owner
+            owner = (
+                self.former
+                if self.former is not None and self.chance.random() < 0.3
+                else self.owner
+            )
             return owner is not None and step(owner)
 
         return made
@@ -156,7 +183,9 @@ class Simulation:
         self.owner = Owner(self.range_id, backlog, backlog.read_seq, ack_level=backlog.ack_level)
         for task in self.waiting.values():
             # A sweep finds again what only an announcement had told the owner before.
-            task.is_to_be_announced = task.is_committed and task.is_late and task.trigger.seq <= backlog.read_seq
+            task.is_to_be_announced = (
+                task.is_committed and task.is_late and task.trigger.seq <= backlog.read_seq
+            )
         self._say("owner %d takes over: %s", self.range_id, record)
 
     def _new_backlog(self, range_id: int, record: LaneRecord) -> Backlog:
@@ -177,7 +206,7 @@ class Simulation:
         self._say("owner %d has room for %d", owner.range_id, owner.backlog.capacity)
         return True
 
-    # the source -------------------------------------------------------------------------------------------------------
+    # the source -----------------------------------------------------------------------------------
 
     def _submit(self) -> bool:
         if len(self.waiting) >= MOST_WAITING:
@@ -187,15 +216,25 @@ class Simulation:
             ended = [task for task in self.tasks if task.runs]
             if ended and self.chance.random() < 0.15:
                 again = self.chance.choice(ended).trigger.id
-                version = 1 + max(task.trigger.version for task in self.tasks if task.trigger.id == again)
+                version = 1 + max(
+                    task.trigger.version for task in self.tasks if task.trigger.id == again
+                )
                 if (again, version - 1) in self.waiting:
                     continue
             else:
                 again, version = f"t{seq}", 1
             trigger = Trigger(
-                again, version, LANE.queue, LANE.partition, self.chance.choice(NAMES), LANE.priority,
-                self.chance.choice(KEYS), self.chance.choice(WEIGHTS), None, seq=seq,
-            )  # fmt: skip
+                again,
+                version,
+                LANE.queue,
+                LANE.partition,
+                self.chance.choice(NAMES),
+                LANE.priority,
+                self.chance.choice(KEYS),
+                self.chance.choice(WEIGHTS),
+                None,
+                seq=seq,
+            )
             task = Task(trigger, is_committed=False)
             self.tasks.append(task)
             self.waiting[key_of(trigger)] = task
@@ -234,7 +273,9 @@ class Simulation:
         if not self._may_write(owner):
             return False
         limit = self.chance.choice((1, 2, 5, 10))
-        found = [task for task in self.tasks[owner.position :] if task.is_committed and not task.runs][:limit]
+        found = [
+            task for task in self.tasks[owner.position :] if task.is_committed and not task.runs
+        ][:limit]
         if not found:
             return False
         before, owner.position = owner.position, found[-1].trigger.seq
@@ -258,12 +299,22 @@ class Simulation:
             owner.position = min(owner.position, before)
 
         keys = [*map(key_of, news)]
-        self._call(owner, "levelled", lambda: self.store.levelled(LANE, level, keys), placed, failed, may_be_late=False)
+        self._call(
+            owner,
+            "levelled",
+            lambda: self.store.levelled(LANE, level, keys),
+            placed,
+            failed,
+            may_be_late=False,
+        )
         return True
 
     def _may_write(self, owner: Owner) -> bool:
-        """The writes of a lane are made one after the other: what a record says of one under way may not come true."""
-        return owner.intake is None and not owner.backlog.is_writing and "record" not in owner.is_busy
+        """The writes of a lane are made one after the other: what a record says of one under way
+        may not come true."""
+        return (
+            owner.intake is None and not owner.backlog.is_writing and "record" not in owner.is_busy
+        )
 
     def _place(self, owner: Owner, triggers: Sequence[Trigger]) -> None:
         placed = owner.backlog.place(triggers)
@@ -279,17 +330,29 @@ class Simulation:
         """What is held back stands aside."""
         if not self._may_write(owner):
             return False
-        held = [level for level, trigger in sorted(owner.table.items()) if trigger.name in self.held]
+        held = [
+            level for level, trigger in sorted(owner.table.items()) if trigger.name in self.held
+        ]
         if not held:
             return False
-        triggers = [owner.table.pop(level) for level in self.chance.sample(held, self.chance.randint(1, len(held)))]
+        triggers = [
+            owner.table.pop(level)
+            for level in self.chance.sample(held, self.chance.randint(1, len(held)))
+        ]
         kept = self.chance.randint(0, len(triggers))
-        self._say("owner %d carries on %s and puts behind %s", owner.range_id, triggers[:kept], triggers[kept:])
+        self._say(
+            "owner %d carries on %s and puts behind %s",
+            owner.range_id,
+            triggers[:kept],
+            triggers[kept:],
+        )
         write = owner.backlog.relocate(triggers[:kept], triggers[kept:])
         self._check_given(owner, triggers, self._begin_write(owner, write, triggers))
         return True
 
-    def _begin_write(self, owner: Owner, write: Write, triggers: Sequence[Trigger]) -> list[Trigger]:
+    def _begin_write(
+        self, owner: Owner, write: Write, triggers: Sequence[Trigger]
+    ) -> list[Trigger]:
         self._say("owner %d is to write %s", owner.range_id, write.entries)
         keys = set(map(key_of, triggers))
         given = [trigger for trigger in write.entries if key_of(trigger) in keys]
@@ -297,7 +360,9 @@ class Simulation:
         self._send(owner, write)
         return given
 
-    def _check_given(self, owner: Owner, triggers: Sequence[Trigger], given: Sequence[Trigger]) -> None:
+    def _check_given(
+        self, owner: Owner, triggers: Sequence[Trigger], given: Sequence[Trigger]
+    ) -> None:
         assert len(given) == len(triggers), "not all were given a level"
         for trigger in given:
             level = level_of(trigger)
@@ -307,7 +372,7 @@ class Simulation:
                 f"placed at or below A: {shown(level)}"
             )
 
-    # writing and reading ----------------------------------------------------------------------------------------------
+    # writing and reading --------------------------------------------------------------------------
 
     def _send(self, owner: Owner, write: Write) -> None:
         owner.is_write_to_repeat = False
@@ -363,11 +428,14 @@ class Simulation:
             assert level_of(trigger) not in owner.table, f"added twice: {shown(trigger)}"
             owner.table[level_of(trigger)] = trigger
 
-    # dispatch ---------------------------------------------------------------------------------------------------------
+    # dispatch -------------------------------------------------------------------------------------
 
     def _dispatch(self, owner: Owner) -> bool:
-        """Take the lowest that no limit holds back and grab them: a compare-and-set on the source."""
-        free = sorted(level for level, trigger in owner.table.items() if trigger.name not in self.held)
+        """Take the lowest that no limit holds back and grab them: a compare-and-set on the
+        source."""
+        free = sorted(
+            level for level, trigger in owner.table.items() if trigger.name not in self.held
+        )
         if not free:
             return False
         triggers = [owner.table.pop(level) for level in free[: self.chance.choice((1, 1, 2, 4))]]
@@ -378,7 +446,13 @@ class Simulation:
             owner.backlog.give_back(triggers)
             owner.table.update((level_of(trigger), trigger) for trigger in triggers)
 
-        self._call(owner, "grab", lambda: self._grab(triggers), lambda _: owner.to_ack.extend(triggers), given_back)
+        self._call(
+            owner,
+            "grab",
+            lambda: self._grab(triggers),
+            lambda _: owner.to_ack.extend(triggers),
+            given_back,
+        )
         return True
 
     async def _grab(self, triggers: Iterable[Trigger]) -> None:
@@ -398,7 +472,7 @@ class Simulation:
         self._say("owner %d acks %s", owner.range_id, triggers)
         return True
 
-    # what is kept -----------------------------------------------------------------------------------------------------
+    # what is kept ---------------------------------------------------------------------------------
 
     def _tick(self) -> bool:
         self.now += self.chance.choice((0.5, 1.0, 5.0, 20.0))
@@ -440,7 +514,7 @@ class Simulation:
         )
         return True
 
-    # calls and what becomes of them -----------------------------------------------------------------------------------
+    # calls and what becomes of them ---------------------------------------------------------------
 
     def _call(
         self,
@@ -470,10 +544,17 @@ class Simulation:
             call.answer = _result(call.act())
         except Fenced:
             call.is_fenced = True
-        self._say("lands: %s of owner %d%s", call.what, call.owner.range_id, ", refused" if call.is_fenced else "")
+        self._say(
+            "lands: %s of owner %d%s",
+            call.what,
+            call.owner.range_id,
+            ", refused" if call.is_fenced else "",
+        )
         if is_stale:
             after = (list(self.store.rows(LANE)), self.store.record(LANE))
-            assert before == after, f"a {call.what} of owner {call.owner.range_id} landed, which has been followed"
+            assert before == after, (
+                f"a {call.what} of owner {call.owner.range_id} landed, which has been followed"
+            )
 
     def _be_answered(self) -> bool:
         call = self._next_call(has_landed=True)
@@ -503,7 +584,12 @@ class Simulation:
         if not self.calls or not self._is_faulty:
             return False
         call = self.chance.choice(self.calls)
-        self._say("times out%s: %s of owner %d", ", done" * call.has_landed, call.what, call.owner.range_id)
+        self._say(
+            "times out%s: %s of owner %d",
+            ", done" * call.has_landed,
+            call.what,
+            call.owner.range_id,
+        )
         self._abandon(call)
         call.failed()
         return True
@@ -523,11 +609,16 @@ class Simulation:
         self._do(call)
         return True
 
-    # promises ---------------------------------------------------------------------------------------------------------
+    # promises -------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         rows, record = self.store.rows(LANE), self.store.record(LANE)
-        check_next_owner(record, above(rows, record.ack_level), self.waiting, lambda: self._new_backlog(0, record))
+        check_next_owner(
+            record,
+            above(rows, record.ack_level),
+            self.waiting,
+            lambda: self._new_backlog(0, record),
+        )
         for owner in (self.owner, self.former):
             if owner is not None:
                 check_levels(owner)
@@ -536,7 +627,7 @@ class Simulation:
             check_none_lost(self.owner, stored, self.waiting)
             check_memory(self.owner.backlog, {level_of(row) for row in stored})
 
-    # the end ----------------------------------------------------------------------------------------------------------
+    # the end --------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
         """No more faults and nothing held back: everything must come to an end."""
@@ -576,19 +667,25 @@ class Simulation:
         assert owner is not None
         backlog = owner.backlog
         not_once = [task for task in self.tasks if task.runs != 1]
-        assert not not_once, f"not run exactly once: {[(shown(task.trigger), task.runs) for task in not_once]}"
+        assert not not_once, (
+            f"not run exactly once: {[(shown(task.trigger), task.runs) for task in not_once]}"
+        )
         assert backlog.is_at_end and not len(backlog), "not at the end of what is stored"
-        assert backlog.ack_level == backlog.read_level >= backlog.max_level, "R, A and M do not agree"
+        assert backlog.ack_level == backlog.read_level >= backlog.max_level, (
+            "R, A and M do not agree"
+        )
         _result(self.store.delete_through(LANE, owner.range_id, backlog.ack_level))
         assert not self.store.rows(LANE), "rows are left"
 
-    # what is shown ----------------------------------------------------------------------------------------------------
+    # what is shown --------------------------------------------------------------------------------
 
     def _say(self, line: str, *values: Any) -> None:
         self.lines.append((self.steps, line, *values))
 
     def _story(self, error: Exception) -> str:
-        lines = [f"{step:4}  {line % tuple(map(shown, values))}" for step, line, *values in self.lines]
+        lines = [
+            f"{step:4}  {line % tuple(map(shown, values))}" for step, line, *values in self.lines
+        ]
         said = str(error) or type(error).__name__
         return "\n".join(
             [

@@ -1,5 +1,5 @@
-"""The closed loop of weights and limits on a virtual clock: the real table and booking of a node, what a lake would tell of its
-hours, and the two control laws that read it."""
+"""The closed loop of weights and limits on a virtual clock: the real table and booking of a node,
+what a lake would tell of its hours, and the two control laws that read it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from fairlead.core.backlog import Changes
-from fairlead.core.booking import Booking
-from fairlead.core.control import Key, Used, propose
-from fairlead.core.counters import Counters
-from fairlead.core.guard_rails import Guards, Situation
-from fairlead.core.limit_control import Workers, propose_limits
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.core.fair.backlog import Changes
+from fairlead.core.fair.counters import Counters
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.core.tuning.control import Key, Used, propose
+from fairlead.core.tuning.guard_rails import Guards, Situation
+from fairlead.core.tuning.limit_control import Workers, propose_limits
+from fairlead.lab.simulate.lane import ListedBacklog
 from fairlead.model import Trigger
-from fairlead.simulate.lane import ListedBacklog
 
 MINUTE, HOUR = 60.0, 3600.0
 
@@ -67,9 +67,11 @@ class _Hour:
 
 
 class Loop:
-    """A node with `slots`; every hour weights and limits are computed from what was measured, and count at once.
+    """A node with `slots`; every hour weights and limits are computed from what was measured, and
+    count at once.
 
-    `load`: what the keys ask for at an hour. Arrivals are a Poisson process. `weights`: these count, and are not tuned."""
+    `load`: what the keys ask for at an hour. Arrivals are a Poisson process. `weights`: these
+    count, and are not tuned."""
 
     def __init__(
         self,
@@ -91,9 +93,11 @@ class Loop:
         self._weights = dict(weights or {})
         self._has_weights = weights is not None
         self._limits: dict[str, int] = {}
-        self._booking = Booking(slots)
+        self._booking = SlotLedger(slots)
         self._table = TriggerTable(self._booking)
-        self._backlog = ListedBacklog(Counters(sys.maxsize), sys.maxsize, self._apply, self._weights)
+        self._backlog = ListedBacklog(
+            Counters(sys.maxsize), sys.maxsize, self._apply, self._weights
+        )
         self._numbers = itertools.count(1)
         self._ends: list[tuple[float, int, Trigger]] = []
         self._arrivals: list[tuple[float, int, str]] = []
@@ -118,10 +122,14 @@ class Loop:
     def _round(self, published: bool) -> Round:
         hour = self._hour
         peak = {key: hour.peak(key) for key in self._keys}
-        waits = {key: sorted(waits)[len(waits) * 99 // 100] for key, waits in hour.waits.items() if waits}
-        return Round(dict(self._limits), peak, sum(hour.busy.values()) / HOUR / self.slots, waits, published)
+        waits = {
+            key: sorted(waits)[len(waits) * 99 // 100] for key, waits in hour.waits.items() if waits
+        }
+        return Round(
+            dict(self._limits), peak, sum(hour.busy.values()) / HOUR / self.slots, waits, published
+        )
 
-    # the node ---------------------------------------------------------------------------------------------------------
+    # the node -------------------------------------------------------------------------------------
 
     def _serve(self, until: float) -> None:
         for _, _, trigger in self._ends:
@@ -177,7 +185,10 @@ class Loop:
             heapq.heappush(self._arrivals, (self._now + HOUR, next(self._numbers), key))
         else:
             rate = max(load.asks, 1e-6) / load.run
-            heapq.heappush(self._arrivals, (self._now + self._random.expovariate(rate), next(self._numbers), key))
+            heapq.heappush(
+                self._arrivals,
+                (self._now + self._random.expovariate(rate), next(self._numbers), key),
+            )
 
     def _arrive(self, key: str) -> None:
         load = self._load(self._now / HOUR)[key]
@@ -191,7 +202,7 @@ class Loop:
         for task in changes.added:
             self._table.push(task)
 
-    # the feedback -----------------------------------------------------------------------------------------------------
+    # the feedback ---------------------------------------------------------------------------------
 
     def _tune(self) -> bool:
         load = self._load(self._now / HOUR)
@@ -217,8 +228,12 @@ class Loop:
         proposal = propose(keys, Situation(input_age=0.0), self.guards)
         changes = propose_limits(keys, workers, 1, False, self.guards) if self._has_limits else []
         if not self._has_weights:
-            self._weights.update({change.fairness_key: change.guarded for change in proposal.changes})
-        self._limits = {change.fairness_key: change.guarded for change in changes if change.guarded is not None}
+            self._weights.update(
+                {change.fairness_key: change.guarded for change in proposal.changes}
+            )
+        self._limits = {
+            change.fairness_key: change.guarded for change in changes if change.guarded is not None
+        }
         self._table.set_limits("q", self._limits)
         is_change = proposal.is_change and not self._has_weights
         return is_change or any(change.is_change for change in changes)

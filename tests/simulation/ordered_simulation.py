@@ -1,8 +1,9 @@
-"""Ordered queues under faults: the real partitions over stores that fail, lose answers and are slow, nodes that crash, on a
-clock of their own.
+"""Ordered queues under faults: the real partitions over stores that fail, lose answers and are
+slow, nodes that crash, on a clock of their own.
 
-A schedule is a seed. Between any two calls to a store a node may crash: nothing of it goes on, and a call on its way may
-have done its work or not. Another one follows it, when its leases have run out, or at once, before it knows.
+A schedule is a seed. Between any two calls to a store a node may crash: nothing of it goes on, and
+a call on its way may have done its work or not. Another one follows it, when its leases have run
+out, or at once, before it knows.
 
     python -m tests.simulation.ordered_simulation SEED
 """
@@ -17,20 +18,20 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from fairlead.backends.memory.schedule import MemoryScheduleStore
+from fairlead.backends.memory.task_log import MemoryTaskLog
 from fairlead.clock import MICROS
-from fairlead.core.booking import Booking
 from fairlead.core.ids import id_text
-from fairlead.core.partitions import partition_of
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.sharding.partitions import partition_of
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.declare.queue import Queue
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
+from fairlead.ordered.context import Surroundings
 from fairlead.ordered.queues import OrderedQueues
-from fairlead.ordered.surroundings import Surroundings
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_log import Drop, Submit
-from fairlead.queue import Queue
-from fairlead.testing.memory_schedule import MemoryScheduleStore
-from fairlead.testing.memory_task_log import MemoryTaskLog
 from tests.simulation.virtual_clock import VirtualClock
 
 QUEUE = "q"
@@ -99,7 +100,7 @@ class Node:
         self.simulation = simulation
         self.faults = faults
         self.clock = simulation.clock
-        booking = Booking(simulation.chance.choice((1, 3, 1000)))
+        booking = SlotLedger(simulation.chance.choice((1, 3, 1000)))
         booking.register_queue(QUEUE, None)
         self.table = TriggerTable(booking)
         self._booking = booking
@@ -107,9 +108,16 @@ class Node:
         self.in_flight: dict[str, asyncio.Task[None]] = {}
         self._stopped: dict[str, bool] = {}
         around = Surroundings(
-            "node", Faulty(MemoryTaskLog(self.clock, simulation.log), faults), Faulty(simulation.store, faults), self.table,
-            self._wanted.set, self._stop_run, self._settled, Silent(), self.clock,
-        )  # type: ignore[arg-type]  # fmt: skip
+            "node",
+            Faulty(MemoryTaskLog(self.clock, simulation.log), faults),
+            Faulty(simulation.store, faults),
+            self.table,
+            self._wanted.set,
+            self._stop_run,
+            self._settled,
+            Silent(),
+            self.clock,
+        )  # type: ignore[arg-type]
         self.ordered = OrderedQueues([simulation.queue], around, drain=5.0)
         self.task = asyncio.create_task(self._run())
 
@@ -146,7 +154,16 @@ class Node:
             now = self.clock.now()
             if simulation.chance.random() < simulation.failing:
                 finish = Finish(
-                    task.id, task.version, Outcome.RETRIED, State.WAITING, began, now, "E", "e", None, now + MICROS
+                    task.id,
+                    task.version,
+                    Outcome.RETRIED,
+                    State.WAITING,
+                    began,
+                    now,
+                    "E",
+                    "e",
+                    None,
+                    now + MICROS,
                 )
             else:
                 finish = Finish(task.id, task.version, Outcome.DONE, State.DONE, began, now)
@@ -155,7 +172,13 @@ class Node:
                 raise
             if self._stopped.get(task.id):
                 finish = Finish(
-                    task.id, task.version, Outcome.CANCELLED, State.SUBMITTED, began, self.clock.now(), spends_try=False
+                    task.id,
+                    task.version,
+                    Outcome.CANCELLED,
+                    State.SUBMITTED,
+                    began,
+                    self.clock.now(),
+                    spends_try=False,
                 )
         finally:
             simulation.ended(self, task.id, key, finish)
@@ -197,7 +220,10 @@ class Simulation:
         self.store = MemoryScheduleStore()
         self.partitions = self.chance.choice((1, 2, 5))
         self.queue = Queue(
-            QUEUE, partitions=self.partitions, kind="ordered", look_ahead=self.chance.choice((1.0, 60.0, 300.0))
+            QUEUE,
+            partitions=self.partitions,
+            kind="ordered",
+            look_ahead=self.chance.choice((1.0, 60.0, 300.0)),
         )
         self.failing = self.chance.choice((0.0, 0.0, 0.3))
         self.share = self.chance.choice((0.0, 0.02, 0.2))
@@ -219,7 +245,7 @@ class Simulation:
     def fail(self, why: str) -> None:
         raise Broken(f"seed {self.seed}: {why}")
 
-    # what the handlers see --------------------------------------------------------------------------------------------
+    # what the handlers see ------------------------------------------------------------------------
 
     def started(self, node: Node, task_id: str, key: TaskKey) -> None:
         if self.clock.now() < key.run_at:
@@ -231,7 +257,11 @@ class Simulation:
             return  # it has been followed by another, and will be told so by its first write
         patience = 200 * MICROS
         for other, at in self.appended.items():
-            if other.ordering_key == key.ordering_key and other < key and at + patience < self.clock.now():
+            if (
+                other.ordering_key == key.ordering_key
+                and other < key
+                and at + patience < self.clock.now()
+            ):
                 rows = self.store.partitions[PartitionKey(QUEUE, self.of(key.ordering_key))]
                 if other in rows.tasks:
                     self.fail(f"{key} overtakes {other}")
@@ -243,7 +273,7 @@ class Simulation:
             self.good_runs[key] += 1
             self.done.setdefault(key, self.clock.now())
 
-    # what happens -----------------------------------------------------------------------------------------------------
+    # what happens ---------------------------------------------------------------------------------
 
     def of(self, ordering_key: str) -> int:
         return partition_of(ordering_key, 0, self.partitions)
@@ -261,9 +291,22 @@ class Simulation:
             )
             task_id = id_text(self.number)
             made = NewTask(
-                task_id, QUEUE, self.of(ordering_key), "work", b"{}", "json", 5, "", 1.0, ordering_key,
-                self.chance.choice("uv"), run_at, now, False, None,
-            )  # fmt: skip
+                task_id,
+                QUEUE,
+                self.of(ordering_key),
+                "work",
+                b"{}",
+                "json",
+                5,
+                "",
+                1.0,
+                ordering_key,
+                self.chance.choice("uv"),
+                run_at,
+                now,
+                False,
+                None,
+            )
             key = ScheduledTask.of(made).key
             self.keys[task_id] = key
             self.appended.setdefault(key, now)
@@ -285,7 +328,8 @@ class Simulation:
         self.node.ordered.assign([PartitionKey(QUEUE, n) for n in range(self.partitions)])
 
     async def follow(self) -> None:
-        """Another node takes over: the one before is dead, has left in good order, or does not know yet."""
+        """Another node takes over: the one before is dead, has left in good order, or does not know
+        yet."""
         node, self.node = self.node, None
         if node is not None:
             fate = self.chance.random()
@@ -316,7 +360,9 @@ class Simulation:
             elif what < 0.75:
                 await self.follow()
             seconds = self.chance.choice((0.0, 0.5, 10.0, 300.0, HOUR if what > 0.97 else 1.0))
-            await self.clock.run(lambda: self.node is None or self.node.faults.crashed.is_set(), seconds)
+            await self.clock.run(
+                lambda: self.node is None or self.node.faults.crashed.is_set(), seconds
+            )
             self.check()
         self.share = 0.0
         for told in self.told:
@@ -339,7 +385,9 @@ class Simulation:
         for key in set(self.appended) - self.dropped:
             if not self.good_runs[key]:
                 self.fail(f"{key} counts as completed and never ran to its end")
-        most = 2 * len(self.lives)  # a run of each node may be cut off, or end unheard after the node has been followed
+        most = 2 * len(
+            self.lives
+        )  # a run of each node may be cut off, or end unheard after the node has been followed
         if too_often := [key for key, runs in self.good_runs.items() if runs > most]:
             self.fail(f"ran too often: {too_often[:5]}")
 
@@ -348,7 +396,11 @@ class Simulation:
 
     def check(self) -> None:
         for node in self.lives:
-            if node.task.done() and not node.task.cancelled() and (error := node.task.exception()) is not None:
+            if (
+                node.task.done()
+                and not node.task.cancelled()
+                and (error := node.task.exception()) is not None
+            ):
                 raise Broken(f"seed {self.seed}: a node broke") from error
         for rows in self.store.partitions.values():
             below = [key for key in rows.tasks if key <= rows.record.floor]
@@ -374,7 +426,9 @@ def simulate(seed: int) -> Simulation:
 def main(seeds: Sequence[str]) -> None:
     for seed in seeds:
         done = simulate(int(seed))
-        print(f"seed {seed}: {len(done.appended)} keys, {len(done.lives)} nodes, {done.crashes} crashes: all well")
+        print(
+            f"seed {seed}: {len(done.appended)} keys, {len(done.lives)} nodes, {done.crashes} crashes: all well"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Readers and writers of a sharded queue, one command of one of them at a time, in an order that a seed draws.
+"""Readers and writers of a sharded queue, one command of one of them at a time, in an order that a
+seed draws.
 
-The real steps and scripts on a real Redis. A reader that waits is asked about instead of left waiting: would its XREAD return
-now? Anybody may die between two commands, before or after the server has done one: readers, those that reclaim or acknowledge,
-and writers, whose client writes again. Time passes for the dead only: what they hold becomes old, what the living hold does
-not. A seed makes the same schedule each time: nothing depends on the clock.
+The real steps and scripts on a real Redis. A reader that waits is asked about instead of left
+waiting: would its XREAD return now? Anybody may die between two commands, before or after the
+server has done one: readers, those that reclaim or acknowledge, and writers, whose client writes
+again. Time passes for the dead only: what they hold becomes old, what the living hold does not. A
+seed makes the same schedule each time: nothing depends on the clock.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoScriptError
 
+from fairlead.backends.redis.sharded.settings import Settings
+from fairlead.backends.redis.sharded.steps import QueueSteps, Run, Steps, Wait
 from fairlead.sharded import Empty, Message, NewMessage
-from fairlead.sharded.settings import Settings
-from fairlead.sharded.steps import QueueSteps, Run, Steps, Wait
 
 GROUP = "g"
 MIN_IDLE = 3600.0
@@ -83,11 +85,23 @@ class Simulation:
 
     def run(self, count: int = 40) -> None:
         kinds = [
-            (self._write, 4.0), (self._write_many, 1.0), (self._write_plain, 1.0), (self._write_late, 0.5),
-            (self._write_again, 0.3), (self._write_for_later, 0.5), (self._fall_due, 0.5), (self._step, 10.0),
-            (self._ack, 3.0), (self._die, 1.0), (self._reclaim, 1.0), (self._extend, 0.5), (self._delete, 0.3),
-            (self._resize, 1.0), (self._flush_scripts, 0.1), (self._cordon, 0.3),
-        ]  # fmt: skip
+            (self._write, 4.0),
+            (self._write_many, 1.0),
+            (self._write_plain, 1.0),
+            (self._write_late, 0.5),
+            (self._write_again, 0.3),
+            (self._write_for_later, 0.5),
+            (self._fall_due, 0.5),
+            (self._step, 10.0),
+            (self._ack, 3.0),
+            (self._die, 1.0),
+            (self._reclaim, 1.0),
+            (self._extend, 0.5),
+            (self._delete, 0.3),
+            (self._resize, 1.0),
+            (self._flush_scripts, 0.1),
+            (self._cordon, 0.3),
+        ]
         weights = [weight * self.chance.choice((0.2, 1.0, 3.0)) for _, weight in kinds]
         for _ in range(count):
             step = self.chance.choices(kinds, weights)[0][0]
@@ -96,10 +110,12 @@ class Simulation:
             self._check_waits()
         self._finish()
 
-    # steps ------------------------------------------------------------------------------------------------------------
+    # steps ----------------------------------------------------------------------------------------
 
     def _write(self, key: str | None = None) -> None:
-        self._written(self._do(self._queue.write({"n": 1}, key or self._key(), self._streams, 1, None, 1.0)))
+        self._written(
+            self._do(self._queue.write({"n": 1}, key or self._key(), self._streams, 1, None, 1.0))
+        )
 
     def _write_many(self) -> None:
         news = [NewMessage({"n": 1}, self._key()) for _ in range(self.chance.choice((2, 5, 12)))]
@@ -107,7 +123,8 @@ class Simulation:
             self._written(id)
 
     def _write_again(self) -> None:
-        """The answer is lost, and the client of Redis writes again by itself: two messages, and the writer knows of one."""
+        """The answer is lost, and the client of Redis writes again by itself: two messages, and the
+        writer knows of one."""
         key = self._key()
         self._write(key)
         self._write(key)
@@ -120,7 +137,8 @@ class Simulation:
         self.lines.append(f"wrote {id}")
 
     def _fall_due(self) -> None:
-        """The time of one has come. Who waits sees to it by his own clock, which does not run here."""
+        """The time of one has come. Who waits sees to it by his own clock, which does not run
+        here."""
         if self.later:
             self._make_due(self.chance.choice(list(self.later)))
 
@@ -179,7 +197,9 @@ class Simulation:
 
     def _reclaim(self) -> None:
         reader = self.chance.choice(self.readers)
-        found: list[Message] = self._do(self._queue.reclaim(GROUP, reader.name, MIN_IDLE, self.chance.randint(1, 5)))
+        found: list[Message] = self._do(
+            self._queue.reclaim(GROUP, reader.name, MIN_IDLE, self.chance.randint(1, 5))
+        )
         for message in found:
             self._check_owner(message.id)
             if message.id not in self.claimed or message.deliveries < 2:
@@ -216,14 +236,16 @@ class Simulation:
             if copy.id not in self.late:
                 raise self._broken(f"{copy.id} was cordoned and had no deadline")
 
-    # promises ---------------------------------------------------------------------------------------------------------
+    # promises -------------------------------------------------------------------------------------
 
     def _check_waits(self) -> None:
         """No reader waits while a message lies there."""
         if self.waiting:
             for reader in self.readers:
                 if isinstance(reader.next, Wait) and not self._would_wake(reader.next):
-                    raise self._broken(f"{reader.name} waits while {sorted(self.waiting)} lie there")
+                    raise self._broken(
+                        f"{reader.name} waits while {sorted(self.waiting)} lie there"
+                    )
 
     def _check_owner(self, id: str) -> None:
         for other in self.readers:
@@ -259,12 +281,14 @@ class Simulation:
             raise self._broken(f"acknowledged twice: {twice}")
         cordoned = {copy.id for copy in self._do(self._queue.cordoned(1000))}
         if cordoned != self.late:
-            raise self._broken(f"cordoned {sorted(cordoned)}, but past their deadlines were {sorted(self.late)}")
+            raise self._broken(
+                f"cordoned {sorted(cordoned)}, but past their deadlines were {sorted(self.late)}"
+            )
         left = self._do(self._queue.stats(GROUP))
         if left.messages or left.pending or left.waiting or left.later:
             raise self._broken(f"everything is done, and there are {left}")
 
-    # helpers ----------------------------------------------------------------------------------------------------------
+    # helpers --------------------------------------------------------------------------------------
 
     def _reader(self) -> Reader:
         self._named += 1
@@ -318,9 +342,22 @@ class Simulation:
         """What it holds has been idle for long."""
         for id in reader.holds:
             stream, _, entry = id.partition("/")
-            key, group = (self._name, self._name) if stream == "default" else (f"{{{self._name}}}:s{stream}", GROUP)
+            key, group = (
+                (self._name, self._name)
+                if stream == "default"
+                else (f"{{{self._name}}}:s{stream}", GROUP)
+            )
             self._redis.execute_command(
-                "XCLAIM", key, group, reader.name, 0, entry, "IDLE", round(MIN_IDLE * 2000), "JUSTID", parse_justid=True
+                "XCLAIM",
+                key,
+                group,
+                reader.name,
+                0,
+                entry,
+                "IDLE",
+                round(MIN_IDLE * 2000),
+                "JUSTID",
+                parse_justid=True,
             )
         reader.holds = set()
         reader.next = reader.steps = None

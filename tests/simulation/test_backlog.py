@@ -1,6 +1,8 @@
-"""The fair backlog under faults: ten thousand schedules of crashes, lost answers and late writes, each checked at every step.
+"""The fair backlog under faults: ten thousand schedules of crashes, lost answers and late writes,
+each checked at every step.
 
-A failure prints the schedule, its last steps and how to run it again. FAIRLEAD_SEED repeats a whole run.
+A failure prints the schedule, its last steps and how to run it again. FAIRLEAD_SEED repeats a whole
+run.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from fairlead.core.backlog import Backlog, Changes, Timing, Write
-from fairlead.core.counters import Counters
-from fairlead.core.passes import Passes
+from fairlead.backends.memory.backlog import MemoryBacklogStore
+from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import Passes
 from fairlead.model import LaneRecord, Level, Trigger
 from fairlead.ports.backlog_store import Ownership
-from fairlead.testing.memory_backlog import MemoryBacklogStore
 from tests.simulation.backlog_lane import LANE, PARTITION
 from tests.simulation.backlog_simulation import Broken, Simulation
 
@@ -36,7 +38,7 @@ def test_whatever_fails_no_task_is_lost_and_each_runs_once(block: int) -> None:
             pytest.fail(f"FAIRLEAD_SEED={SEED}, block {block}: {broken}", pytrace=False)
 
 
-# the simulation can fail ----------------------------------------------------------------------------------------------
+# the simulation can fail --------------------------------------------------------------------------
 
 
 class Unpinned(Backlog):
@@ -109,7 +111,9 @@ class UnwrittenKept(Backlog):
     def place(self, triggers: Sequence[Trigger]) -> Write | Changes:
         placed = super().place(triggers)
         if isinstance(placed, Write):
-            placed.entries = [trigger for trigger in placed.entries if trigger.level not in self._unstored]
+            placed.entries = [
+                trigger for trigger in placed.entries if trigger.level not in self._unstored
+            ]
         return placed
 
 
@@ -123,7 +127,9 @@ class SaidToBeStored(Backlog):
 class SharedIds(Backlog):
     """Ids are not tied to the range id."""
 
-    def __init__(self, range_id: int, record: LaneRecord, passes: Passes, capacity: int, timing: Timing) -> None:
+    def __init__(
+        self, range_id: int, record: LaneRecord, passes: Passes, capacity: int, timing: Timing
+    ) -> None:
         super().__init__(range_id, record, passes, capacity, timing)
         self._last_id = 0
 
@@ -143,9 +149,18 @@ class HalfWritten(MemoryBacklogStore):
 
 
 BROKEN_BACKLOGS = [
-    Unpinned, LoadsTwice, LoadsBelowA, CarriedOver, AtEndAfterTrim, AtEndAfterRead, Forgetful, MergedDuringRead,
-    UnwrittenKept, SaidToBeStored, SharedIds,
-]  # fmt: skip
+    Unpinned,
+    LoadsTwice,
+    LoadsBelowA,
+    CarriedOver,
+    AtEndAfterTrim,
+    AtEndAfterRead,
+    Forgetful,
+    MergedDuringRead,
+    UnwrittenKept,
+    SaidToBeStored,
+    SharedIds,
+]
 
 
 @pytest.mark.parametrize("broken", BROKEN_BACKLOGS)
@@ -179,7 +194,7 @@ def _breaks(simulation: Simulation) -> bool:
     return False
 
 
-# what is rare in the schedules ------------------------------------------------------------------------------------------
+# what is rare in the schedules --------------------------------------------------------------------
 
 
 async def test_a_record_that_lands_after_a_later_write_of_the_same_owner_hides_no_row() -> None:
@@ -219,4 +234,6 @@ def _backlog(found: Ownership) -> Backlog:
 
 
 def _trigger(seq: int) -> Trigger:
-    return Trigger(f"t{seq}", 1, LANE.queue, LANE.partition, "mail", LANE.priority, "a", 1.0, None, seq=seq)
+    return Trigger(
+        f"t{seq}", 1, LANE.queue, LANE.partition, "mail", LANE.priority, "a", 1.0, None, seq=seq
+    )

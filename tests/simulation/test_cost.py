@@ -1,7 +1,8 @@
-"""Queues that charge run time, simulated from placing to the end of the run, with run times chosen to do harm.
+"""Queues that charge run time, simulated from placing to the end of the run, with run times chosen
+to do harm.
 
-The whole core takes part: levels by expected run time, a memory smaller than the backlog, turns, accounts, and several
-workers. Every run is drawn from a seed. FAIRLEAD_SEED repeats a run.
+The whole core takes part: levels by expected run time, a memory smaller than the backlog, turns,
+accounts, and several workers. Every run is drawn from a seed. FAIRLEAD_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from heapq import heappop, heappush
 
 import pytest
 
-from fairlead.core.backlog import Backlog, Changes, Timing, Write
-from fairlead.core.counters import Counters
-from fairlead.core.run_times import RunTimes
-from fairlead.core.time_passes import TimePasses
-from fairlead.core.turns import Turns
+from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.runtime_shares import Turns
+from fairlead.core.fair.time_passes import TimePasses
+from fairlead.lab.simulate.fairness import jain
+from fairlead.lab.simulate.store import ListStore
 from fairlead.model import LaneRecord, Level, Trigger
-from fairlead.simulate.fairness import jain
-from fairlead.simulate.store import ListStore
 
 SEED = int(os.environ.get("FAIRLEAD_SEED") or random.randrange(2**32))
 SECOND = 1_000_000
@@ -50,9 +51,12 @@ def deceiving(key: str, n: int, chance: random.Random) -> int:
 
 
 class Lane:
-    """One lane on some workers; each key has `depth` tasks waiting all the time. Time in microseconds."""
+    """One lane on some workers; each key has `depth` tasks waiting all the time. Time in
+    microseconds."""
 
-    def __init__(self, costs: Costs, chance: random.Random, workers: int, depth: int, memory: int) -> None:
+    def __init__(
+        self, costs: Costs, chance: random.Random, workers: int, depth: int, memory: int
+    ) -> None:
         self.costs, self.chance, self.free, self.depth = costs, chance, workers, depth
         self.run_times = RunTimes()
         passes = TimePasses(Counters(), WEIGHTS, self.run_times)
@@ -137,7 +141,8 @@ def level_of(one: Trigger) -> Level:
 
 
 def index(lane: Lane, learnt: int, until: int) -> float:
-    """Jain's index of what the keys got by their weights, after a time in which run times are learnt."""
+    """Jain's index of what the keys got by their weights, after a time in which run times are
+    learnt."""
     got: Counter[str] = Counter()
     for key, cost in lane.served(until):
         if lane.now > learnt:
@@ -148,16 +153,22 @@ def index(lane: Lane, learnt: int, until: int) -> float:
 
 @pytest.mark.parametrize("costs", [constant, changing, heavy_tailed, deceiving])
 @pytest.mark.parametrize("workers", [1, 8])
-def test_keys_that_wait_all_the_time_get_the_same_run_time_by_weight(costs: Costs, workers: int) -> None:
+def test_keys_that_wait_all_the_time_get_the_same_run_time_by_weight(
+    costs: Costs, workers: int
+) -> None:
     lane = Lane(costs, random.Random(SEED), workers, depth=50, memory=10_000)
     found = index(lane, 60 * SECOND // workers, 300 * SECOND // workers)
     assert found > 0.99, f"FAIRLEAD_SEED={SEED}"
 
 
 @pytest.mark.parametrize("costs", [constant, changing, heavy_tailed, deceiving])
-def test_with_more_waiting_than_fits_in_memory_shares_are_still_nearly_the_same(costs: Costs) -> None:
+def test_with_more_waiting_than_fits_in_memory_shares_are_still_nearly_the_same(
+    costs: Costs,
+) -> None:
     lane = Lane(costs, random.Random(SEED), 4, depth=100, memory=100)
-    found = index(lane, 200 * SECOND, 400 * SECOND)  # what was placed before anything was known has run by then
+    found = index(
+        lane, 200 * SECOND, 400 * SECOND
+    )  # what was placed before anything was known has run by then
     assert found > 0.9, f"FAIRLEAD_SEED={SEED}"
 
 

@@ -1,4 +1,5 @@
-"""The engine over a store that fails before its commits, or after them: the answer is lost, the work is done.
+"""The engine over a store that fails before its commits, or after them: the answer is lost, the
+work is done.
 
 Each seed is one schedule of faults; a failure prints its seed.
 """
@@ -15,12 +16,12 @@ from typing import Any, TypeVar
 import pytest
 
 from fairlead import App, State
+from fairlead.backends.sqlite.backlog import SqliteBacklogStore
+from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.clock import SystemClock
 from fairlead.config import Settings
 from fairlead.connect import connect
 from fairlead.errors import StoreUnavailable
-from fairlead.stores.sqlite import SqliteTaskStore
-from fairlead.stores.sqlite_backlog import SqliteBacklogStore
 from fairlead.testing import running, settled
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ TASKS = 120
 
 
 class HastyClock(SystemClock):
-    """Pauses after troubles last a hundredth."""
+    """Pauses after outages last a hundredth."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / 100)
@@ -62,10 +63,14 @@ class FaultyStore(SqliteTaskStore):
         return await self.faults.around("grab", lambda: SqliteTaskStore.grab(self, *arguments))
 
     async def complete(self, *arguments: Any) -> Any:
-        return await self.faults.around("complete", lambda: SqliteTaskStore.complete(self, *arguments))
+        return await self.faults.around(
+            "complete", lambda: SqliteTaskStore.complete(self, *arguments)
+        )
 
     async def hand_back(self, *arguments: Any) -> Any:
-        return await self.faults.around("hand_back", lambda: SqliteTaskStore.hand_back(self, *arguments))
+        return await self.faults.around(
+            "hand_back", lambda: SqliteTaskStore.hand_back(self, *arguments)
+        )
 
 
 class FaultyBacklog(SqliteBacklogStore):
@@ -74,19 +79,27 @@ class FaultyBacklog(SqliteBacklogStore):
     faults: Faults
 
     async def take_over(self, *arguments: Any) -> Any:
-        return await self.faults.around("take_over", lambda: SqliteBacklogStore.take_over(self, *arguments))
+        return await self.faults.around(
+            "take_over", lambda: SqliteBacklogStore.take_over(self, *arguments)
+        )
 
     async def write(self, *arguments: Any) -> None:
         await self.faults.around("write", lambda: SqliteBacklogStore.write(self, *arguments))
 
     async def read_above(self, *arguments: Any) -> Any:
-        return await self.faults.around("read_above", lambda: SqliteBacklogStore.read_above(self, *arguments))
+        return await self.faults.around(
+            "read_above", lambda: SqliteBacklogStore.read_above(self, *arguments)
+        )
 
     async def delete_through(self, *arguments: Any) -> None:
-        await self.faults.around("delete_through", lambda: SqliteBacklogStore.delete_through(self, *arguments))
+        await self.faults.around(
+            "delete_through", lambda: SqliteBacklogStore.delete_through(self, *arguments)
+        )
 
     async def levelled(self, *arguments: Any) -> Any:
-        return await self.faults.around("levelled", lambda: SqliteBacklogStore.levelled(self, *arguments))
+        return await self.faults.around(
+            "levelled", lambda: SqliteBacklogStore.levelled(self, *arguments)
+        )
 
 
 @pytest.mark.parametrize("order", ["fifo", "fair"])
@@ -116,28 +129,35 @@ async def test_whatever_answers_are_lost_every_task_runs_and_no_run_is_counted_t
     async with running(app, concurrency=20, look_ahead=chance.choice([60, 1000])) as node:
         for start in range(0, TASKS, 20):
             key = work.options(
-                fairness_key=f"k{chance.randrange(5)}", ordering_key=chance.choice([None, None, "a", "b"])
+                fairness_key=f"k{chance.randrange(5)}",
+                ordering_key=chance.choice([None, None, "a", "b"]),
             )
             handles += key.submit_many([{"n": n} for n in range(start, start + 20)])
             await asyncio.sleep(chance.random() / 50)
         await settled(app, node, timeout=60)
-        async with asyncio.timeout(10):  # a trigger that came twice may still be on its way to be refused
+        async with asyncio.timeout(
+            10
+        ):  # a trigger that came twice may still be on its way to be refused
             while (node._booking.room, len(node.table)) != (20, 0) or node.intake._known:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert set(node.intake._queued.values()) <= {0}, f"seed {seed}"
     assert set(runs) == set(range(TASKS)), f"seed {seed}"
     for handle in handles:
         assert handle.state() == State.DONE, f"seed {seed}"
-        done = [attempt for attempt in app.management.attempts(handle.id) if attempt.outcome == "done"]
+        done = [
+            attempt for attempt in app.management.attempts(handle.id) if attempt.outcome == "done"
+        ]
         assert len(done) == 1, f"seed {seed}"
-    # No fault makes a run happen twice here: an unanswered grab is handed back unrun, an unanswered completion is final.
+    # No fault makes a run happen twice here: an unanswered grab is handed back unrun, an unanswered
+    # completion is final.
     assert set(runs.values()) == {1}, f"seed {seed}"
     assert sum(store.faults.lost_answers.values()) > 0
     app.close()
 
 
 class Watched(SqliteTaskStore):
-    """A store that tells when a node looks at what it holds, and does something of ours before it answers."""
+    """A store that tells when a node looks at what it holds, and does something of ours before it
+    answers."""
 
     def __init__(self, database: Any) -> None:
         super().__init__(database)
@@ -169,7 +189,9 @@ class Watched(SqliteTaskStore):
     async def until(self, looks: int) -> None:
         """It was looked so often; what came of the look before is done then."""
         async with self.looked:
-            await asyncio.wait_for(self.looked.wait_for(lambda: self.looks >= looks), 60)  # a guard against a hang
+            await asyncio.wait_for(
+                self.looked.wait_for(lambda: self.looks >= looks), 60
+            )  # a guard against a hang
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""The Kafka channel between rows that commit in any order, reads that take their time, and messages that are lost, doubled,
-late and in any order: whatever was committed reaches the node. Each schedule has a seed, which a failure prints."""
+"""The Kafka channel between rows that commit in any order, reads that take their time, and messages
+that are lost, doubled, late and in any order: whatever was committed reaches the node. Each
+schedule has a seed, which a failure prints."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import LaneKey, PartitionKey, Trigger
-from fairlead.ports.wake import Lane, Wake
+from fairlead.ports.notification import Lane, Wake
 
-kafka = pytest.importorskip("fairlead.channels.kafka", reason="needs the extra kafka")
-receiver = pytest.importorskip("fairlead.channels.kafka_receiver")
+kafka = pytest.importorskip("fairlead.backends.kafka.channel", reason="needs the extra kafka")
+receiver = pytest.importorskip("fairlead.backends.kafka.receiver")
 
 PARTITION = PartitionKey("mail", 0)
 PATIENCE = 3.0
@@ -91,12 +92,13 @@ def begin(channel: Any) -> None:
 
 
 async def run(seed: int, loses: str, heal_every: float) -> None:
-    """One schedule. `loses`: "messages" of whole submits or their wakes, never both; or "anything"."""
+    """One schedule. `loses`: "messages" of whole submits or their wakes, never both; or
+    "anything"."""
     chance = random.Random(seed)
     rows = Rows(chance)
-    bell = SimpleNamespace(ring=lambda wake: None)
+    notifier = SimpleNamespace(ring=lambda wake: None)
     channel = kafka.KafkaChannel(
-        "kafka://nowhere:1/", rows, bell, {}, lambda what, count: None, SYSTEM_CLOCK, heal_every
+        "kafka://nowhere:1/", rows, notifier, {}, lambda what, count: None, SYSTEM_CLOCK, heal_every
     )
     channel._gained([PARTITION])
     node = Node(channel, rows, chance)
@@ -138,7 +140,9 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
         begin(channel)
         while chance.random() < 0.5 or any(lane.is_behind for lane in channel._lanes.values()):
             await asyncio.sleep(0)
-        for submitting in [group.create_task(submit(number)) for number in range(chance.choice([1, 2, 3, 5, 12]))]:
+        for submitting in [
+            group.create_task(submit(number)) for number in range(chance.choice([1, 2, 3, 5, 12]))
+        ]:
             await submitting
         try:
             async with asyncio.timeout(PATIENCE):
@@ -150,13 +154,17 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
         except TimeoutError:
             lost = sorted(expected - node.received)
             held = list(channel._progress._held)
-            raise AssertionError(f"seed {seed}: never received {lost}, never done with {held}") from None
+            raise AssertionError(
+                f"seed {seed}: never received {lost}, never done with {held}"
+            ) from None
         finally:
             for part in parts:
                 part.cancel()
     last = next(offsets) - 1
     offsets_held = channel._progress._offsets[PARTITION]
-    assert last < 0 or offsets_held.position == last + 1, f"seed {seed}: offsets are held at {offsets_held.position}"
+    assert last < 0 or offsets_held.position == last + 1, (
+        f"seed {seed}: offsets are held at {offsets_held.position}"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -164,27 +172,34 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "GRACE", 0.01)
     monkeypatch.setattr(kafka, "MOST_GRACE", 0.05)
     monkeypatch.setattr(kafka, "MOST_ARRIVED", 12)
-    monkeypatch.setattr("fairlead.channels.database.PAGE", 4)
+    monkeypatch.setattr("fairlead.backends.sql.channel.PAGE", 4)
 
 
 @pytest.mark.parametrize("loses, heal_every", [("messages", 1e9), ("anything", 0.05)])
 async def test_whatever_is_committed_reaches_the_node(loses: str, heal_every: float) -> None:
-    """Without any sweep as long as of a submit either the messages or the wake come; with sweeps in any case."""
+    """Without any sweep as long as of a submit either the messages or the wake come; with sweeps in
+    any case."""
     first = random.randrange(1 << 30)
     for seed in range(first, first + 300):
         await run(seed, loses, heal_every)
 
 
 async def test_a_message_that_comes_while_an_older_read_is_under_way_is_not_passed_by_it() -> None:
-    """The read has seen 10 and not yet 5, of which Kafka tells; a wake of 20 has the lane read again, but from where?"""
+    """The read has seen 10 and not yet 5, of which Kafka tells; a wake of 20 has the lane read
+    again, but from where?"""
     chance, lane = random.Random(1), LaneKey(*PARTITION, 5)
     rows = Rows(chance)
-    bell = SimpleNamespace(ring=lambda wake: None)
-    channel = kafka.KafkaChannel("kafka://nowhere:1/", rows, bell, {}, lambda what, count: None, SYSTEM_CLOCK, 1e9)
+    notifier = SimpleNamespace(ring=lambda wake: None)
+    channel = kafka.KafkaChannel(
+        "kafka://nowhere:1/", rows, notifier, {}, lambda what, count: None, SYSTEM_CLOCK, 1e9
+    )
     channel._gained([PARTITION])
     node = Node(channel, rows, chance)
     node.ahead = lambda lane: 10  # type: ignore[method-assign]
-    triggers = {seq: Trigger(f"task-{seq}", 1, *PARTITION, "send", 5, "", 1.0, None, seq=seq) for seq in (5, 10, 20)}
+    triggers = {
+        seq: Trigger(f"task-{seq}", 1, *PARTITION, "send", 5, "", 1.0, None, seq=seq)
+        for seq in (5, 10, 20)
+    }
     has_seen, may_answer = asyncio.Event(), asyncio.Event()
 
     async def slow(wanted: tuple[LaneKey, int, int]) -> list[Trigger]:

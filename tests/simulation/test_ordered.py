@@ -1,4 +1,5 @@
-"""Ordered queues under faults: what is promised holds in every schedule, and a part that breaks a promise is found out."""
+"""Ordered queues under faults: what is promised holds in every schedule, and a part that breaks a
+promise is found out."""
 
 from __future__ import annotations
 
@@ -7,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.schedule import Schedule
+from fairlead.backends.memory.schedule import MemoryScheduleStore
+from fairlead.backends.memory.task_log import MemoryTaskLog
+from fairlead.core.schedule.schedule import Schedule
 from fairlead.ordered.persistence import Persistence
-from fairlead.testing.memory_schedule import MemoryScheduleStore
-from fairlead.testing.memory_task_log import MemoryTaskLog
 from tests.simulation.ordered_simulation import Broken, simulate
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_crashes_between_any_two_calls_and_lost_answers_lose_double_and_reorder_nothing(seed: int) -> None:
+def test_crashes_between_any_two_calls_and_lost_answers_lose_double_and_reorder_nothing(
+    seed: int,
+) -> None:
     simulate(seed)
 
 
@@ -34,14 +37,20 @@ def committed_before_persisted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MemoryScheduleStore, "_fenced", lambda self, partition, range_id: self.partitions[partition])
+    monkeypatch.setattr(
+        MemoryScheduleStore, "_fenced", lambda self, partition, range_id: self.partitions[partition]
+    )
 
 
 def early_by_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     due = Schedule.due
     monkeypatch.setattr(Schedule, "due", lambda self, now: due(self, now + 1_000_000))
     next_due = Schedule.next_due
-    monkeypatch.setattr(Schedule, "next_due", lambda self: None if (at := next_due(self)) is None else at - 1_000_000)
+    monkeypatch.setattr(
+        Schedule,
+        "next_due",
+        lambda self: None if (at := next_due(self)) is None else at - 1_000_000,
+    )
 
 
 def the_log_forgets_what_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,10 +68,13 @@ def the_log_forgets_what_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        floor_ignores_what_is_written, committed_before_persisted, no_fence, early_by_a_second,
+        floor_ignores_what_is_written,
+        committed_before_persisted,
+        no_fence,
+        early_by_a_second,
         the_log_forgets_what_was_received,
     ],
-)  # fmt: skip
+)
 def test_a_part_that_breaks_its_promise_is_found_out(
     broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,8 @@
-"""The sharded queue under every order of commands: the published race, forced, and schedules drawn from a seed.
+"""The sharded queue under every order of commands: the published race, forced, and schedules drawn
+from a seed.
 
-A failure prints the schedule and its last steps. FAIRLEAD_SEED repeats a whole run; FAIRLEAD_SCHEDULES asks for more of them.
+A failure prints the schedule and its last steps. FAIRLEAD_SEED repeats a whole run;
+FAIRLEAD_SCHEDULES asks for more of them.
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ from typing import Any
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded import SyncShardedQueue, script  # noqa: E402
-from fairlead.sharded.script import Script  # noqa: E402
-from fairlead.sharded.settings import Settings  # noqa: E402
-from fairlead.sharded.steps import QueueSteps, Run, Steps, Wait  # noqa: E402
+from fairlead.backends.redis.sharded import script  # noqa: E402
+from fairlead.backends.redis.sharded.script import Script  # noqa: E402
+from fairlead.backends.redis.sharded.settings import Settings  # noqa: E402
+from fairlead.backends.redis.sharded.steps import QueueSteps, Run, Steps, Wait  # noqa: E402
+from fairlead.sharded import SyncShardedQueue  # noqa: E402
 from tests.simulation.sharded_simulation import Broken, Simulation  # noqa: E402
 
 SEED = int(os.environ.get("FAIRLEAD_SEED") or random.randrange(2**32))
 SCHEDULES = int(os.environ.get("FAIRLEAD_SCHEDULES") or 250)
 MUTANTS_SEED, TRIES = 0, 500
-"""A queue that is broken on purpose has been found out by these schedules, which are the same in every run."""
+"""A queue that is broken on purpose has been found out by these schedules, which are the same in
+every run."""
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def client(redis_url: str) -> Iterator[Any]:
         yield found
 
 
-# the race of the published queue --------------------------------------------------------------------------------------
+# the race of the published queue ------------------------------------------------------------------
 
 
 def advance(client: Any, steps: Steps[Any], run: Run) -> Any:
@@ -45,7 +49,9 @@ def advance(client: Any, steps: Steps[Any], run: Run) -> Any:
 
 
 @pytest.mark.parametrize("reads", ["streams", "tenants"])
-def test_b7e_writes_between_a_readers_look_and_its_waiting_are_not_slept_over(redis_url, client, reads) -> None:
+def test_b7e_writes_between_a_readers_look_and_its_waiting_are_not_slept_over(
+    redis_url, client, reads
+) -> None:
     settings = Settings("q", reads, 16, 2, 1000.0, 10.0, 5)
     queue = QueueSteps(settings, lambda: 0.0)
     readers = [queue.read("g", f"c{n}", 3600.0, None) for n in range(4)]
@@ -67,13 +73,17 @@ def test_b7e_writes_between_a_readers_look_and_its_waiting_are_not_slept_over(re
             got.add(after.id)
     assert got == written
     assert len(waiting) == 2
-    assert not any(client.xread(wait.after, count=1) for wait in waiting), "and the others sleep, as nothing lies there"
+    assert not any(client.xread(wait.after, count=1) for wait in waiting), (
+        "and the others sleep, as nothing lies there"
+    )
 
 
-# schedules ------------------------------------------------------------------------------------------------------------
+# schedules ----------------------------------------------------------------------------------------
 
 
-def test_whatever_comes_between_no_message_is_lost_or_given_to_two_and_nobody_sleeps_over_one(client) -> None:
+def test_whatever_comes_between_no_message_is_lost_or_given_to_two_and_nobody_sleeps_over_one(
+    client,
+) -> None:
     print(f"FAIRLEAD_SEED={SEED}")
     counts: Counter[str] = Counter()
     for seed in range(SEED, SEED + SCHEDULES):
@@ -127,12 +137,24 @@ BROKEN = {
         "'MINID', integer(now + 60000), '*', 's', section",
     ),
     "nobody is told": ("WRITE", "\nnotify(ttl)", "\n"),
-    "readers are not told of more streams": ("WRITE", "count = grow(count, wanted)", "grow(2, wanted)"),
-    "messages for later are written at once, and kept as well": ("WRITE", "return {'', ticket}", ""),
+    "readers are not told of more streams": (
+        "WRITE",
+        "count = grow(count, wanted)",
+        "grow(2, wanted)",
+    ),
+    "messages for later are written at once, and kept as well": (
+        "WRITE",
+        "return {'', ticket}",
+        "",
+    ),
     "who is woken once never looks again": ("READ", "known[3] == seen and", "known[3] and"),
     "the default stream gets no turn": ("READ", "slots = count + 1", "slots = count"),
     "deadlines do not count": ("READ", "if not is_past_deadline(entry[2])", "if true"),
-    "a turn beyond the streams is left as it is": ("READ", "or offset % math.max(slots, 1)", "or offset"),
+    "a turn beyond the streams is left as it is": (
+        "READ",
+        "or offset % math.max(slots, 1)",
+        "or offset",
+    ),
     "who is woken hears of one write only": (
         "READ",
         "'(' .. after, '+', 'COUNT', 17)",
@@ -157,7 +179,11 @@ BROKEN = {
         "    taken[math.min(#taken, 1) + 1] = {",
     ),
     "nobody has to be idle": ("RECLAIM", "its_group, 'IDLE', min_idle,", "its_group, 'IDLE', 0,"),
-    "the dead are not kept": ("RECLAIM", "copy_aside('dead', stream, id, entry[2], deliveries, ttl)", ""),
+    "the dead are not kept": (
+        "RECLAIM",
+        "copy_aside('dead', stream, id, entry[2], deliveries, ttl)",
+        "",
+    ),
     "the dead are given again": ("RECLAIM", "        settle(stream, group, id)\n", ""),
     "the default stream is not reclaimed": (
         "RECLAIM",
@@ -166,7 +192,11 @@ BROKEN = {
     ),
     "what is acknowledged stays": ("ACK", "then drop(stream, id) end", "then return 1 end"),
     "what is extended counts as left lying": ("EXTEND", "'JUSTID'", "'IDLE', 7200000, 'JUSTID'"),
-    "what is deleted stays": ("DELETE", "    redis.call('XDEL', key, id)\n    forget_marks(stream, id, flat)", ""),
+    "what is deleted stays": (
+        "DELETE",
+        "    redis.call('XDEL', key, id)\n    forget_marks(stream, id, flat)",
+        "",
+    ),
     "what is cordoned is not kept": (
         "CORDON",
         "return copy\nend",

@@ -1,16 +1,18 @@
-"""The feedback as a closed loop over the real fair lane: it comes to rest where it should, soon, and stays there."""
+"""The feedback as a closed loop over the real fair lane: it comes to rest where it should, soon,
+and stays there."""
 
 from __future__ import annotations
 
 import pytest
 
-from fairlead.core.guard_rails import Guards
+from fairlead.core.tuning.guard_rails import Guards
 from tests.simulation.tuning_loop import HOUR, Loop, Round
 
 DUE = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 2.0}
 RUNS = {"a": 4.0, "b": 10.0, "c": 20.0, "d": 10.0}
 FAST = Guards(half_life=2 * HOUR)
-"""A change of the run times is half believed after two rounds; with a day it would take days, whatever the law does."""
+"""A change of the run times is half believed after two rounds; with a day it would take days,
+whatever the law does."""
 
 SOON = 10
 STEP_AT = 60
@@ -22,13 +24,17 @@ def with_a_step(key: str, hour: float) -> float:
 
 
 def farthest(round: Round, due: dict[str, float] = DUE) -> float:
-    """How far from what was due to it the key is that is farthest off: 0.1 is a tenth too much or too little."""
+    """How far from what was due to it the key is that is farthest off: 0.1 is a tenth too much or
+    too little."""
     return max(abs(round.share[key] * sum(due.values()) / due[key] - 1) for key in due)
 
 
 def turns(rounds: list[Round], key: str) -> int:
     """How often the weight of a key changed its direction."""
-    moves = [after.weights[key] - before.weights[key] for before, after in zip(rounds, rounds[1:], strict=False)]
+    moves = [
+        after.weights[key] - before.weights[key]
+        for before, after in zip(rounds, rounds[1:], strict=False)
+    ]
     moves = [move for move in moves if move]
     return sum(one * other < 0 for one, other in zip(moves, moves[1:], strict=False))
 
@@ -51,7 +57,12 @@ def test_it_comes_to_rest_within_ten_rounds_without_overshoot(delay: int, off: f
     # At rest nothing is published any more, and on the way there no weight swings.
     assert not any(round.published for round in rounds[2 * SOON : STEP_AT])
     assert not any(round.published for round in rounds[STEP_AT + 3 * SOON :])
-    assert turns(rounds[:STEP_AT], "a") == turns(rounds[:STEP_AT], "c") == turns(rounds[STEP_AT:], "a") == 0
+    assert (
+        turns(rounds[:STEP_AT], "a")
+        == turns(rounds[:STEP_AT], "c")
+        == turns(rounds[STEP_AT:], "a")
+        == 0
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -67,7 +78,8 @@ def test_noise_moves_it_seldom(seed: int) -> None:
 
 
 def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
-    """Run times that swing by 5 % between two rounds and the next two, for 200 rounds: nothing is published after the start."""
+    """Run times that swing by 5 % between two rounds and the next two, for 200 rounds: nothing is
+    published after the start."""
 
     def swings(key: str, hour: float) -> float:
         return RUNS[key] * (1.05 if (int(hour) // 2 + (key == "a")) % 2 else 0.95)
@@ -78,7 +90,8 @@ def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
 
 
 def test_an_oscillating_load_is_followed_and_not_amplified() -> None:
-    """The tasks of one key take up to twice as long by day, and another key has no tasks by night."""
+    """The tasks of one key take up to twice as long by day, and another key has no tasks by
+    night."""
 
     def by_day(key: str, hour: float) -> float:
         return RUNS[key] * (1.5 if key == "a" and hour % 24 >= 12 else 1.0)

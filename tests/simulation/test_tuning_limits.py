@@ -1,4 +1,5 @@
-"""Limits as a closed loop over the real table and booking: they come to rest where they should, soon, and open up again."""
+"""Limits as a closed loop over the real table and booking: they come to rest where they should,
+soon, and open up again."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fairlead.core.guard_rails import Guards
+from fairlead.core.tuning.guard_rails import Guards
 from tests.simulation.limit_loop import HOUR, Load, Loop, Round
 
 FAST = Guards(half_life=2 * HOUR)
@@ -56,34 +57,46 @@ def test_it_comes_to_rest_within_ten_rounds_without_overshoot(seed: int) -> None
 
 def test_the_others_wait_less_for_it() -> None:
     without, limited = (
-        Loop(lambda hour: CALM, FAST, SLOTS, weights=WEIGHTS, limits=limits).run(20)[SOON:] for limits in (False, True)
+        Loop(lambda hour: CALM, FAST, SLOTS, weights=WEIGHTS, limits=limits).run(20)[SOON:]
+        for limits in (False, True)
     )
     for key in ("a", "b", "c"):
         assert mean(limited, key) < 0.9 * mean(without, key)
 
 
 def test_it_opens_up_while_the_others_have_nothing_to_do_and_comes_back() -> None:
-    """Else a limit would tighten by itself: at its limit a key shows no more than that it uses it."""
+    """Else a limit would tighten by itself: at its limit a key shows no more than that it uses
+    it."""
     rounds = Loop(alone, FAST, SLOTS, weights=WEIGHTS).run(80)
     assert rounds[23].limits == {"long": 7} and rounds[24].busy < 0.95
-    assert rounds[24 + SOON].limits == {} and min(round.busy for round in rounds[25 + SOON : 48]) > 0.99
+    assert (
+        rounds[24 + SOON].limits == {}
+        and min(round.busy for round in rounds[25 + SOON : 48]) > 0.99
+    )
     assert rounds[48 + SOON].limits == {"long": 7}
-    assert settled(rounds[48 + SOON :]) and not any(round.published for round in rounds[49 + SOON :])
+    assert settled(rounds[48 + SOON :]) and not any(
+        round.published for round in rounds[49 + SOON :]
+    )
 
 
 def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
-    """What the others ask for swings by a tenth every two hours: after the start nothing is published."""
+    """What the others ask for swings by a tenth every two hours: after the start nothing is
+    published."""
 
     def swings(hour: float) -> dict[str, Load]:
         by = 1.1 if int(hour) // 2 % 2 else 0.9
-        return {key: load if key == "long" else load._replace(asks=load.asks * by) for key, load in CALM.items()}
+        return {
+            key: load if key == "long" else load._replace(asks=load.asks * by)
+            for key, load in CALM.items()
+        }
 
     rounds = Loop(swings, FAST, SLOTS, weights=WEIGHTS).run(30)
     assert not any(round.published for round in rounds[SOON:]) and rounds[-1].limits == {"long": 7}
 
 
 def test_with_weights_from_the_same_rounds_it_comes_to_rest_too() -> None:
-    """Counts are equal at first, so the others starve; what they could not do they ask for later."""
+    """Counts are equal at first, so the others starve; what they could not do they ask for
+    later."""
     rounds = Loop(lambda hour: CALM, FAST, SLOTS).run(60)
     last = rounds[40:]
     assert settled(last) and last[0].limits.keys() == {"long"}

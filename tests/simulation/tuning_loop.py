@@ -1,4 +1,5 @@
-"""The closed loop on a virtual clock: workers over a real fair lane, what they measure, and the control law that reads it."""
+"""The closed loop on a virtual clock: workers over a real fair lane, what they measure, and the
+control law that reads it."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from fairlead.core.control import Key, Used, propose
-from fairlead.core.counters import Counters
-from fairlead.core.guard_rails import Guards, Situation
+from fairlead.core.fair.counters import Counters
+from fairlead.core.tuning.control import Key, Used, propose
+from fairlead.core.tuning.guard_rails import Guards, Situation
+from fairlead.lab.simulate.orders import FairLane
 from fairlead.model import Trigger
-from fairlead.simulate.orders import FairLane
 
 HOUR = 3600.0
 RunTime = Callable[[str, float], float]
@@ -32,7 +33,8 @@ class Round(NamedTuple):
 
 
 class Loop:
-    """Some keys with `waiting` tasks each, on `slots` workers; every hour the control law looks at what was measured.
+    """Some keys with `waiting` tasks each, on `slots` workers; every hour the control law looks at
+    what was measured.
 
     `delay`: hours by which measurements come late. `noise`: sigma of the lognormal run times.
     """
@@ -66,7 +68,9 @@ class Loop:
         self._queued = dict.fromkeys(due, 0)
         self._ends: list[tuple[float, int, str]] = []
         self._free = slots
-        self._hours: deque[dict[str, tuple[float, int]]] = deque(maxlen=1 + int(10 * guards.half_life / HOUR) + delay)
+        self._hours: deque[dict[str, tuple[float, int]]] = deque(
+            maxlen=1 + int(10 * guards.half_life / HOUR) + delay
+        )
         """Worker-seconds and dispatches by key, newest last."""
 
     def weight(self, key: str) -> float:
@@ -124,11 +128,15 @@ class Loop:
         ages = range(self._delay + len(known) - 1, self._delay - 1, -1)
         keys = {
             key: Key(
-                due, self.weight(key), [Used(age * HOUR, *hour[key]) for age, hour in zip(ages, known, strict=True)]
+                due,
+                self.weight(key),
+                [Used(age * HOUR, *hour[key]) for age, hour in zip(ages, known, strict=True)],
             )
             for key, due in self.due.items()
         }
         proposal = propose(keys, Situation(input_age=self._delay * HOUR), self.guards)
         if proposal.is_change:
-            self._overrides.update({change.fairness_key: change.guarded for change in proposal.changes})
+            self._overrides.update(
+                {change.fairness_key: change.guarded for change in proposal.changes}
+            )
         return proposal.is_change

@@ -28,7 +28,9 @@ class VirtualClock:
 
     async def sleep(self, seconds: float) -> None:
         future = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (self._now + round(seconds * MICROS), next(self._numbers), future))
+        heapq.heappush(
+            self._waiting, (self._now + round(seconds * MICROS), next(self._numbers), future)
+        )
         await future
 
     async def run(self, until: Callable[[], bool], seconds: float) -> bool:

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from fairlead import ConfigurationError
 from fairlead.clock import MICROS
 from fairlead.pipeline.alerts.sign import Sign, decode, encode
-from fairlead.pipeline.alerts.watch import LONGEST_MEMORY, MINUTE, Alert, KeyMinutes, Rules, Watched, observe
+from fairlead.pipeline.alerts.watch import (
+    LONGEST_MEMORY,
+    MINUTE,
+    Alert,
+    KeyMinutes,
+    Rules,
+    Watched,
+    observe,
+)
 from fairlead.pipeline.settings import load
 
 BEGIN = 1_790_000_000 * MICROS - 1_790_000_000 * MICROS % MINUTE
@@ -88,11 +96,18 @@ def test_what_is_no_stall(calm: dict[str, Any]) -> None:
 
 def test_a_queue_may_have_times_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.toml"
-    path.write_text("[alerts]\nburst_runs = 30\n[alerts.queues.slow]\nstall_seconds = 300\nquiet_seconds = 0.5\n")
+    path.write_text(
+        "[alerts]\nburst_runs = 30\n[alerts.queues.slow]\nstall_seconds = 300\nquiet_seconds = 0.5\n"
+    )
     rules = load(path).alerts
     assert rules.of("payouts") is rules and rules.stall_seconds == 10
     slow = rules.of("slow")
-    assert (slow.stall_seconds, slow.quiet_seconds, slow.burst_runs, slow.queues) == (300, 0.5, 30, {})
+    assert (slow.stall_seconds, slow.quiet_seconds, slow.burst_runs, slow.queues) == (
+        300,
+        0.5,
+        30,
+        {},
+    )
     queue = Queue(slow)
     assert queue.waiting(290, since=BEGIN) == []
     assert kinds(queue.waiting(20, since=BEGIN)) == [("stall", "*", False)]
@@ -101,7 +116,10 @@ def test_a_queue_may_have_times_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("forget_seconds = 3", "queue 'slow' cannot have forget_seconds of its own; it can have stall_seconds"),
+        (
+            "forget_seconds = 3",
+            "queue 'slow' cannot have forget_seconds of its own; it can have stall_seconds",
+        ),
         ("stall = 3", "cannot have stall of its own"),
         ("stall_seconds = -3", "queue 'slow': Expected `float` > 0"),
         ("flood_tasks = 1.5", "queue 'slow': Expected `int`"),
@@ -129,7 +147,9 @@ def test_a_key_that_brings_ten_times_its_usual_and_most_of_all_floods() -> None:
     assert queue.during(600, keys={"a": 2, "b": 2}) == []
     told = queue.during(60, keys={"a": 60, "b": 2})
     assert kinds(told) == [("flood", "a", False)]
-    assert told[0].at - (queue.at - 60 * MICROS) <= 26 * MICROS  # 600 tasks at 30 a second, and those before
+    assert (
+        told[0].at - (queue.at - 60 * MICROS) <= 26 * MICROS
+    )  # 600 tasks at 30 a second, and those before
     over = queue.during(420, keys={"a": 2, "b": 2})
     assert kinds(over) == [("flood", "a", True)]
     assert over[0].tasks > 1000
@@ -171,7 +191,9 @@ def test_a_burst_is_seen_within_seconds_though_all_went_well_before() -> None:
     assert began - 10 * MICROS <= queue.watched.open["error burst\t*"].start <= began + 10 * MICROS
 
 
-@pytest.mark.parametrize("runs", [{"failed": 4, "done": 5}, {"failed": 0, "done": 50}], ids=["less than half", "none"])
+@pytest.mark.parametrize(
+    "runs", [{"failed": 4, "done": 5}, {"failed": 0, "done": 50}], ids=["less than half", "none"]
+)
 def test_what_is_no_burst(runs: dict[str, int]) -> None:
     assert Queue().during(300, **runs) == []
 
@@ -213,20 +235,29 @@ def test_of_two_relays_one_is_listened_to_until_it_is_silent() -> None:
 SIGNS = st.lists(
     st.builds(
         Sign,
-        st.just("store"), st.just("payouts"), st.sampled_from(["one", "two"]),
+        st.just("store"),
+        st.just("payouts"),
+        st.sampled_from(["one", "two"]),
         st.integers(0, 4000).map(lambda seconds: BEGIN + seconds * MICROS),
-        waits_since=st.none() | st.integers(BEGIN - MINUTE, BEGIN + 60 * MINUTE), running=st.none() | st.integers(0, 3),
-        grabbed_at=st.integers(0, BEGIN + 60 * MINUTE), stuck=st.none() | st.integers(0, 2), done=st.integers(0, 40),
-        failed=st.integers(0, 40), arrived=st.integers(0, 2000),
+        waits_since=st.none() | st.integers(BEGIN - MINUTE, BEGIN + 60 * MINUTE),
+        running=st.none() | st.integers(0, 3),
+        grabbed_at=st.integers(0, BEGIN + 60 * MINUTE),
+        stuck=st.none() | st.integers(0, 2),
+        done=st.integers(0, 40),
+        failed=st.integers(0, 40),
+        arrived=st.integers(0, 2000),
         keys=st.dictionaries(st.sampled_from("abc"), st.integers(1, 1000)),
-        lost=st.dictionaries(st.sampled_from("nm"), st.integers(1, 3)), silent=st.lists(st.sampled_from("nm"), max_size=2),
+        lost=st.dictionaries(st.sampled_from("nm"), st.integers(1, 3)),
+        silent=st.lists(st.sampled_from("nm"), max_size=2),
     ),
     max_size=60,
-)  # fmt: skip
+)
 
 
 @given(SIGNS, st.integers(0, 60))
-def test_each_alert_is_raised_then_over_and_the_state_stays_small(signs: list[Sign], cut: int) -> None:
+def test_each_alert_is_raised_then_over_and_the_state_stays_small(
+    signs: list[Sign], cut: int
+) -> None:
     queue = Queue()
     told = queue.tell(*signs[:cut])
     # As it is kept between two batches.
@@ -247,7 +278,9 @@ def test_each_alert_is_raised_then_over_and_the_state_stays_small(signs: list[Si
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 500)), min_size=1, max_size=40))
-def test_a_keys_usual_minute_lies_between_its_least_and_its_most(brought: list[tuple[int, int]]) -> None:
+def test_a_keys_usual_minute_lies_between_its_least_and_its_most(
+    brought: list[tuple[int, int]],
+) -> None:
     known = KeyMinutes(0)
     minute = 0
     for gap, tasks in brought:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from fairlead.core.aside import FIRST_PAUSE, LONGEST_PAUSE, Aside, StandAside
-from fairlead.core.backlog import Backlog, Timing, Write
-from fairlead.core.counters import Counters
-from fairlead.core.passes import Passes
-from fairlead.core.trigger_table import Held
+from fairlead.core.fair.backlog import Backlog, Timing, Write
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import Passes
+from fairlead.core.triggers.evictions import FIRST_PAUSE, LONGEST_PAUSE, Aside, StandAside
+from fairlead.core.triggers.table import Held
 from fairlead.model import LaneRecord, Trigger
 
 
 def full_backlog(capacity: int = 100) -> Backlog:
     """Memory holds its capacity, and the store as much again."""
     backlog = Backlog(1, LaneRecord(), Passes(Counters()), capacity, Timing(), is_new=True)
-    triggers = [Trigger(f"t{n}", 1, "q", 0, "work", 5, f"k{n % 4}", 1.0, None, seq=n) for n in range(2 * capacity)]
+    triggers = [
+        Trigger(f"t{n}", 1, "q", 0, "work", 5, f"k{n % 4}", 1.0, None, seq=n)
+        for n in range(2 * capacity)
+    ]
     write = backlog.place(triggers)
     assert isinstance(write, Write)
     backlog.written(write)
@@ -28,13 +31,20 @@ def looked(backlog: Backlog, aside: StandAside, *columns: Held, now: float) -> A
 def test_nobody_stands_aside_while_enough_may_run() -> None:
     backlog, aside = full_backlog(), StandAside()
     held = Held(backlog.loaded()[:50], taken=0)
-    assert looked(backlog, aside, held, now=1.0) is None  # the first look learns how fast the limits are
+    assert (
+        looked(backlog, aside, held, now=1.0) is None
+    )  # the first look learns how fast the limits are
     assert looked(backlog, aside, held, now=2.0) is None
 
 
 def test_nobody_stands_aside_for_what_is_in_memory_already() -> None:
-    backlog, aside = Backlog(1, LaneRecord(), Passes(Counters()), 10, Timing(), is_new=True), StandAside()
-    backlog.place([Trigger(f"t{n}", 1, "q", 0, "work", 5, "k", 1.0, None, seq=n) for n in range(10)])
+    backlog, aside = (
+        Backlog(1, LaneRecord(), Passes(Counters()), 10, Timing(), is_new=True),
+        StandAside(),
+    )
+    backlog.place(
+        [Trigger(f"t{n}", 1, "q", 0, "work", 5, "k", 1.0, None, seq=n) for n in range(10)]
+    )
     assert not aside.is_due(backlog, 1.0)
     assert aside.look_at is None
 

@@ -1,4 +1,5 @@
-"""The fair backlog: what is in memory, what is only stored, and how far everything has been dispatched."""
+"""The fair backlog: what is in memory, what is only stored, and how far everything has been
+dispatched."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.backlog import NO_CHANGES, Backlog, Changes, Read, Timing, Write
-from fairlead.core.counters import Counters
-from fairlead.core.passes import STRIDE_SCALE, Passes
+from fairlead.core.fair.backlog import NO_CHANGES, Backlog, Changes, Read, Timing, Write
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 
-def trigger(id: str, key: str | None = None, name: str = "pay", weight: float = 1.0, seq: int = 0) -> Trigger:
+def trigger(
+    id: str, key: str | None = None, name: str = "pay", weight: float = 1.0, seq: int = 0
+) -> Trigger:
     return Trigger(
         id=id,
         version=1,
@@ -41,10 +44,20 @@ def ids(found: Sequence[Trigger]) -> str:
 
 
 def backlog_of(
-    capacity: int = 10, record: LaneRecord | None = None, range_id: int = 1, timing: Timing = Timing()
+    capacity: int = 10,
+    record: LaneRecord | None = None,
+    range_id: int = 1,
+    timing: Timing = Timing(),
 ) -> Backlog:
     """Without a record: of a lane that was never kept."""
-    return Backlog(range_id, record or LaneRecord(), Passes(Counters()), capacity, timing, is_new=record is None)
+    return Backlog(
+        range_id,
+        record or LaneRecord(),
+        Passes(Counters()),
+        capacity,
+        timing,
+        is_new=record is None,
+    )
 
 
 def place(backlog: Backlog, found: Sequence[Trigger]) -> list[Trigger]:
@@ -85,7 +98,7 @@ def stored_beyond_memory(capacity: int = 2, tasks: int = 6) -> tuple[Backlog, li
     return backlog, sorted(stored, key=level)
 
 
-# placing and writing --------------------------------------------------------------------------------------------------
+# placing and writing ------------------------------------------------------------------------------
 
 
 def test_what_fits_while_nothing_is_stored_needs_no_write() -> None:
@@ -109,7 +122,9 @@ def test_what_memory_alone_held_is_written_with_the_first_that_does_not_fit() ->
     assert ids(written(backlog.place(triggers("c1"))).entries) == "c1", "it is written once"
 
 
-def test_until_a_write_lands_its_new_triggers_are_not_dispatched_and_those_of_memory_may_be() -> None:
+def test_until_a_write_lands_its_new_triggers_are_not_dispatched_and_those_of_memory_may_be() -> (
+    None
+):
     backlog = backlog_of(2)
     backlog.place(triggers("a1"))
     write = written(backlog.place(triggers("b1 b2")))
@@ -128,7 +143,9 @@ def test_an_unstored_trigger_acked_while_its_write_is_under_way_is_not_dispatche
     seen = [*changes.added]
     while backlog.is_stored:
         if read := backlog.next_read():
-            seen += backlog.read([entry for entry in write.entries if level(entry) > read.above][: read.limit]).added
+            seen += backlog.read(
+                [entry for entry in write.entries if level(entry) > read.above][: read.limit]
+            ).added
         dispatch(backlog)
     assert "a1" not in ids(seen)
 
@@ -150,7 +167,10 @@ def test_a_write_that_failed_leaves_the_reader_not_knowing_that_it_stands_at_the
     assert ids(backlog.loaded()) == "", "it does not stand at the end: what is above is read"
     read = backlog.next_read()
     assert read is not None
-    assert ids(backlog.read([entry for entry in write.entries if level(entry) > read.above]).added) == "b2"
+    assert (
+        ids(backlog.read([entry for entry in write.entries if level(entry) > read.above]).added)
+        == "b2"
+    )
 
 
 def test_a_write_that_returns_while_a_read_is_under_way_is_merged_after_it() -> None:
@@ -192,7 +212,7 @@ def test_in_the_middle_of_what_is_stored_only_what_lies_below_the_end_of_memory_
     assert backlog.read_level == end
 
 
-# trimming and reading -------------------------------------------------------------------------------------------------
+# trimming and reading -----------------------------------------------------------------------------
 
 
 def test_trimmed_means_no_longer_at_the_end() -> None:
@@ -201,7 +221,9 @@ def test_trimmed_means_no_longer_at_the_end() -> None:
     assert backlog.is_at_end and len(backlog) == 5, "a quarter more is let pass"
     write = written(backlog.place(triggers("a6")))
     changes = backlog.written(write)
-    assert ids(changes.dropped) == "a5" and ids(changes.added) == "", "what came and went at once is not told of"
+    assert ids(changes.dropped) == "a5" and ids(changes.added) == "", (
+        "what came and went at once is not told of"
+    )
     assert len(backlog) == 4 and not backlog.is_at_end
     assert backlog.read_level == level(backlog.loaded()[-1])
 
@@ -236,7 +258,9 @@ def test_acked_entries_do_not_count_towards_the_capacity() -> None:
     backlog.ack(found[1:])
     read = backlog.next_read()
     assert read is not None and read.limit == 4
-    assert read.above == level(found[-1]), "and it reads above what was acked, though the first is still on its way"
+    assert read.above == level(found[-1]), (
+        "and it reads above what was acked, though the first is still on its way"
+    )
 
 
 def test_a_read_that_races_with_acks_may_bring_what_is_known_already_and_it_is_ignored() -> None:
@@ -251,13 +275,16 @@ def test_a_read_that_races_with_acks_may_bring_what_is_known_already_and_it_is_i
     assert ids(backlog.loaded()) == "a4 a5 a6"
 
 
-def test_an_ack_above_the_cut_of_a_trim_does_not_carry_the_ack_level_over_what_was_dropped_below_it() -> None:
+def test_an_ack_above_the_cut_of_a_trim_does_not_carry_the_ack_level_over_what_was_dropped_below_it() -> (
+    None
+):
     backlog = backlog_of(4)
     backlog.place([trigger("h1", name="held"), *triggers("a0 a1 a2")])
     high = backlog.loaded()[-1]
     assert high.id == "a2"
     backlog.take([high])
-    # Held back by a limit, the name has its own virtual time: what comes now lies below what is on its way.
+    # Held back by a limit, the name has its own virtual time: what comes now lies below what is on
+    # its way.
     stored = place(backlog, triggers("x1 y1 z1", name="held"))
     assert ids(backlog.loaded()) == "h1 a0 x1 y1"
     dropped = [entry for entry in stored if entry.id in ("z1", "a1")]
@@ -270,10 +297,12 @@ def test_an_ack_above_the_cut_of_a_trim_does_not_carry_the_ack_level_over_what_w
     assert ids(above) == "z1 a1 a2", "the store still has what was acked"
     assert ids(backlog.read(above).added) == "z1 a1", "and it is not dispatched again"
     dispatch(backlog, 2)
-    assert not backlog.is_stored or backlog.ack_level >= level(high) or backlog.next_read() is not None
+    assert (
+        not backlog.is_stored or backlog.ack_level >= level(high) or backlog.next_read() is not None
+    )
 
 
-# the ack level --------------------------------------------------------------------------------------------------------
+# the ack level ------------------------------------------------------------------------------------
 
 
 def test_the_ack_level_stays_below_the_first_that_is_not_acked() -> None:
@@ -330,7 +359,7 @@ def place_one(backlog: Backlog, number: int) -> int:
     return level(placed.added[0]).id
 
 
-# taking and giving back -----------------------------------------------------------------------------------------------
+# taking and giving back ---------------------------------------------------------------------------
 
 
 def test_what_is_taken_is_in_memory_but_not_to_be_dispatched_until_it_is_given_back() -> None:
@@ -354,7 +383,7 @@ def test_what_was_given_back_holds_the_ack_level() -> None:
     assert backlog.ack_level < level(found[0])
 
 
-# names and virtual time -----------------------------------------------------------------------------------------------
+# names and virtual time ---------------------------------------------------------------------------
 
 
 def test_a_name_that_a_limit_holds_back_keeps_its_own_virtual_time() -> None:
@@ -393,7 +422,7 @@ def test_a_new_owner_goes_on_at_the_virtual_time_and_the_passes_of_the_one_befor
     }
 
 
-# what is kept ---------------------------------------------------------------------------------------------------------
+# what is kept -------------------------------------------------------------------------------------
 
 
 def test_what_was_dispatched_is_deleted_after_so_many_acks_or_seconds() -> None:
@@ -464,14 +493,15 @@ def test_a_record_written_with_everything_charges_the_keys_for_it() -> None:
     assert write.record.next_passes == [("a", 2 * STRIDE_SCALE)]
 
 
-# everything at once ---------------------------------------------------------------------------------------------------
+# everything at once -------------------------------------------------------------------------------
 
 
 class Lane:
-    """A backlog, the store it talks to and everybody who may fail: one step at a time, whatever the order.
+    """A backlog, the store it talks to and everybody who may fail: one step at a time, whatever the
+    order.
 
-    After every step it is checked that A has not moved back, and that nothing was lost: each task that was not
-    dispatched is in memory, in a write that is not settled, or stored above A.
+    After every step it is checked that A has not moved back, and that nothing was lost: each task
+    that was not dispatched is in memory, in a write that is not settled, or stored above A.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -500,7 +530,13 @@ class Lane:
         """A new trigger comes to the channel; it is placed when no write is in the way."""
         seq = len(self._pushed) + 1
         self._pushed.append(
-            trigger(str(seq), key="abcd"[number % 4], name="xy"[number // 4 % 2], weight=1 + number, seq=seq)
+            trigger(
+                str(seq),
+                key="abcd"[number % 4],
+                name="xy"[number // 4 % 2],
+                weight=1 + number,
+                seq=seq,
+            )
         )
 
     def place(self, number: int) -> None:
@@ -519,7 +555,9 @@ class Lane:
         if isinstance(placed, Write):
             assert all(level(entry) > self.backlog.ack_level for entry in placed.entries)
             assert not self._rows.keys() & {
-                level(entry) for entry in placed.entries if entry.id not in {row.id for row in self._rows.values()}
+                level(entry)
+                for entry in placed.entries
+                if entry.id not in {row.id for row in self._rows.values()}
             }
             self._write = placed
         else:
@@ -609,12 +647,18 @@ class Lane:
         known |= {row.id for at, row in self._rows.items() if at > self.backlog.ack_level}
         known |= {entry.id for entry in (self._write.entries if self._write is not None else ())}
         known |= {one.id for one in self._landed()}
-        lost = [one.id for one in self._pushed[: self._given] if one.id not in known and one.id not in self.dispatched]
+        lost = [
+            one.id
+            for one in self._pushed[: self._given]
+            if one.id not in known and one.id not in self.dispatched
+        ]
         assert not lost
         kept = {row.id for at, row in self._rows.items() if at > self._kept.ack_level}
         after = self._pushed[self._kept.read_seq :]
         lost = [
-            one.id for one in self._pushed if one not in after and one.id not in kept and one.id not in self.dispatched
+            one.id
+            for one in self._pushed
+            if one not in after and one.id not in kept and one.id not in self.dispatched
         ]
         assert not lost, "nor for an owner that takes over now"
 
@@ -653,7 +697,9 @@ steps_and_crashes = st.tuples(st.sampled_from([*STEPS, "crash"]), st.integers(0,
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 10), st.lists(steps, max_size=120))
-def test_whatever_fails_and_in_whatever_order_everything_is_dispatched_exactly_once(capacity, steps) -> None:
+def test_whatever_fails_and_in_whatever_order_everything_is_dispatched_exactly_once(
+    capacity, steps
+) -> None:
     lane = Lane(capacity)
     for step, number in steps:
         getattr(lane, step)(number)
@@ -664,7 +710,9 @@ def test_whatever_fails_and_in_whatever_order_everything_is_dispatched_exactly_o
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 10), st.lists(steps_and_crashes, max_size=120))
-def test_whoever_takes_over_after_a_crash_dispatches_everything_that_was_not(capacity, steps) -> None:
+def test_whoever_takes_over_after_a_crash_dispatches_everything_that_was_not(
+    capacity, steps
+) -> None:
     lane = Lane(capacity)
     for step, number in steps:
         getattr(lane, step)(number)

@@ -1,4 +1,5 @@
-"""Wrong input is refused where it was given, with its cause and its cure, and nothing is written."""
+"""Wrong input is refused where it was given, with its cause and its cure, and nothing is
+written."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import App, ConfigurationError, InvalidTask, Limit, StoreUnavailable
-from fairlead.periodic import Periodic
+from fairlead.declare.periodic import Periodic
 
 
 @pytest.fixture
@@ -66,7 +67,9 @@ def test_arguments_that_do_not_fit(app: App, pay, arguments: dict[str, object], 
         ({"colour": "red"}, "unknown option"),
     ],
 )
-def test_t04_options_out_of_bounds_are_refused_rather_than_clamped(pay, options: dict[str, object], said: str) -> None:
+def test_t04_options_out_of_bounds_are_refused_rather_than_clamped(
+    pay, options: dict[str, object], said: str
+) -> None:
     with pytest.raises(InvalidTask, match=said):
         pay.options(**options)
 
@@ -97,7 +100,9 @@ def test_declarations_that_cannot_work(app: App, pay) -> None:
         Limit(0)
 
 
-@pytest.mark.parametrize("quotes", ["'", '"', "'; DROP TABLE fairlead_tasks; --", "\\", "%s $1 ?1", "\u2028", "🦆"])
+@pytest.mark.parametrize(
+    "quotes", ["'", '"', "'; DROP TABLE fairlead_tasks; --", "\\", "%s $1 ?1", "\u2028", "🦆"]
+)
 def test_quotes_and_sql_in_every_text_are_only_text(store_url: str, quotes: str) -> None:
     app = App(store_url)
     app.migrate()
@@ -120,8 +125,11 @@ def test_quotes_and_sql_in_every_text_are_only_text(store_url: str, quotes: str)
     app.close()
 
 
-def test_a_full_disk_refuses_the_submit_and_leaves_the_file_sound(tmp_path: Path, monkeypatch) -> None:
-    """SQLite says "database or disk is full" for both: a bound on the file's pages stands for the disk."""
+def test_a_full_disk_refuses_the_submit_and_leaves_the_file_sound(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """SQLite says "database or disk is full" for both: a bound on the file's pages stands for the
+    disk."""
     url = f"sqlite:///{tmp_path}/tasks.db"
     App(url).management.find()  # makes the file
     app = App(url)
@@ -129,7 +137,7 @@ def test_a_full_disk_refuses_the_submit_and_leaves_the_file_sound(tmp_path: Path
     @app.task
     async def note(text: str) -> None: ...
 
-    from fairlead.stores.sqlite_database import SqliteDatabase
+    from fairlead.backends.sqlite.database import SqliteDatabase
 
     connect = SqliteDatabase.connect
     bound = [120]

@@ -1,4 +1,4 @@
-"""Booking: a slot from every limit on the way, or from none; and no limit is ever exceeded."""
+"""SlotLedger: a slot from every limit on the way, or from none; and no limit is ever exceeded."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.booking import SHORTEST_WAIT, Booking, OrderingKey, PolicyFailed
-from fairlead.core.limit_tree import LimitTree
-from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, RateLimit
+from fairlead.core.limits.limit_tree import LimitTree
+from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
+from fairlead.core.limits.slot_ledger import SHORTEST_WAIT, OrderingKey, PolicyFailed, SlotLedger
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 
@@ -20,12 +20,14 @@ NAMES = ("pay", "mail", "scan")
 KEYS = ("acme", "bolt", "corp")
 
 
-def trigger(id: int | str = 0, name: str = "pay", key: str = "", ordering_key: str | None = None) -> Trigger:
+def trigger(
+    id: int | str = 0, name: str = "pay", key: str = "", ordering_key: str | None = None
+) -> Trigger:
     return Trigger(str(id), 1, "q", 0, name, 5, key, 1.0, ordering_key)
 
 
-def booking(*policies: ConcurrencyPolicy, slots: int = 1000) -> Booking:
-    made = Booking(slots)
+def booking(*policies: ConcurrencyPolicy, slots: int = 1000) -> SlotLedger:
+    made = SlotLedger(slots)
     made.register_queue("q", *policies)
     return made
 
@@ -55,12 +57,16 @@ class Broken:
         return self._answer("unbook", ())  # type: ignore[no-any-return]
 
 
-# the whole chain ------------------------------------------------------------------------------------------------------
+# the whole chain ----------------------------------------------------------------------------------
 
 
-def settle(slots: Booking, one: Trigger) -> list[Hashable]:
+def settle(slots: SlotLedger, one: Trigger) -> list[Hashable]:
     """The end of its run is in the store."""
-    return [] if one.ordering_key is None else slots.give_turn(OrderingKey(one.queue, one.ordering_key))
+    return (
+        []
+        if one.ordering_key is None
+        else slots.give_turn(OrderingKey(one.queue, one.ordering_key))
+    )
 
 
 def test_a_booking_takes_a_slot_of_the_node_and_gives_it_back() -> None:
@@ -78,10 +84,17 @@ def test_all_or_nothing_a_later_limit_that_is_full_undoes_the_earlier_ones() -> 
     assert first.book(trigger(2), 0) is None  # still has its one slot
 
 
-@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(KEYS), st.booleans(), st.booleans()), max_size=60))
-def test_after_all_is_given_back_every_limit_is_empty(steps: list[tuple[str, str, bool, bool]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(NAMES), st.sampled_from(KEYS), st.booleans(), st.booleans()),
+        max_size=60,
+    )
+)
+def test_after_all_is_given_back_every_limit_is_empty(
+    steps: list[tuple[str, str, bool, bool]],
+) -> None:
     tree = LimitTree(5, names={"pay": 2}, fairness_keys={"acme": 1}, per_fairness_key=3)
-    slots = Booking(6)
+    slots = SlotLedger(6)
     slots.register_task("q", "pay", Limit(3, per="fairness_key"))
     slots.register_queue("q", Limit(4), tree)
     booked: list[Trigger] = []
@@ -93,7 +106,9 @@ def test_after_all_is_given_back_every_limit_is_empty(steps: list[tuple[str, str
             slots.free(booked[0], n)
             settle(slots, booked.pop(0))
         assert slots.room == 6 - len(booked)
-        assert len({t.ordering_key for t in booked if t.ordering_key}) == sum(1 for t in booked if t.ordering_key)
+        assert len({t.ordering_key for t in booked if t.ordering_key}) == sum(
+            1 for t in booked if t.ordering_key
+        )
         assert tree.running().get(("total", ""), 0) == len(booked)
     for one in booked:
         slots.unbook(one, 0)
@@ -104,13 +119,19 @@ def test_after_all_is_given_back_every_limit_is_empty(steps: list[tuple[str, str
 
 def test_triggers_of_one_ordering_key_run_one_at_a_time_and_hold_back_only_their_own() -> None:
     slots = booking()
-    a1, a2, b1 = trigger(1, ordering_key="a"), trigger(2, "mail", ordering_key="a"), trigger(3, ordering_key="b")
+    a1, a2, b1 = (
+        trigger(1, ordering_key="a"),
+        trigger(2, "mail", ordering_key="a"),
+        trigger(3, ordering_key="b"),
+    )
     assert slots.book(a1, 0) is None
     stopped = slots.book(a2, 0)
     assert stopped is not None and stopped.retry_at is None
     assert slots.book(b1, 0) is None
     assert slots.column(a1) != slots.column(b1)
-    assert slots.free(a1, 0) == [] and slots.book(a2, 0) is not None  # its end is not in the store yet
+    assert (
+        slots.free(a1, 0) == [] and slots.book(a2, 0) is not None
+    )  # its end is not in the store yet
     assert settle(slots, a1) == [stopped.limit]
     assert slots.book(a2, 0) is None
     assert slots.unbook(a2, 0) == [] and slots.book(b1, 0) is not None
@@ -138,14 +159,14 @@ def test_an_empty_ordering_key_is_a_key_and_none_is_not() -> None:
 
 
 def test_columns_follow_the_queue_the_name_and_what_the_policies_tell_apart() -> None:
-    slots = Booking(9)
+    slots = SlotLedger(9)
     slots.register_task("q", "pay", Limit(1, per="fairness_key"))
     assert slots.column(trigger(1, "pay", "acme")) != slots.column(trigger(2, "pay", "bolt"))
     assert slots.column(trigger(1, "mail", "acme")) == slots.column(trigger(2, "mail", "bolt"))
     assert slots.column(trigger(1, "mail")) != slots.column(trigger(1, "pay"))
 
 
-# policies that misbehave ----------------------------------------------------------------------------------------------
+# policies that misbehave --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -193,10 +214,12 @@ def test_a_policy_that_cannot_name_a_column_still_gets_one(answer: Any) -> None:
 
 
 def test_a_policy_that_is_full_until_a_time_gone_by_is_not_asked_without_a_pause() -> None:
-    assert booking(Broken(book=Full("x", 3.0))).book(trigger(1), 5.0) == Full("x", 5.0 + SHORTEST_WAIT)
+    assert booking(Broken(book=Full("x", 3.0))).book(trigger(1), 5.0) == Full(
+        "x", 5.0 + SHORTEST_WAIT
+    )
 
 
-# the limits -----------------------------------------------------------------------------------------------------------
+# the limits ---------------------------------------------------------------------------------------
 
 
 def test_a_limit_per_key_counts_each_key_alone_and_forgets_idle_ones() -> None:
@@ -208,7 +231,9 @@ def test_a_limit_per_key_counts_each_key_alone_and_forgets_idle_ones() -> None:
     assert not limit._running
 
 
-@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(KEYS), st.booleans()), max_size=80))
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(KEYS), st.booleans()), max_size=80)
+)
 def test_a_limit_tree_is_never_exceeded_at_any_level_and_refuses_only_when_one_is_full(
     steps: list[tuple[str, str, bool]],
 ) -> None:
@@ -248,7 +273,11 @@ def test_30_in_total_15_payouts_3_for_one_partner() -> None:
     n=st.integers(1, 7),
     per=st.integers(1, 10**9).map(lambda ns: ns / 1e9),
     burst=st.integers(1, 9),
-    steps=st.lists(st.tuples(st.integers(0, 2 * 10**8), st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=40),
+    steps=st.lists(
+        st.tuples(st.integers(0, 2 * 10**8), st.integers(1, 4), st.integers(0, 2)),
+        min_size=1,
+        max_size=40,
+    ),
 )
 def test_a_rate_is_never_exceeded_in_any_window_whatever_grabs_are_lost(
     n: int, per: float, burst: int, steps: list[tuple[int, int, int]]
@@ -272,7 +301,12 @@ def test_a_rate_is_never_exceeded_in_any_window_whatever_grabs_are_lost(
             assert (last - first + 1 - burst) * nanos <= n * (starts[last] - starts[first])
 
 
-@given(n=st.integers(1, 1000), per=st.floats(0.001, 1000), burst=st.integers(1, 20), start=st.floats(0, 1e6))
+@given(
+    n=st.integers(1, 1000),
+    per=st.floats(0.001, 1000),
+    burst=st.integers(1, 20),
+    start=st.floats(0, 1e6),
+)
 def test_a_rate_lets_the_whole_burst_in_and_then_one_at_each_time_it_names(
     n: int, per: float, burst: int, start: float
 ) -> None:
@@ -292,7 +326,9 @@ def test_a_lost_grab_gives_its_token_back() -> None:
     assert rate.book(trigger(1), 0) is None and rate.book(trigger(2), 0) is not None
     assert list(rate.unbook(trigger(1), 0.5)) == [(rate, None)]
     assert rate.book(trigger(2), 0.5) is None
-    assert list(rate.free(trigger(2), 1)) == [] and rate.book(trigger(3), 1) is not None  # a run keeps it
+    assert (
+        list(rate.free(trigger(2), 1)) == [] and rate.book(trigger(3), 1) is not None
+    )  # a run keeps it
 
 
 def test_a_token_of_a_grab_lost_long_ago_is_not_given_twice() -> None:

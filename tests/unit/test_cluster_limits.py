@@ -1,4 +1,5 @@
-"""Cluster-wide limits, as several nodes book them from one book: exact at every level, and nothing is lost."""
+"""Cluster-wide limits, as several nodes book them from one book: exact at every level, and nothing
+is lost."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.core.cluster_limits import ClusterLimit, ClusterRateLimit, ClusterWide, OnNode
-from fairlead.core.limit_tree import LimitTree
-from fairlead.core.limits import Full
-from fairlead.core.permits import DRIFT, Book, Permits
+from fairlead.core.limits.cluster_limits import ClusterLimit, ClusterRateLimit, ClusterWide, OnNode
+from fairlead.core.limits.limit_tree import LimitTree
+from fairlead.core.limits.limits import Full
+from fairlead.core.limits.permits import DRIFT, Book, Permits
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
@@ -31,7 +32,9 @@ class Cluster:
         self.book = Book()
         self.permits = [Permits(f"node {n}", TTL, limit.linger) for n in range(nodes)]
         self.pressed: set[int] = set()
-        self.policies: list[OnNode] = [limit.on_node(permits, self._press(n)) for n, permits in enumerate(self.permits)]
+        self.policies: list[OnNode] = [
+            limit.on_node(permits, self._press(n)) for n, permits in enumerate(self.permits)
+        ]
 
     def _press(self, n: int) -> Callable[[], None]:
         return lambda: self.pressed.add(n)
@@ -82,8 +85,12 @@ def test_what_was_given_back_is_told_where_it_can_be_booked_again() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_a_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
     chance = random.Random(seed)
-    tree = LimitTree(ClusterLimit(8), names={"pay": ClusterLimit(4)}, fairness_keys={"acme": ClusterLimit(2)},
-                     per_fairness_key=3)  # fmt: skip
+    tree = LimitTree(
+        ClusterLimit(8),
+        names={"pay": ClusterLimit(4)},
+        fairness_keys={"acme": ClusterLimit(2)},
+        per_fairness_key=3,
+    )
     cluster = Cluster(tree, 3)
     running: list[list[Trigger]] = [[], [], []]
     most: Counter[str] = Counter()
@@ -101,7 +108,9 @@ def test_a_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
             "all": len(everywhere),
             "pay": sum(each.name == "pay" for each in everywhere),
             "acme": sum(each.fairness_key == "acme" for each in everywhere),
-            "x on a node": max(sum(each.fairness_key == "x" for each in those) for those in running),
+            "x on a node": max(
+                sum(each.fairness_key == "x" for each in those) for those in running
+            ),
         }
         for level, count in counts.items():
             most[level] = max(most[level], count)
@@ -177,7 +186,10 @@ def limits() -> ClusterLimits:
 def test_one_limit_of_two_queues_needs_a_name() -> None:
     here, limit = limits(), ClusterLimit(3)
     assert here.on_node(limit, "payouts") is not limit
-    with pytest.raises(ConfigurationError, match=r"ClusterLimit\(3\) belongs to payouts and to mail: give it a name="):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"ClusterLimit\(3\) belongs to payouts and to mail: give it a name=",
+    ):
         here.on_node(limit, "mail")
     shared = ClusterLimit(3, name="bank")
     assert here.on_node(shared, "a") is here.on_node(shared, "b")

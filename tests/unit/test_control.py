@@ -1,4 +1,5 @@
-"""The control law: what may be published keeps every bound, whatever was measured; each rail by a case of its own."""
+"""The control law: what may be published keeps every bound, whatever was measured; each rail by a
+case of its own."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.control import Change, Key, Proposal, Used, propose
-from fairlead.core.guard_rails import Guards, Situation
+from fairlead.core.tuning.control import Change, Key, Proposal, Used, propose
+from fairlead.core.tuning.guard_rails import Guards, Situation
 from fairlead.errors import ConfigurationError
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 
@@ -20,12 +21,20 @@ HOUR = 3600.0
 weights = st.floats(0.001, 1000.0)
 amounts = st.just(0.0) | st.floats(1e-6, 1e6)
 uses = st.lists(
-    st.builds(Used, st.floats(0, 30 * 86_400), amounts, st.integers(0, 100_000), st.sampled_from([60.0, HOUR])),
+    st.builds(
+        Used,
+        st.floats(0, 30 * 86_400),
+        amounts,
+        st.integers(0, 100_000),
+        st.sampled_from([60.0, HOUR]),
+    ),
     max_size=6,
 )
 keys = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=2),
-    st.builds(Key, due=weights, now=weights, use=uses, fixed=st.none() | st.just("set by a person")),
+    st.builds(
+        Key, due=weights, now=weights, use=uses, fixed=st.none() | st.just("set by a person")
+    ),
     max_size=8,
 )
 guards = st.builds(
@@ -51,39 +60,55 @@ def by_key(proposal: Proposal) -> dict[str, Change]:
 
 
 def guarded(found: dict[str, Key], situation: Situation = FINE, **rails: float) -> dict[str, float]:
-    return {key: change.guarded for key, change in by_key(propose(found, situation, Guards(**rails))).items()}
+    return {
+        key: change.guarded
+        for key, change in by_key(propose(found, situation, Guards(**rails))).items()
+    }
 
 
-# properties -----------------------------------------------------------------------------------------------------------
+# properties ---------------------------------------------------------------------------------------
 
 
 @given(keys, guards)
-def test_every_weight_stays_within_a_step_and_comes_within_its_bounds(found: dict[str, Key], rails: Guards) -> None:
+def test_every_weight_stays_within_a_step_and_comes_within_its_bounds(
+    found: dict[str, Key], rails: Guards
+) -> None:
     for name, change in by_key(propose(found, FINE, rails)).items():
         key = found[name]
         assert 1 / rails.step * 0.999999 <= change.guarded / key.now <= rails.step * 1.000001
         if change.guarded != key.now:
-            lowest, highest = max(rails.lowest * key.due, MIN_WEIGHT), min(rails.highest * key.due, MAX_WEIGHT)
+            lowest, highest = (
+                max(rails.lowest * key.due, MIN_WEIGHT),
+                min(rails.highest * key.due, MAX_WEIGHT),
+            )
             assert change.guarded >= min(lowest, key.now) * 0.999999
             assert change.guarded <= max(highest, key.now) * 1.000001
 
 
 @given(keys, guards)
-def test_the_weights_of_the_tuned_keys_add_up_to_what_they_did(found: dict[str, Key], rails: Guards) -> None:
+def test_the_weights_of_the_tuned_keys_add_up_to_what_they_did(
+    found: dict[str, Key], rails: Guards
+) -> None:
     """So a key that is not touched keeps its part of the dispatches."""
     changes = [change for change in propose(found, FINE, rails).changes if change.is_tuned]
     within = all(
-        max(rails.lowest * key.due, MIN_WEIGHT) <= key.now <= min(rails.highest * key.due, MAX_WEIGHT)
+        max(rails.lowest * key.due, MIN_WEIGHT)
+        <= key.now
+        <= min(rails.highest * key.due, MAX_WEIGHT)
         for name, key in found.items()
         if any(change.fairness_key == name for change in changes)
     )
     if within:
-        assert math.isclose(sum(c.guarded for c in changes), sum(c.now for c in changes), rel_tol=1e-9)
+        assert math.isclose(
+            sum(c.guarded for c in changes), sum(c.now for c in changes), rel_tol=1e-9
+        )
     assert math.isclose(sum(c.raw for c in changes), sum(c.now for c in changes), rel_tol=1e-9)
 
 
 @given(keys, guards)
-def test_what_is_fixed_or_has_too_little_data_is_never_touched(found: dict[str, Key], rails: Guards) -> None:
+def test_what_is_fixed_or_has_too_little_data_is_never_touched(
+    found: dict[str, Key], rails: Guards
+) -> None:
     for name, change in by_key(propose(found, FINE, rails)).items():
         key = found[name]
         too_little = (
@@ -104,19 +129,33 @@ def test_while_something_holds_no_weight_changes(found: dict[str, Key], rails: G
 
 @given(keys, guards.map(lambda rails: msgspec.structs.replace(rails, step=max(1.2, rails.step))))
 @settings(max_examples=30)
-def test_the_same_measurements_again_and_again_come_to_rest(found: dict[str, Key], rails: Guards) -> None:
-    """Neither bounds, steps nor the dead band make it swing: after enough rounds nothing moves any more."""
+def test_the_same_measurements_again_and_again_come_to_rest(
+    found: dict[str, Key], rails: Guards
+) -> None:
+    """Neither bounds, steps nor the dead band make it swing: after enough rounds nothing moves any
+    more."""
     for _ in range(2 + math.ceil(math.log(1e6 * 1e6) / math.log(rails.step))):
         proposal = propose(found, FINE, rails)
-        found = {name: Key(key.due, by_key(proposal)[name].guarded, key.use, key.fixed) for name, key in found.items()}
-    moved = [c for c in propose(found, FINE, rails).changes if not math.isclose(c.guarded, c.now, rel_tol=1e-3)]
+        found = {
+            name: Key(key.due, by_key(proposal)[name].guarded, key.use, key.fixed)
+            for name, key in found.items()
+        }
+    moved = [
+        c
+        for c in propose(found, FINE, rails).changes
+        if not math.isclose(c.guarded, c.now, rel_tol=1e-3)
+    ]
     assert not moved
 
 
 @given(keys, guards, st.floats(0.001, 1000))
-def test_the_unit_of_time_does_not_matter(found: dict[str, Key], rails: Guards, unit: float) -> None:
+def test_the_unit_of_time_does_not_matter(
+    found: dict[str, Key], rails: Guards, unit: float
+) -> None:
     scaled = {
-        name: Key(key.due, key.now, [used._replace(busy=used.busy * unit) for used in key.use], key.fixed)
+        name: Key(
+            key.due, key.now, [used._replace(busy=used.busy * unit) for used in key.use], key.fixed
+        )
         for name, key in found.items()
     }
     first, second = propose(found, FINE, rails), propose(scaled, FINE, rails)
@@ -124,7 +163,7 @@ def test_the_unit_of_time_does_not_matter(found: dict[str, Key], rails: Guards, 
         assert math.isclose(one.raw, other.raw, rel_tol=1e-6)
 
 
-# cases worked by hand -------------------------------------------------------------------------------------------------
+# cases worked by hand -----------------------------------------------------------------------------
 
 
 def test_twice_the_run_time_is_half_the_weight() -> None:
@@ -133,7 +172,10 @@ def test_twice_the_run_time_is_half_the_weight() -> None:
     assert short.raw == pytest.approx(4 / 3) and long.raw == pytest.approx(2 / 3)
     # a step up, a step down: the sum stays, so the step of the one that shrinks binds both
     assert long.guarded == pytest.approx(0.8) and short.guarded == pytest.approx(1.2)
-    assert (long.reason, short.reason) == ("one step of x1.25", "as far as the others let it: the sum stays")
+    assert (long.reason, short.reason) == (
+        "one step of x1.25",
+        "as far as the others let it: the sum stays",
+    )
 
 
 def test_a_due_of_three_is_three_times_the_weight() -> None:
@@ -157,10 +199,13 @@ def test_few_tasks_are_drawn_to_the_mean_of_the_queue() -> None:
     many = [Used(0.0, 1_000_000.0, 100_000), Used(0.0, 1_000_000.0, 100_000)]
     found = {"few": Key(1.0, 1.0, few), "many": Key(1.0, 1.0, many)}
     plain, drawn = (
-        propose(found, FINE, Guards(least_tasks=0, prior_tasks=prior)).changes[0].raw for prior in (1e-9, 30.0)
+        propose(found, FINE, Guards(least_tasks=0, prior_tasks=prior)).changes[0].raw
+        for prior in (1e-9, 30.0)
     )
     assert plain == pytest.approx(20 / 11, rel=1e-3)  # 1 s against 10 s
-    assert drawn == pytest.approx(2 * 10 / 17.75, rel=1e-3)  # (10 x 1 s + 30 x 10 s) / 40 = 7.75 s against 10 s
+    assert drawn == pytest.approx(
+        2 * 10 / 17.75, rel=1e-3
+    )  # (10 x 1 s + 30 x 10 s) / 40 = 7.75 s against 10 s
 
 
 def test_a_contract_and_a_weight_set_by_a_person_are_not_touched() -> None:
@@ -181,7 +226,10 @@ def test_a_weight_never_leaves_its_bounds() -> None:
     found = {"a": Key(1.0, 9.5, ran(1.0)), "b": Key(1.0, 1.5, ran(100.0))}
     (a, b) = propose(found, FINE, Guards(step=2.0)).changes
     assert a.raw > 10.5 and (a.guarded, a.reason) == (10.0, "at its bound, 10 times its due")
-    assert b.raw < 0.5 and (b.guarded, b.reason) == (pytest.approx(1.0), "as far as the others let it: the sum stays")
+    assert b.raw < 0.5 and (b.guarded, b.reason) == (
+        pytest.approx(1.0),
+        "as far as the others let it: the sum stays",
+    )
 
 
 def test_inside_the_dead_band_nothing_moves() -> None:
@@ -205,12 +253,18 @@ def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
     [
         (Situation(input_age=None), "no input"),
         (Situation(input_age=0.0, is_known=False), "the store does not know this queue"),
-        (Situation(input_age=2 * HOUR + 1), "stale input: the newest attempt in the tables is 2.0 h old"),
+        (
+            Situation(input_age=2 * HOUR + 1),
+            "stale input: the newest attempt in the tables is 2.0 h old",
+        ),
         (Situation(input_age=0.0, failed="the last build failed"), "the last build failed"),
         (Situation(input_age=0.0, incidents=("queue q is paused",)), "incident: queue q is paused"),
         (Situation(input_age=0.0, switch="switched off by ann: test"), "switched off by ann: test"),
         (Situation(input_age=0.0, on_trial=4), "version 4 is on trial"),
-        (Situation(input_age=0.0, rolled_back=(4, 23 * HOUR)), "version 4 was rolled back 23.0 h ago"),
+        (
+            Situation(input_age=0.0, rolled_back=(4, 23 * HOUR)),
+            "version 4 was rolled back 23.0 h ago",
+        ),
         (Situation(input_age=0.0, canary="mail"), "queue mail goes first"),
     ],
 )
@@ -220,7 +274,9 @@ def test_each_of_these_holds_everything(situation: Situation, told: str) -> None
     proposal = propose(found, situation, Guards())
     assert len(proposal.holds) == 1 and proposal.holds[0].startswith(told)
     assert not proposal.is_change
-    assert all(change.raw != change.now for change in proposal.changes)  # what was computed is shown all the same
+    assert all(
+        change.raw != change.now for change in proposal.changes
+    )  # what was computed is shown all the same
 
 
 def test_what_is_over_does_not_hold() -> None:
@@ -228,7 +284,9 @@ def test_what_is_over_does_not_hold() -> None:
     assert propose({}, over, Guards()).holds == []
 
 
-@pytest.mark.parametrize("wrong", [{"step": 1.0}, {"half_life": 0.0}, {"lowest": 2.0}, {"dead_band": -0.1}])
+@pytest.mark.parametrize(
+    "wrong", [{"step": 1.0}, {"half_life": 0.0}, {"lowest": 2.0}, {"dead_band": -0.1}]
+)
 def test_rails_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         Guards(**wrong)
@@ -240,4 +298,7 @@ def test_a_queue_without_any_worker_time_stays() -> None:
     assert propose({}, FINE, Guards()).changes == []
     # One run that has lasted for hours, and was dispatched before.
     goes_on = [Used(age * HOUR, HOUR, 0) for age in range(3)]
-    assert guarded({"a": Key(1.0, 1.0, goes_on), "b": Key(2.0, 1.0, goes_on)}, least_tasks=0) == {"a": 1.0, "b": 1.0}
+    assert guarded({"a": Key(1.0, 1.0, goes_on), "b": Key(2.0, 1.0, goes_on)}, least_tasks=0) == {
+        "a": 1.0,
+        "b": 1.0,
+    }

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.backlog import HEAVIEST_KEPT
-from fairlead.core.counters import EXACT_KEYS, Counters, Sketch
-from fairlead.core.passes import Passes
+from fairlead.core.fair.backlog import HEAVIEST_KEPT
+from fairlead.core.fair.counters import EXACT_KEYS, Counters, Sketch
+from fairlead.core.fair.passes import Passes
 
 MOST_BYTES = 16 * 1024 * 1024
 MANY = 1_000_000
 STEP = 618_033
-"""Has no divisor in common with MANY: its multiples are the numbers below MANY in a scattered order."""
+"""Has no divisor in common with MANY: its multiples are the numbers below MANY in a scattered
+order."""
 
 
 def ahead(number: int) -> int:
@@ -31,12 +32,17 @@ def test_a_million_keys_take_less_than_16_mb_and_only_the_tail_is_answered_too_h
         number = n * STEP % MANY
         counters.put(f"key-{number}", ahead(number), 0)
     exact = dict(counters.heaviest(len(counters)))
-    exact_bytes = sys.getsizeof(exact) + sum(sys.getsizeof(key) + sys.getsizeof(value) for key, value in exact.items())
-    # While it grows a sketch is there twice, once at half its width; while room is made the exact keys are.
+    exact_bytes = sys.getsizeof(exact) + sum(
+        sys.getsizeof(key) + sys.getsizeof(value) for key, value in exact.items()
+    )
+    # While it grows a sketch is there twice, once at half its width; while room is made the exact
+    # keys are.
     most_bytes = counters.sketch_bytes * 3 // 2 + 2 * exact_bytes
     assert most_bytes < MOST_BYTES
 
-    assert counters.heaviest(HEAVIEST_KEPT) == [(f"key-{n}", ahead(n)) for n in range(HEAVIEST_KEPT)]
+    assert counters.heaviest(HEAVIEST_KEPT) == [
+        (f"key-{n}", ahead(n)) for n in range(HEAVIEST_KEPT)
+    ]
     errors: Counter[int] = Counter()
     sample = [*range(EXACT_KEYS), *range(EXACT_KEYS, MANY, 97)]
     for number in sample:
@@ -46,7 +52,9 @@ def test_a_million_keys_take_less_than_16_mb_and_only_the_tail_is_answered_too_h
             errors[number] = error
     assert min(errors) >= EXACT_KEYS // 2
     # Never further ahead than the keys that were known exactly: nobody waits behind the heaviest.
-    assert max(number_error + ahead(number) for number, number_error in errors.items()) < ahead(HEAVIEST_KEPT)
+    assert max(number_error + ahead(number) for number, number_error in errors.items()) < ahead(
+        HEAVIEST_KEPT
+    )
     wrong, worst = len(errors) / len(sample), max(errors.values()) / 1_000_000
     print(
         f"{MANY:,} keys: {most_bytes / 2**20:.1f} MB at most, sketch {counters.sketch_bytes / 2**20:.1f} MB; "
@@ -59,7 +67,9 @@ keys = st.integers(0, 60).map(str)
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(keys, st.integers(1, 1000)), max_size=200), st.sampled_from([1, 2, 4, 16]))
+@given(
+    st.lists(st.tuples(keys, st.integers(1, 1000)), max_size=200), st.sampled_from([1, 2, 4, 16])
+)
 def test_a_sketch_that_grows_keeps_every_answer_an_upper_bound(raised, width) -> None:
     sketch = Sketch(width, 64)
     truth: dict[str, int] = {}
@@ -76,7 +86,9 @@ def test_a_sketch_that_grows_keeps_every_answer_an_upper_bound(raised, width) ->
     st.lists(st.tuples(keys, st.integers(1, 100), st.integers(0, 30)), max_size=200),
     st.integers(2, 20),
 )
-def test_whatever_is_forgotten_or_estimated_no_key_is_given_an_earlier_pass_than_its_own(puts, exact) -> None:
+def test_whatever_is_forgotten_or_estimated_no_key_is_given_an_earlier_pass_than_its_own(
+    puts, exact
+) -> None:
     counters = Counters(exact=exact, widest=8)
     truth: dict[str, int] = {}
     virtual_time = 0
@@ -89,7 +101,10 @@ def test_whatever_is_forgotten_or_estimated_no_key_is_given_an_earlier_pass_than
         truth[key] = due + step
         assert len(counters) <= exact
         for known, following in truth.items():
-            assert max(counters.next_pass(known), virtual_time) >= following or following <= virtual_time
+            assert (
+                max(counters.next_pass(known), virtual_time) >= following
+                or following <= virtual_time
+            )
 
 
 def test_a_sketch_is_dropped_once_the_virtual_time_has_passed_all_that_it_holds() -> None:

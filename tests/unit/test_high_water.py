@@ -1,4 +1,5 @@
-"""However relays crash, repeat and overtake each other, who reads by the high-water mark has each attempt once, in order."""
+"""However relays crash, repeat and overtake each other, who reads by the high-water mark has each
+attempt once, in order."""
 
 from __future__ import annotations
 
@@ -22,8 +23,19 @@ ROWS = 5  # in a batch
 def row(n: int) -> tuple[object, ...]:
     """The n-th attempt of the store."""
     told = dict.fromkeys(ATTEMPT_FIELDS, 1) | {"seq": n, "xid": n // 5, "task_id": id_text(n)}
-    texts = ("queue", "name", "fairness_key", "ordering_key", "unique_key", "outcome", "next_state", "node",
-             "trigger_path", "error_type", "error_text")  # fmt: skip
+    texts = (
+        "queue",
+        "name",
+        "fairness_key",
+        "ordering_key",
+        "unique_key",
+        "outcome",
+        "next_state",
+        "node",
+        "trigger_path",
+        "error_type",
+        "error_text",
+    )
     return tuple((told | dict.fromkeys(texts, "x")).values())
 
 
@@ -51,7 +63,11 @@ class Relaying:
             rows = [r for r in self.world.rows if Place(*r[:2]) > self.own][:ROWS]
             if not rows:
                 return
-            self.batch, self.end, self.stage = Batch(STORE, self.own, PARTITIONS), Place(*rows[-1][:2]), "rows"
+            self.batch, self.end, self.stage = (
+                Batch(STORE, self.own, PARTITIONS),
+                Place(*rows[-1][:2]),
+                "rows",
+            )
             self.give(self.batch.attempts(rows))
         elif self.stage == "rows":
             assert self.batch is not None
@@ -91,7 +107,9 @@ class World:
             relay.failed = True
         elif what == "deliver" and relay.out[where]:
             self.logs[where].append(relay.out[where].pop(0).value)
-        elif what == "drift" and self.adrift and (late := self.adrift[who % len(self.adrift)])[where]:
+        elif (
+            what == "drift" and self.adrift and (late := self.adrift[who % len(self.adrift)])[where]
+        ):
             self.logs[where].append(late[where].pop(0).value)
 
     def finish(self) -> None:
@@ -129,21 +147,38 @@ class Reading:
             self.offsets[n] = len(log)
         # Up to the least of the marks nothing is missing: there the store's own cursor may stand.
         least = min(water.places[STORE] for water in self.waters)
-        assert {p for taken in self.taken for p in taken if p <= least} == {p for p in self.stored() if p <= least}
+        assert {p for taken in self.taken for p in taken if p <= least} == {
+            p for p in self.stored() if p <= least
+        }
 
     def stored(self) -> list[Place]:
         return [Place(*r[:2]) for r in self.world.rows]  # type: ignore[arg-type]
 
     def has_all(self) -> None:
         for n, taken in enumerate(self.taken):
-            mine = [Place(*r[:2]) for r in self.world.rows if topic_partition(str(r[2]), PARTITIONS) == n]  # type: ignore[arg-type]
+            mine = [
+                Place(*r[:2])
+                for r in self.world.rows
+                if topic_partition(str(r[2]), PARTITIONS) == n
+            ]  # type: ignore[arg-type]
             assert taken == mine
 
 
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["proceed", "proceed", "deliver", "deliver", "deliver", "commit", "crash", "lose", "drift", "read"]
+            [
+                "proceed",
+                "proceed",
+                "deliver",
+                "deliver",
+                "deliver",
+                "commit",
+                "crash",
+                "lose",
+                "drift",
+                "read",
+            ]
         ),
         st.integers(0, 1),
         st.integers(0, PARTITIONS - 1),
@@ -172,8 +207,13 @@ def test_each_attempt_is_taken_once_and_in_order_whatever_relays_do(
 
 
 @settings(max_examples=200)
-@given(steps=STEPS, lost=st.lists(st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, 200)), min_size=1))
-def test_what_kafka_loses_is_never_a_silent_gap(steps: list[tuple[str, int, int]], lost: list[tuple[int, int]]) -> None:
+@given(
+    steps=STEPS,
+    lost=st.lists(st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, 200)), min_size=1),
+)
+def test_what_kafka_loses_is_never_a_silent_gap(
+    steps: list[tuple[str, int, int]], lost: list[tuple[int, int]]
+) -> None:
     world = World()
     world.relays = [Relaying(world), Relaying(world)]
     for _ in range(6):
@@ -213,7 +253,12 @@ def test_a_message_says_what_bronze_says() -> None:
     [sent] = Batch(STORE, Place(0, 3), 1).attempts([row(7)])
     message = read(sent.value, "here")
     assert isinstance(message, Attempt)
-    assert (sent.key, message.task_id, message.after, message.place) == (id_text(7), id_text(7), "0.3", Place(1, 7))
+    assert (sent.key, message.task_id, message.after, message.place) == (
+        id_text(7),
+        id_text(7),
+        "0.3",
+        Place(1, 7),
+    )
     assert message.unique_key_hash == 2363233923  # CRC-32 of "x"
     with pytest.raises(CheckFailed, match="no message of `fairlead pipeline relay`"):
         read(b'{"kind":"other"}', "here")

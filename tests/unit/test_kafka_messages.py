@@ -12,19 +12,33 @@ from hypothesis import strategies as st
 
 from fairlead.errors import ConfigurationError
 from fairlead.model import NewTask, PartitionKey, Submitted, Trigger
-from fairlead.ports.wake import Lane, Wake, with_triggers
+from fairlead.ports.notification import Lane, Wake, with_triggers
 
-kafka = pytest.importorskip("fairlead.channels.kafka", reason="needs the extra kafka")
-client = pytest.importorskip("fairlead.channels.kafka_place")
-messages = pytest.importorskip("fairlead.channels.kafka_messages")
+kafka = pytest.importorskip("fairlead.backends.kafka.channel", reason="needs the extra kafka")
+client = pytest.importorskip("fairlead.backends.kafka.endpoint")
+messages = pytest.importorskip("fairlead.backends.kafka.messages")
 
 TRIGGER = Trigger("0190", 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
 
 
 def new_task(number: int, *, ordering_key: str | None = None, run_at: int = 5) -> NewTask:
     return NewTask(
-        f"id-{number}", "mail", number % 4, "send", b"{}", "json", 5, "acme", 1.0, ordering_key, None, run_at, 5, False, None
-    )  # fmt: skip
+        f"id-{number}",
+        "mail",
+        number % 4,
+        "send",
+        b"{}",
+        "json",
+        5,
+        "acme",
+        1.0,
+        ordering_key,
+        None,
+        run_at,
+        5,
+        False,
+        None,
+    )
 
 
 def test_a_trigger_comes_back_as_it_was_sent() -> None:
@@ -38,7 +52,18 @@ def test_a_message_is_small() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, b"", b"\xff\x00", b"{}", b"[]", b'["t9","x"]', b'["t1","id"]', b'["l1","high",3]', b"null"]
+    "value",
+    [
+        None,
+        b"",
+        b"\xff\x00",
+        b"{}",
+        b"[]",
+        b'["t9","x"]',
+        b'["t1","id"]',
+        b'["l1","high",3]',
+        b"null",
+    ],
 )
 def test_what_is_no_message_of_ours_is_an_error_of_its_own(value: bytes | None) -> None:
     with pytest.raises(msgspec.DecodeError):
@@ -62,7 +87,10 @@ def test_a_submit_is_a_message_for_each_task_that_may_run_now() -> None:
     sent = kafka._messages(with_triggers(wake, tasks, answers))
     assert [(m.queue, m.partition, m.key) for m in sent] == [("mail", 1, None), ("mail", 2, b"k")]
     found = [messages.decode(PartitionKey(m.queue, m.partition), m.value) for m in sent]
-    assert [(t.id, t.version, t.seq, t.order_at) for t in found] == [("id-1", 1, 11, 0), ("id-2", 1, 12, 5)]
+    assert [(t.id, t.version, t.seq, t.order_at) for t in found] == [
+        ("id-1", 1, 11, 0),
+        ("id-2", 1, 12, 5),
+    ]
 
 
 def test_lanes_whose_triggers_are_not_known_or_are_too_many_are_to_be_looked_at(
@@ -72,7 +100,10 @@ def test_lanes_whose_triggers_are_not_known_or_are_too_many_are_to_be_looked_at(
     wake = with_triggers(Wake(ready=lanes), [new_task(1)], [Submitted("id-1", True, 11)])
     assert [m.value[:4] for m in kafka._messages(wake)] == [b'["t1', b'["l1']
     monkeypatch.setattr(kafka, "MOST_CARRIED", 0)
-    assert [messages.decode(PartitionKey("mail", n), m.value) for n, m in zip([1, 2], kafka._messages(wake))] == lanes
+    assert [
+        messages.decode(PartitionKey("mail", n), m.value)
+        for n, m in zip([1, 2], kafka._messages(wake))
+    ] == lanes
 
 
 @given(st.text(min_size=1, max_size=60))
@@ -95,7 +126,12 @@ def test_a_url_says_all() -> None:
     place = client.Place.of(
         "kafka://me:p%40ss@a:1,b:2/?prefix=pay.&reset=-4d&replication=3&client.rack=r1&security.protocol=SASL_PLAINTEXT"
     )
-    assert (place.brokers, place.prefix, place.group, place.replication) == ("a:1,b:2", "pay.", "pay", 3)
+    assert (place.brokers, place.prefix, place.group, place.replication) == (
+        "a:1,b:2",
+        "pay.",
+        "pay",
+        3,
+    )
     assert place.reset == 4 * 86_400
     settings = place.settings({})
     assert settings["sasl.password"] == "p@ss" and settings["security.protocol"] == "SASL_PLAINTEXT"
@@ -106,7 +142,8 @@ def test_a_url_says_all() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, seconds", [("4d", 345_600), ("-4d", 345_600), ("+90s", 90), ("1.5h", 5400), ("2w", 1_209_600)]
+    "text, seconds",
+    [("4d", 345_600), ("-4d", 345_600), ("+90s", 90), ("1.5h", 5400), ("2w", 1_209_600)],
 )
 def test_t19_a_time_to_go_back_is_one_whatever_its_sign(text: str, seconds: float) -> None:
     assert client.Place.of(f"kafka://a/?reset={text.replace('+', '%2B')}").reset == seconds
@@ -156,9 +193,11 @@ def test_a_wake_whose_twin_came_waits_for_nothing_whichever_was_first() -> None:
     assert twins.missing(9.0 + kafka.GRACE) == ([lane], None)
 
 
-def test_partitions_that_come_while_others_are_paused_are_paused_too_and_all_go_on_together() -> None:
+def test_partitions_that_come_while_others_are_paused_are_paused_too_and_all_go_on_together() -> (
+    None
+):
     """A consumer remembers for each partition whether it is paused."""
-    receiving = pytest.importorskip("fairlead.channels.kafka_receiver")
+    receiving = pytest.importorskip("fairlead.backends.kafka.receiver")
     confluent = pytest.importorskip("confluent_kafka")
     told: list[tuple[str, list[int]]] = []
 

@@ -1,4 +1,5 @@
-"""Limits of fairness keys that change while a node runs: never exceeded, nobody else held up, taken up at once."""
+"""Limits of fairness keys that change while a node runs: never exceeded, nobody else held up, taken
+up at once."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.booking import Booking, OrderingKey
-from fairlead.core.columns import Column
-from fairlead.core.key_limits import KeyLimit
-from fairlead.core.limits import Limit
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.core.limits.key_limits import KeyLimit
+from fairlead.core.limits.limits import Limit
+from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.core.triggers.columns import Column
+from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger
 
 KEYS = ("a", "b", "c")
@@ -21,19 +22,37 @@ class Node:
     """A table, its booking, and what it runs."""
 
     def __init__(self, *declared: Limit, slots: int = 1000) -> None:
-        self.booking = Booking(slots)
+        self.booking = SlotLedger(slots)
         self.booking.register_queue("q", *declared)
         self.table = TriggerTable(self.booking)
         self.running: dict[str, Trigger] = {}
         self._count = 0
 
-    def push(self, keys: str, name: str = "pay", priority: int = 5, queue: str = "q", ordered: bool = False) -> None:
+    def push(
+        self,
+        keys: str,
+        name: str = "pay",
+        priority: int = 5,
+        queue: str = "q",
+        ordered: bool = False,
+    ) -> None:
         for key in keys:
             self._count += 1
             made = f"{key}{self._count}"
             order_at = self._count if ordered else 0
             self.table.push(
-                Trigger(made, 1, queue, 0, name, priority, key, 1.0, key if ordered else None, order_at=order_at)
+                Trigger(
+                    made,
+                    1,
+                    queue,
+                    0,
+                    name,
+                    priority,
+                    key,
+                    1.0,
+                    key if ordered else None,
+                    order_at=order_at,
+                )
             )
 
     def take(self, limit: int = 1000) -> str:
@@ -45,11 +64,15 @@ class Node:
 
     def end(self, key: str, count: int = 1) -> None:
         """So many of its runs end."""
-        for trigger in [trigger for trigger in self.running.values() if trigger.fairness_key == key][:count]:
+        for trigger in [
+            trigger for trigger in self.running.values() if trigger.fairness_key == key
+        ][:count]:
             del self.running[trigger.id]
             self.table.freed(self.booking.free(trigger, 0.0))
             if trigger.ordering_key is not None:
-                self.table.freed(self.booking.give_turn(OrderingKey(trigger.queue, trigger.ordering_key)))
+                self.table.freed(
+                    self.booking.give_turn(OrderingKey(trigger.queue, trigger.ordering_key))
+                )
 
     def limit(self, queue: str = "q", **limits: int) -> None:
         self.table.set_limits(queue, limits)
@@ -190,7 +213,9 @@ def test_a_paused_queue_stays_paused_when_its_limits_change() -> None:
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("push"), st.text("abc", min_size=1, max_size=9), st.sampled_from([2, 5])),
-        st.tuples(st.just("limit"), st.dictionaries(st.sampled_from(KEYS), st.integers(1, 4), max_size=3)),
+        st.tuples(
+            st.just("limit"), st.dictionaries(st.sampled_from(KEYS), st.integers(1, 4), max_size=3)
+        ),
         st.tuples(st.just("take"), st.integers(1, 10)),
         st.tuples(st.just("end"), st.sampled_from(KEYS)),
         st.tuples(st.just("lose"), st.sampled_from(KEYS)),
@@ -201,8 +226,11 @@ steps = st.lists(
 
 @given(steps, st.integers(1, 12))
 @settings(max_examples=400)
-def test_no_limit_is_ever_exceeded_by_what_begins_and_whatever_has_room_begins(done: list, slots: int) -> None:
-    """Against a node that remembers only a list of what waits: the same tasks start, whatever limits came and went."""
+def test_no_limit_is_ever_exceeded_by_what_begins_and_whatever_has_room_begins(
+    done: list, slots: int
+) -> None:
+    """Against a node that remembers only a list of what waits: the same tasks start, whatever
+    limits came and went."""
     node = Node(Limit(3, per="name"), slots=slots)
     waiting: list[tuple[int, str, str]] = []
     limits: dict[str, int] = {}
@@ -252,7 +280,9 @@ def test_a_freed_slot_of_a_key_costs_one_look_however_many_wait(monkeypatch) -> 
     looked: list[Column] = []
     plain = TriggerTable._take_from
     monkeypatch.setattr(
-        TriggerTable, "_take_from", lambda self, column, *rest: (looked.append(column), plain(self, column, *rest))[1]
+        TriggerTable,
+        "_take_from",
+        lambda self, column, *rest: (looked.append(column), plain(self, column, *rest))[1],
     )
     node.end("a")
     assert node.take() == "a" and len(looked) <= 2

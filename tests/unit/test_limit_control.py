@@ -1,4 +1,5 @@
-"""The control law of limits: what may be published keeps every bound, whatever was measured; each rail by a case of its own."""
+"""The control law of limits: what may be published keeps every bound, whatever was measured; each
+rail by a case of its own."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.control import Key, Used
-from fairlead.core.guard_rails import Guards
-from fairlead.core.limit_control import LimitChange, Workers, propose_limits
+from fairlead.core.tuning.control import Key, Used
+from fairlead.core.tuning.guard_rails import Guards
+from fairlead.core.tuning.limit_control import LimitChange, Workers, propose_limits
 from fairlead.errors import ConfigurationError
 
 HOUR = 3600.0
@@ -62,7 +63,7 @@ def slots(measured: list[Workers], count: int) -> list[int]:
     return [math.ceil(worked.peak / count - 1e-6) for worked in measured if worked.busy]
 
 
-# properties -----------------------------------------------------------------------------------------------------------
+# properties ---------------------------------------------------------------------------------------
 
 
 @given(keys, workers, nodes, guards)
@@ -75,7 +76,9 @@ def test_every_limit_is_at_least_a_slot_and_within_a_step_of_the_one_before(
         assert change.guarded >= 1
         if change.now is None:
             at_most = max(change.guarded * rails.step, change.guarded + 1) + 1e-6
-            assert any(change.guarded < all_of_them <= at_most for all_of_them in slots(measured, count))
+            assert any(
+                change.guarded < all_of_them <= at_most for all_of_them in slots(measured, count)
+            )
         else:
             assert change.guarded <= max(change.now * rails.step, change.now + 1) + 1e-6
             assert change.guarded >= min(change.now / rails.step, change.now - 1) - 1e-6
@@ -87,7 +90,11 @@ def test_no_limit_leaves_the_bounds_unless_it_is_on_its_way_back(
 ) -> None:
     """All the slots of a node are no limit: it is taken away."""
     for change in propose_limits(found, measured, count, False, rails):
-        if change.guarded is not None and change.raw is not None and change.guarded > (change.now or 0):
+        if (
+            change.guarded is not None
+            and change.raw is not None
+            and change.guarded > (change.now or 0)
+        ):
             assert change.guarded < max(slots(measured, count))
 
 
@@ -98,7 +105,9 @@ def test_only_a_key_that_held_more_than_its_limit_gets_one(
     for change in propose_limits(found, measured, count, False, rails):
         if change.now is None:
             assert change.raw is not None and change.guarded is not None
-            assert max(used.peak for used in found[change.fairness_key].use) / count > max(1.0, change.raw)
+            assert max(used.peak for used in found[change.fairness_key].use) / count > max(
+                1.0, change.raw
+            )
 
 
 @given(keys, workers, nodes, guards)
@@ -129,7 +138,8 @@ def test_while_something_holds_or_no_node_lives_no_limit_changes(
 def test_the_same_measurements_again_and_again_come_to_rest(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
 ) -> None:
-    """Neither steps, rounding nor the dead band make a limit swing: on its way it turns at most once, and it stops."""
+    """Neither steps, rounding nor the dead band make a limit swing: on its way it turns at most
+    once, and it stops."""
     moves: dict[str, list[int]] = {name: [] for name in found}
     for _ in range(210):
         changes = propose_limits(found, measured, count, False, rails)
@@ -139,7 +149,9 @@ def test_the_same_measurements_again_and_again_come_to_rest(
             if change.is_change:
                 key = found[change.fairness_key]
                 moves[change.fairness_key].append((change.guarded or 10**9) - (change.now or 10**9))
-                found[change.fairness_key] = Key(key.due, key.now, key.use, key.fixed, change.guarded)
+                found[change.fairness_key] = Key(
+                    key.due, key.now, key.use, key.fixed, change.guarded
+                )
     else:
         raise AssertionError(f"it moves on: {changes}")
     for of_key in moves.values():
@@ -152,7 +164,10 @@ def test_the_same_measurements_again_and_again_come_to_rest(
 def test_the_unit_of_due_does_not_matter(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards, unit: float
 ) -> None:
-    scaled = {name: Key(key.due * unit, key.now, key.use, key.fixed, key.limit) for name, key in found.items()}
+    scaled = {
+        name: Key(key.due * unit, key.now, key.use, key.fixed, key.limit)
+        for name, key in found.items()
+    }
     one = {c.fairness_key: c.raw for c in propose_limits(found, measured, count, False, rails)}
     other = {c.fairness_key: c.raw for c in propose_limits(scaled, measured, count, False, rails)}
     for name in one.keys() & other.keys():
@@ -161,7 +176,7 @@ def test_the_unit_of_due_does_not_matter(
             assert one[name] == pytest.approx(other[name], rel=1e-6)
 
 
-# cases worked by hand -------------------------------------------------------------------------------------------------
+# cases worked by hand -----------------------------------------------------------------------------
 
 
 def had(
@@ -173,9 +188,18 @@ def had(
     tasks: int = 1000,
     age: float = 0.0,
 ) -> list[Used]:
-    """In each of the last hours it had so many workers at once; all through them, unless `busy` says how long."""
+    """In each of the last hours it had so many workers at once; all through them, unless `busy`
+    says how long."""
     return [
-        Used(age + n * HOUR, busy or peak * HOUR, tasks, HOUR, max(asked, busy or peak * HOUR), peak, waited)
+        Used(
+            age + n * HOUR,
+            busy or peak * HOUR,
+            tasks,
+            HOUR,
+            max(asked, busy or peak * HOUR),
+            peak,
+            waited,
+        )
         for n in range(hours)
     ]
 
@@ -184,9 +208,14 @@ def worked(peak: float, hours: int = 4, age: float = 0.0) -> list[Workers]:
     return [Workers(age + n * HOUR, peak * HOUR, peak) for n in range(hours)]
 
 
-def of(found: dict[str, Key], measured: list[Workers], count: int = 1, **rails: float) -> dict[str, LimitChange]:
+def of(
+    found: dict[str, Key], measured: list[Workers], count: int = 1, **rails: float
+) -> dict[str, LimitChange]:
     plain = {"prior_tasks": 1e-9, **rails}
-    return {change.fairness_key: change for change in propose_limits(found, measured, count, False, Guards(**plain))}
+    return {
+        change.fairness_key: change
+        for change in propose_limits(found, measured, count, False, Guards(**plain))
+    }
 
 
 def test_a_limit_is_the_due_of_the_slots_and_some_headroom_step_by_step() -> None:
@@ -194,26 +223,37 @@ def test_a_limit_is_the_due_of_the_slots_and_some_headroom_step_by_step() -> Non
     found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8))}
     changes = of(found, worked(16))
     assert changes.keys() == {"long"}
-    assert changes["long"] == LimitChange("long", None, pytest.approx(10.0), 13, "one step of x1.25")
+    assert changes["long"] == LimitChange(
+        "long", None, pytest.approx(10.0), 13, "one step of x1.25"
+    )
     for now, then, why in (
         (14, 12, "one step of x1.25"),
         (12, 10, "as computed"),
         (10, 10, "within 10% of what it should be"),
     ):
         found["long"] = Key(1.0, 1.0, had(now, busy=8 * HOUR, waited=True), None, now)
-        assert of(found, worked(16))["long"] == LimitChange("long", now, pytest.approx(10.0), then, why)
+        assert of(found, worked(16))["long"] == LimitChange(
+            "long", now, pytest.approx(10.0), then, why
+        )
 
 
 def test_it_is_a_number_of_slots_of_one_node() -> None:
     found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8))}
-    assert of(found, worked(16), 4)["long"] == LimitChange("long", None, pytest.approx(2.5), 3, "as computed")
+    assert of(found, worked(16), 4)["long"] == LimitChange(
+        "long", None, pytest.approx(2.5), 3, "as computed"
+    )
 
 
-def test_a_due_of_three_is_three_times_the_slots_and_what_others_do_not_ask_for_is_due_too() -> None:
+def test_a_due_of_three_is_three_times_the_slots_and_what_others_do_not_ask_for_is_due_too() -> (
+    None
+):
     found = {"long": Key(3.0, 1.0, had(16, busy=12 * HOUR)), "short": Key(13.0, 1.0, had(4))}
     assert of(found, worked(16))["long"].raw == pytest.approx(1.25 * 16 * 3 / 16)
     # The others ask for half of the workers, so half of them are due to it.
-    found = {"long": Key(3.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(13.0, 1.0, had(8, asked=0.0))}
+    found = {
+        "long": Key(3.0, 1.0, had(16, busy=8 * HOUR)),
+        "short": Key(13.0, 1.0, had(8, asked=0.0)),
+    }
     assert of(found, worked(16))["long"].raw == pytest.approx(1.25 * 16 * 8 / 16)
     # With hardly anybody else there is no limit.
     assert of({"long": Key(1.0, 1.0, had(16))}, worked(16)) == {}
@@ -240,7 +280,8 @@ def test_it_goes_when_the_key_does_not_come_near_it_any_more() -> None:
     )
     near = {"long": Key(1.0, 1.0, had(8.1), None, 10), "short": Key(1.0, 1.0, had(8))}
     assert of(near, worked(16))["long"].guarded == 10
-    # Short tasks leave a slot free for a moment each: few workers on average, and still something waits.
+    # Short tasks leave a slot free for a moment each: few workers on average, and still something
+    # waits.
     waits = {"long": Key(1.0, 1.0, had(7, waited=True), None, 10), "short": Key(1.0, 1.0, had(9))}
     assert of(waits, worked(16))["long"].guarded == 10
 
@@ -266,7 +307,10 @@ def test_it_never_falls_below_one_slot() -> None:
 
 def test_inside_the_dead_band_it_stays_and_rounding_makes_it_no_wider() -> None:
     def at(due: float, now: int) -> int | None:
-        found = {"long": Key(due, 1.0, had(now, waited=True), None, now), "short": Key(1 - due, 1.0, had(1))}
+        found = {
+            "long": Key(due, 1.0, had(now, waited=True), None, now),
+            "short": Key(1 - due, 1.0, had(1)),
+        }
         return of(found, worked(16))["long"].guarded  # raw: 20 x due
 
     assert [at(due, 10) for due in (0.456, 0.5, 0.549)] == [10, 10, 10]
@@ -282,8 +326,12 @@ def test_what_was_used_a_half_life_ago_counts_half() -> None:
 
 
 def test_few_tasks_are_drawn_to_what_is_due_when_all_ask_for_more() -> None:
-    """The queue ran 40 tasks, and 40 more count as if a third had been due to it instead of a half."""
-    found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR, tasks=5)), "short": Key(1.0, 1.0, had(8, tasks=5))}
+    """The queue ran 40 tasks, and 40 more count as if a third had been due to it instead of a
+    half."""
+    found = {
+        "long": Key(1.0, 1.0, had(16, busy=8 * HOUR, tasks=5)),
+        "short": Key(1.0, 1.0, had(8, tasks=5)),
+    }
     found["idle"] = Key(1.0, 1.0, [])
     change = of(found, worked(16), prior_tasks=40, least_tasks=0, half_life=1e9)["long"]
     assert change.raw == pytest.approx(1.25 * 16 * (1 / 2 + 1 / 3) / 2, rel=1e-3)
@@ -299,7 +347,10 @@ def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
 
 def test_what_holds_is_told_with_what_was_computed() -> None:
     found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8), None, 3)}
-    held = {c.fairness_key: c for c in propose_limits(found, worked(16), 1, True, Guards(prior_tasks=1e-9))}
+    held = {
+        c.fairness_key: c
+        for c in propose_limits(found, worked(16), 1, True, Guards(prior_tasks=1e-9))
+    }
     assert held["long"] == LimitChange("long", None, pytest.approx(10.0), None, "held")
     assert (held["short"].now, held["short"].guarded, held["short"].reason) == (3, 3, "held")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.offsets import Offsets, Progress
+from fairlead.core.sharding.offsets import Offsets, Progress
 from fairlead.model import PartitionKey, Trigger
 
 

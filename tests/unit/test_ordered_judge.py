@@ -1,4 +1,5 @@
-"""The judge of the long runs of ordered queues: it finds each kind of broken promise, and excuses what was in flight."""
+"""The judge of the long runs of ordered queues: it finds each kind of broken promise, and excuses
+what was in flight."""
 
 from __future__ import annotations
 
@@ -15,13 +16,16 @@ JOBS = [Job("a", "1", 100), Job("a", "2", 200), Job("a", "3", 200), Job("b", "1"
 
 
 def story(text: str) -> list[Record]:
-    """Words like `start:a1@150/101`: what, ordering key and unique key, time, process; the attempt after a second slash."""
+    """Words like `start:a1@150/101`: what, ordering key and unique key, time, process; the attempt
+    after a second slash."""
     records = []
     for word in text.split():
         what, rest = word.split(":")
         name, rest = rest.split("@")
         at, pid, *attempt = rest.split("/")
-        records.append(Record(what, int(at), int(pid), int(attempt[0]) if attempt else 1, name[0], name[1:]))
+        records.append(
+            Record(what, int(at), int(pid), int(attempt[0]) if attempt else 1, name[0], name[1:])
+        )
     return records
 
 
@@ -56,16 +60,29 @@ def test_each_job_once_in_order_and_none_early_is_no_violation() -> None:
         (f"{run('a1', 99)} {run('a2', 200)} {run('a3', 220)} {REST}", ["early"]),
         (f"{run('a1', 100)} {run('a1', 120)} {run('a2', 200)} {run('a3', 220)} {REST}", ["double"]),
         (f"{run('a1', 100)} {run('a2', 200)} {run('a1', 220)} {run('a3', 240)} {REST}", ["double"]),
-        (f"{run('a1', 100)} {run('a2', 200)} {run('a3', 220)} {run('b9', 240)} {run('c1', 240)} {REST}",
-         ["unknown", "unknown", "unknown"]),
-        (f"start:a1@100/{ONE} start:a2@200/{TWO} end:a1@205/{ONE} end:a2@210/{TWO} {run('a3', 220)} {REST}", ["overlap"]),
-        (f"start:a1@100/{ONE} start:a1@150/{TWO} end:a1@205/{ONE} end:a1@210/{TWO} {run('a2', 220)} {run('a3', 240)} {REST}",
-         ["double", "overlap"]),
+        (
+            f"{run('a1', 100)} {run('a2', 200)} {run('a3', 220)} {run('b9', 240)} {run('c1', 240)} {REST}",
+            ["unknown", "unknown", "unknown"],
+        ),
+        (
+            f"start:a1@100/{ONE} start:a2@200/{TWO} end:a1@205/{ONE} end:a2@210/{TWO} {run('a3', 220)} {REST}",
+            ["overlap"],
+        ),
+        (
+            f"start:a1@100/{ONE} start:a1@150/{TWO} end:a1@205/{ONE} end:a1@210/{TWO} {run('a2', 220)} {run('a3', 240)} {REST}",
+            ["double", "overlap"],
+        ),
         (f"{run('a1', 100)} end:a1@120/{ONE} {run('a2', 200)} {run('a3', 220)} {REST}", ["stray"]),
-        (f"start:a1@100/{ONE} cut:a1@150/{ONE} {run('a2', 200)} {run('a3', 220)} {REST}", ["lost", "order"]),
-        (f"start:a1@100/{ONE} cut:a1@150/{ONE} {run('a1', 160)} {run('a2', 200)} {run('a3', 220)} {REST}", ["double"]),
+        (
+            f"start:a1@100/{ONE} cut:a1@150/{ONE} {run('a2', 200)} {run('a3', 220)} {REST}",
+            ["lost", "order"],
+        ),
+        (
+            f"start:a1@100/{ONE} cut:a1@150/{ONE} {run('a1', 160)} {run('a2', 200)} {run('a3', 220)} {REST}",
+            ["double"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_kind_of_broken_promise_is_found(text: str, broken: list[str]) -> None:
     found = judge(JOBS, story(text))
     assert kinds(found) == broken
@@ -80,11 +97,17 @@ def test_what_a_killed_process_ran_may_run_again_after_the_kill_and_not_before()
     assert kinds(before) == ["overlap"]
 
 
-def test_a_run_whose_end_was_not_written_when_its_process_was_killed_may_run_again_and_is_counted() -> None:
-    text = f"{run('a1', 100)} {run('a1', 200, TWO)} {run('a2', 220, TWO)} {run('a3', 240, TWO)} {REST}"
+def test_a_run_whose_end_was_not_written_when_its_process_was_killed_may_run_again_and_is_counted() -> (
+    None
+):
+    text = (
+        f"{run('a1', 100)} {run('a1', 200, TWO)} {run('a2', 220, TWO)} {run('a3', 240, TWO)} {REST}"
+    )
     at_once = judge(JOBS, story(text), {ONE: 150})
     assert (kinds(at_once), at_once.ran_twice, at_once.runs) == ([], 1, 5)
-    assert kinds(judge(JOBS, story(text), {ONE: 110 + SETTLED + 1})) == ["double"], "its end was written long before"
+    assert kinds(judge(JOBS, story(text), {ONE: 110 + SETTLED + 1})) == ["double"], (
+        "its end was written long before"
+    )
     assert kinds(judge(JOBS, story(text), {TWO: 150})) == ["double"], "another process was killed"
 
 
@@ -100,11 +123,15 @@ def test_a_task_that_was_cut_by_a_kill_comes_before_the_next_one_of_its_key() ->
 
 def test_while_a_server_is_away_what_was_in_flight_may_run_again_and_nothing_may_overlap() -> None:
     again = f"{run('a1', 100)} {run('a1', 400, TWO)} {run('a2', 420)} {run('a3', 440)} {REST}"
-    assert (found := judge(JOBS, story(again), away=[Away(105, 300)])).ran_twice == 1 and not found.violations
+    assert (
+        found := judge(JOBS, story(again), away=[Away(105, 300)])
+    ).ran_twice == 1 and not found.violations
     assert kinds(judge(JOBS, story(again), away=[Away(111 + SETTLED, 300 + SETTLED)])) == ["double"]
     assert kinds(judge(JOBS, story(again), away=[Away(50, 99)])) == ["double"]
     cut = f"start:a1@100/{ONE} cut:a1@190/{ONE} {run('a1', 400, TWO)} {run('a2', 420)} {run('a3', 440)} {REST}"
-    assert (found := judge(JOBS, story(cut), away=[Away(150, 300)])).cut == 1 and not found.violations
+    assert (
+        found := judge(JOBS, story(cut), away=[Away(150, 300)])
+    ).cut == 1 and not found.violations
     beside = f"start:a1@100/{ONE} start:a1@190/{TWO} cut:a1@200/{ONE} end:a1@210/{TWO} {run('a2', 420)} {run('a3', 440)} {REST}"
     assert kinds(judge(JOBS, story(beside), away=[Away(50, 300)])) == ["overlap"]
 
@@ -119,7 +146,9 @@ def test_the_same_time_is_ordered_by_unique_key_and_lines_travel_whole() -> None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_long_story_with_kills_is_right_until_one_run_is_missing_or_there_once_more(seed: int) -> None:
+def test_a_long_story_with_kills_is_right_until_one_run_is_missing_or_there_once_more(
+    seed: int,
+) -> None:
     chance = random.Random(seed)
     jobs = [Job(f"k{n % 7}", f"{n:04}", n * 10) for n in range(300)]
     records, kills, pid = [], {}, 1000
@@ -130,11 +159,22 @@ def test_a_long_story_with_kills_is_right_until_one_run_is_missing_or_there_once
             records.append(Record("start", at, pid, 1, *job[:2]))
             records += [Record("end", at + 1, pid, 1, *job[:2])] if has_ended else []
             kills[pid], pid = at + 2, pid + 1
-        records += [Record("start", at + 3, pid, 1, *job[:2]), Record("end", at + 5, pid, 1, *job[:2])]
+        records += [
+            Record("start", at + 3, pid, 1, *job[:2]),
+            Record("end", at + 5, pid, 1, *job[:2]),
+        ]
     found = judge(jobs, records, kills)
-    assert not found.violations and found.cut + found.ran_twice == len(kills) and found.runs == 300 + len(kills)
+    assert (
+        not found.violations
+        and found.cut + found.ran_twice == len(kills)
+        and found.runs == 300 + len(kills)
+    )
     starts = Counter(record.unique_key for record in records if record.what == "start")
-    once = [n for n, record in enumerate(records) if record.what == "start" and starts[record.unique_key] == 1]
+    once = [
+        n
+        for n, record in enumerate(records)
+        if record.what == "start" and starts[record.unique_key] == 1
+    ]
     gone = chance.choice(once)
     assert kinds(judge(jobs, records[:gone] + records[gone + 2 :], kills))[-1] in ("lost", "order")
     again = [record._replace(at=record.at + 10**9) for record in records[gone : gone + 2]]
@@ -143,4 +183,8 @@ def test_a_long_story_with_kills_is_right_until_one_run_is_missing_or_there_once
 
 def test_percentiles_are_of_what_was_seen() -> None:
     values = sorted(n * 1_000_000 for n in range(100))
-    assert (percentile(values, 0.5), percentile(values, 0.99), percentile([], 0.5)) == (50.0, 99.0, 0.0)
+    assert (percentile(values, 0.5), percentile(values, 0.99), percentile([], 0.5)) == (
+        50.0,
+        99.0,
+        0.0,
+    )

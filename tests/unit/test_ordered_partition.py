@@ -10,20 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.core.booking import Booking
-from fairlead.core.throughput import Window
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.backends.memory.schedule import MemoryScheduleStore
+from fairlead.backends.memory.task_log import MemoryTaskLog
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.schedule.throughput import Window
+from fairlead.core.triggers.table import TriggerTable
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
+from fairlead.ordered.context import Surroundings
 from fairlead.ordered.intake import Intake
-from fairlead.ordered.life import Life
 from fairlead.ordered.partition import Partition, pause_after
-from fairlead.ordered.surroundings import Surroundings
+from fairlead.ordered.tenure import Life
 from fairlead.ports.observer import Silent
 from fairlead.ports.schedule_store import Fenced
 from fairlead.ports.task_log import Drop, Submit
-from fairlead.testing.memory_schedule import MemoryScheduleStore
-from fairlead.testing.memory_task_log import MemoryTaskLog
 from tests.simulation.virtual_clock import VirtualClock
 
 KEY = PartitionKey("q", 0)
@@ -45,26 +45,52 @@ class Bench:
         self.log = MemoryTaskLog(self.clock)
         self.store = MemoryScheduleStore()
         self.observer = Counting()
-        booking = Booking(1000)
+        booking = SlotLedger(1000)
         booking.register_queue("q", None)
         booking.register_task("q", "work")
         self.table = TriggerTable(booking)
         self.stopped: list[tuple[str, bool]] = []
         self.settled: list[str] = []
         around = Surroundings(
-            "node", self.log, self.store, self.table, lambda: None, lambda *stop: self.stopped.append(stop), self.settled.extend,
-            self.observer, self.clock,
-        )  # fmt: skip
+            "node",
+            self.log,
+            self.store,
+            self.table,
+            lambda: None,
+            lambda *stop: self.stopped.append(stop),
+            self.settled.extend,
+            self.observer,
+            self.clock,
+        )
         self.partition = Partition(KEY, Window(), around)
         self.tasks: list[asyncio.Task[None]] = []
         self._intake = Intake({KEY: self.partition}, around)
 
     def begin(self) -> None:
-        self.tasks = [asyncio.create_task(self.partition.run()), asyncio.create_task(self._intake.run())]
+        self.tasks = [
+            asyncio.create_task(self.partition.run()),
+            asyncio.create_task(self._intake.run()),
+        ]
 
     def submit(self, after: float = 0.0, ordering_key: str = "a", id: str = "t") -> ScheduledTask:
         run_at = self.clock.now() + round(after * 1_000_000)
-        task = NewTask(id, "q", 0, "work", b"{}", "json", 5, "", 1.0, ordering_key, id, run_at, run_at, False, None)
+        task = NewTask(
+            id,
+            "q",
+            0,
+            "work",
+            b"{}",
+            "json",
+            5,
+            "",
+            1.0,
+            ordering_key,
+            id,
+            run_at,
+            run_at,
+            False,
+            None,
+        )
         self.log.append([Submit(task)])
         self.log.look()
         return ScheduledTask.of(task)
@@ -137,14 +163,24 @@ async def test_of_partitions_that_fail_for_a_store_that_is_away_one_says_so_for_
     with caplog.at_level(logging.INFO, "fairlead.ordered"):
         await bench.wait(30)
         assert all(partition.reloads >= 5 for partition in partitions)
-        said = [(record.levelname, record.partition, record.partitions) for record in caplog.records]
-        assert {partition for _, partition, _ in said} == {PartitionKey("q", 0)} and len(said) == partitions[0].reloads
-        assert said[0] == ("WARNING", PartitionKey("q", 0), 1) and said[-1] == ("ERROR", PartitionKey("q", 0), 10)
+        said = [
+            (record.levelname, record.partition, record.partitions) for record in caplog.records
+        ]
+        assert {partition for _, partition, _ in said} == {PartitionKey("q", 0)} and len(
+            said
+        ) == partitions[0].reloads
+        assert said[0] == ("WARNING", PartitionKey("q", 0), 1) and said[-1] == (
+            "ERROR",
+            PartitionKey("q", 0),
+            10,
+        )
         caplog.clear()
         partitions[0].drop()
         bench.tasks[0].cancel()
         await bench.wait(33)
-        assert {record.partition for record in caplog.records} == {PartitionKey("q", 1)}, "another one speaks now"
+        assert {record.partition for record in caplog.records} == {PartitionKey("q", 1)}, (
+            "another one speaks now"
+        )
         caplog.clear()
         monkeypatch.undo()
         await bench.wait(61)
@@ -183,7 +219,9 @@ async def test_a_run_outlives_the_failure_of_its_partition_and_its_end_is_writte
     assert bench.settled == ["first"] and bench.stopped == []
 
 
-async def test_an_owner_that_is_fenced_waits_for_its_lease_to_tell_before_it_takes_over_again(bench: Bench) -> None:
+async def test_an_owner_that_is_fenced_waits_for_its_lease_to_tell_before_it_takes_over_again(
+    bench: Bench,
+) -> None:
     bench.begin()
     bench.submit(id="first")
     await bench.wait(1)
@@ -197,7 +235,9 @@ async def test_an_owner_that_is_fenced_waits_for_its_lease_to_tell_before_it_tak
     assert bench.store.partitions[KEY].range_id == 3, "it is still wanted"
 
 
-async def test_a_partition_that_leaves_starts_nothing_drains_and_may_stay_after_all(bench: Bench) -> None:
+async def test_a_partition_that_leaves_starts_nothing_drains_and_may_stay_after_all(
+    bench: Bench,
+) -> None:
     bench.begin()
     bench.submit(id="runs")
     bench.submit(id="waits", ordering_key="b")
@@ -221,7 +261,9 @@ async def _in_time(bench: Bench, waiting: Any) -> bool:
     return bool(task.result())
 
 
-async def test_a_partition_that_is_lost_stops_its_runs_and_writes_none_of_their_ends(bench: Bench) -> None:
+async def test_a_partition_that_is_lost_stops_its_runs_and_writes_none_of_their_ends(
+    bench: Bench,
+) -> None:
     bench.begin()
     bench.submit(id="first")
     await bench.wait(1)
@@ -267,7 +309,9 @@ async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_as_it_is_now(be
     first = bench.submit(id="u")
     await bench.wait(1)
     assert len(bench.table) == 1
-    again = NewTask("new", "q", 0, "work", b"[]", "json", 5, "", 1.0, "a", "u", first.key.run_at, 0, False, None)
+    again = NewTask(
+        "new", "q", 0, "work", b"[]", "json", 5, "", 1.0, "a", "u", first.key.run_at, 0, False, None
+    )
     bench.log.append([Submit(again)])
     bench.log.look()
     await bench.wait(1)
@@ -299,7 +343,9 @@ async def test_a_partition_given_up_in_the_middle_of_a_write_leaves_a_floor_belo
     assert submitted.key in rows.tasks and rows.record.floor < submitted.key
 
 
-async def test_one_that_is_cancelled_while_it_fails_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_is_cancelled_while_it_fails_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task group that has failures raises these, and forgets that it was cancelled."""
 
     async def fails_as_it_is_cancelled(life: Life) -> None:
@@ -338,7 +384,9 @@ async def test_an_entry_that_no_schedule_can_hold_is_left_out_and_stops_nobody(
     await bench.wait(1)
     assert bench.start() == ["before", "after"]
     assert bench.observer.counts == {"corrupt_log_entries": 2}
-    assert [record.getMessage() for record in caplog.records] == ["an entry of the task log is left out"] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "an entry of the task log is left out"
+    ] * 2
     assert why in caplog.records[0].error
     assert not await bench.log.is_behind(KEY)
     assert bench.partition.reloads == 0
@@ -404,7 +452,8 @@ async def test_o14_who_is_woken_for_nothing_reads_nothing_more_and_hands_out_at_
 async def test_it_takes_over_only_when_the_log_has_been_rewound_and_tries_again_while_that_fails(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An earlier owner is fenced by the take-over: what it commits after that must be received again."""
+    """An earlier owner is fenced by the take-over: what it commits after that must be received
+    again."""
     done: list[str] = []
     rewind, take_over = bench.log.rewind, bench.store.take_over
 
@@ -477,7 +526,9 @@ async def test_a_partition_that_is_loaded_while_submits_never_cease_begins_with_
         if started := bench.start():
             break
     assert started[:1] == ["waits"]
-    assert 1.0 <= bench.clock.monotonic() < 2.5, "not before what was there is in the schedule, nor after ten seconds"
+    assert 1.0 <= bench.clock.monotonic() < 2.5, (
+        "not before what was there is in the schedule, nor after ten seconds"
+    )
 
 
 def slowed(bench: Bench, call: Any) -> Any:

@@ -1,4 +1,5 @@
-"""The rules of ordered queues that need no queue: waits between tries, keys, what a run's end means, what is accepted."""
+"""The rules of ordered queues that need no queue: waits between tries, keys, what a run's end
+means, what is accepted."""
 
 from __future__ import annotations
 
@@ -10,21 +11,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead import Exponential
-from fairlead.core.partitions import partition_of
-from fairlead.core.retry import UNTIL_DONE
+from fairlead.core.policies.retry import UNTIL_DONE
+from fairlead.core.sharding.partitions import partition_of
+from fairlead.declare.queue import Queue
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
 from fairlead.ordered.accept import Acceptance
 from fairlead.ordered.ending import end_of_run
 from fairlead.ports import task_log
 from fairlead.ports.task_log import Drop, Submit
-from fairlead.queue import Queue
 
 NOW = 1_700_000_000_000_000
 
 
-def task(run_at: int = NOW, ordering_key: str | None = "a", unique_key: str | None = "u", id: str = "id") -> NewTask:
-    return NewTask(id, "q", 0, "work", b"{}", "json", 5, "", 1.0, ordering_key, unique_key, run_at, NOW, False, None)
+def task(
+    run_at: int = NOW, ordering_key: str | None = "a", unique_key: str | None = "u", id: str = "id"
+) -> NewTask:
+    return NewTask(
+        id,
+        "q",
+        0,
+        "work",
+        b"{}",
+        "json",
+        5,
+        "",
+        1.0,
+        ordering_key,
+        unique_key,
+        run_at,
+        NOW,
+        False,
+        None,
+    )
 
 
 class Fixed(random.Random):
@@ -35,9 +54,14 @@ class Fixed(random.Random):
 def test_o16_waits_double_from_20_s_up_to_120_s_and_half_of_each_is_drawn() -> None:
     for tries, base in [(1, 20), (2, 40), (3, 80), (4, 120), (5, 120), (100, 120), (10_000, 120)]:
         drawn = [UNTIL_DONE.delay(tries, RuntimeError()) for _ in range(200)]
-        assert all(base / 2 <= wait <= base for wait in drawn if wait is not None) and None not in drawn
+        assert (
+            all(base / 2 <= wait <= base for wait in drawn if wait is not None)
+            and None not in drawn
+        )
     exact = Exponential(max_attempts=101, first=2.0, max_delay=120.0, random=Fixed())
-    assert [exact.delay(tries, RuntimeError()) for tries in (1, 4)] == [1.5, 12.0], "the fifth attempt waits 12 s of 16"
+    assert [exact.delay(tries, RuntimeError()) for tries in (1, 4)] == [1.5, 12.0], (
+        "the fifth attempt waits 12 s of 16"
+    )
     assert exact.delay(101, RuntimeError()) is None
 
 
@@ -51,17 +75,41 @@ def test_o18_keys_and_tasks_with_any_characters_travel_through_the_log(
     ordering_key: str, unique_key: str, payload: bytes, run_at: int
 ) -> None:
     made = NewTask(
-        "id", "q", 7, "work", payload, "json", 5, "", 1.0, ordering_key, unique_key, run_at, NOW, False, None
+        "id",
+        "q",
+        7,
+        "work",
+        payload,
+        "json",
+        5,
+        "",
+        1.0,
+        ordering_key,
+        unique_key,
+        run_at,
+        NOW,
+        False,
+        None,
     )
-    for entry in (Submit(made), Drop("q", 7, TaskKey(run_at, ordering_key, unique_key), unique_key, NOW)):
+    for entry in (
+        Submit(made),
+        Drop("q", 7, TaskKey(run_at, ordering_key, unique_key), unique_key, NOW),
+    ):
         message = task_log.encode(entry)
         assert task_log.decode(message) == task_log.decode(message.decode()) == entry
         assert task_log.partition_of(entry) == PartitionKey("q", 7)
-    assert task_log.decode(b"{") is task_log.decode(b'{"type":"submit","task":{}}') is task_log.decode(b"\xff") is None
+    assert (
+        task_log.decode(b"{")
+        is task_log.decode(b'{"type":"submit","task":{}}')
+        is task_log.decode(b"\xff")
+        is None
+    )
 
 
 @given(keys=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2))
-def test_o18_the_order_of_texts_is_that_of_their_bytes_as_the_stores_have_it(keys: list[str]) -> None:
+def test_o18_the_order_of_texts_is_that_of_their_bytes_as_the_stores_have_it(
+    keys: list[str],
+) -> None:
     assert sorted(keys) == sorted(keys, key=str.encode)
 
 
@@ -83,7 +131,9 @@ def test_tasks_for_now_of_one_process_keep_the_order_of_their_submits() -> None:
 
 def test_a_time_that_was_asked_for_stays_and_a_task_without_a_unique_key_is_one_of_a_kind() -> None:
     acceptance = Acceptance({"q": Queue("q", kind="ordered")})
-    first, second = acceptance.entries([task(NOW + 7, unique_key=None, id="one"), task(NOW + 7, id="two")], NOW)
+    first, second = acceptance.entries(
+        [task(NOW + 7, unique_key=None, id="one"), task(NOW + 7, id="two")], NOW
+    )
     assert (first.task.run_at, first.task.unique_key) == (NOW + 7, "one")
     assert (second.task.run_at, second.task.unique_key) == (NOW + 7, "u")
 
@@ -112,28 +162,48 @@ def finish(**changes: object) -> Finish:
 SCHEDULED = ScheduledTask(TaskKey(NOW, "a", "u"), task(), attempt=3, tries=2)
 
 
-def test_a_run_that_failed_waits_in_its_place_and_one_without_tries_left_is_recorded_as_failed() -> None:
-    again = end_of_run(SCHEDULED, finish(outcome="retried", next_state="WAITING", run_at=NOW + 5), 0, "n")
+def test_a_run_that_failed_waits_in_its_place_and_one_without_tries_left_is_recorded_as_failed() -> (
+    None
+):
+    again = end_of_run(
+        SCHEDULED, finish(outcome="retried", next_state="WAITING", run_at=NOW + 5), 0, "n"
+    )
     assert (again.completes, again.attempt, again.tries, again.retry_at) == (False, 4, 3, NOW + 5)
     assert again.again == ScheduledTask(SCHEDULED.key, SCHEDULED.task, 4, 3, NOW + 5)
-    over = end_of_run(SCHEDULED, finish(outcome="failed", next_state="ERROR", error_type="ValueError"), 0, "n")
+    over = end_of_run(
+        SCHEDULED, finish(outcome="failed", next_state="ERROR", error_type="ValueError"), 0, "n"
+    )
     assert (over.completes, over.next_state, over.outcome) == (True, "FAILED", "failed")
 
 
 def test_a_snooze_and_a_run_handed_back_spend_no_try() -> None:
     snoozed = end_of_run(
-        SCHEDULED, finish(outcome="snoozed", next_state="WAITING", run_at=NOW + 5, spends_try=False), 0, "n"
+        SCHEDULED,
+        finish(outcome="snoozed", next_state="WAITING", run_at=NOW + 5, spends_try=False),
+        0,
+        "n",
     )
     assert (snoozed.attempt, snoozed.tries) == (4, 2)
-    back = end_of_run(SCHEDULED, finish(outcome="cancelled", next_state="SUBMITTED", spends_try=False), 0, "n")
+    back = end_of_run(
+        SCHEDULED, finish(outcome="cancelled", next_state="SUBMITTED", spends_try=False), 0, "n"
+    )
     assert (back.completes, back.tries, back.retry_at) == (False, 2, NOW)
-    anew = end_of_run(SCHEDULED, finish(outcome="retried", next_state="WAITING", run_at=NOW, resets_tries=True), 0, "n")
+    anew = end_of_run(
+        SCHEDULED,
+        finish(outcome="retried", next_state="WAITING", run_at=NOW, resets_tries=True),
+        0,
+        "n",
+    )
     assert anew.tries == 0
 
 
 @pytest.mark.parametrize("kind", [UnknownTask, InvalidTask])
-def test_a_task_that_this_version_cannot_run_waits_for_another_version(kind: type[Exception]) -> None:
+def test_a_task_that_this_version_cannot_run_waits_for_another_version(
+    kind: type[Exception],
+) -> None:
     name = f"{kind.__module__}.{kind.__qualname__}"
-    end = end_of_run(SCHEDULED, finish(outcome="failed", next_state="ERROR", error_type=name), 0, "n")
+    end = end_of_run(
+        SCHEDULED, finish(outcome="failed", next_state="ERROR", error_type=name), 0, "n"
+    )
     assert (end.completes, end.outcome) == (False, "retried")
     assert end.retry_at is not None and 40_000_000 <= end.retry_at - NOW <= 80_000_000

@@ -1,4 +1,5 @@
-"""What comes while an answer of the store is awaited, and what comes again: neither is lost, neither is passed over."""
+"""What comes while an answer of the store is awaited, and what comes again: neither is lost,
+neither is passed over."""
 
 from __future__ import annotations
 
@@ -10,18 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.channels.database import DatabaseChannel
-from fairlead.channels.memory_bell import MemoryBell
+from fairlead.backends.memory.backlog import MemoryBacklogStore
+from fairlead.backends.memory.notifier import MemoryNotifier
+from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.core.booking import Booking, OrderingKey
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.fair_partition import Surroundings
 from fairlead.engine.intake import Intake
 from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, State, Trigger
-from fairlead.testing.memory_backlog import MemoryBacklogStore
 
 SOON = 20.0
 KEY = OrderingKey("q", "o")
@@ -29,12 +30,15 @@ PARTITION = PartitionKey("q", 0)
 LANE = LaneKey("q", 0, 5)
 
 
-def trigger(id: str, ordering_key: str | None = None, fairness_key: str = "b", **rest: Any) -> Trigger:
+def trigger(
+    id: str, ordering_key: str | None = None, fairness_key: str = "b", **rest: Any
+) -> Trigger:
     return Trigger(id, 1, "q", 0, "work", 5, fairness_key, 1.0, ordering_key, **rest)
 
 
 class SlowStore:
-    """A task store whose every read waits until it is told what to answer. It is its own database."""
+    """A task store whose every read waits until it is told what to answer. It is its own
+    database."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[Any] = asyncio.Queue()
@@ -65,7 +69,7 @@ class SlowStore:
         self._may_answer.set()
 
 
-# the turn of an ordering key ------------------------------------------------------------------------------------------
+# the turn of an ordering key ----------------------------------------------------------------------
 
 
 class Looking:
@@ -73,13 +77,20 @@ class Looking:
 
     def __init__(self) -> None:
         self.store = SlowStore()
-        booking = Booking(10)
+        booking = SlotLedger(10)
         self.table = TriggerTable(booking)
         self.gone: list[Trigger] = []
         self._settled = asyncio.Event()
         self.ordering = Ordering(
-            self.store, self.table, booking, self._found, self.gone.extend, lambda id: False, self._settled.set, SYSTEM_CLOCK
-        )  # fmt: skip
+            self.store,
+            self.table,
+            booking,
+            self._found,
+            self.gone.extend,
+            lambda id: False,
+            self._settled.set,
+            SYSTEM_CLOCK,
+        )
 
     def _found(self, triggers: Collection[Trigger]) -> None:
         for one in triggers:
@@ -95,7 +106,8 @@ class Looking:
 
 @asynccontextmanager
 async def looking(*in_the_table: Trigger) -> AsyncIterator[Looking]:
-    """The block begins with a read about the key under way, after `first` was refused; these wait in the table then."""
+    """The block begins with a read about the key under way, after `first` was refused; these wait
+    in the table then."""
     one = Looking()
     for waiting in in_the_table:
         one.table.push(waiting)
@@ -110,8 +122,13 @@ async def looking(*in_the_table: Trigger) -> AsyncIterator[Looking]:
             await asyncio.wait([running])
 
 
-async def test_a_trigger_that_comes_while_the_answer_is_under_way_stays_though_the_answer_lacks_it() -> None:
-    second, third = trigger("second", ordering_key="o", order_at=2), trigger("third", ordering_key="o", order_at=3)
+async def test_a_trigger_that_comes_while_the_answer_is_under_way_stays_though_the_answer_lacks_it() -> (
+    None
+):
+    second, third = (
+        trigger("second", ordering_key="o", order_at=2),
+        trigger("third", ordering_key="o", order_at=3),
+    )
     async with looking(second) as here:
         here.table.push(third)
         await here.settle([(second, State.SUBMITTED)])
@@ -119,7 +136,9 @@ async def test_a_trigger_that_comes_while_the_answer_is_under_way_stays_though_t
         assert here.gone == []
 
 
-async def test_the_first_trigger_of_a_key_that_comes_while_an_empty_answer_is_under_way_stays_and_may_run() -> None:
+async def test_the_first_trigger_of_a_key_that_comes_while_an_empty_answer_is_under_way_stays_and_may_run() -> (
+    None
+):
     late = trigger("late", ordering_key="o", order_at=3)
     async with looking() as here:
         here.table.push(late)
@@ -128,15 +147,20 @@ async def test_the_first_trigger_of_a_key_that_comes_while_an_empty_answer_is_un
         assert here.table.take(10, 0.0) == ([late], [])
 
 
-async def test_a_trigger_that_was_there_before_the_store_was_asked_and_is_not_in_the_answer_is_removed() -> None:
-    second, moved_on = trigger("second", ordering_key="o", order_at=2), trigger("third", ordering_key="o", order_at=3)
+async def test_a_trigger_that_was_there_before_the_store_was_asked_and_is_not_in_the_answer_is_removed() -> (
+    None
+):
+    second, moved_on = (
+        trigger("second", ordering_key="o", order_at=2),
+        trigger("third", ordering_key="o", order_at=3),
+    )
     async with looking(second, moved_on) as here:
         await here.settle([(second, State.SUBMITTED)])
         assert here.waiting() == ["second"]
         assert here.gone == [moved_on]
 
 
-# the trigger channel over the task store ------------------------------------------------------------------------------
+# the trigger channel over the task store ----------------------------------------------------------
 
 
 class Spacious:
@@ -149,9 +173,11 @@ class Spacious:
         return 0
 
 
-async def test_a_lane_is_behind_while_a_read_of_it_is_under_way_and_no_longer_when_the_read_found_the_end() -> None:
+async def test_a_lane_is_behind_while_a_read_of_it_is_under_way_and_no_longer_when_the_read_found_the_end() -> (
+    None
+):
     store = SlowStore()
-    channel = DatabaseChannel(store, MemoryBell(), SYSTEM_CLOCK)
+    channel = DatabaseChannel(store, MemoryNotifier(), SYSTEM_CLOCK)
     channel.assign({PARTITION: {}})
     async with asyncio.timeout(SOON):
         receiving = asyncio.create_task(channel.receive(Spacious()))
@@ -163,9 +189,11 @@ async def test_a_lane_is_behind_while_a_read_of_it_is_under_way_and_no_longer_wh
         assert not channel.is_behind(LANE)  # they were fewer than there was room for
 
 
-async def test_a_lane_is_behind_after_a_read_that_failed_until_one_has_told_that_nothing_is_there() -> None:
+async def test_a_lane_is_behind_after_a_read_that_failed_until_one_has_told_that_nothing_is_there() -> (
+    None
+):
     store = SlowStore()
-    channel = DatabaseChannel(store, MemoryBell(), SYSTEM_CLOCK)
+    channel = DatabaseChannel(store, MemoryNotifier(), SYSTEM_CLOCK)
     channel.assign({PARTITION: {}})
     async with asyncio.timeout(SOON):
         store.answer(StoreUnavailable("not reached"))
@@ -181,7 +209,7 @@ async def test_a_lane_is_behind_after_a_read_that_failed_until_one_has_told_that
         assert not channel.is_behind(LANE)
 
 
-# triggers of a fair queue that come again -----------------------------------------------------------------------------
+# triggers of a fair queue that come again ---------------------------------------------------------
 
 
 class Engine:
@@ -189,18 +217,35 @@ class Engine:
 
     def __init__(self, look_ahead: int) -> None:
         self.store = MemoryBacklogStore()
-        self.table = TriggerTable(Booking(1000))
+        self.table = TriggerTable(SlotLedger(1000))
         self.admits = True
         self._told = asyncio.Event()
         around = Surroundings(
-            self.store, self.table, self._told.set, lambda lane: False, self._told.set, lambda one: self.admits,
-            lambda triggers: self.intake.forget(triggers), self._told.set, look_ahead, SYSTEM_CLOCK,
-        )  # fmt: skip
+            self.store,
+            self.table,
+            self._told.set,
+            lambda lane: False,
+            self._told.set,
+            lambda one: self.admits,
+            lambda triggers: self.intake.forget(triggers),
+            self._told.set,
+            look_ahead,
+            SYSTEM_CLOCK,
+        )
         self.backlogs = Backlogs({"q"}, around)
-        channel = DatabaseChannel(None, MemoryBell(), SYSTEM_CLOCK)  # nothing is received from it here
+        channel = DatabaseChannel(
+            None, MemoryNotifier(), SYSTEM_CLOCK
+        )  # nothing is received from it here
         self.intake = Intake(
-            channel, self.table, self.backlogs, lambda one: self.admits, self._told.set, None, SYSTEM_CLOCK, look_ahead
-        )  # fmt: skip
+            channel,
+            self.table,
+            self.backlogs,
+            lambda one: self.admits,
+            self._told.set,
+            None,
+            SYSTEM_CLOCK,
+            look_ahead,
+        )
 
     def receive(self, *triggers: Trigger) -> None:
         """What Intake does with what the channel gives."""
@@ -296,7 +341,9 @@ async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memor
         assert here.knows(ordered)
 
 
-async def test_a_trigger_that_comes_again_while_only_the_store_has_its_level_is_forgotten_again() -> None:
+async def test_a_trigger_that_comes_again_while_only_the_store_has_its_level_is_forgotten_again() -> (
+    None
+):
     early = [trigger(f"early {n}", fairness_key="a", seq=1 + n) for n in range(4)]
     late = [trigger(f"late {n}", fairness_key="b", seq=11 + n) for n in range(4)]
     async with engine(look_ahead=4) as here:
@@ -304,7 +351,12 @@ async def test_a_trigger_that_comes_again_while_only_the_store_has_its_level_is_
         here.receive(*late)
         await here.until(lambda: here.is_stored(late[-1]))
         for _ in range(2):
-            assert [here.knows(one) for one in early] == [True, True, False, False]  # the others had to make room
+            assert [here.knows(one) for one in early] == [
+                True,
+                True,
+                False,
+                False,
+            ]  # the others had to make room
             here.receive(*early)
         assert [one.id for one in here.dispatch()] == ["early 0", "late 0", "early 1", "late 1"]
         assert len(here.store.rows(LANE)) == 8
@@ -315,14 +367,16 @@ async def test_what_only_the_store_holds_is_not_known_in_memory() -> None:
     async with engine(look_ahead=4) as here:
         here.receive(*many)
         await here.until(lambda: here.is_stored(many[-1]))
-        await here.until(lambda: sum(map(here.knows, many)) <= 5)  # the look-ahead, and its slack of a quarter
+        await here.until(
+            lambda: sum(map(here.knows, many)) <= 5
+        )  # the look-ahead, and its slack of a quarter
         assert len(here.table) <= 5
 
 
 def test_of_two_versions_of_a_task_only_the_one_that_is_named_leaves_the_table() -> None:
     old = trigger("task", ordering_key="o")
     new = msgspec.structs.replace(old, version=2)
-    table = TriggerTable(Booking(10))
+    table = TriggerTable(SlotLedger(10))
     table.push(old)
     table.push(new)
     table.remove([old])

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.counters import Counters
-from fairlead.core.passes import STRIDE_SCALE, Passes, stride
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import STRIDE_SCALE, Passes, stride
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 
 KEYS = "abcde"
-weights = st.floats(MIN_WEIGHT, MAX_WEIGHT) | st.sampled_from([MIN_WEIGHT, 0.3, 1.0, 3.0, 5.0, 700.0, MAX_WEIGHT])
+weights = st.floats(MIN_WEIGHT, MAX_WEIGHT) | st.sampled_from(
+    [MIN_WEIGHT, 0.3, 1.0, 3.0, 5.0, 700.0, MAX_WEIGHT]
+)
 weights_by_key = st.fixed_dictionaries(dict.fromkeys(KEYS, weights))
 pushes = st.tuples(st.sampled_from(KEYS), st.integers(1, 40))
 steps = st.lists(pushes | st.integers(1, 60), max_size=40)
@@ -52,7 +54,8 @@ def test_keys_that_are_backlogged_together_are_served_within_the_bound(weights, 
     queue = Queue(weights)
     waiting: Counter[str] = Counter()
     served: dict[tuple[str, str], Counter[str]] = {}
-    """Of each pair, what was served from when the first of it was least ahead, over the interval in which both wait."""
+    """Of each pair, what was served from when the first of it was least ahead, over the interval in
+    which both wait."""
     ahead: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     def check(key: str) -> None:
@@ -66,10 +69,13 @@ def test_keys_that_are_backlogged_together_are_served_within_the_bound(weights, 
                 ahead[pair] = 0
                 served[pair].clear()
             assert ahead[pair] <= stride(weights[first]) + stride(weights[second])
-            # In tasks and weights, allowing what the whole numbers of a stride round: half a unit a task.
+            # In tasks and weights, allowing what the whole numbers of a stride round: half a unit a
+            # task.
             one, other = Fraction(weights[first]), Fraction(weights[second])
             apart = served[pair][first] / one - served[pair][second] / other
-            assert apart <= 1 / one + 1 / other + Fraction(served[pair].total() + 2, 2 * STRIDE_SCALE)
+            assert apart <= 1 / one + 1 / other + Fraction(
+                served[pair].total() + 2, 2 * STRIDE_SCALE
+            )
 
     for step in steps:
         if isinstance(step, tuple):
@@ -90,8 +96,13 @@ def test_keys_that_are_backlogged_together_are_served_within_the_bound(weights, 
             waiting[picked] -= 1
 
 
-@given(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 30), min_size=1), st.randoms(use_true_random=False))
-def test_the_nth_task_of_a_key_waits_for_at_most_n_of_every_other_when_weights_are_equal(tasks, random) -> None:
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 30), min_size=1),
+    st.randoms(use_true_random=False),
+)
+def test_the_nth_task_of_a_key_waits_for_at_most_n_of_every_other_when_weights_are_equal(
+    tasks, random
+) -> None:
     queue = Queue(dict.fromkeys(tasks, 1.0))
     arrivals = [key for key, count in tasks.items() for _ in range(count)]
     random.shuffle(arrivals)
@@ -132,13 +143,18 @@ def test_a_task_that_an_earlier_owner_placed_is_counted_once() -> None:
     assert passes.give("a", 1.0, 0) == 8 * STRIDE_SCALE
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdefghij"), weights), min_size=1, max_size=100), st.integers(1, 10))
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdefghij"), weights), min_size=1, max_size=100),
+    st.integers(1, 10),
+)
 def test_the_next_owner_gives_the_heaviest_keys_the_passes_this_one_would_have(given, most) -> None:
     before, after = Passes(Counters()), Passes(Counters())
     for key, weight in given:
         before.give(key, weight, 0)
     kept = before.heaviest(most)
-    assert [following for _, following in kept] == sorted((following for _, following in kept), reverse=True)
+    assert [following for _, following in kept] == sorted(
+        (following for _, following in kept), reverse=True
+    )
     for key, following in kept:
         after.resume(key, following)
     for key, _ in kept:
@@ -150,7 +166,9 @@ def test_the_next_owner_gives_the_heaviest_keys_the_passes_this_one_would_have(g
     st.lists(st.sampled_from("abc"), min_size=1, max_size=30),
     weights_by_key,
 )
-def test_a_key_is_not_charged_twice_for_tasks_that_the_next_owner_places_anew(stored, unstored, weights) -> None:
+def test_a_key_is_not_charged_twice_for_tasks_that_the_next_owner_places_anew(
+    stored, unstored, weights
+) -> None:
     before, after = Passes(Counters()), Passes(Counters())
     for key in stored:
         before.give(key, weights[key], 0)

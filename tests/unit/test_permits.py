@@ -1,4 +1,5 @@
-"""Permits: however nodes pause, die, lose answers and disagree about the time, never more run than the limit."""
+"""Permits: however nodes pause, die, lose answers and disagree about the time, never more run than
+the limit."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.permits import (
+from fairlead.core.limits.permits import (
     DRIFT,
     STOP_AT,
     TURN_SECONDS,
@@ -27,7 +28,7 @@ from fairlead.core.permits import (
 TTL = 15.0
 
 
-# sharing --------------------------------------------------------------------------------------------------------------
+# sharing ------------------------------------------------------------------------------------------
 
 wants = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 50), max_size=8)
 
@@ -52,13 +53,15 @@ def test_who_gets_less_than_he_wants_gets_at_most_one_less_than_anybody(
 
 
 @given(st.integers(1, 20), st.lists(st.integers(1, 9), min_size=1, max_size=8))
-def test_over_all_turns_everybody_who_wants_something_gets_something(total: int, wanted: list[int]) -> None:
+def test_over_all_turns_everybody_who_wants_something_gets_something(
+    total: int, wanted: list[int]
+) -> None:
     names = {f"n{i}": want for i, want in enumerate(wanted)}
     rounds = [fair_shares(total, names, turn) for turn in range(len(names))]
     assert all(any(shares[name] for shares in rounds) for name in names)
 
 
-# one node -------------------------------------------------------------------------------------------------------------
+# one node -----------------------------------------------------------------------------------------
 
 
 def do_round(permits: Permits, book: Book, now: float) -> Book:
@@ -68,7 +71,8 @@ def do_round(permits: Permits, book: Book, now: float) -> Book:
 
 
 def used_up(permits: Permits, total: int, wanted: int) -> Book:
-    """The book after blocks have grown to so many permits, all of them booked; and given back again."""
+    """The book after blocks have grown to so many permits, all of them booked; and given back
+    again."""
     book = Book()
     while held(book, "total") < wanted:
         while permits.take("total", total, 0.0):
@@ -97,7 +101,9 @@ def test_the_first_booking_is_refused_and_the_round_after_it_brings_what_is_need
 
 def test_what_is_not_used_goes_back() -> None:
     permits = Permits("one", TTL)
-    book = do_round(permits, used_up(permits, 30, 16), 1.0)  # the most that ran since the last round
+    book = do_round(
+        permits, used_up(permits, 30, 16), 1.0
+    )  # the most that ran since the last round
     book = do_round(permits, book, 2.0)
     assert book.nodes == {}
 
@@ -150,7 +156,8 @@ def test_a_write_of_which_nobody_knows_whether_it_landed_leaves_only_what_is_saf
 
 
 def test_nobody_waits_for_ever_for_a_permit_that_cannot_be_shared() -> None:
-    """Three nodes that always want one of two: over the turns each of them gets one, at the end of a run."""
+    """Three nodes that always want one of two: over the turns each of them gets one, at the end of
+    a run."""
     nodes = {name: Permits(name, TTL) for name in ("a", "b", "c")}
     book, got, running = Book(), dict.fromkeys(nodes, 0), []
     for step in range(200):
@@ -178,11 +185,12 @@ def test_pools_that_nobody_uses_leave_the_book() -> None:
     assert len(encode(book)) < 100 and len(permits._pools) == 0
 
 
-# the cluster, under faults --------------------------------------------------------------------------------------------
+# the cluster, under faults ------------------------------------------------------------------------
 
 
 class World:
-    """Nodes on clocks of their own, a book behind slow and forgetful lines, and somebody who counts what runs."""
+    """Nodes on clocks of their own, a book behind slow and forgetful lines, and somebody who counts
+    what runs."""
 
     def __init__(self, seed: int, nodes: int, totals: dict[str, int]) -> None:
         self.random = random.Random(seed)
@@ -212,8 +220,8 @@ class World:
 
 
 class Node:
-    """Books, runs, gives back; rounds by its own clock; may pause, die or be cut off from the book at any moment, also between
-    read and write."""
+    """Books, runs, gives back; rounds by its own clock; may pause, die or be cut off from the book
+    at any moment, also between read and write."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -221,7 +229,8 @@ class Node:
         self.offset = world.random.uniform(-1e6, 1e6)
         self.pace = world.random.choice([0.3, TTL / 3])
         self.ends = world.random.choice([0.05, 1.0])
-        """Part of the chances to end a run that are used: long runs are still there when permits end."""
+        """Part of the chances to end a run that are used: long runs are still there when permits
+        end."""
         self.paused_until = self.cut_off_until = 0.0
         self.born()
 
@@ -282,7 +291,8 @@ class Node:
         world.at(world.random.expovariate(1.0), self.alive(self.work))
 
     def round(self) -> None:
-        """One at a time: an answer that comes after we gave up waiting for it is not listened to."""
+        """One at a time: an answer that comes after we gave up waiting for it is not listened
+        to."""
         self.under_way = mine = object()
         if self.world.now < self.cut_off_until:
             self.world.at(self.cut_off_until - self.world.now, self.alive(self.round))
@@ -294,7 +304,8 @@ class Node:
     def propose(self, data: bytes, version: int, mine: object) -> None:
         if self.under_way is mine:
             proposal = self.permits.propose(decode(data), self.clock())
-            # On its way it depends on us no more: it may land long after we gave up waiting, or died.
+            # On its way it depends on us no more: it may land long after we gave up waiting, or
+            # died.
             self.world.at(self.delay(), lambda: self.land(proposal, version, mine))
 
     def land(self, proposal: Proposal, version: int, mine: object) -> None:
@@ -311,11 +322,15 @@ class Node:
 
     def delay(self) -> float:
         fate = self.world.random.random()
-        return self.world.random.uniform(0, 0.05) if fate < 0.9 else self.world.random.uniform(0, TTL)
+        return (
+            self.world.random.uniform(0, 0.05) if fate < 0.9 else self.world.random.uniform(0, TTL)
+        )
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_never_more_run_than_the_limit_whatever_happens(seed: int) -> None:
     world = World(seed, nodes=4, totals={"total": 10, "partner": 2})
     world.run(1500.0)
-    assert world.started["total"] > 200 and world.started["partner"] > 50, f"seed {seed}: {world.started}"
+    assert world.started["total"] > 200 and world.started["partner"] > 50, (
+        f"seed {seed}: {world.started}"
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fairlead.replay.history import Run
-from fairlead.replay.positions import positions
+from fairlead.lab.replay.history import Run
+from fairlead.lab.replay.positions import positions
 
 
 def runs(order: str, partition: int = 0) -> list[Run]:

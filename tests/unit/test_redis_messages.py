@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.model import NewTask, Submitted, Trigger, TriggerPath
-from fairlead.ports.wake import Lane, Wake, with_triggers
+from fairlead.ports.notification import Lane, Wake, with_triggers
 
-messages = pytest.importorskip("fairlead.channels.redis_messages", reason="needs the extra redis")
-from fairlead.sharded.message import Entry, Message, message  # noqa: E402
+messages = pytest.importorskip(
+    "fairlead.backends.redis.trigger_messages", reason="needs the extra redis"
+)
+from fairlead.backends.redis.sharded.message import Entry, Message, message  # noqa: E402
 
 TRIGGER = Trigger("0190", 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
 
@@ -24,11 +26,21 @@ def read(entry: Entry, deliveries: int = 1) -> Message:
 
 @given(
     st.builds(
-        Trigger, st.text(), st.integers(1, 1 << 40), st.just("mail"), st.integers(0, 999), st.text(), st.just(1),
-        st.text(), st.floats(0.001, 1000), st.none() | st.text(), st.sampled_from(TriggerPath),
-        seq=st.integers(0, 1 << 60), order_at=st.integers(0, 1 << 60),
+        Trigger,
+        st.text(),
+        st.integers(1, 1 << 40),
+        st.just("mail"),
+        st.integers(0, 999),
+        st.text(),
+        st.just(1),
+        st.text(),
+        st.floats(0.001, 1000),
+        st.none() | st.text(),
+        st.sampled_from(TriggerPath),
+        seq=st.integers(0, 1 << 60),
+        order_at=st.integers(0, 1 << 60),
     )
-)  # fmt: skip
+)
 def test_a_trigger_comes_back_as_it_was_sent(trigger: Trigger) -> None:
     entry = messages.encode(trigger)
     found = read(entry)
@@ -44,16 +56,23 @@ def test_it_is_marked_with_task_and_version() -> None:
 
 
 def test_one_that_was_handed_out_before_is_healed() -> None:
-    assert messages.decode("mail", 1, read(messages.encode(TRIGGER), deliveries=2)).path == TriggerPath.HEAL
+    assert (
+        messages.decode("mail", 1, read(messages.encode(TRIGGER), deliveries=2)).path
+        == TriggerPath.HEAL
+    )
 
 
 def test_fields_that_a_later_version_adds_are_passed_over() -> None:
     found = read(messages.encode(TRIGGER))
-    longer = msgspec.structs.replace(found, values={"trigger": found.values["trigger"][:-1] + b',"new"]', "x": b"y"})
+    longer = msgspec.structs.replace(
+        found, values={"trigger": found.values["trigger"][:-1] + b',"new"]', "x": b"y"}
+    )
     assert messages.decode("mail", 1, longer) == TRIGGER
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'["t9","x"]', b'["t1","id"]', b"null", b'["t1",1]'])
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"[]", b'["t9","x"]', b'["t1","id"]', b"null", b'["t1",1]']
+)
 def test_what_is_no_message_of_ours_is_an_error_of_its_own(value: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         messages.decode("mail", 1, Message("3/1-0", {"trigger": value}, "acme", 1, 0.0, None))
@@ -62,11 +81,27 @@ def test_what_is_no_message_of_ours_is_an_error_of_its_own(value: bytes) -> None
 def test_a_submit_without_places_carries_what_is_due() -> None:
     def task(number: int, run_at: int) -> NewTask:
         return NewTask(
-            f"id-{number}", "mail", 0, "send", b"{}", "json", 5, "acme", 1.0, None, None, run_at, 5, False, None
-        )  # fmt: skip
+            f"id-{number}",
+            "mail",
+            0,
+            "send",
+            b"{}",
+            "json",
+            5,
+            "acme",
+            1.0,
+            None,
+            None,
+            run_at,
+            5,
+            False,
+            None,
+        )
 
     tasks = [task(1, 5), task(2, 9), task(3, 5)]
     answers = [Submitted("id-1", True), Submitted("id-2", True), Submitted("old", False)]
     wake = Wake(ready=[Lane("mail", 0, 5, 11)])
-    assert [t.id for t in with_triggers(wake, tasks, answers, placed_only=False).triggers] == ["id-1"]
+    assert [t.id for t in with_triggers(wake, tasks, answers, placed_only=False).triggers] == [
+        "id-1"
+    ]
     assert with_triggers(wake, tasks, answers).triggers == []

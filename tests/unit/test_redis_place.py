@@ -6,7 +6,9 @@ import pytest
 
 from fairlead.errors import ConfigurationError
 
-place = pytest.importorskip("fairlead.sharded.place", reason="needs the extra redis")
+place = pytest.importorskip(
+    "fairlead.backends.redis.sharded.endpoint", reason="needs the extra redis"
+)
 
 
 def test_options_of_ours_are_taken_out_and_others_are_redis_pys() -> None:

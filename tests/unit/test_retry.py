@@ -1,4 +1,5 @@
-"""Retry and processing policies: when the next try is due, and what is refused when a policy is set up wrongly."""
+"""Retry and processing policies: when the next try is due, and what is refused when a policy is set
+up wrongly."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.processing import Processing
-from fairlead.core.retry import ONE_DAY, Delays, Exponential, Fixed, NoRetry, RetryPolicy
+from fairlead.core.policies.processing import Processing
+from fairlead.core.policies.retry import ONE_DAY, Delays, Exponential, Fixed, NoRetry, RetryPolicy
 from fairlead.errors import ConfigurationError
 
 ERROR = ValueError("no")
@@ -32,9 +33,13 @@ def test_t10_after_200_tries_the_wait_is_one_day() -> None:
 
 
 @given(tries=st.integers(1, 400), jitter=st.floats(0, 1), seed=st.integers())
-def test_jitter_shortens_the_wait_by_at_most_its_share(tries: int, jitter: float, seed: int) -> None:
+def test_jitter_shortens_the_wait_by_at_most_its_share(
+    tries: int, jitter: float, seed: int
+) -> None:
     exact = Exponential(max_attempts=1000, jitter=0).delay(tries, ERROR)
-    drawn = Exponential(max_attempts=1000, jitter=jitter, random=random.Random(seed)).delay(tries, ERROR)
+    drawn = Exponential(max_attempts=1000, jitter=jitter, random=random.Random(seed)).delay(
+        tries, ERROR
+    )
     assert exact is not None and drawn is not None
     assert exact * (1 - jitter) <= drawn <= exact
 

@@ -1,4 +1,5 @@
-"""Expected run times: what is learnt, how fast, and how little one wild run or a million keys can do to it."""
+"""Expected run times: what is learnt, how fast, and how little one wild run or a million keys can
+do to it."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core import run_times
-from fairlead.core.passes import STRIDE_SCALE
-from fairlead.core.run_times import DRAWN, ENOUGH, MEMORY, WILD, RunTimes
+from fairlead.core.fair import run_times
+from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.run_times import DRAWN, ENOUGH, MEMORY, WILD, RunTimes
 
 SECOND = 1_000_000
 costs = st.integers(1, 10**12)
@@ -46,7 +47,9 @@ def test_few_runs_of_a_key_are_drawn_to_the_mean_of_the_name() -> None:
     found = after(*[SECOND] * 1000)
     found.ended("pay", "slow", 5 * SECOND)
     of_name = SECOND + 4 * SECOND / MEMORY
-    assert found.expected("pay", "slow") == pytest.approx((5 * SECOND + DRAWN * of_name) / (1 + DRAWN), abs=1)
+    assert found.expected("pay", "slow") == pytest.approx(
+        (5 * SECOND + DRAWN * of_name) / (1 + DRAWN), abs=1
+    )
 
 
 def test_a_key_whose_runs_change_is_followed_within_its_memory() -> None:
@@ -55,7 +58,9 @@ def test_a_key_whose_runs_change_is_followed_within_its_memory() -> None:
 
 
 @given(st.lists(costs, min_size=ENOUGH, max_size=60), costs)
-def test_one_wild_run_raises_what_is_expected_by_its_share_of_ten_times_that_at_most(before, wild) -> None:
+def test_one_wild_run_raises_what_is_expected_by_its_share_of_ten_times_that_at_most(
+    before, wild
+) -> None:
     found = after(*before)
     expected = found.expected("pay", "a")
     found.ended("pay", "a", wild)
@@ -68,7 +73,11 @@ def test_what_is_expected_lies_between_the_least_and_the_most_that_was_seen(seen
     assert min(seen) <= after(*seen).expected("pay", "a") <= max(seen)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["pay", "mail"]), st.sampled_from("abc"), costs), max_size=100))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["pay", "mail"]), st.sampled_from("abc"), costs), max_size=100
+    )
+)
 def test_every_charge_is_a_whole_number_above_nothing(runs) -> None:
     found = RunTimes()
     for name, key, cost in runs:
@@ -103,7 +112,11 @@ def test_the_keys_that_ran_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyP
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["pay", "mail"]), st.sampled_from("abc"), costs), min_size=ENOUGH, max_size=60)
+    st.lists(
+        st.tuples(st.sampled_from(["pay", "mail"]), st.sampled_from("abc"), costs),
+        min_size=ENOUGH,
+        max_size=60,
+    )
 )
 def test_the_next_owner_expects_of_known_keys_nearly_what_this_one_did(runs) -> None:
     before, after = RunTimes(), RunTimes()

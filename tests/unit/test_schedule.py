@@ -8,8 +8,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.schedule import Read, Schedule, just_before
-from fairlead.core.throughput import Window
+from fairlead.core.schedule.schedule import Read, Schedule, just_before
+from fairlead.core.schedule.throughput import Window
 from fairlead.model import BEFORE_ALL, NewTask, ScheduledTask, TaskKey
 
 SECOND = 1_000_000
@@ -17,9 +17,22 @@ SECOND = 1_000_000
 
 def task(run_at: int, ordering_key: str = "a", unique_key: str = "u", id: str = "") -> NewTask:
     return NewTask(
-        id or f"{ordering_key}/{run_at}/{unique_key}", "q", 0, "work", b"{}", "json", 5, "", 1.0, ordering_key, unique_key,
-        run_at, 0, False, None,
-    )  # fmt: skip
+        id or f"{ordering_key}/{run_at}/{unique_key}",
+        "q",
+        0,
+        "work",
+        b"{}",
+        "json",
+        5,
+        "",
+        1.0,
+        ordering_key,
+        unique_key,
+        run_at,
+        0,
+        False,
+        None,
+    )
 
 
 def key(run_at: int, ordering_key: str = "a", unique_key: str = "u") -> TaskKey:
@@ -38,7 +51,8 @@ class Stored:
         found = [
             row
             for row_key, row in sorted(self.rows.items())
-            if read.after < row_key <= read.through and read.ordering_key in (None, row_key.ordering_key)
+            if read.after < row_key <= read.through
+            and read.ordering_key in (None, row_key.ordering_key)
         ]
         return found[: read.limit]
 
@@ -78,7 +92,7 @@ def started(stored: Stored, now: int, window: Window | None = None) -> Schedule:
     return schedule
 
 
-# small cases ----------------------------------------------------------------------------------------------------------
+# small cases --------------------------------------------------------------------------------------
 
 
 def test_tasks_of_one_ordering_key_run_one_by_one_in_order_of_time_and_others_beside_them() -> None:
@@ -134,7 +148,9 @@ def test_between_what_is_unfinished_all_that_was_done_is_told_once_and_most_firs
     assert schedule.done(100) == [(second, third)]
     (ran, *_) = schedule.due(100)
     stored.end(schedule, ran)
-    assert schedule.floor >= first and schedule.done(100) == [], "what lies below the floor is not told"
+    assert schedule.floor >= first and schedule.done(100) == [], (
+        "what lies below the floor is not told"
+    )
 
 
 def test_nothing_is_told_to_be_done_where_more_of_a_key_is_left_in_the_store() -> None:
@@ -189,7 +205,9 @@ def test_o3_due_beyond_the_look_ahead_is_read_in_time() -> None:
     assert schedule.next_due() == 20 * SECOND
 
 
-def test_o13_a_full_page_is_read_on_from_its_last_key_and_a_partial_one_ends_the_look_ahead() -> None:
+def test_o13_a_full_page_is_read_on_from_its_last_key_and_a_partial_one_ends_the_look_ahead() -> (
+    None
+):
     stored = Stored()
     window = Window(in_flight=10, page=5, look_ahead=100)
     stored.write(None, [task(n, f"k{n}") for n in range(7)])
@@ -212,14 +230,18 @@ def test_o13_a_failed_read_keeps_its_place() -> None:
     assert schedule.next_read(50) == read
 
 
-def test_o13_what_lies_before_the_place_read_to_goes_straight_to_memory_and_the_rest_waits_in_the_store() -> None:
+def test_o13_what_lies_before_the_place_read_to_goes_straight_to_memory_and_the_rest_waits_in_the_store() -> (
+    None
+):
     stored = Stored()
     schedule = started(stored, 0, Window(look_ahead=100))
     stored.write(schedule, [task(100), task(101)])
     assert (schedule.get(key(100)) is not None, schedule.get(key(101)) is None) == (True, True)
 
 
-def test_o14_nothing_is_read_at_the_limit_and_again_when_there_is_room_for_a_read_worth_it() -> None:
+def test_o14_nothing_is_read_at_the_limit_and_again_when_there_is_room_for_a_read_worth_it() -> (
+    None
+):
     stored = Stored()
     stored.write(None, [task(n, f"k{n:03}") for n in range(300)])
     schedule = started(stored, 1000, Window(in_flight=100, page=1000))
@@ -296,7 +318,9 @@ def test_c9b_a_burst_of_due_tasks_does_not_fill_memory_and_all_of_it_runs() -> N
 
 def test_one_stuck_ordering_key_with_thousands_behind_it_delays_no_other() -> None:
     stored = Stored()
-    stored.write(None, [task(n, "stuck") for n in range(5000)] + [task(5000 + n, f"k{n}") for n in range(10)])
+    stored.write(
+        None, [task(n, "stuck") for n in range(5000)] + [task(5000 + n, f"k{n}") for n in range(10)]
+    )
     schedule = started(stored, 10_000, Window(in_flight=100, page=100))
     assert len(schedule.due(10_000)) == 11
     assert len(schedule) <= 30
@@ -304,7 +328,9 @@ def test_one_stuck_ordering_key_with_thousands_behind_it_delays_no_other() -> No
 
 def test_an_ordering_key_with_very_much_behind_it_is_passed_over_by_whole_pages() -> None:
     stored = Stored()
-    stored.write(None, [task(n, "much") for n in range(5000)] + [task(5000 + n, f"k{n}") for n in range(50)])
+    stored.write(
+        None, [task(n, "much") for n in range(5000)] + [task(5000 + n, f"k{n}") for n in range(50)]
+    )
     schedule, reads = Schedule(stored.floor, Window(in_flight=100, page=1000)), 0
     while (read := schedule.next_read(10_000)) is not None:
         schedule.read_done(stored.read(read))
@@ -321,7 +347,14 @@ def test_c9b_any_number_of_tasks_of_the_same_time_comes_to_rest_in_memory_and_al
     """Reading ends though nothing runs yet: a partition that was just loaded begins after that."""
     shuffled = random.Random(seed)
     store = Stored()
-    store.write(None, [task(shuffled.randrange(times), f"k{k}", f"u{n}") for k in range(keys) for n in range(each)])
+    store.write(
+        None,
+        [
+            task(shuffled.randrange(times), f"k{k}", f"u{n}")
+            for k in range(keys)
+            for n in range(each)
+        ],
+    )
     total, window = len(store.rows), Window(in_flight=10, page=30, per_key=4)
     schedule = Schedule(BEFORE_ALL, window)
     ran: list[TaskKey] = []
@@ -363,7 +396,7 @@ def test_runs_that_go_on_from_before_a_reload_keep_their_ordering_key() -> None:
     assert [t.key for t in schedule.due(5)] == [key(2)]
 
 
-# whatever happens -----------------------------------------------------------------------------------------------------
+# whatever happens ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=300)
@@ -373,7 +406,8 @@ def test_whatever_happens_every_task_ends_once_in_order_and_memory_is_bounded(se
 
 
 class Run:
-    """One schedule of writes, reads, runs, failures, drops and crashes, looked at after every step."""
+    """One schedule of writes, reads, runs, failures, drops and crashes, looked at after every
+    step."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -404,7 +438,9 @@ class Run:
             self.tick,
             self.crash,
         ]
-        weights = [self.chance.choice([1, 3, 10]) for _ in steps[:-1]] + [self.chance.choice([0, 0.3, 1])]
+        weights = [self.chance.choice([1, 3, 10]) for _ in steps[:-1]] + [
+            self.chance.choice([0, 0.3, 1])
+        ]
         for _ in range(120):
             self.chance.choices(steps, weights)[0]()
             self.check()
@@ -436,7 +472,12 @@ class Run:
         for n in range(self.chance.choice([1, 3, 20])):
             run_at = max(0, self.now + self.chance.randint(-10, 60))
             tasks.append(
-                task(run_at, self.chance.choice("abcde"), self.chance.choice("uvw"), id=str(self.chance.random()))
+                task(
+                    run_at,
+                    self.chance.choice("abcde"),
+                    self.chance.choice("uvw"),
+                    id=str(self.chance.random()),
+                )
             )
         self.submitted |= {ScheduledTask.of(t).key for t in tasks}
         self.stored.write(self.schedule, tasks)
@@ -453,7 +494,11 @@ class Run:
     def start(self) -> None:
         for found in self.schedule.due(self.now):
             assert found.ready_at <= self.now
-            before = [k for k in self.stored.rows if k.ordering_key == found.key.ordering_key and k < found.key]
+            before = [
+                k
+                for k in self.stored.rows
+                if k.ordering_key == found.key.ordering_key and k < found.key
+            ]
             assert not before, f"{found.key} overtakes {before}"
             assert found == self.stored.rows[found.key]
             self.running.append(found)
@@ -471,7 +516,11 @@ class Run:
             self.stored.end(self.schedule, ran, self.now + self.chance.randint(1, 30))
 
     def drop(self) -> None:
-        idle = [row for row in self.stored.rows.values() if row.key not in {ran.key for ran in self.running}]
+        idle = [
+            row
+            for row in self.stored.rows.values()
+            if row.key not in {ran.key for ran in self.running}
+        ]
         if idle and self.reading is None:
             dropped = self.chance.choice(idle)
             self.stored.end(self.schedule, dropped)

@@ -41,13 +41,26 @@ def test_it_asks_who_you_are(postgres_server: PostgresServer) -> None:
         psycopg.connect("postgresql://fairlead@" + place)
 
 
-def test_it_listens_on_the_loopback_only_with_fsync_and_is_not_root(postgres_server: PostgresServer) -> None:
+def test_it_listens_on_the_loopback_only_with_fsync_and_is_not_root(
+    postgres_server: PostgresServer,
+) -> None:
     with psycopg.connect(postgres_server.url) as connection:
-        names = ("listen_addresses", "fsync", "synchronous_commit", "max_connections", "shared_buffers")
-        values = [connection.execute("SELECT current_setting(%s)", (name,)).fetchone()[0] for name in names]
+        names = (
+            "listen_addresses",
+            "fsync",
+            "synchronous_commit",
+            "max_connections",
+            "shared_buffers",
+        )
+        values = [
+            connection.execute("SELECT current_setting(%s)", (name,)).fetchone()[0]
+            for name in names
+        ]
     assert values == ["127.0.0.1", "on", "on", "100", "256MB"]
     assert postgres_server.pid is not None
-    owner = subprocess.run(["ps", "-o", "user=", "-p", str(postgres_server.pid)], capture_output=True, text=True)
+    owner = subprocess.run(
+        ["ps", "-o", "user=", "-p", str(postgres_server.pid)], capture_output=True, text=True
+    )
     assert owner.stdout.strip() not in ("", "root")
 
 
@@ -61,7 +74,8 @@ def test_each_database_is_fresh_and_apart(postgres_server: PostgresServer) -> No
 
 @needs_postgres
 def test_a_crash_and_restart_keeps_the_url_and_what_was_committed() -> None:
-    # A server of its own: it recovers in the time of its few files, not of all that the other tests have left.
+    # A server of its own: it recovers in the time of its few files, not of all that the other tests
+    # have left.
     with PostgresServer() as server:
         url, pid = server.create_database(), server.pid
         connection = psycopg.connect(url)
@@ -77,8 +91,11 @@ def test_a_crash_and_restart_keeps_the_url_and_what_was_committed() -> None:
 
 @pytest.mark.slow
 @needs_postgres
-def test_a_stopped_server_leaves_nothing_and_can_start_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # pytest's folders are closed to other users: as root, the server must find itself another place.
+def test_a_stopped_server_leaves_nothing_and_can_start_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # pytest's folders are closed to other users: as root, the server must find itself another
+    # place.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = PostgresServer()
     for _ in range(2):
@@ -94,7 +111,9 @@ def test_a_stopped_server_leaves_nothing_and_can_start_again(monkeypatch: pytest
 
 @pytest.mark.slow
 @needs_postgres
-def test_a_server_that_cannot_start_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_start_says_why_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(postgres._SETTINGS, "shared_buffers", "plenty")
     server = PostgresServer()
     with pytest.raises(RuntimeError, match=r'(?s)end of its log.*"shared_buffers"'):
@@ -102,10 +121,14 @@ def test_a_server_that_cannot_start_says_why_and_leaves_nothing(monkeypatch: pyt
     assert server._folder is None and server.pid is None
 
 
-def test_a_missing_program_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_program_is_one_line_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(postgres.glob, "glob", lambda _: [])
-    with pytest.raises(MissingProgram, match=r"^PostgreSQL's server is missing: apt-get install postgresql$"):
+    with pytest.raises(
+        MissingProgram, match=r"^PostgreSQL's server is missing: apt-get install postgresql$"
+    ):
         PostgresServer()
 
 
@@ -121,7 +144,11 @@ print(server.pid, server._folder, flush=True)
 input()
 """
     starter = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert starter.stdout is not None and starter.stdin is not None
     with starter.stdout, starter.stdin:
@@ -152,7 +179,9 @@ def test_the_command_prints_the_url_and_runs_until_told_to_end(end: signal.Signa
 
 
 def test_an_unknown_service_is_wrong_use() -> None:
-    command = subprocess.run([sys.executable, "-m", "services", "oracle"], cwd=ROOT, capture_output=True, text=True)
+    command = subprocess.run(
+        [sys.executable, "-m", "services", "oracle"], cwd=ROOT, capture_output=True, text=True
+    )
     assert (command.returncode, command.stderr) == (
         2,
         "unknown: oracle; there are postgres, redis, zookeeper, kafka, cassandra\n",

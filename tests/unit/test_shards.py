@@ -1,4 +1,5 @@
-"""Shuffle sharding: the vectors that other languages check themselves against, and what the documentation promises."""
+"""Shuffle sharding: the vectors that other languages check themselves against, and what the
+documentation promises."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.shards import shard
+from fairlead.core.sharding.shards import shard
 
 VECTORS = {
     ("", 1, 1): (0,),
@@ -33,10 +34,14 @@ def test_the_vectors(arguments: tuple[str, int, int], expected: tuple[int, ...])
 
 
 def test_another_process_with_another_hash_seed_finds_the_same() -> None:
-    program = "from fairlead.core.shards import shard; print([shard(f'k{n}', 64, 6) for n in range(20)])"
+    program = "from fairlead.core.sharding.shards import shard; print([shard(f'k{n}', 64, 6) for n in range(20)])"
     answers = {
         subprocess.run(
-            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
         for seed in ("1", "2")
     }
@@ -74,14 +79,18 @@ def test_a_new_stream_joins_a_shard_as_often_as_it_should() -> None:
     assert abs(joined / 20_000 - 4 / 16) < 0.015  # five standard deviations
 
 
-def test_every_set_is_as_likely_so_two_keys_share_all_with_one_chance_in_the_number_of_sets() -> None:
+def test_every_set_is_as_likely_so_two_keys_share_all_with_one_chance_in_the_number_of_sets() -> (
+    None
+):
     many = 56 * 400
     found = Counter(frozenset(shard(f"tenant {n}", 8, 3)) for n in range(many))
     expected = many / comb(8, 3)
     assert found.keys() == {frozenset(each) for each in combinations(range(8), 3)}
     chi_squared = sum((count - expected) ** 2 / expected for count in found.values())
     assert chi_squared < 110  # 55 degrees of freedom: greater once in 100,000 times
-    pairs = sum(frozenset(shard(f"a {n}", 8, 3)) == frozenset(shard(f"b {n}", 8, 3)) for n in range(many))
+    pairs = sum(
+        frozenset(shard(f"a {n}", 8, 3)) == frozenset(shard(f"b {n}", 8, 3)) for n in range(many)
+    )
     assert abs(pairs - expected) < 5 * expected**0.5
 
 

@@ -1,4 +1,5 @@
-"""`fairlead simulate`: the small cases exactly, what never depends on the buffer, and measures that are right."""
+"""`fairlead simulate`: the small cases exactly, what never depends on the buffer, and measures that
+are right."""
 
 from __future__ import annotations
 
@@ -14,23 +15,25 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.core.passes import STRIDE_SCALE
+from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.errors import ConfigurationError
+from fairlead.lab.replay.trace import Tenants
+from fairlead.lab.simulate.fairness import Flow, Gap, Jain, jain
+from fairlead.lab.simulate.report import OrderReport, Report
+from fairlead.lab.simulate.run import CounterKind, Settings, simulate
+from fairlead.lab.simulate.script import Asked, PollStep, PushStep, parse_script
+from fairlead.lab.simulate.waits import percentiles
+from fairlead.lab.simulate.workload import Arrivals
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
-from fairlead.replay.trace import Tenants
-from fairlead.simulate.fairness import Flow, Gap, Jain, jain
-from fairlead.simulate.report import OrderReport, Report
-from fairlead.simulate.run import CounterKind, Settings, simulate
-from fairlead.simulate.script import Asked, PollStep, PushStep, parse_script
-from fairlead.simulate.waits import percentiles
-from fairlead.simulate.workload import Arrivals
 
 LETTERS = "abcde"
-pushes = st.lists(st.tuples(st.sampled_from(LETTERS), st.integers(1, 12)), min_size=1, max_size=4).map(
-    lambda words: "push " + " ".join(f"{letter}*{count}" for letter, count in words)
-)
+pushes = st.lists(
+    st.tuples(st.sampled_from(LETTERS), st.integers(1, 12)), min_size=1, max_size=4
+).map(lambda words: "push " + " ".join(f"{letter}*{count}" for letter, count in words))
 polls = st.integers(1, 20).map(lambda count: f"poll {count}")
-scripts = st.lists(pushes | polls, max_size=12).map(lambda steps: "; ".join(["push abc", *steps, "poll all"]))
+scripts = st.lists(pushes | polls, max_size=12).map(
+    lambda steps: "; ".join(["push abc", *steps, "poll all"])
+)
 weights = st.fixed_dictionaries(
     dict.fromkeys("abc", st.floats(MIN_WEIGHT, MAX_WEIGHT) | st.sampled_from([0.5, 1.0, 5.0]))
 ).map(lambda by_key: ",".join(f"{key}={weight!r}" for key, weight in by_key.items()))
@@ -52,7 +55,7 @@ def sequence(report: Report, order: str = "fair") -> list[str]:
     return [key for keys in polls for key in keys]
 
 
-# the small cases ------------------------------------------------------------------------------------------------------
+# the small cases ----------------------------------------------------------------------------------
 
 
 def test_push_aaaab_is_picked_up_a_b_a_a_a() -> None:
@@ -76,7 +79,7 @@ def test_priorities_4_2_3_5_1_are_picked_up_1_2_3_4_5() -> None:
     assert sequence(run("--script", "push a@4 b@2 c@3 d@5 e@1")) == list("ebcad")
 
 
-# what holds for every workload ----------------------------------------------------------------------------------------
+# what holds for every workload --------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
@@ -93,10 +96,12 @@ def test_the_order_does_not_depend_on_how_much_is_in_memory(script, weights, par
 
 @settings(max_examples=150, deadline=None)
 @given(scripts, weights, st.sampled_from([1, 2, 5, 10_000]))
-def test_one_partition_with_exact_counters_keeps_the_bound_of_fair_queueing(script, weights, buffer) -> None:
+def test_one_partition_with_exact_counters_keeps_the_bound_of_fair_queueing(
+    script, weights, buffer
+) -> None:
     report = simulate(Settings(script=script, weights=weights, buffer=buffer)).report
-    # A stride is a whole number: with every task up to half a unit of it is rounded, in a bound of 2 / MAX_WEIGHT tasks
-    # or more; and the report has three digits.
+    # A stride is a whole number: with every task up to half a unit of it is rounded, in a bound of
+    # 2 / MAX_WEIGHT tasks or more; and the report has three digits.
     rounding = report.tasks * 0.5 / STRIDE_SCALE / (2 / MAX_WEIGHT) + 0.001
     assert of(report, "fair").gap <= 1 + rounding
     assert of(report, "fair").picked == of(report, "fifo").picked == report.tasks
@@ -108,10 +113,16 @@ def test_one_partition_with_exact_counters_keeps_the_bound_of_fair_queueing(scri
     st.sampled_from([1, 2, 3, 10, 10_000]),
     st.randoms(use_true_random=False),
 )
-def test_the_nth_task_of_a_key_waits_for_at_most_n_of_every_other_whatever_the_buffer(tasks, buffer, random) -> None:
+def test_the_nth_task_of_a_key_waits_for_at_most_n_of_every_other_whatever_the_buffer(
+    tasks, buffer, random
+) -> None:
     letters = [letter for letter, count in tasks.items() for _ in range(count)]
     random.shuffle(letters)
-    picked = simulate(Settings(script=f"push {''.join(letters)}", buffer=buffer)).report.orders[1].sequence[0]
+    picked = (
+        simulate(Settings(script=f"push {''.join(letters)}", buffer=buffer))
+        .report.orders[1]
+        .sequence[0]
+    )
     nth: Counter[str] = Counter()
     for position, key in enumerate(picked, start=1):
         nth[key] += 1
@@ -121,7 +132,9 @@ def test_the_nth_task_of_a_key_waits_for_at_most_n_of_every_other_whatever_the_b
 
 @pytest.mark.parametrize("arrivals", [Arrivals.ALL_FIRST, Arrivals.POISSON])
 @pytest.mark.parametrize("counters", list(CounterKind))
-def test_every_task_is_picked_up_once_in_every_order(arrivals: Arrivals, counters: CounterKind) -> None:
+def test_every_task_is_picked_up_once_in_every_order(
+    arrivals: Arrivals, counters: CounterKind
+) -> None:
     settings = Settings(
         tasks=3000,
         keys=400,
@@ -140,7 +153,9 @@ def test_every_task_is_picked_up_once_in_every_order(arrivals: Arrivals, counter
 
 def test_the_same_seed_makes_the_same_workload_and_another_one_another() -> None:
     def simulated(seed: int) -> Report:
-        return simulate(Settings(tasks=500, arrivals=Arrivals.POISSON, weights="log:0.1:10", seed=seed)).report
+        return simulate(
+            Settings(tasks=500, arrivals=Arrivals.POISSON, weights="log:0.1:10", seed=seed)
+        ).report
 
     assert simulated(3) == simulated(3)
     assert simulated(3) != simulated(4)
@@ -172,15 +187,21 @@ def test_a_trace_is_taken_with_its_users_as_keys(tmp_path: Path) -> None:
     path = tmp_path / "trace.swf"
     jobs = [(n, n // 10, 7 if n % 4 else 8) for n in range(200)]
     path.write_text(
-        "".join(f"{n} {submit} -1 60 1 -1 -1 -1 1200 -1 -1 {user} 1 -1 -1 1 -1 -1\n" for n, submit, user in jobs)
+        "".join(
+            f"{n} {submit} -1 60 1 -1 -1 -1 1200 -1 -1 {user} 1 -1 -1 1 -1 -1\n"
+            for n, submit, user in jobs
+        )
     )
     report = simulate(Settings(trace=path, tenants=Tenants.USER, rate=2.0)).report
-    assert [(key.key, key.tasks) for key in of(report, "fair").keys] == [("user-7", 150), ("user-8", 50)]
+    assert [(key.key, key.tasks) for key in of(report, "fair").keys] == [
+        ("user-7", 150),
+        ("user-8", 50),
+    ]
     assert simulate(Settings(trace=path, limit=20)).report.tasks == 20
     assert run("--trace", str(path), "--arrivals", "all-first").tasks == 200
 
 
-# measures -------------------------------------------------------------------------------------------------------------
+# measures -----------------------------------------------------------------------------------------
 
 
 def test_jains_index_is_one_when_all_get_alike_and_one_nth_when_one_gets_all() -> None:
@@ -207,7 +228,9 @@ def test_the_gap_is_the_largest_over_all_intervals_in_which_both_had_work(steps)
     flows = [(Flow(5, "a"), 1.0), (Flow(5, "b"), 2.0), (Flow(5, "c"), 0.5)]
     gap = Gap(flows)
     waiting = [0, 0, 0]
-    apart: dict[tuple[int, int], list[list[float]]] = {pair: [] for pair in combinations(range(3), 2)}
+    apart: dict[tuple[int, int], list[list[float]]] = {
+        pair: [] for pair in combinations(range(3), 2)
+    }
     """Of each pair, for each interval in which both had work, the difference after each pick-up."""
     for is_push, index in steps:
         if not is_push and not waiting[index]:
@@ -249,11 +272,14 @@ def test_percentiles_are_waits_that_occurred() -> None:
     assert percentiles([]) is None
 
 
-# the script and wrong use ---------------------------------------------------------------------------------------------
+# the script and wrong use -------------------------------------------------------------------------
 
 
 def test_a_script_that_ends_with_a_push_is_polled_to_its_end() -> None:
-    assert parse_script("push ab*2@3 ;") == [PushStep([Asked(key, 3) for key in "abab"]), PollStep(None)]
+    assert parse_script("push ab*2@3 ;") == [
+        PushStep([Asked(key, 3) for key in "abab"]),
+        PollStep(None),
+    ]
     assert parse_script("push a; poll 2") == [PushStep([Asked("a", 5)]), PollStep(2)]
 
 
@@ -300,7 +326,9 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     assert "<svg" in path.read_text()
 
 
-def test_without_matplotlib_a_picture_is_refused_with_the_command_that_installs_it(monkeypatch) -> None:
+def test_without_matplotlib_a_picture_is_refused_with_the_command_that_installs_it(
+    monkeypatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = CliRunner().invoke(app, ["simulate", "--plot", "waits.svg"])
     assert result.exit_code == 2

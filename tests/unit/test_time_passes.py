@@ -1,4 +1,5 @@
-"""Passes by run time: what a key is charged in all, and the bound over the levels that are given."""
+"""Passes by run time: what a key is charged in all, and the bound over the levels that are
+given."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.backlog import Backlog, Changes, Timing
-from fairlead.core.counters import Counters
-from fairlead.core.passes import STRIDE_SCALE
-from fairlead.core.run_times import RunTimes
-from fairlead.core.time_passes import MOST_OWED, TimePasses
+from fairlead.core.fair.backlog import Backlog, Changes, Timing
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.time_passes import MOST_OWED, TimePasses
 from fairlead.model import LaneRecord, Level, RunTimesRecord, Trigger
 
 SECOND = 1_000_000
@@ -43,7 +44,11 @@ def passes_of(expected: int | None = SECOND) -> TimePasses:
 
 def test_a_key_moves_on_by_what_its_tasks_are_expected_to_take_divided_by_its_weight() -> None:
     passes = passes_of(3 * SECOND)
-    assert [passes.give("a", 2.0, 0, "pay") for _ in range(3)] == [0, 3 * STRIDE_SCALE // 2, 3 * STRIDE_SCALE]
+    assert [passes.give("a", 2.0, 0, "pay") for _ in range(3)] == [
+        0,
+        3 * STRIDE_SCALE // 2,
+        3 * STRIDE_SCALE,
+    ]
 
 
 def test_a_run_that_took_longer_puts_off_what_comes_next_and_no_task_that_has_a_level() -> None:
@@ -53,7 +58,9 @@ def test_a_run_that_took_longer_puts_off_what_comes_next_and_no_task_that_has_a_
     assert passes.give("a", 1.0, 0, "pay") == (2 + 4) * STRIDE_SCALE
 
 
-def test_what_a_run_did_not_use_lets_the_next_tasks_follow_more_closely_but_not_before_their_own_key() -> None:
+def test_what_a_run_did_not_use_lets_the_next_tasks_follow_more_closely_but_not_before_their_own_key() -> (
+    None
+):
     passes = passes_of(10 * SECOND)
     assert [passes.give("a", 1.0, 0, "pay") for _ in range(2)] == [0, 10 * STRIDE_SCALE]
     passes.ended("a", 1.0, "pay", SECOND)
@@ -101,7 +108,9 @@ def test_a_backlog_keeps_what_was_learnt_in_its_record() -> None:
     assert backlog.record().run_times == record.run_times
 
 
-def test_what_was_placed_by_another_owner_is_charged_when_it_is_read_and_by_this_one_only_once() -> None:
+def test_what_was_placed_by_another_owner_is_charged_when_it_is_read_and_by_this_one_only_once() -> (
+    None
+):
     for range_id, charged in ((1, 1), (2, 2)):
         passes = passes_of()
         backlog = Backlog(2, LaneRecord(), passes, 10, Timing(), is_new=False)
@@ -112,9 +121,13 @@ def test_what_was_placed_by_another_owner_is_charged_when_it_is_read_and_by_this
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(KEYS), costs), min_size=1, max_size=60), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.tuples(st.sampled_from(KEYS), costs), min_size=1, max_size=60),
+    st.randoms(use_true_random=False),
+)
 def test_when_all_of_a_key_has_ended_it_was_charged_exactly_what_it_took(tasks, random) -> None:
-    """Neither the order of the ends nor what was expected makes a difference: nothing here owes or saves too much."""
+    """Neither the order of the ends nor what was expected makes a difference: nothing here owes or
+    saves too much."""
     passes = passes_of(None)
     took: Counter[str] = Counter()
     waiting = []
@@ -141,8 +154,11 @@ def trigger(key: str, number: int, level: Level | None = None) -> Trigger:
     st.integers(1, 8),
     st.integers(1, 4),
 )
-def test_by_levels_alone_keys_that_wait_together_are_served_within_the_bound(costs, depth, workers) -> None:
-    """Each key has `depth` tasks waiting as long as it has any; in doubt is all that has a level and has not ended."""
+def test_by_levels_alone_keys_that_wait_together_are_served_within_the_bound(
+    costs, depth, workers
+) -> None:
+    """Each key has `depth` tasks waiting as long as it has any; in doubt is all that has a level
+    and has not ended."""
     passes = passes_of(None)
     backlog = Backlog(1, LaneRecord(), passes, 10_000, Timing(), is_new=True)
     left = {key: deque(of_key) for key, of_key in costs.items()}
@@ -162,7 +178,10 @@ def test_by_levels_alone_keys_that_wait_together_are_served_within_the_bound(cos
         while left[key] and waiting[key] < depth:
             number += 1
             new = trigger(key, number)
-            cost_of[new.id], charged[new.id] = left[key].popleft(), passes._run_times.charge("pay", key)
+            cost_of[new.id], charged[new.id] = (
+                left[key].popleft(),
+                passes._run_times.charge("pay", key),
+            )
             most_charged[key] = max(most_charged[key], charged[new.id])
             waiting[key] += 1
             open_of[key].add(new.id)
@@ -192,8 +211,13 @@ def test_by_levels_alone_keys_that_wait_together_are_served_within_the_bound(cos
         starts += 1
         for pair in lead:
             if key in pair and waiting[pair[0]] and waiting[pair[1]]:
-                lead[pair] = max(0, lead[pair] + (cost_of[found.id] if key == pair[0] else -cost_of[found.id]))
-                assert lead[pair] <= sum(most_charged[one] + 5 * most_doubt[one] for one in pair) + starts
+                lead[pair] = max(
+                    0, lead[pair] + (cost_of[found.id] if key == pair[0] else -cost_of[found.id])
+                )
+                assert (
+                    lead[pair]
+                    <= sum(most_charged[one] + 5 * most_doubt[one] for one in pair) + starts
+                )
         waiting[key] -= 1
         heappush(running, (now + cost_of[found.id], found.seq, found))
         feed(key)

@@ -1,4 +1,5 @@
-"""Traces in the Standard Workload Format: what is a job, what is a bad line, and who is whose tenant."""
+"""Traces in the Standard Workload Format: what is a job, what is a bad line, and who is whose
+tenant."""
 
 from __future__ import annotations
 
@@ -8,11 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.replay.report import judge
-from fairlead.replay.trace import BadLine, BrokenTrace, Job, Tenants, parse_job, read_trace, survey
+from fairlead.lab.replay.report import judge
+from fairlead.lab.replay.trace import (
+    BadLine,
+    BrokenTrace,
+    Job,
+    Tenants,
+    parse_job,
+    read_trace,
+    survey,
+)
 
 
-def line(job: object = 1, submit: object = 0, run: object = 10, user: object = 3, group: object = 4) -> str:
+def line(
+    job: object = 1, submit: object = 0, run: object = 10, user: object = 3, group: object = 4
+) -> str:
     return f"  {job} {submit} -1 {run} 1 -1 -1 -1 1200 -1 -1 {user} {group} -1 -1 1 -1 -1"
 
 
@@ -21,8 +32,12 @@ def written(path: Path, *lines: str) -> Path:
     return path
 
 
-def test_jobs_come_in_the_order_of_the_file_and_comments_and_empty_lines_are_none(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.swf", "; Version: 2", "", line(1, 5), "  ; indented", line(2, 7, 1.5, 8, 9))
+def test_jobs_come_in_the_order_of_the_file_and_comments_and_empty_lines_are_none(
+    tmp_path: Path,
+) -> None:
+    path = written(
+        tmp_path / "t.swf", "; Version: 2", "", line(1, 5), "  ; indented", line(2, 7, 1.5, 8, 9)
+    )
     assert list(read_trace(path)) == [Job(1, 5.0, 10.0, 3, 4), Job(2, 7.0, 1.5, 8, 9)]
 
 
@@ -71,18 +86,25 @@ def test_bad_lines_that_are_left_out_are_told_one_by_one(tmp_path: Path) -> None
     path = written(tmp_path / "t.swf", line(1), "broken", "9" * 200_000, line(2))
     bad: list[BadLine] = []
     assert [job.number for job in read_trace(path, bad.append)] == [1, 2]
-    assert bad == [BadLine(2, "it has 1 fields, not 18"), BadLine(3, "longer than 65,536 characters")]
+    assert bad == [
+        BadLine(2, "it has 1 fields, not 18"),
+        BadLine(3, "longer than 65,536 characters"),
+    ]
 
 
 def test_bytes_that_are_no_text_make_a_bad_line_not_a_crash(tmp_path: Path) -> None:
     path = tmp_path / "t.swf"
-    path.write_bytes(b"; caf\xe9\n" + line(1).encode() + b"\n" + line(job="\x00").encode() + b"\n\xff\xfe\n")
+    path.write_bytes(
+        b"; caf\xe9\n" + line(1).encode() + b"\n" + line(job="\x00").encode() + b"\n\xff\xfe\n"
+    )
     bad: list[BadLine] = []
     assert [job.number for job in read_trace(path, bad.append)] == [1]
     assert [found.number for found in bad] == [3, 4]
 
 
-def test_a_compressed_trace_that_is_cut_off_is_an_error_even_when_bad_lines_are_left_out(tmp_path: Path) -> None:
+def test_a_compressed_trace_that_is_cut_off_is_an_error_even_when_bad_lines_are_left_out(
+    tmp_path: Path,
+) -> None:
     whole = gzip.compress("".join(f"{line(n)}\n" for n in range(5000)).encode())
     path = tmp_path / "t.swf.gz"
     path.write_bytes(whole[: len(whole) // 2])
@@ -97,12 +119,16 @@ def test_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_a_survey_ranks_the_tenants_and_finds_the_one_in_the_middle(tmp_path: Path) -> None:
     users = [1] * 10 + [2] * 5 + [3] * 3 + [4] * 3 + [5]
-    path = written(tmp_path / "t.swf", *(line(n, 100 - n, n, user) for n, user in enumerate(users)), "broken")
+    path = written(
+        tmp_path / "t.swf", *(line(n, 100 - n, n, user) for n, user in enumerate(users)), "broken"
+    )
     found = survey(path, Tenants.USER, skip_bad=True)
     assert found.tenants == {"user-1": 10, "user-2": 5, "user-3": 3, "user-4": 3, "user-5": 1}
     assert (found.heaviest, found.median) == ("user-1", "user-3")
     assert (found.jobs, found.bad_lines, found.longest_run) == (22, 1, 21.0)
-    assert found.first_submit == 79.0  # not in the order of time: the earliest, not the first of the file
+    assert (
+        found.first_submit == 79.0
+    )  # not in the order of time: the earliest, not the first of the file
 
 
 def test_a_limit_counts_jobs_and_nothing_behind_it_is_read(tmp_path: Path) -> None:
@@ -120,12 +146,17 @@ def test_the_judge_counts_each_job_that_did_not_run_and_each_run_too_many(tmp_pa
     (tmp_path / "1.runs").write_bytes(b"1\n2\n2\n")
     (tmp_path / "2.runs").write_bytes(b"4\n2\n")
     verdict = judge([1, 2, 3, 4, 4], tmp_path.glob("*.runs"))
-    assert (verdict.lost, verdict.ran_twice) == (2, 2)  # job 3 and one of the two jobs 4; job 2 ran three times
+    assert (verdict.lost, verdict.ran_twice) == (
+        2,
+        2,
+    )  # job 3 and one of the two jobs 4; job 2 ran three times
 
 
 def test_the_real_trace_is_read_whole(shared_data: Path | None) -> None:
     if shared_data is None or not (shared_data / "lcg-2005.swf.gz").is_file():
-        pytest.skip("the trace lcg-2005.swf.gz of the Parallel Workloads Archive is not in ../shared/data")
+        pytest.skip(
+            "the trace lcg-2005.swf.gz of the Parallel Workloads Archive is not in ../shared/data"
+        )
     path = shared_data / "lcg-2005.swf.gz"
     found = survey(path, Tenants.USER)
     assert (found.jobs, len(found.tenants), found.tenants[found.heaviest]) == (188_041, 216, 60_658)

@@ -8,26 +8,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.guard_rails import Guards
-from fairlead.core.trial import Measured, Wait, astray, entitled, judge
+from fairlead.core.tuning.canary import Measured, Wait, astray, entitled, judge
+from fairlead.core.tuning.guard_rails import Guards
 
 amounts = st.floats(0, 1e6)
 keys = st.dictionaries(
-    st.text("abcdef", min_size=1, max_size=2), st.tuples(amounts, st.floats(0.001, 1000)), max_size=8
+    st.text("abcdef", min_size=1, max_size=2),
+    st.tuples(amounts, st.floats(0.001, 1000)),
+    max_size=8,
 )
 
 
 @given(keys, amounts)
-def test_what_is_poured_is_the_capacity_or_the_demand_and_nobody_gets_more_than_he_asks_for(found, capacity) -> None:
+def test_what_is_poured_is_the_capacity_or_the_demand_and_nobody_gets_more_than_he_asks_for(
+    found, capacity
+) -> None:
     demand = {key: asked for key, (asked, _) in found.items()}
     due = {key: part for key, (_, part) in found.items()}
     filled = entitled(demand, due, capacity)
-    assert math.isclose(sum(filled.values()), min(capacity, sum(demand.values())), rel_tol=1e-6, abs_tol=1e-6)
+    assert math.isclose(
+        sum(filled.values()), min(capacity, sum(demand.values())), rel_tol=1e-6, abs_tol=1e-6
+    )
     assert all(0 <= filled[key] <= demand[key] for key in demand)
     # Who gets less than he asks for has as much, by what is due to him, as anybody.
     for key in demand:
         if filled[key] < demand[key] * (1 - 1e-9):
-            assert all(filled[key] / due[key] >= filled[other] / due[other] * (1 - 1e-6) - 1e-9 for other in demand)
+            assert all(
+                filled[key] / due[key] >= filled[other] / due[other] * (1 - 1e-6) - 1e-9
+                for other in demand
+            )
 
 
 def test_worker_time_goes_astray_by_what_is_beyond_the_due() -> None:
@@ -36,7 +45,9 @@ def test_worker_time_goes_astray_by_what_is_beyond_the_due() -> None:
     assert astray({"a": 80.0, "b": 20.0}, much, {"a": 1.0, "b": 1.0}) == pytest.approx(30)
     assert astray({"a": 80.0, "b": 20.0}, much, {"a": 4.0, "b": 1.0}) == pytest.approx(0)
     # Nobody else wanted it.
-    assert astray({"a": 80.0, "b": 20.0}, {"a": 1000.0, "b": 20.0}, {"a": 1.0, "b": 1.0}) == pytest.approx(0)
+    assert astray(
+        {"a": 80.0, "b": 20.0}, {"a": 1000.0, "b": 20.0}, {"a": 1.0, "b": 1.0}
+    ) == pytest.approx(0)
 
 
 def measured(astray: float | None = 0.1, **waits: tuple[int, float]) -> Measured:
@@ -58,20 +69,26 @@ def test_a_version_is_rolled_back_when_a_key_it_did_not_touch_waits_much_longer(
         ((1000, 0.01), (1000, 0.99)),  # milliseconds
     ],
 )
-def test_what_says_nothing_rolls_nothing_back(before: tuple[int, float], after: tuple[int, float]) -> None:
+def test_what_says_nothing_rolls_nothing_back(
+    before: tuple[int, float], after: tuple[int, float]
+) -> None:
     assert judge(measured(a=before), measured(a=after), Guards()).is_kept
-    assert judge(measured(), measured(a=(1000, 100.0)), Guards()).is_kept  # a key that was not there before
+    assert judge(
+        measured(), measured(a=(1000, 100.0)), Guards()
+    ).is_kept  # a key that was not there before
 
 
 def test_a_version_is_rolled_back_when_more_of_the_worker_time_goes_astray() -> None:
     assert judge(measured(0.10), measured(0.149), Guards()).is_kept
     verdict = judge(measured(0.10), measured(0.16), Guards())
-    assert not verdict.is_kept and "16% of the worker time goes astray instead of 10%" in verdict.why
+    assert (
+        not verdict.is_kept and "16% of the worker time goes astray instead of 10%" in verdict.why
+    )
     assert judge(measured(None), measured(0.9), Guards()).is_kept
     assert judge(measured(0.9), measured(None), Guards()).is_kept
 
 
-# limits ---------------------------------------------------------------------------------------------------------------
+# limits -------------------------------------------------------------------------------------------
 
 
 def used(busy: float, kept_waiting: float, others: tuple[int, float] | None) -> Measured:
@@ -86,7 +103,9 @@ def test_limits_that_leave_workers_unused_while_nobody_waits_less_are_rolled_bac
         "10% less of the workers is used, tasks of keys with a limit wait, and those of the others wait no less"
     )
     assert judge(before, used(951.0, math.inf, (1000, 9.5)), Guards()).is_kept  # within 5 %
-    assert judge(before, used(900.0, math.inf, (1000, 9.0)), Guards()).is_kept  # the others wait less
+    assert judge(
+        before, used(900.0, math.inf, (1000, 9.0)), Guards()
+    ).is_kept  # the others wait less
     assert judge(before, used(900.0, 99.0, (1000, 9.5)), Guards()).is_kept  # there was less to do
 
 

@@ -1,4 +1,5 @@
-"""The sorted trigger table: exact order, parking, and sizes that are right whatever way a trigger leaves."""
+"""The sorted trigger table: exact order, parking, and sizes that are right whatever way a trigger
+leaves."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.booking import Booking, OrderingKey, PolicyFailed
-from fairlead.core.columns import Column
-from fairlead.core.limit_tree import LimitTree
-from fairlead.core.limits import ConcurrencyPolicy, Full, Limit, RateLimit
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.core.limits.limit_tree import LimitTree
+from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
+from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
+from fairlead.core.triggers.columns import Column
+from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import PartitionKey, Trigger
 
 
@@ -32,8 +33,10 @@ def trigger(
     return Trigger(str(id), 1, queue, partition, name, priority, key, 1.0, ordering_key)
 
 
-def table_of(*policies: ConcurrencyPolicy, slots: int = 1_000_000) -> tuple[TriggerTable, Booking]:
-    booking = Booking(slots)
+def table_of(
+    *policies: ConcurrencyPolicy, slots: int = 1_000_000
+) -> tuple[TriggerTable, SlotLedger]:
+    booking = SlotLedger(slots)
     booking.register_queue("q", *policies)
     return TriggerTable(booking), booking
 
@@ -62,7 +65,7 @@ class Counted:
         return asked
 
 
-# order ----------------------------------------------------------------------------------------------------------------
+# order --------------------------------------------------------------------------------------------
 
 
 def test_t5_priorities_7_1_4_2_come_out_in_strict_order() -> None:
@@ -87,7 +90,7 @@ def test_what_is_left_behind_by_a_short_take_keeps_its_place() -> None:
 
 
 def test_a_full_name_holds_up_no_other_and_comes_back_at_its_place() -> None:
-    booking = Booking(100)
+    booking = SlotLedger(100)
     booking.register_task("q", "pay", Limit(1))
     table = TriggerTable(booking)
     first = trigger(0)
@@ -102,7 +105,12 @@ def test_a_full_name_holds_up_no_other_and_comes_back_at_its_place() -> None:
 def test_an_ordering_key_holds_back_only_its_own() -> None:
     table, booking = table_of()
     a0 = trigger("a0", ordering_key="a")
-    for one in (a0, trigger("a1", ordering_key="a"), trigger("b0", ordering_key="b"), trigger("free")):
+    for one in (
+        a0,
+        trigger("a1", ordering_key="a"),
+        trigger("b0", ordering_key="b"),
+        trigger("free"),
+    ):
         table.push(one)
     assert ids(table) == ["a0", "b0", "free"]
     assert ids(table) == []
@@ -112,10 +120,14 @@ def test_an_ordering_key_holds_back_only_its_own() -> None:
     assert ids(table) == ["a1"]
 
 
-def test_tasks_of_an_ordering_key_come_in_its_order_and_a_failed_head_before_its_followers() -> None:
+def test_tasks_of_an_ordering_key_come_in_its_order_and_a_failed_head_before_its_followers() -> (
+    None
+):
     table, booking = table_of()
     key = OrderingKey("q", "a")
-    late, early = (msgspec.structs.replace(trigger(n, ordering_key="a"), order_at=n) for n in (2, 1))
+    late, early = (
+        msgspec.structs.replace(trigger(n, ordering_key="a"), order_at=n) for n in (2, 1)
+    )
     table.push(late)
     table.push(early)
     assert ids(table) == ["1"]
@@ -131,7 +143,8 @@ def test_tasks_of_an_ordering_key_come_in_its_order_and_a_failed_head_before_its
 def test_an_ordering_keys_turn_may_be_at_a_lower_priority() -> None:
     table, booking = table_of()
     first, second = (
-        msgspec.structs.replace(trigger(n, priority=p, ordering_key="a"), order_at=n) for n, p in ((1, 9), (2, 0))
+        msgspec.structs.replace(trigger(n, priority=p, ordering_key="a"), order_at=n)
+        for n, p in ((1, 9), (2, 0))
     )
     table.push(first)
     table.push(second)
@@ -139,7 +152,7 @@ def test_an_ordering_keys_turn_may_be_at_a_lower_priority() -> None:
     assert ids(table) == ["1"]
 
 
-# parking --------------------------------------------------------------------------------------------------------------
+# parking ------------------------------------------------------------------------------------------
 
 
 def test_a_parked_column_is_never_tried_until_its_limit_frees_a_slot() -> None:
@@ -197,7 +210,8 @@ def test_10000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_e
 
 
 def test_t8b_10000_tasks_with_two_slots_and_a_rate_keep_moving() -> None:
-    """0.5 tasks in a second, 3 seconds each, two at a time, every task of a name of its own: both limits fill by turns."""
+    """0.5 tasks in a second, 3 seconds each, two at a time, every task of a name of its own: both
+    limits fill by turns."""
     slots, rate = Counted(Limit(2)), RateLimit(1, per=2.0, burst=2)
     table, booking = table_of(slots, rate)
     for n in range(10_000):
@@ -254,10 +268,12 @@ def test_t8_a_policy_that_refuses_four_times_for_10_ms_does_not_hang() -> None:
 
 
 def test_waiting_for_a_token_blocks_no_other_name_and_no_other_key() -> None:
-    booking = Booking(100)
+    booking = SlotLedger(100)
     booking.register_task("q", "pay", RateLimit(1, per=10, key="fairness_key"))
     table = TriggerTable(booking)
-    for n, (name, key) in enumerate([("pay", "a"), ("pay", "a"), ("pay", "b"), ("mail", "a"), ("pay", "b")]):
+    for n, (name, key) in enumerate(
+        [("pay", "a"), ("pay", "a"), ("pay", "b"), ("mail", "a"), ("pay", "b")]
+    ):
         table.push(trigger(n, name, key=key))
     assert ids(table) == ["0", "2", "3"]
     assert table.next_retry() == 10
@@ -290,7 +306,7 @@ def test_when_all_slots_of_the_node_are_taken_nothing_is_tried() -> None:
     assert ids(table) == ["2"] and counted.asked_since() == 1
 
 
-# policies that raise --------------------------------------------------------------------------------------------------
+# policies that raise ------------------------------------------------------------------------------
 
 
 def test_a_policy_that_raises_takes_out_its_own_trigger_and_no_slot() -> None:
@@ -314,7 +330,7 @@ def test_a_policy_that_raises_takes_out_its_own_trigger_and_no_slot() -> None:
     assert [t.id for t in taken] == ["4"] and [failure.trigger.id for failure in failed] == ["3"]
 
 
-# pauses, revoked partitions, sizes ------------------------------------------------------------------------------------
+# pauses, revoked partitions, sizes ----------------------------------------------------------------
 
 
 def test_a_paused_queue_keeps_its_triggers_and_its_places() -> None:
@@ -333,7 +349,7 @@ def test_a_paused_queue_keeps_its_triggers_and_its_places() -> None:
 
 def test_a_limit_that_a_paused_queue_waits_for_serves_the_others() -> None:
     shared = Limit(1)
-    booking = Booking(9)
+    booking = SlotLedger(9)
     for queue in ("slow", "q"):
         booking.register_queue(queue, shared)
     table = TriggerTable(booking)
@@ -355,7 +371,11 @@ def test_a_revoked_partition_leaves_and_the_others_stay_in_order() -> None:
     for n in range(6):
         table.push(trigger(n, "A" if n < 3 else "B", partition=n % 2))
     assert ids(table) == []
-    assert {t.id for t in table.drop([PartitionKey("q", 0), PartitionKey("other", 1)])} == {"0", "2", "4"}
+    assert {t.id for t in table.drop([PartitionKey("q", 0), PartitionKey("other", 1)])} == {
+        "0",
+        "2",
+        "4",
+    }
     assert len(table) == 3 and table.sizes() == {5: 3}
     order, running = [], first
     while table:
@@ -389,7 +409,7 @@ def test_what_waited_behind_a_better_priority_is_found_after_a_drop(partition: i
 class _Everything:
     """What the table promises, the slow way: every take tries every trigger in order."""
 
-    def __init__(self, booking: Booking) -> None:
+    def __init__(self, booking: SlotLedger) -> None:
         self.booking = booking
         self.triggers: list[Trigger] = []
         self.paused: set[str] = set()
@@ -399,7 +419,12 @@ class _Everything:
         stopped: set[Hashable] = set()
         for one in sorted(self.triggers, key=lambda t: t.priority):
             column = self.booking.column(one)
-            if len(taken) < limit and self.booking.room and one.queue not in self.paused and column not in stopped:
+            if (
+                len(taken) < limit
+                and self.booking.room
+                and one.queue not in self.paused
+                and column not in stopped
+            ):
                 if self.booking.book(one, now) is None:
                     taken.append(one)
                 else:
@@ -414,10 +439,12 @@ class _Everything:
         return gone
 
 
-def _limits() -> Booking:
-    booking = Booking(7)
+def _limits() -> SlotLedger:
+    booking = SlotLedger(7)
     booking.register_queue("q", Limit(5), RateLimit(3, per=1.0, burst=4))
-    booking.register_queue("p", LimitTree(4, names={"a": 2}, fairness_keys={"x": 1}, per_fairness_key=2))
+    booking.register_queue(
+        "p", LimitTree(4, names={"a": 2}, fairness_keys={"x": 1}, per_fairness_key=2)
+    )
     booking.register_task("q", "a", Limit(2), RateLimit(2, per=1.0, key="fairness_key", burst=1))
     booking.register_task("q", "b", Limit(1, per="fairness_key"))
     return booking
@@ -504,7 +531,9 @@ def test_the_table_gives_out_exactly_what_trying_every_trigger_in_order_would(
             model.paused.discard(str(value))
         elif what == "drop":
             assert isinstance(value, PartitionKey)
-            assert sorted(t.id for t in table.drop([value])) == sorted(t.id for t in model.drop(value))
+            assert sorted(t.id for t in table.drop([value])) == sorted(
+                t.id for t in model.drop(value)
+            )
         # A12b: sizes are exact whatever way a trigger leaves.
         assert len(table) == len(model.triggers)
         assert table.sizes() == dict(sorted(Counter(t.priority for t in model.triggers).items()))

@@ -1,4 +1,5 @@
-"""Turns by run time: the bound, whatever runs take, and that nothing waits for ever or comes twice."""
+"""Turns by run time: the bound, whatever runs take, and that nothing waits for ever or comes
+twice."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core import turns as turns_module
-from fairlead.core.passes import STRIDE_SCALE
-from fairlead.core.run_times import RunTimes
-from fairlead.core.turns import MOST_OWED, MOST_SHOWN, Turns
+from fairlead.core.fair import runtime_shares as turns_module
+from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.runtime_shares import MOST_OWED, MOST_SHOWN, Turns
 from fairlead.model import Level, Trigger
 
 KEYS = "abcd"
@@ -27,9 +28,23 @@ arrivals = st.lists(st.tuples(st.integers(0, 30 * SECOND), tasks), min_size=1, m
 _ids = count(1)
 
 
-def trigger(key: str, name: str = "pay", ordering_key: str | None = None, weight: float = 1.0) -> Trigger:
+def trigger(
+    key: str, name: str = "pay", ordering_key: str | None = None, weight: float = 1.0
+) -> Trigger:
     number = next(_ids)
-    return Trigger(f"t{number}", 1, "q", 0, name, 5, key, weight, ordering_key, seq=number, level=Level(0, number))
+    return Trigger(
+        f"t{number}",
+        1,
+        "q",
+        0,
+        name,
+        5,
+        key,
+        weight,
+        ordering_key,
+        seq=number,
+        level=Level(0, number),
+    )
 
 
 class Steady(RunTimes):
@@ -87,7 +102,9 @@ class Lane:
             assert shown.level is not None
             heappush(self.table, (turn, shown.level.id, shown))
             key = shown.fairness_key
-            charge = self.turns._stride(self.run_times.charge(shown.name, key), self.turns._keys[key])
+            charge = self.turns._stride(
+                self.run_times.charge(shown.name, key), self.turns._keys[key]
+            )
             self.charged[shown.id] = charge
             self.of_key[key].add(shown.id)
             self.most_charged[key] = max(self.most_charged[key], charge)
@@ -138,7 +155,8 @@ class Lane:
 
 def check_bound(lane: Lane, arrivals, times: int) -> None:
     lead = dict.fromkeys(permutations(KEYS, 2), 0)
-    """What the first of the pair had more than the second, above the least since both have tasks waiting."""
+    """What the first of the pair had more than the second, above the least since both have tasks
+    waiting."""
 
     def started(what, waiting) -> None:
         if waiting is None:  # a key has tasks again
@@ -153,7 +171,9 @@ def check_bound(lane: Lane, arrivals, times: int) -> None:
             took = lane.took(what.id, key)
             lead[pair] = max(0, lead[pair] + (took if key == pair[0] else -took))
             bound = sum(lane.most_charged[one] + times * lane.most_doubt[one] for one in pair)
-            assert lead[pair] <= bound + len(lane.started), pair  # a unit a task for what is rounded
+            assert lead[pair] <= bound + len(lane.started), (
+                pair
+            )  # a unit a task for what is rounded
 
     lane.run(arrivals, started)
     assert len(lane.started) == len(lane.costs) and not lane.turns._flows and not lane.table
@@ -161,7 +181,9 @@ def check_bound(lane: Lane, arrivals, times: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(weights_by_key, arrivals, st.integers(1, 4))
-def test_keys_that_wait_together_have_equal_run_time_by_weight_within_the_bound(weights, arrivals, workers) -> None:
+def test_keys_that_wait_together_have_equal_run_time_by_weight_within_the_bound(
+    weights, arrivals, workers
+) -> None:
     check_bound(Lane(weights, Steady(), workers), arrivals, times=5)
 
 
@@ -172,7 +194,9 @@ def test_keys_that_wait_together_have_equal_run_time_by_weight_within_the_bound(
     arrivals,
     st.integers(1, 4),
 )
-def test_with_exact_expectations_it_is_the_bound_of_start_time_fair_queueing(weights, cost, arrivals, workers) -> None:
+def test_with_exact_expectations_it_is_the_bound_of_start_time_fair_queueing(
+    weights, cost, arrivals, workers
+) -> None:
     exact = [(at, (key, name, cost[key])) for at, (key, name, _) in arrivals]
     lane = Lane(weights, Exact(cost), workers)
     check_bound(lane, exact, times=0)
@@ -181,7 +205,9 @@ def test_with_exact_expectations_it_is_the_bound_of_start_time_fair_queueing(wei
 
 @settings(max_examples=50, deadline=None)
 @given(weights_by_key, arrivals, st.integers(1, 4))
-def test_tasks_of_one_key_and_name_start_in_the_order_of_their_levels(weights, arrivals, workers) -> None:
+def test_tasks_of_one_key_and_name_start_in_the_order_of_their_levels(
+    weights, arrivals, workers
+) -> None:
     lane = Lane(weights, Steady(), workers)
     lane.run(arrivals, lambda *_: None)
     last: dict[tuple[str, str], Level] = {}
@@ -200,7 +226,11 @@ class Uncorrected(Turns):
 
 def test_the_bound_is_not_kept_where_ends_correct_nothing() -> None:
     wrong = dict.fromkeys(KEYS, SECOND)
-    long_and_short = [(0, (key, "pay", cost)) for key, cost in (("a", 15 * SECOND), ("b", 10_000)) for _ in range(60)]
+    long_and_short = [
+        (0, (key, "pay", cost))
+        for key, cost in (("a", 15 * SECOND), ("b", 10_000))
+        for _ in range(60)
+    ]
     lane = Lane(dict.fromkeys(KEYS, 1.0), Exact(wrong), 1)
     check_bound(lane, long_and_short, times=5)
     lane = Lane(dict.fromkeys(KEYS, 1.0), Exact(wrong), 1)
@@ -212,7 +242,12 @@ def test_the_bound_is_not_kept_where_ends_correct_nothing() -> None:
 def test_a_key_with_long_runs_has_fewer_of_them_from_the_first_on_that_have_ended() -> None:
     lane = Lane(dict.fromkeys(KEYS, 1.0), Steady(), 1)
     lane.run(
-        [(0, (key, "pay", cost)) for key, cost in (("a", 10 * SECOND), ("b", SECOND)) for _ in range(60)], _nothing
+        [
+            (0, (key, "pay", cost))
+            for key, cost in (("a", 10 * SECOND), ("b", SECOND))
+            for _ in range(60)
+        ],
+        _nothing,
     )
     first = Counter(found.fairness_key for found in lane.started[:55])
     assert first["b"] >= 48
@@ -273,7 +308,8 @@ def test_tasks_with_ordering_keys_all_stand_in_the_table_for_any_may_be_next() -
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["add", "take", "return", "end", "remove"]), st.integers(0, 7)), max_size=120
+    st.tuples(st.sampled_from(["add", "take", "return", "end", "remove"]), st.integers(0, 7)),
+    max_size=120,
 )
 
 
@@ -287,7 +323,9 @@ def test_each_task_is_shown_once_and_none_is_forgotten(steps) -> None:
     for what, number in steps:
         now = float(number)
         if what == "add":
-            added = [trigger(KEYS[number % 3], NAMES[number % 2], f"o{number}" if number > 5 else None)]
+            added = [
+                trigger(KEYS[number % 3], NAMES[number % 2], f"o{number}" if number > 5 else None)
+            ]
             here |= {one.id: one for one in added}
             turns.add(added, now)
         elif what == "take" and table:
@@ -303,7 +341,9 @@ def test_each_task_is_shown_once_and_none_is_forgotten(steps) -> None:
             turns.ended(ended, number * SECOND)
         elif what == "remove" and here:
             gone = [one for one in here.values() if one.id not in running][number::3]
-            assert {one.id for one in turns.remove(gone)} == {one.id for one in gone if one.id in table}
+            assert {one.id for one in turns.remove(gone)} == {
+                one.id for one in gone if one.id in table
+            }
             for one in gone:
                 del here[one.id]
                 table.pop(one.id, None)
@@ -314,9 +354,9 @@ def test_each_task_is_shown_once_and_none_is_forgotten(steps) -> None:
         assert waiting | table.keys() | running.keys() == here.keys()
         assert not waiting & table.keys()
         for one in list(turns.waiting()):
-            assert any(turns_module._flow(shown) == turns_module._flow(one) for shown in table.values()), (
-                "nobody shows it"
-            )
+            assert any(
+                turns_module._flow(shown) == turns_module._flow(one) for shown in table.values()
+            ), "nobody shows it"
 
 
 def test_keys_without_tasks_are_forgotten_once_the_lane_has_passed_them(monkeypatch) -> None:

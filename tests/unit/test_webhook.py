@@ -76,27 +76,38 @@ def notice(kind: str) -> Notice:
     return notice_of(Alert(kind, "payouts", "*", 1_790_000_000_000_000, 1_790_000_010_000_000))
 
 
-def test_an_alert_arrives_signed_and_for_people_and_programs(listener: Listener, tmp_path: Path) -> None:
+def test_an_alert_arrives_signed_and_for_people_and_programs(
+    listener: Listener, tmp_path: Path
+) -> None:
     hook = Webhook(listener.url, tmp_path / "waiting.json", "key")
-    told = notice_of(Alert("flood", "payouts", "acme", 1_790_000_000_000_000, 1_790_000_010_000_000, tasks=400))
+    told = notice_of(
+        Alert("flood", "payouts", "acme", 1_790_000_000_000_000, 1_790_000_010_000_000, tasks=400)
+    )
     assert hook.send([told]) == 0
     (got,) = listener.took
     assert got["text"] == "flood: acme in queue payouts, since 2026-09-21T14:13:20+00:00"
     assert (got["state"], got["tasks"]) == ("open", 400)
     headers = {name.lower(): value for name, value in listener.headers[0].items()}
     assert headers["idempotency-key"] == f"{told.incident_id}/open/2026-09-21T14:13:30+00:00"
-    assert headers[SIGNATURE.lower()] == "sha256=" + hmac.new(b"key", listener.bodies[0], hashlib.sha256).hexdigest()
+    assert (
+        headers[SIGNATURE.lower()]
+        == "sha256=" + hmac.new(b"key", listener.bodies[0], hashlib.sha256).hexdigest()
+    )
 
 
 def test_that_it_is_over_has_the_same_id(listener: Listener) -> None:
     start = 1_790_000_000_000_000
-    raised, over = (notice_of(Alert("stall", "q", "*", start, start + n, bool(n))) for n in (0, 90_000_000))
+    raised, over = (
+        notice_of(Alert("stall", "q", "*", start, start + n, bool(n))) for n in (0, 90_000_000)
+    )
     assert raised.incident_id == over.incident_id
     assert (raised.state, over.state) == ("open", "over")
 
 
 @pytest.mark.parametrize("trouble", [500, 503, 429, 408])
-def test_what_it_does_not_take_waits_and_comes_in_order(listener: Listener, tmp_path: Path, trouble: int) -> None:
+def test_what_it_does_not_take_waits_and_comes_in_order(
+    listener: Listener, tmp_path: Path, trouble: int
+) -> None:
     hook = Webhook(listener.url, tmp_path / "waiting.json")
     listener.answers = [204, trouble, trouble]
     assert hook.send([notice("a"), notice("b"), notice("c")]) == 2
@@ -133,7 +144,9 @@ def test_the_same_alert_of_a_batch_that_comes_again_does_not_wait_twice(tmp_path
     assert hook.send([notice("a")]) == 1
 
 
-def test_what_was_taken_is_not_posted_again_with_a_batch_that_comes_again(listener: Listener, tmp_path: Path) -> None:
+def test_what_was_taken_is_not_posted_again_with_a_batch_that_comes_again(
+    listener: Listener, tmp_path: Path
+) -> None:
     start = 1_790_000_000_000_000
     raised, over, again = (
         notice_of(Alert("stall", "q", "*", start, start + seconds * MICROS, is_over))
@@ -148,7 +161,9 @@ def test_what_was_taken_is_not_posted_again_with_a_batch_that_comes_again(listen
     assert [each["state"] for each in listener.took] == ["open", "over", "open"]
 
 
-def test_only_the_newest_are_remembered(listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_are_remembered(
+    listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(webhook, "MOST_REMEMBERED", 2)
     hook = Webhook(listener.url, tmp_path / "known.json")
     for kind in "abcab":

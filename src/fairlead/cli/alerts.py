@@ -42,12 +42,18 @@ def register(app: typer.Typer) -> None:
 
 
 def alerts(
-    kafka: Annotated[str, typer.Option(help="Where `relay` sends: kafka://host:9092/?prefix=shop.")],
+    kafka: Annotated[
+        str, typer.Option(help="Where `relay` sends: kafka://host:9092/?prefix=shop.")
+    ],
     checkpoint: Annotated[
-        Path, typer.Option(help="A folder of its own, where Spark keeps what it knows of the queues.")
+        Path,
+        typer.Option(help="A folder of its own, where Spark keeps what it knows of the queues."),
     ],
     webhook: Annotated[
-        str | None, typer.Option(help="Post each alert there, as JSON.", envvar="FAIRLEAD_WEBHOOK", show_envvar=True)
+        str | None,
+        typer.Option(
+            help="Post each alert there, as JSON.", envvar="FAIRLEAD_WEBHOOK", show_envvar=True
+        ),
     ] = None,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
     settings: SettingsFile = None,
@@ -57,12 +63,15 @@ def alerts(
     catalog: Catalog = None,
     json: Json = False,
 ) -> None:
-    """Say when a queue stalls, a key floods it, most runs fail, tasks are stuck, a node is lost or nobody looks; and its end.
+    """Say when a queue stalls, a key floods it, most runs fail, tasks are stuck, a node is lost or
+    nobody looks; and its end.
 
-    Until Ctrl-C or SIGTERM; started again it goes on where it was. Each alert is a line, a row of gold.incidents and, with
-    --webhook, a request, signed with the secret in FAIRLEAD_WEBHOOK_SECRET. `fairlead pipeline relay` must run.
+    Until Ctrl-C or SIGTERM; started again it goes on where it was. Each alert is a line, a row of
+    gold.incidents and, with --webhook, a request, signed with the secret in
+    FAIRLEAD_WEBHOOK_SECRET. `fairlead pipeline relay` must run.
 
-    Example: fairlead pipeline alerts --kafka kafka://broker:9092/?prefix=shop. --checkpoint alerts --webhook https://hook.example
+    Example: fairlead pipeline alerts --kafka kafka://broker:9092/?prefix=shop. --checkpoint alerts
+    --webhook https://hook.example
     """
     with failures():
         place = kafka_at(kafka)
@@ -72,19 +81,29 @@ def alerts(
 
         rules = load(settings).alerts
         make_signs_topic(place)  # what is wrong with Kafka is told before Spark is started
-        hook = webhook and Webhook(webhook, checkpoint.absolute() / "webhook.json", os.environ.get(SECRET))
+        hook = webhook and Webhook(
+            webhook, checkpoint.absolute() / "webhook.json", os.environ.get(SECRET)
+        )
         configure("info", "text")
         logging.getLogger("py4j").setLevel(logging.WARNING)
         folder = lake_in(lake)
         with session_of(master, conf) as spark:
             from fairlead.pipeline.jobs import alerts as job
 
-            hears: list[job.Hear] = [job.into_tables(small_tables(folder, spark, catalog)), partial(_tell, json)]
+            hears: list[job.Hear] = [
+                job.into_tables(small_tables(folder, spark, catalog)),
+                partial(_tell, json),
+            ]
             if hook:
                 hears.append(job.into_webhook(hook))
             stops = threading.Event()
             stop_by_signals(stops.set)
-            job.watch(lambda: job.alerts(job.signs_of(spark, kafka), checkpoint.absolute(), rules, hears, every), stops)
+            job.watch(
+                lambda: job.alerts(
+                    job.signs_of(spark, kafka), checkpoint.absolute(), rules, hears, every
+                ),
+                stops,
+            )
 
 
 def _tell(json: bool, told: Sequence[Alert]) -> None:

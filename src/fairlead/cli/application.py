@@ -11,7 +11,8 @@ from fairlead.errors import ConfigurationError
 
 
 def load(reference: str) -> App:
-    """The App named `MODULE:APP` (`:app` may be left out), the current folder importable. Raises ConfigurationError."""
+    """The App named `MODULE:APP` (`:app` may be left out), the current folder importable. Raises
+    ConfigurationError."""
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -26,6 +27,11 @@ def load(reference: str) -> App:
         ) from error
     app = getattr(module, attribute or "app", None)
     if not isinstance(app, App):
-        names = ", ".join(name for name, value in vars(module).items() if isinstance(value, App)) or "none"
-        raise ConfigurationError(f"{module_name} has no App named {attribute or 'app'!r}; it has {names}")
+        names = (
+            ", ".join(name for name, value in vars(module).items() if isinstance(value, App))
+            or "none"
+        )
+        raise ConfigurationError(
+            f"{module_name} has no App named {attribute or 'app'!r}; it has {names}"
+        )
     return app

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from fairlead.demo import DemoResult, DemoSettings, DemoUnfinished, Now, TenantResult, run_demo
 from fairlead.errors import ConfigurationError, FairleadError
-from fairlead.replay.workers import WorkerEnded
+from fairlead.lab.demo import DemoResult, DemoSettings, DemoUnfinished, Now, TenantResult, run_demo
+from fairlead.lab.replay.workers import WorkerEnded
 
 FAILED, WRONG_USE = 1, 2
 _LINE_EVERY = 1.0
@@ -28,16 +28,26 @@ def register(app: typer.Typer) -> None:
 
 
 def demo_command(
-    tasks: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many tasks.")] = DemoSettings.tasks,
-    seconds: Annotated[float, typer.Option(help="They are submitted over this time.")] = DemoSettings.seconds,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same workload.")] = DemoSettings.seed,
-    workers: Annotated[int, typer.Option(min=1, max=16, help="Worker processes.")] = DemoSettings.workers,
+    tasks: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="How many tasks.")
+    ] = DemoSettings.tasks,
+    seconds: Annotated[
+        float, typer.Option(help="They are submitted over this time.")
+    ] = DemoSettings.seconds,
+    seed: Annotated[
+        int, typer.Option(help="The same seed makes the same workload.")
+    ] = DemoSettings.seed,
+    workers: Annotated[
+        int, typer.Option(min=1, max=16, help="Worker processes.")
+    ] = DemoSettings.workers,
     keep: Annotated[
-        Path | None, typer.Option(help="Keep the SQLite file, to look around in it.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Keep the SQLite file, to look around in it.", metavar="FILE"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Several tenants, several kinds of task, failures and retries: watch them flow through one SQLite file.
+    """Several tenants, several kinds of task, failures and retries: watch them flow through one
+    SQLite file.
 
     Nothing is left behind, unless --keep names a file.
     """
@@ -100,15 +110,18 @@ class _Lines:
             return
         self._next = now.seconds + _LINE_EVERY
         self._console.print(
-            f"{now.seconds:5.1f} s: {now.submitted:,} of {now.planned:,} submitted, {now.done:,} done, "
-            f"{now.failures:,} failed runs, {now.errors:,} given up",
+            f"{now.seconds:5.1f} s: {now.submitted:,} of {now.planned:,} submitted, {now.done:,}"
+            f" done, {now.failures:,} failed runs, {now.errors:,} given up",
             highlight=False,
             soft_wrap=True,
         )
 
 
 def _print(result: DemoResult, console: Console) -> None:
-    title = f"{result.seconds:.1f} s, workers: {result.workers}, seed {result.seed}; p50, p99: the pick-up delay"
+    title = (
+        f"{result.seconds:.1f} s, workers: {result.workers}, seed {result.seed}; p50, p99: the"
+        " pick-up delay"
+    )
     table = Table(title=title, title_justify="left")
     table.add_column("tenant")
     for column in ("tasks", "attempts", "failures", "in ERROR", "tasks/s", "p50 ms", "p99 ms"):
@@ -124,6 +137,8 @@ def _print(result: DemoResult, console: Console) -> None:
 
 
 def _cells(result: TenantResult) -> list[str]:
-    counted = [f"{count:,}" for count in (result.tasks, result.attempts, result.failures, result.errors)]
+    counted = [
+        f"{count:,}" for count in (result.tasks, result.attempts, result.failures, result.errors)
+    ]
     delays = ["-" if delay is None else f"{delay:,.1f}" for delay in (result.p50_ms, result.p99_ms)]
     return [*counted, f"{result.tasks_per_s:,.1f}", *delays]

@@ -10,7 +10,7 @@ import typer
 from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.output import WORK_FAILED, as_json, one_line_errors
-from fairlead.doctor import examine, explain
+from fairlead.operate.doctor import Finding, examine, explain
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
@@ -21,7 +21,8 @@ def doctor(
     ] = None,
     task: Annotated[str | None, typer.Option(help="Explain why this task is where it is.")] = None,
     url: Annotated[
-        str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")
+        str | None,
+        typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
@@ -32,7 +33,7 @@ def doctor(
     with one_line_errors():
         app = App(url) if application is None else load(application)
 
-        async def look() -> list[object]:
+        async def look() -> list[Finding]:
             found = await (examine(app) if task is None else explain(app, task))
             await app.connections.close_async()
             return list(found)
@@ -42,6 +43,7 @@ def doctor(
             as_json(findings)
         else:
             for finding in findings:
-                print(f"{_MARKS[finding.severity]} {finding.what}" + (f"; {finding.cure}" if finding.cure else ""))  # type: ignore[attr-defined]
-        if any(finding.severity == "problem" for finding in findings):  # type: ignore[attr-defined]
+                cure = f"; {finding.cure}" if finding.cure else ""
+                print(f"{_MARKS[finding.severity]} {finding.what}{cure}")
+        if any(finding.severity == "problem" for finding in findings):
             raise typer.Exit(WORK_FAILED)

@@ -1,4 +1,5 @@
-"""Log lines of a worker: one event a line, its fields after it, the task's context on every line of its run."""
+"""Log lines of a worker: one event a line, its fields after it, the task's context on every line of
+its run."""
 
 from __future__ import annotations
 
@@ -8,9 +9,13 @@ from typing import Any
 
 import msgspec
 
-from fairlead.current import ContextFilter
+from fairlead.declare.current import ContextFilter
 
-_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None))) | {"message", "asctime", "taskName"}
+_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None))) | {
+    "message",
+    "asctime",
+    "taskName",
+}
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -22,11 +27,19 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line = f"{moment}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name} {record.getMessage()}"
-        fields = "".join(
-            f" {key}={value!r}" if " " in str(value) else f" {key}={value}" for key, value in _fields(record).items()
+        line = (
+            f"{moment}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name}"
+            f" {record.getMessage()}"
         )
-        return line + fields + (f"\n{self.formatException(record.exc_info)}" if record.exc_info else "")
+        fields = "".join(
+            f" {key}={value!r}" if " " in str(value) else f" {key}={value}"
+            for key, value in _fields(record).items()
+        )
+        return (
+            line
+            + fields
+            + (f"\n{self.formatException(record.exc_info)}" if record.exc_info else "")
+        )
 
 
 class JsonFormatter(logging.Formatter):
@@ -34,7 +47,10 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         event = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "time": (
+                time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+                + f".{int(record.msecs):03d}Z"
+            ),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),

@@ -17,18 +17,23 @@ from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import ScheduledTask, TaskKey
 
 ordered = typer.Typer(
-    no_args_is_help=True, help="Look at ordered queues: what waits, how it ran; end a task that is stuck."
+    no_args_is_help=True,
+    help="Look at ordered queues: what waits, how it ran; end a task that is stuck.",
 )
 
 T = TypeVar("T")
-Url = Annotated[str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")]
+Url = Annotated[
+    str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 
 @ordered.command("tasks")
 def list_tasks(
     queue: str,
-    ordering_key: Annotated[str | None, typer.Option("--key", help="Only of this ordering key.")] = None,
+    ordering_key: Annotated[
+        str | None, typer.Option("--key", help="Only of this ordering key.")
+    ] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only of this partition.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 100,
     url: Url = None,
@@ -41,7 +46,10 @@ def list_tasks(
     with one_line_errors():
         app = App(url)
         management = app.management.ordered
-        found = _run(app, management.tasks(queue, ordering_key=ordering_key, partition=partition, limit=limit))
+        found = _run(
+            app,
+            management.tasks(queue, ordering_key=ordering_key, partition=partition, limit=limit),
+        )
         if json:
             as_json([_readable(scheduled) for scheduled in found])
             return
@@ -49,12 +57,18 @@ def list_tasks(
             ("id", "ordering key", "run at", "unique key", "name", "partition", "runs", "retry at"),
             [
                 (
-                    s.task.id, s.key.ordering_key, time_of(s.key.run_at), s.key.unique_key, s.task.name, s.task.partition,
-                    s.attempt, time_of(s.retry_at),
+                    s.task.id,
+                    s.key.ordering_key,
+                    time_of(s.key.run_at),
+                    s.key.unique_key,
+                    s.task.name,
+                    s.task.partition,
+                    s.attempt,
+                    time_of(s.retry_at),
                 )
                 for s in found
             ],
-        )  # fmt: skip
+        )
 
 
 @ordered.command("attempts")
@@ -66,7 +80,9 @@ def attempts(id: str, url: Url = None, json: Json = False) -> None:
     with one_line_errors():
         found = App(url).management.attempts(id)
         if not found:
-            raise UnknownTask(f"no attempt of task {id!r}: it has not run yet, or its history was cleaned")
+            raise UnknownTask(
+                f"no attempt of task {id!r}: it has not run yet, or its history was cleaned"
+            )
         if json:
             as_json([readable(attempt) for attempt in found])
             return
@@ -74,24 +90,32 @@ def attempts(id: str, url: Url = None, json: Json = False) -> None:
             ("attempt", "outcome", "next", "started", "finished", "node", "error"),
             [
                 (
-                    a.attempt, a.outcome, a.next_state, time_of(a.started_at), time_of(a.finished_at), a.node,
+                    a.attempt,
+                    a.outcome,
+                    a.next_state,
+                    time_of(a.started_at),
+                    time_of(a.finished_at),
+                    a.node,
                     (a.error_text or "").split("\n")[0][:60],
                 )
                 for a in found
             ],
-        )  # fmt: skip
+        )
 
 
 @ordered.command("drop")
 def drop(
     queue: str,
     ordering_key: str,
-    run_at: Annotated[str | None, typer.Option(help="Of the task: ISO 8601 with a timezone, or microseconds.")] = None,
+    run_at: Annotated[
+        str | None, typer.Option(help="Of the task: ISO 8601 with a timezone, or microseconds.")
+    ] = None,
     unique_key: Annotated[str | None, typer.Option(help="Of the task.")] = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """End a task, whatever it does, and let the next one of its ordering key run: the first one, unless you name another.
+    """End a task, whatever it does, and let the next one of its ordering key run: the first one,
+    unless you name another.
 
     Example: fairlead ordered drop reminders user-7
     """
@@ -100,25 +124,31 @@ def drop(
         management = app.management.ordered
         if (run_at is None) != (unique_key is None):
             raise InvalidTask(
-                "name a task by both --run-at and --unique-key, or take the first one of its ordering key"
+                "name a task by both --run-at and --unique-key, or take the first one of its"
+                " ordering key"
             )
         if run_at is not None and unique_key is not None:
             key = TaskKey(_micros(run_at), ordering_key, unique_key)
         else:
             first = _run(app, management.tasks(queue, ordering_key=ordering_key, limit=1))
             if not first:
-                raise UnknownTask(f"nothing of ordering key {ordering_key!r} waits in the schedule of {queue!r}")
+                raise UnknownTask(
+                    f"nothing of ordering key {ordering_key!r} waits in the schedule of {queue!r}"
+                )
             key = first[0].key
         management.drop(queue, key, actor=getpass.getuser())
         if json:
             as_json({"dropped": key._asdict()})
         else:
-            print(f"told its owner to drop: {ordering_key} at {time_of(key.run_at)}, {key.unique_key}")
+            print(
+                f"told its owner to drop: {ordering_key} at {time_of(key.run_at)}, {key.unique_key}"
+            )
 
 
 @ordered.command("status")
 def status(queue: str, url: Url = None, json: Json = False) -> None:
-    """Its partitions: owner, what waits in the log and in the schedule, what is stale, in memory and in flight.
+    """Its partitions: owner, what waits in the log and in the schedule, what is stale, in memory
+    and in flight.
 
     Example: fairlead ordered status reminders --json
     """
@@ -129,17 +159,35 @@ def status(queue: str, url: Url = None, json: Json = False) -> None:
             as_json(found)
             return
         as_table(
-            ("partition", "owner", "log", "unfinished", "stale", "oldest", "loaded", "in flight", "look-ahead s", "trouble"),
+            (
+                "partition",
+                "owner",
+                "log",
+                "unfinished",
+                "stale",
+                "oldest",
+                "loaded",
+                "in flight",
+                "look-ahead s",
+                "trouble",
+            ),
             [
                 (
-                    p.partition, p.owner or "nobody", p.lag, p.unfinished, p.stale,
-                    time_of(None if p.oldest is None else p.oldest.run_at), p.loaded, p.in_flight, round(p.look_ahead),
+                    p.partition,
+                    p.owner or "nobody",
+                    p.lag,
+                    p.unfinished,
+                    p.stale,
+                    time_of(None if p.oldest is None else p.oldest.run_at),
+                    p.loaded,
+                    p.in_flight,
+                    round(p.look_ahead),
                     p.trouble and f"loaded anew {p.reloads} times: {p.trouble}",
                 )
                 for p in found
                 if p.owner is not None or p.unfinished or p.lag
             ],
-        )  # fmt: skip
+        )
 
 
 def _run(app: App, looking: Awaitable[T]) -> T:
@@ -154,7 +202,9 @@ def _run(app: App, looking: Awaitable[T]) -> T:
 
 def _micros(text: str) -> int:
     try:
-        return int(text) if text.lstrip("-").isdecimal() else to_micros(datetime.fromisoformat(text))
+        return (
+            int(text) if text.lstrip("-").isdecimal() else to_micros(datetime.fromisoformat(text))
+        )
     except ValueError as error:
         raise InvalidTask(
             f"--run-at {text!r}: {error}; use 2026-01-31T09:00:00+00:00 or microseconds since 1970"

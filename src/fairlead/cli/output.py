@@ -1,4 +1,5 @@
-"""What commands print: a table for people, one JSON document for programs, one line for an error."""
+"""What commands print: a table for people, one JSON document for programs, one line for an
+error."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ console = Console()
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Fairlead's errors become one line on stderr and an exit code; anything else is a bug and shows itself."""
+    """Fairlead's errors become one line on stderr and an exit code; anything else is a bug and
+    shows itself."""
     try:
         yield
     except FairleadError as error:

@@ -1,4 +1,5 @@
-"""`fairlead pipeline ingest` and `relay`: history into the lake, from the store or through Kafka."""
+"""`fairlead pipeline ingest` and `relay`: history into the lake, from the store or through
+Kafka."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from fairlead.channels.kafka_place import Place
+    from fairlead.backends.kafka.endpoint import Place
     from fairlead.pipeline.lake.lake import Lake
     from fairlead.pipeline.stream.intake_batch import Counted
     from fairlead.pipeline.stream.relay import Also, Relayed
@@ -52,30 +53,47 @@ def ingest(
     lake: LakeFolder = None,
     every: Annotated[
         str | None,
-        typer.Option(help="Go on until Ctrl-C, with a round so often: 60s. With --stream: 30s, if not said."),
+        typer.Option(
+            help="Go on until Ctrl-C, with a round so often: 60s. With --stream: 30s, if not said."
+        ),
     ] = None,
     hash_keys: Annotated[
         bool,
         typer.Option(
             "--hash-keys",
-            help="No clear key lands in this lake, from its first row on; the secret: FAIRLEAD_HASH_SECRET_FILE.",
+            help=(
+                "No clear key lands in this lake, from its first row on; the secret:"
+                " FAIRLEAD_HASH_SECRET_FILE."
+            ),
         ),
     ] = False,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Attempts come from Kafka, where `relay` sends them, by Spark.")
+        bool,
+        typer.Option(
+            "--stream", help="Attempts come from Kafka, where `relay` sends them, by Spark."
+        ),
     ] = False,
     kafka: Annotated[
-        str | None, typer.Option(help="With --stream: kafka://host:9092/?prefix=shop., as `relay` has it.")
+        str | None,
+        typer.Option(help="With --stream: kafka://host:9092/?prefix=shop., as `relay` has it."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="With --stream: a folder of its own, where Spark keeps how far it has read.")
+        Path | None,
+        typer.Option(
+            help="With --stream: a folder of its own, where Spark keeps how far it has read."
+        ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="With --stream: end when all that is there now is in.")] = False,
-    max_rows: Annotated[int, typer.Option(min=1, help="With --stream: messages of a batch.")] = 1_000_000,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --stream: end when all that is there now is in.")
+    ] = False,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="With --stream: messages of a batch.")
+    ] = 1_000_000,
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Take attempts from the store that a stream brought until now; stop it first."
+            "--take-over",
+            help="Take attempts from the store that a stream brought until now; stop it first.",
         ),
     ] = False,
     master: Master = None,
@@ -83,16 +101,20 @@ def ingest(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Move finished attempts, and what else happened to tasks, from the store into the lake, each exactly once.
+    """Move finished attempts, and what else happened to tasks, from the store into the lake, each
+    exactly once.
 
-    Workers of an App with lake= do this by themselves. Example: fairlead pipeline ingest --url sqlite:///tasks.db --lake lake
+    Workers of an App with lake= do this by themselves. Example: fairlead pipeline ingest --url
+    sqlite:///tasks.db --lake lake
 
-    Example: fairlead pipeline ingest --stream --kafka kafka://broker:9092/?prefix=shop. --checkpoint lake-checkpoint
+    Example: fairlead pipeline ingest --stream --kafka kafka://broker:9092/?prefix=shop.
+    --checkpoint lake-checkpoint
     """
     with failures():
         if stream and (kafka is None or checkpoint is None or take_over or dry_run):
             raise ConfigurationError(
-                "--stream needs --kafka and --checkpoint, and goes without --take-over and --dry-run"
+                "--stream needs --kafka and --checkpoint, and goes without --take-over and"
+                " --dry-run"
             )
         if not stream and (kafka is not None or checkpoint is not None or once):
             raise ConfigurationError("--kafka, --checkpoint and --once go with --stream")
@@ -111,7 +133,10 @@ def ingest(
         from fairlead.pipeline.jobs.ingest import ingest as run_ingest
 
         exporter = Exporter(
-            history_of(url), place, SYSTEM_CLOCK, attempts="take over" if take_over else "unless streamed"
+            history_of(url),
+            place,
+            SYSTEM_CLOCK,
+            attempts="take over" if take_over else "unless streamed",
         )
         if dry_run:
             behind = exporter.behind()
@@ -121,7 +146,12 @@ def ingest(
             with watching("exporting") as tell:
                 done = run_ingest(exporter, place, SYSTEM_CLOCK, tell)
             left = "" if done.streamed is None else f"; attempts come by topic {done.streamed}"
-            say(json, done, f"{done.attempts:,} attempts and {done.events:,} events in {done.seconds:,.1f} s{left}")
+            say(
+                json,
+                done,
+                f"{done.attempts:,} attempts and {done.events:,} events in {done.seconds:,.1f}"
+                f" s{left}",
+            )
             if pause is None:
                 return
             time.sleep(pause.total_seconds())
@@ -132,22 +162,33 @@ def relay(
     url: Url = None,
     every: Annotated[float, typer.Option(min=0.01, help="Seconds between two rounds.")] = 1.0,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Of the topic, for good; 4 when it is made and this is not said.")
+        int | None,
+        typer.Option(min=1, help="Of the topic, for good; 4 when it is made and this is not said."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End when all that is settled now is sent.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when all that is settled now is sent.")
+    ] = False,
     signs: Annotated[
-        bool, typer.Option("--signs/--no-signs", help="Look at the queues every 2 s, for `fairlead pipeline alerts`.")
+        bool,
+        typer.Option(
+            "--signs/--no-signs",
+            help="Look at the queues every 2 s, for `fairlead pipeline alerts`.",
+        ),
     ] = True,
     json: Json = False,
 ) -> None:
-    """Send finished attempts from the store to Kafka, in the order of their commits, each at least once.
+    """Send finished attempts from the store to Kafka, in the order of their commits, each at least
+    once.
 
-    Until Ctrl-C or SIGTERM; a store or a broker that is away is waited for. The topic is PREFIXtask.attempts, one JSON object
-    a message. Nothing is cleaned from the store that is not in Kafka.
+    Until Ctrl-C or SIGTERM; a store or a broker that is away is waited for. The topic is
+    PREFIXtask.attempts, one JSON object a message. Nothing is cleaned from the store that is not in
+    Kafka.
 
-    Example: fairlead pipeline relay --url postgresql://app@db/shop --kafka kafka://broker:9092/?prefix=shop.
+    Example: fairlead pipeline relay --url postgresql://app@db/shop --kafka
+    kafka://broker:9092/?prefix=shop.
 
-    Example: fairlead pipeline relay --kafka 'kafka://user:password@broker:9092/?prefix=shop.&replication=3' --partitions 8
+    Example: fairlead pipeline relay --kafka
+    'kafka://user:password@broker:9092/?prefix=shop.&replication=3' --partitions 8
     """
     with failures():
         place = kafka_at(kafka)
@@ -164,7 +205,10 @@ def relay(
         try:
             if once:
                 relayed = relaying.round()
-                text = f"{relayed.rows:,} attempts relayed in {relayed.seconds:,.1f} s, up to {relayed.place}"
+                text = (
+                    f"{relayed.rows:,} attempts relayed in {relayed.seconds:,.1f} s, up to"
+                    f" {relayed.place}"
+                )
                 say(json, relayed, text)
                 return
             configure("info", "text")
@@ -200,7 +244,10 @@ def _stream(
     beside = _beside(url, lake)
 
     def tell(counted: Counted) -> None:
-        text = f"{counted.attempts:,} attempts in {counted.seconds:,.1f} s; {counted.doubles:,} had come before"
+        text = (
+            f"{counted.attempts:,} attempts in {counted.seconds:,.1f} s; {counted.doubles:,} had"
+            " come before"
+        )
         if counted.messages:
             say(json, counted, text)
 
@@ -225,7 +272,10 @@ def _beside(url: str | None, lake: Lake) -> Callable[[], None]:
     except ConfigurationError:
         if url is not None:
             raise
-        typer.echo("no --url: events, and what the store may clean, are left to whoever exports from it", err=True)
+        typer.echo(
+            "no --url: events, and what the store may clean, are left to whoever exports from it",
+            err=True,
+        )
         return lambda: None
     exporter = Exporter(history, lake, SYSTEM_CLOCK, attempts="never")
 

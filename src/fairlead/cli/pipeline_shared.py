@@ -1,4 +1,5 @@
-"""What the commands of `fairlead pipeline` share: their options, a Spark session, progress, how they fail and what they say."""
+"""What the commands of `fairlead pipeline` share: their options, a Spark session, progress, how
+they fail and what they say."""
 
 from __future__ import annotations
 
@@ -21,33 +22,47 @@ from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from fairlead.channels.kafka_place import Place
+    from fairlead.backends.kafka.endpoint import Place
     from fairlead.pipeline.export import Exporter
+    from fairlead.pipeline.in_memory import SmallTables
     from fairlead.pipeline.jobs.build import Job
     from fairlead.pipeline.lake.lake import Lake
     from fairlead.pipeline.runs import Run
-    from fairlead.pipeline.small import SmallTables
 
 Url = Annotated[str | None, typer.Option(help="Where tasks live; else the configured one.")]
 LakeFolder = Annotated[
     str | None,
-    typer.Option("--lake", help="Folder of the lake; else FAIRLEAD_LAKE, else ./lake.", envvar="FAIRLEAD_LAKE"),
+    typer.Option(
+        "--lake",
+        help="Folder of the lake; else FAIRLEAD_LAKE, else ./lake.",
+        envvar="FAIRLEAD_LAKE",
+    ),
 ]
 Master = Annotated[
-    str | None, typer.Option(help="Spark's master, such as local[4] or spark://host:7077; else local[*].")
+    str | None,
+    typer.Option(help="Spark's master, such as local[4] or spark://host:7077; else local[*]."),
 ]
 Catalog = Annotated[
     str | None,
-    typer.Option(help="Iceberg catalog of the Spark session, with a namespace: lake.fairlead; else Parquet."),
+    typer.Option(
+        help="Iceberg catalog of the Spark session, with a namespace: lake.fairlead; else Parquet."
+    ),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", help="A setting of Spark, KEY=VALUE; as often as you like.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--conf", help="A setting of Spark, KEY=VALUE; as often as you like.", metavar="KEY=VALUE"
+    ),
 ]
 SettingsFile = Annotated[
-    Path | None, typer.Option("--settings", help="Objectives, prices and bills (TOML).", exists=True, dir_okay=False)
+    Path | None,
+    typer.Option(
+        "--settings", help="Objectives, prices and bills (TOML).", exists=True, dir_okay=False
+    ),
 ]
-Since = Annotated[str | None, typer.Option(help="From this instant on: 2026-11-01 or 2026-11-01T12:00 (UTC).")]
+Since = Annotated[
+    str | None, typer.Option(help="From this instant on: 2026-11-01 or 2026-11-01T12:00 (UTC).")
+]
 Until = Annotated[str | None, typer.Option(help="Before this instant.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
@@ -63,9 +78,16 @@ def failures() -> Iterator[None]:
             typer.echo("stopped; run it again to go on", err=True)
             raise typer.Exit(130) from None
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow", "pandas", "matplotlib"):
+            if error.name is None or error.name.partition(".")[0] not in (
+                "pyspark",
+                "pyarrow",
+                "pandas",
+                "matplotlib",
+            ):
                 raise
-            raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[pipeline]'") from error
+            raise ConfigurationError(
+                f"{error.name} is missing: pip install 'fairlead[pipeline]'"
+            ) from error
 
 
 def url_of(url: str | None) -> str:
@@ -82,7 +104,7 @@ def lake_in(folder: str | None) -> Lake:
 
 def history_of(url: str | None) -> Any:
     """Of the store there."""
-    from fairlead.stores.sql_history import SqlHistory
+    from fairlead.backends.sql.history import SqlHistory
 
     return SqlHistory(task_store(url_of(url)).database)
 
@@ -101,7 +123,9 @@ def session_of(master: str | None, conf: list[str] | None) -> Iterator[Any]:
 
     wrong = [setting for setting in conf or [] if not setting.partition("=")[2]]
     if wrong:
-        raise ConfigurationError(f"--conf {wrong[0]!r}: use KEY=VALUE, as in spark.driver.memory=4g")
+        raise ConfigurationError(
+            f"--conf {wrong[0]!r}: use KEY=VALUE, as in spark.driver.memory=4g"
+        )
     spark = session(master, settings=dict(setting.split("=", 1) for setting in conf or []))
     try:
         yield spark
@@ -110,8 +134,9 @@ def session_of(master: str | None, conf: list[str] | None) -> Iterator[Any]:
 
 
 def small_tables(lake: Lake, spark: Any, catalog: str | None) -> SmallTables:
-    """Where tables are whose rows fit into memory: in the lake's folder, or in a catalog of this Spark session."""
-    from fairlead.pipeline.small import CatalogRows, LakeRows
+    """Where tables are whose rows fit into memory: in the lake's folder, or in a catalog of this
+    Spark session."""
+    from fairlead.pipeline.in_memory import CatalogRows, LakeRows
 
     if catalog is None:
         return LakeRows(lake, SYSTEM_CLOCK)
@@ -121,7 +146,9 @@ def small_tables(lake: Lake, spark: Any, catalog: str | None) -> SmallTables:
 
 
 @contextmanager
-def job_on(lake: Lake, master: str | None, conf: list[str] | None, catalog: str | None) -> Iterator[Job]:
+def job_on(
+    lake: Lake, master: str | None, conf: list[str] | None, catalog: str | None
+) -> Iterator[Job]:
     """What a job on Spark works with."""
     with session_of(master, conf) as spark:
         from fairlead.pipeline.jobs.build import Job
@@ -151,9 +178,11 @@ def kafka_at(url: str) -> Place:
     if not url.startswith("kafka:"):
         raise ConfigurationError(f"--kafka {url!r}: use kafka://host:9092/?prefix=shop.")
     try:
-        from fairlead.channels.kafka_place import Place
+        from fairlead.backends.kafka.endpoint import Place
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[kafka,pipeline]'") from error
+        raise ConfigurationError(
+            f"{error.name} is missing: pip install 'fairlead[kafka,pipeline]'"
+        ) from error
     return Place.of(url)
 
 
@@ -194,7 +223,11 @@ def tell_run(run: Run, json: bool, text: str | None = None) -> None:
         return
     if run.tables:
         as_table(("table", "rows"), [(name, f"{rows:,}") for name, rows in run.tables.items()])
-    print(text or f"{run.job}: {run.state}, {run.rows_in:,} rows in, {run.rows_out:,} out, in {run.seconds:,.1f} s")
+    print(
+        text
+        or f"{run.job}: {run.state}, {run.rows_in:,} rows in, {run.rows_out:,} out, "
+        f"in {run.seconds:,.1f} s"
+    )
     for found in run.checks:
         print(f"  {'ok  ' if found.holds else 'FAIL'} {found.name}: {found.found:,.0f}")
     for note in run.notes:

@@ -9,18 +9,21 @@ from typing import Annotated, TypeVar
 import typer
 
 from fairlead.app import App
+from fairlead.backends.sql.migrate import print_sql
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
 from fairlead.clock import MICROS
 from fairlead.errors import InvalidTask
-from fairlead.overview import overview
-from fairlead.stores.migrate import print_sql
+from fairlead.operate.overview import overview
 
 queues = typer.Typer(
-    invoke_without_command=True, help="Look at queues; pause and resume them, and set weights, in the whole cluster."
+    invoke_without_command=True,
+    help="Look at queues; pause and resume them, and set weights, in the whole cluster.",
 )
 
 T = TypeVar("T")
-Url = Annotated[str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")]
+Url = Annotated[
+    str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 
@@ -38,15 +41,30 @@ def list_queues(context: typer.Context, url: Url = None, json: Json = False) -> 
             as_json([readable(queue) for queue in found])
             return
         as_table(
-            ("queue", "partitions", "waiting", "submitted", "processing", "error", "oldest ready", ""),
+            (
+                "queue",
+                "partitions",
+                "waiting",
+                "submitted",
+                "processing",
+                "error",
+                "oldest ready",
+                "",
+            ),
             [
                 (
-                    q.queue, q.partitions, q.waiting, q.submitted, q.processing, q.error, time_of(q.oldest_ready_at),
+                    q.queue,
+                    q.partitions,
+                    q.waiting,
+                    q.submitted,
+                    q.processing,
+                    q.error,
+                    time_of(q.oldest_ready_at),
                     "paused" if q.paused else "",
                 )
                 for q in found
             ],
-        )  # fmt: skip
+        )
 
 
 @queues.command("pause")
@@ -78,9 +96,11 @@ def show(
     keys: Annotated[int, typer.Option(min=1, help="How many of the heaviest fairness keys.")] = 10,
     json: Json = False,
 ) -> None:
-    """Its partitions with their owners and backlogs, the fairness keys with most tasks, and limits set at run time.
+    """Its partitions with their owners and backlogs, the fairness keys with most tasks, and limits
+    set at run time.
 
-    A, R and M: dispatched, read and written so far, as levels (pass, id). Buffer: triggers in the owner's memory.
+    A, R and M: dispatched, read and written so far, as levels (pass, id). Buffer: triggers in the
+    owner's memory.
 
     Example: fairlead queues show payouts --json
     """
@@ -112,14 +132,22 @@ def show(
                 )
                 for lane in partition.lanes
             ] or [(*owner, *[None] * 6)]
-        as_table(("partition", "owner", "range id", "priority", "A", "R", "M", "buffer", "stored"), rows)
+        as_table(
+            ("partition", "owner", "range id", "priority", "A", "R", "M", "buffer", "stored"), rows
+        )
         print(f"\n{found.status.submitted} tasks may run, of {found.keys} fairness keys")
         as_table(
             ("fairness key", "tasks", "weight", "share"),
-            [(load.fairness_key, load.tasks, f"{load.weight:g}", f"{load.share:.1%}") for load in found.heaviest],
+            [
+                (load.fairness_key, load.tasks, f"{load.weight:g}", f"{load.share:.1%}")
+                for load in found.heaviest
+            ],
         )
         if found.limits:
-            print("\nat most so many tasks of a key run at once on each node; `fairlead pipeline policies` tells why")
+            print(
+                "\nat most so many tasks of a key run at once on each node; `fairlead pipeline"
+                " policies` tells why"
+            )
             as_table(("fairness key", "slots"), list(found.limits.items())[:keys])
         if (learnt := found.run_times) is not None:
             print(f"\nits keys share run time; {learnt.unit / MICROS:g} s count as one task")
@@ -133,11 +161,16 @@ def show(
 def weight(
     queue: str,
     key: Annotated[str, typer.Argument(help="The fairness key.")],
-    value: Annotated[float | None, typer.Argument(metavar="[WEIGHT]", help="Its share: 0.001 to 1000.")] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Let the tasks' own weights count again.")] = False,
+    value: Annotated[
+        float | None, typer.Argument(metavar="[WEIGHT]", help="Its share: 0.001 to 1000.")
+    ] = None,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Let the tasks' own weights count again.")
+    ] = False,
     url: Url = None,
 ) -> None:
-    """Give a fairness key a weight that counts instead of its tasks' own, for all of them not yet given a place.
+    """Give a fairness key a weight that counts instead of its tasks' own, for all of them not yet
+    given a place.
 
     Example: fairlead queues weight payouts acme 2.5; fairlead queues weight payouts acme --clear
     """
@@ -145,7 +178,10 @@ def weight(
         if (value is None) is not clear:
             raise InvalidTask("give a weight, or --clear")
         App(url).management.set_weight(queue, key, value)
-        print(f"{queue} {key}: " + ("the tasks' own weights count again" if value is None else f"weight {value:g}"))
+        print(
+            f"{queue} {key}: "
+            + ("the tasks' own weights count again" if value is None else f"weight {value:g}")
+        )
 
 
 async def _with_stores(app: App, looking: Awaitable[T]) -> T:
@@ -157,7 +193,9 @@ async def _with_stores(app: App, looking: Awaitable[T]) -> T:
 
 def migrate(
     url: Url = None,
-    print_only: Annotated[bool, typer.Option("--print", help="Print the SQL, change nothing.")] = False,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Print the SQL, change nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Bring the tables up to date. Safe twice, and by two processes at once.

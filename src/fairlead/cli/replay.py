@@ -16,11 +16,11 @@ from rich.table import Table
 
 from fairlead.config import Settings as Location
 from fairlead.errors import ConfigurationError, FairleadError
-from fairlead.replay.report import Pickup, Report
-from fairlead.replay.run import Progress as Tell
-from fairlead.replay.run import Settings, own_schema, replay
-from fairlead.replay.trace import Tenants, survey
-from fairlead.replay.workers import WorkerEnded
+from fairlead.lab.replay.report import Pickup, Report
+from fairlead.lab.replay.run import Progress as Tell
+from fairlead.lab.replay.run import Settings, own_schema, replay
+from fairlead.lab.replay.trace import Tenants, survey
+from fairlead.lab.replay.workers import WorkerEnded
 
 FAILED, WRONG_USE = 1, 2
 
@@ -31,11 +31,17 @@ def register(app: typer.Typer) -> None:
 
 
 def replay_command(
-    trace: Annotated[Path, typer.Argument(help="A trace in the Standard Workload Format.", metavar="TRACE")],
-    url: Annotated[str | None, typer.Option(help="An empty store to replay through; else the configured one.")] = None,
+    trace: Annotated[
+        Path, typer.Argument(help="A trace in the Standard Workload Format.", metavar="TRACE")
+    ],
+    url: Annotated[
+        str | None, typer.Option(help="An empty store to replay through; else the configured one.")
+    ] = None,
     fresh: Annotated[
         bool,
-        typer.Option(help="A store for the moment: a SQLite file, or a schema when the URL is of PostgreSQL."),
+        typer.Option(
+            help="A store for the moment: a SQLite file, or a schema when the URL is of PostgreSQL."
+        ),
     ] = False,
     tenants: Annotated[Tenants, typer.Option(help="Whose work a job is.")] = Tenants.USER,
     order: Annotated[str, typer.Option(help="The order of the queue: 'fair' or 'fifo'.")] = "fair",
@@ -44,27 +50,40 @@ def replay_command(
     ] = False,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Tasks that one worker runs at once; default: the worker's own.")
+        int | None,
+        typer.Option(min=1, help="Tasks that one worker runs at once; default: the worker's own."),
     ] = None,
     time_scale: Annotated[
-        float, typer.Option(help="Times of the trace are multiplied by this; 0: all at once, each a no-op.")
+        float,
+        typer.Option(
+            help="Times of the trace are multiplied by this; 0: all at once, each a no-op."
+        ),
     ] = 0.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     skip_bad: Annotated[bool, typer.Option(help="Leave out and count broken lines.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Replay a recorded workload: real submits, real worker processes, and a judge that counts what ran.
+    """Replay a recorded workload: real submits, real worker processes, and a judge that counts what
+    ran.
 
-    Exit code 0: every job ran exactly once. 1: one was lost, ran twice or did not finish. 2: wrong use, a broken trace.
+    Exit code 0: every job ran exactly once. 1: one was lost, ran twice or did not finish. 2: wrong
+    use, a broken trace.
     """
     errors = Console(stderr=True)
-    settings = Settings(trace, tenants, order, push_first, workers, concurrency, time_scale, limit, skip_bad)
+    settings = Settings(
+        trace, tenants, order, push_first, workers, concurrency, time_scale, limit, skip_bad
+    )
     try:
         if not (math.isfinite(time_scale) and time_scale >= 0):
-            raise ConfigurationError(f"--time-scale {time_scale}: use 0 (all at once) or a positive number")
+            raise ConfigurationError(
+                f"--time-scale {time_scale}: use 0 (all at once) or a positive number"
+            )
         if not fresh:
             url = Location.load(url=url).url
-        with own_schema(url) if fresh else _as_it_is(url) as place, _progress(errors, settings) as tell:
+        with (
+            own_schema(url) if fresh else _as_it_is(url) as place,
+            _progress(errors, settings) as tell,
+        ):
             report = replay(place, settings, tell)
     except WorkerEnded as error:
         _say(errors, error)
@@ -99,9 +118,17 @@ def _progress(console: Console, settings: Settings) -> Iterator[Tell]:
         yield lambda _submitted, _run: None
         return
     jobs = survey(settings.trace, settings.tenants, settings.limit, settings.skip_bad).jobs
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
-        submitting, running = progress.add_task("submitted", total=jobs), progress.add_task("run", total=jobs)
+        submitting, running = (
+            progress.add_task("submitted", total=jobs),
+            progress.add_task("run", total=jobs),
+        )
 
         def tell(submitted: int, run: int) -> None:
             progress.update(submitting, completed=submitted)
@@ -111,10 +138,20 @@ def _progress(console: Console, settings: Settings) -> Iterator[Tell]:
 
 
 def _print(report: Report, console: Console) -> None:
-    table = Table(title=f"{report.trace} through {report.store}", title_justify="left", show_header=False)
+    table = Table(
+        title=f"{report.trace} through {report.store}", title_justify="left", show_header=False
+    )
     table.add_column(style="bold")
     table.add_column(justify="right")
-    for name in ("bad_lines", "submitted", "finished", "lost", "ran_twice", "seconds", "tasks_per_s"):
+    for name in (
+        "bad_lines",
+        "submitted",
+        "finished",
+        "lost",
+        "ran_twice",
+        "seconds",
+        "tasks_per_s",
+    ):
         table.add_row(name, f"{getattr(report, name):,}")
     for title, pickup in (
         ("pick-up delay", report.pickup_delay),
@@ -127,7 +164,10 @@ def _print(report: Report, console: Console) -> None:
         table.add_row("median tenant's p99 pick-up position", f"{found.median_tenant_p99:,.0f}")
         table.add_row("last task of the heaviest tenant", f"{found.heaviest_last:,}")
         table.add_row("Jain's index at half time", f"{found.jain_index:.4f}")
-        table.add_row("within the fair bound", f"{found.within_bound:.2%}, at most {found.most_beyond_bound:,} beyond")
+        table.add_row(
+            "within the fair bound",
+            f"{found.within_bound:.2%}, at most {found.most_beyond_bound:,} beyond",
+        )
     peak = report.worker_peak_rss_mb
     table.add_row("peak RSS of a worker", "not known here" if peak is None else f"{peak:,.1f} MB")
     console.print(table)

@@ -15,16 +15,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fairlead.cli.output import as_json, as_table, duration
 from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError
+from fairlead.lab.replay.trace import BrokenTrace, Tenants
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.replay.trace import BrokenTrace, Tenants
 
 if TYPE_CHECKING:
+    from fairlead.lab.policies.arrivals import Arrivals
+    from fairlead.lab.policies.calibration import Gap
+    from fairlead.lab.policies.candidate import Found
+    from fairlead.lab.policies.objective import Interval
+    from fairlead.lab.policies.study import Plan
     from fairlead.pipeline.jobs.replay import Replayed
-    from fairlead.pipeline.policies.arrivals import Arrivals
-    from fairlead.pipeline.policies.calibration import Gap
-    from fairlead.pipeline.policies.objective import Interval
-    from fairlead.pipeline.policies.study import Plan
-    from fairlead.pipeline.policies.trial import Found
 
 _SHOWN = 10
 """Policies in the table of all."""
@@ -54,12 +54,14 @@ class Asked:
 
     def plan(self) -> Plan:
         """Raises ConfigurationError for whatever is wrong in the file or in the options."""
-        from fairlead.pipeline.policies.grid import load
-        from fairlead.pipeline.policies.objective import parse_objective
-        from fairlead.pipeline.policies.study import Plan
+        from fairlead.lab.policies.grid import load
+        from fairlead.lab.policies.objective import parse_objective
+        from fairlead.lab.policies.study import Plan
 
         if self.trace is not None and (self.queue or self.since or self.until):
-            raise ConfigurationError("--queue, --since and --until are of a lake: with --trace use --limit")
+            raise ConfigurationError(
+                "--queue, --since and --until are of a lake: with --trace use --limit"
+            )
         return Plan(
             grid=load(self.policies),
             objective=parse_objective(self.objective, self.require),
@@ -75,7 +77,7 @@ class Asked:
 
     def arrivals(self, lake: Callable[[], Lake]) -> Arrivals:
         """From the trace, else from the lake. Raises ConfigurationError, BrokenLake."""
-        from fairlead.pipeline.policies.record import of_lake, of_trace
+        from fairlead.pipeline.replay.record import of_lake, of_trace
 
         if self.trace is None:
             return of_lake(lake(), self.queue, self.since, self.until, self.limit)
@@ -101,11 +103,14 @@ def show_plan(plan: Plan, arrivals: Arrivals, json: bool) -> None:
         )
         return
     _print_arrivals(plan, arrivals, setup.train_us)
-    as_table(("policy", ""), [(number, str(policy)) for number, policy in enumerate(plan.grid.policies)])
+    as_table(
+        ("policy", ""), [(number, str(policy)) for number, policy in enumerate(plan.grid.policies)]
+    )
 
 
 def runs(plan: Plan) -> int:
-    """About how many there will be: all policies, then the finalists and the baseline on every sample."""
+    """About how many there will be: all policies, then the finalists and the baseline on every
+    sample."""
     chosen = min(plan.finalists, len(plan.grid.policies)) + 1
     return len(plan.grid.policies) + chosen * (1 + plan.shakes + plan.resamples)
 
@@ -155,9 +160,20 @@ def show(replayed: Replayed, plan: Plan, arrivals: Arrivals, json: bool) -> None
     _print_arrivals(plan, arrivals, study.setup.train_us)
     if study.gap is not None:
         _print_gap(study.gap)
-    print(f"\nThe best on what they were chosen on, {study.objective}; 95 of 100 samples lie in the intervals:")
+    print(
+        f"\nThe best on what they were chosen on, {study.objective}; 95 of 100 samples lie in the"
+        " intervals:"
+    )
     as_table(
-        ("id", "policy", "chosen on", "reported", "shaken", "users drawn anew", "against the baseline"),
+        (
+            "id",
+            "policy",
+            "chosen on",
+            "reported",
+            "shaken",
+            "users drawn anew",
+            "against the baseline",
+        ),
         [
             (
                 _id(each.policy_id),
@@ -172,7 +188,11 @@ def show(replayed: Replayed, plan: Plan, arrivals: Arrivals, json: bool) -> None
         ],
     )
     print("\nThe same on what came later:")
-    reported = [found for found in study.found if found.trial.part == "report" and found.trial.sample == "recorded"]
+    reported = [
+        found
+        for found in study.found
+        if found.trial.part == "report" and found.trial.sample == "recorded"
+    ]
     _print_measures(reported)
     ranked = sorted(trained, key=lambda found: plan.objective.rank(found.measures))[:_SHOWN]
     print(f"\nThe first {len(ranked)} of {len(trained)} on what they were chosen on:")
@@ -180,20 +200,27 @@ def show(replayed: Replayed, plan: Plan, arrivals: Arrivals, json: bool) -> None
     for note in study.notes:
         print(f"  {note}")
     print(
-        f"replay {replayed.replay_id}: {replayed.run.seconds:,.1f} s; gold.replays and gold.replay_waits have all of it"
+        f"replay {replayed.replay_id}: {replayed.run.seconds:,.1f} s; gold.replays and"
+        " gold.replay_waits have all of it"
     )
 
 
 def _print_arrivals(plan: Plan, arrivals: Arrivals, train_us: int | None) -> None:
-    parted = "everything" if train_us is None else f"the first {_time(train_us)}, reported on the rest"
+    parted = (
+        "everything" if train_us is None else f"the first {_time(train_us)}, reported on the rest"
+    )
     print(
-        f"{arrivals.queue}: {len(arrivals):,} tasks of {_keys(arrivals):,} keys in {_time(arrivals.span)}; "
-        f"{len(plan.grid.policies):,} policies of {plan.grid.combinations:,} combinations, chosen on {parted}"
+        f"{arrivals.queue}: {len(arrivals):,} tasks of {_keys(arrivals):,} keys in"
+        f" {_time(arrivals.span)}; {len(plan.grid.policies):,} policies of"
+        f" {plan.grid.combinations:,} combinations, chosen on {parted}"
     )
 
 
 def _print_gap(gap: Gap) -> None:
-    print(f"\nThe record beside its own policy simulated ({gap.policy}), Kolmogorov-Smirnov distance {gap.ks:.3f}:")
+    print(
+        f"\nThe record beside its own policy simulated ({gap.policy}), Kolmogorov-Smirnov distance"
+        f" {gap.ks:.3f}:"
+    )
     as_table(
         ("wait", "recorded", "simulated", "gap"),
         [
@@ -210,7 +237,19 @@ def _print_gap(gap: Gap) -> None:
 
 def _print_measures(found: list[Found]) -> None:
     as_table(
-        ("id", "wait p50", "p99", "most", "key p50", "slowdown", "Jain", "starved", "used", "makespan", "seconds"),
+        (
+            "id",
+            "wait p50",
+            "p99",
+            "most",
+            "key p50",
+            "slowdown",
+            "Jain",
+            "starved",
+            "used",
+            "makespan",
+            "seconds",
+        ),
         [
             (
                 _id(each.trial.policy_id),
@@ -240,7 +279,7 @@ def _id(policy_id: int) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    from fairlead.pipeline.policies.objective import is_time
+    from fairlead.lab.policies.objective import is_time
 
     if value is None:
         return "-"

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead.cli.output import WRONG_USE, as_json, console, one_line_errors
-from fairlead.replay.trace import BrokenTrace, Tenants
-from fairlead.simulate.plot import check_plot, plot
-from fairlead.simulate.report import OrderReport, Report
-from fairlead.simulate.run import CounterKind, Settings, simulate
-from fairlead.simulate.waits import Percentiles
-from fairlead.simulate.workload import Arrivals
+from fairlead.lab.replay.trace import BrokenTrace, Tenants
+from fairlead.lab.simulate.plot import check_plot, plot
+from fairlead.lab.simulate.report import OrderReport, Report
+from fairlead.lab.simulate.run import CounterKind, Settings, simulate
+from fairlead.lab.simulate.waits import Percentiles
+from fairlead.lab.simulate.workload import Arrivals
 
 _LONGEST_SEQUENCE = 200
 
@@ -26,23 +26,37 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate_command(
-    script: Annotated[str | None, typer.Option(help="Pushes and polls, see below.", metavar="STEPS")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="A trace in the Standard Workload Format; each job is one task.", metavar="FILE")
+    script: Annotated[
+        str | None, typer.Option(help="Pushes and polls, see below.", metavar="STEPS")
     ] = None,
-    tenants: Annotated[Tenants, typer.Option(help="Of a trace: whose work a job is.")] = Settings.tenants,
-    limit: Annotated[int | None, typer.Option(help="Of a trace: only the first so many jobs.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="A trace in the Standard Workload Format; each job is one task.", metavar="FILE"
+        ),
+    ] = None,
+    tenants: Annotated[
+        Tenants, typer.Option(help="Of a trace: whose work a job is.")
+    ] = Settings.tenants,
+    limit: Annotated[
+        int | None, typer.Option(help="Of a trace: only the first so many jobs.")
+    ] = None,
     tasks: Annotated[int, typer.Option(help="Generated: how many tasks.")] = Settings.tasks,
-    keys: Annotated[int, typer.Option(help="Generated: of how many keys, k1, k2, ...")] = Settings.keys,
+    keys: Annotated[
+        int, typer.Option(help="Generated: of how many keys, k1, k2, ...")
+    ] = Settings.keys,
     zipf: Annotated[
         float, typer.Option(help="Generated: key n is as frequent as 1 / n ** zipf; 0: all alike.")
     ] = Settings.zipf,
     weights: Annotated[
         str | None,
-        typer.Option(help="KEY=WEIGHT,..., or uniform:LOW:HIGH, or log:LOW:HIGH; else 1.", metavar="WEIGHTS"),
+        typer.Option(
+            help="KEY=WEIGHT,..., or uniform:LOW:HIGH, or log:LOW:HIGH; else 1.", metavar="WEIGHTS"
+        ),
     ] = None,
     arrivals: Annotated[
-        Arrivals | None, typer.Option(help="When tasks come; default: recorded with a trace, else all-first.")
+        Arrivals | None,
+        typer.Option(help="When tasks come; default: recorded with a trace, else all-first."),
     ] = None,
     rate: Annotated[
         float, typer.Option(help="Poisson or recorded: tasks that come with a poll, on average.")
@@ -60,16 +74,20 @@ def simulate_command(
     buffer: Annotated[
         int, typer.Option(help="Tasks of a partition kept in memory; the others are stored.")
     ] = Settings.buffer,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same workload.")] = Settings.seed,
+    seed: Annotated[
+        int, typer.Option(help="The same seed makes the same workload.")
+    ] = Settings.seed,
     top: Annotated[
         int, typer.Option(help="So many keys are shown and compared, those with most tasks.")
     ] = Settings.top,
     picture: Annotated[
-        Path | None, typer.Option("--plot", help="Draw waits by key: .svg, .png or .pdf.", metavar="FILE")
+        Path | None,
+        typer.Option("--plot", help="Draw waits by key: .svg, .png or .pdf.", metavar="FILE"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """How fair would it be? A workload in memory, first in first out beside fair, on the core that workers run.
+    """How fair would it be? A workload in memory, first in first out beside fair, on the core that
+    workers run.
 
     Time is counted in polls. Steps of a script are separated by ';':
 
@@ -80,7 +98,8 @@ def simulate_command(
 
     Example: fairlead simulate --script "push a*20 b*20" --weights b=5
 
-    Example: fairlead simulate --keys 1000 --tasks 100000 --arrivals poisson --partitions 4 --plot waits.svg
+    Example: fairlead simulate --keys 1000 --tasks 100000 --arrivals poisson --partitions 4 --plot
+    waits.svg
     """
     settings = Settings(
         script=script,
@@ -135,7 +154,9 @@ def _print(report: Report, console: Console) -> None:
         if order.sequence is not None and order.picked <= _LONGEST_SEQUENCE:
             polled = " | ".join(" ".join(keys) for keys in order.sequence)
             left = f" ({order.left} left)" if order.left else ""
-            console.print(f"{order.order}: {polled}{left}", markup=False, highlight=False, soft_wrap=True)
+            console.print(
+                f"{order.order}: {polled}{left}", markup=False, highlight=False, soft_wrap=True
+            )
     console.print(_whole(report))
     console.print(_by_key(report))
 
@@ -145,7 +166,10 @@ def _whole(report: Report) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     for title, cells in (
-        ("waits of tasks, polls p50 / p90 / p99 / most", [_waits(order.waits_of_tasks) for order in report.orders]),
+        (
+            "waits of tasks, polls p50 / p90 / p99 / most",
+            [_waits(order.waits_of_tasks) for order in report.orders],
+        ),
         ("mean waits of keys", [_waits(order.waits_of_keys) for order in report.orders]),
         (
             f"Jain's index, windows of {report.jain_window:,} pick-ups: mean / least",
@@ -165,12 +189,18 @@ def _by_key(report: Report) -> Table:
         column.justify = "right"
     for rows in zip(*(order.keys for order in report.orders), strict=True):
         key = rows[0]
-        table.add_row(key.key, f"{key.weight:.4g}", f"{key.tasks:,}", *(_waits(row.waits) for row in rows))
+        table.add_row(
+            key.key, f"{key.weight:.4g}", f"{key.tasks:,}", *(_waits(row.waits) for row in rows)
+        )
     return table
 
 
 def _waits(waits: Percentiles | None) -> str:
-    return "-" if waits is None else f"{waits.p50:,.0f} / {waits.p90:,.0f} / {waits.p99:,.0f} / {waits.most:,.0f}"
+    return (
+        "-"
+        if waits is None
+        else f"{waits.p50:,.0f} / {waits.p90:,.0f} / {waits.p99:,.0f} / {waits.most:,.0f}"
+    )
 
 
 def _jain(order: OrderReport) -> str:

@@ -12,16 +12,26 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.application import load
-from fairlead.cli.output import WORK_FAILED, as_json, as_table, duration, one_line_errors, readable, time_of
+from fairlead.cli.output import (
+    WORK_FAILED,
+    as_json,
+    as_table,
+    duration,
+    one_line_errors,
+    readable,
+    time_of,
+)
+from fairlead.declare.options import Options
+from fairlead.declare.task import Draft
 from fairlead.errors import FairleadError, InvalidTask
-from fairlead.management import Management
 from fairlead.model import State, TaskRecord
-from fairlead.options import Options
-from fairlead.task import Draft
+from fairlead.operate.tasks import Management
 
 tasks = typer.Typer(no_args_is_help=True, help="Look at tasks and change them.")
 
-Url = Annotated[str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")]
+Url = Annotated[
+    str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
 All = Annotated[bool, typer.Option("--all", help="All that match the filters, at most --limit.")]
@@ -51,7 +61,12 @@ def list_tasks(
     """
     with one_line_errors():
         found = App(url).management.find(
-            state=state, queue=queue, name=name, fairness_key=fairness_key, older_than=duration(older_than), limit=limit
+            state=state,
+            queue=queue,
+            name=name,
+            fairness_key=fairness_key,
+            older_than=duration(older_than),
+            limit=limit,
         )
         if json:
             as_json([readable(task) for task in found])
@@ -76,7 +91,10 @@ def list_tasks(
 
 @tasks.command("show")
 def show(
-    id: str, url: Url = None, json: Json = False, payload: Annotated[bool, typer.Option("--payload")] = False
+    id: str,
+    url: Url = None,
+    json: Json = False,
+    payload: Annotated[bool, typer.Option("--payload")] = False,
 ) -> None:
     """One task with all its attempts; its arguments only with --payload.
 
@@ -87,12 +105,17 @@ def show(
         task, attempts = management.show(id), management.attempts(id)
         arguments = management.payload(id) if payload else None
         if json:
-            document: dict[str, Any] = {**readable(task), "attempts": [readable(attempt) for attempt in attempts]}
+            document: dict[str, Any] = {
+                **readable(task),
+                "attempts": [readable(attempt) for attempt in attempts],
+            }
             if payload:
                 document["payload"] = None if arguments is None else msgspec.Raw(arguments)
             as_json(document)
             return
-        as_table(("", ""), [(key, value) for key, value in readable(task).items() if value is not None])
+        as_table(
+            ("", ""), [(key, value) for key, value in readable(task).items() if value is not None]
+        )
         if arguments is not None:
             print(f"payload {arguments.decode('utf-8', 'backslashreplace')}")
         as_table(
@@ -113,16 +136,24 @@ def show(
 
 
 def _change(
-    what: str, by: Callable[[Management, TaskRecord], None], url: str | None, json: bool, ids: Sequence[str] | None, every: bool,
+    what: str,
+    by: Callable[[Management, TaskRecord], None],
+    url: str | None,
+    json: bool,
+    ids: Sequence[str] | None,
+    every: bool,
     filters: dict[str, Any],
-) -> None:  # fmt: skip
+) -> None:
     with one_line_errors():
         if bool(ids) == every:
             raise InvalidTask("give the ids of tasks, or --all with filters")
         management = App(url).management
         if every:
             result = management.bulk(lambda task: by(management, task), **filters)
-            changed, refused = result.changed, [f"{result.refused} tasks had moved on"] if result.refused else []
+            changed, refused = (
+                result.changed,
+                [f"{result.refused} tasks had moved on"] if result.refused else [],
+            )
         else:
             changed, refused = 0, []
             for task_id in ids or ():
@@ -142,7 +173,12 @@ def _change(
 
 
 def _filters(
-    state: State | None, queue: str | None, name: str | None, key: str | None, older: str | None, limit: int
+    state: State | None,
+    queue: str | None,
+    name: str | None,
+    key: str | None,
+    older: str | None,
+    limit: int,
 ) -> dict[str, Any]:
     return {
         "state": state,
@@ -156,25 +192,51 @@ def _filters(
 
 @tasks.command("retry")
 def retry(
-    ids: Ids = None, every: All = False, state: StateFilter = State.ERROR, queue: QueueFilter = None, name: NameFilter = None,
-    fairness_key: KeyFilter = None, older_than: OlderThan = None, limit: Limit = 1000, version: Version = None,
-    url: Url = None, json: Json = False,
-) -> None:  # fmt: skip
+    ids: Ids = None,
+    every: All = False,
+    state: StateFilter = State.ERROR,
+    queue: QueueFilter = None,
+    name: NameFilter = None,
+    fairness_key: KeyFilter = None,
+    older_than: OlderThan = None,
+    limit: Limit = 1000,
+    version: Version = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
     """Try tasks in ERROR, or waiting for a retry, again now, with all their tries.
 
     Example: fairlead tasks retry --all --name payout --limit 500
     """
     filters = _filters(state, queue, name, fairness_key, older_than, limit)
-    _change("retried", lambda m, t: m.retry(t.id, version=version or t.version), url, json, ids, every, filters)
+    _change(
+        "retried",
+        lambda m, t: m.retry(t.id, version=version or t.version),
+        url,
+        json,
+        ids,
+        every,
+        filters,
+    )
 
 
 @tasks.command("resume")
 def resume(
-    ids: Ids = None, every: All = False, state: StateFilter = State.WAITING, queue: QueueFilter = None,
-    name: NameFilter = None, fairness_key: KeyFilter = None, older_than: OlderThan = None, limit: Limit = 1000,
-    version: Version = None, url: Url = None, json: Json = False,
-    force: Annotated[bool, typer.Option("--force", help="Also running tasks: a double run.")] = False,
-) -> None:  # fmt: skip
+    ids: Ids = None,
+    every: All = False,
+    state: StateFilter = State.WAITING,
+    queue: QueueFilter = None,
+    name: NameFilter = None,
+    fairness_key: KeyFilter = None,
+    older_than: OlderThan = None,
+    limit: Limit = 1000,
+    version: Version = None,
+    url: Url = None,
+    json: Json = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also running tasks: a double run.")
+    ] = False,
+) -> None:
     """Run waiting tasks now, before their time.
 
     Example: fairlead tasks resume 01938d2c-...
@@ -193,53 +255,103 @@ def resume(
 
 @tasks.command("reschedule")
 def reschedule(
-    id: str, run_at: Annotated[datetime, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z"], help="As in 2026-12-24T18:00:00+0200.")],
-    version: Version = None, url: Url = None, json: Json = False,
-) -> None:  # fmt: skip
+    id: str,
+    run_at: Annotated[
+        datetime,
+        typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z"], help="As in 2026-12-24T18:00:00+0200."),
+    ],
+    version: Version = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
     """Give a waiting task another time; one that has passed means now.
 
     Example: fairlead tasks reschedule 01938d2c-... --run-at 2026-12-24T18:00:00+0200
     """
     _change(
-        "rescheduled", lambda m, t: m.reschedule(t.id, run_at, version=version or t.version), url, json, [id], False, {}
+        "rescheduled",
+        lambda m, t: m.reschedule(t.id, run_at, version=version or t.version),
+        url,
+        json,
+        [id],
+        False,
+        {},
     )
 
 
 @tasks.command("cancel")
 def cancel(
-    ids: Ids = None, every: All = False, state: StateFilter = None, queue: QueueFilter = None, name: NameFilter = None,
-    fairness_key: KeyFilter = None, older_than: OlderThan = None, limit: Limit = 1000, version: Version = None,
-    url: Url = None, json: Json = False,
-) -> None:  # fmt: skip
+    ids: Ids = None,
+    every: All = False,
+    state: StateFilter = None,
+    queue: QueueFilter = None,
+    name: NameFilter = None,
+    fairness_key: KeyFilter = None,
+    older_than: OlderThan = None,
+    limit: Limit = 1000,
+    version: Version = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
     """End tasks as CANCELLED; a run under way is stopped.
 
     Example: fairlead tasks cancel --all --queue mail --fairness-key acme
     """
     filters = _filters(state, queue, name, fairness_key, older_than, limit)
-    _change("cancelled", lambda m, t: m.cancel(t.id, version=version or t.version), url, json, ids, every, filters)
+    _change(
+        "cancelled",
+        lambda m, t: m.cancel(t.id, version=version or t.version),
+        url,
+        json,
+        ids,
+        every,
+        filters,
+    )
 
 
 @tasks.command("fail")
 def fail(
-    ids: Ids = None, every: All = False, queue: QueueFilter = None, name: NameFilter = None, fairness_key: KeyFilter = None,
-    older_than: OlderThan = None, limit: Limit = 1000, version: Version = None, url: Url = None, json: Json = False,
-) -> None:  # fmt: skip
+    ids: Ids = None,
+    every: All = False,
+    queue: QueueFilter = None,
+    name: NameFilter = None,
+    fairness_key: KeyFilter = None,
+    older_than: OlderThan = None,
+    limit: Limit = 1000,
+    version: Version = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
     """Give up tasks in ERROR: FAILED, and their alarm goes quiet.
 
     Example: fairlead tasks fail 01938d2c-...
     """
     filters = _filters(State.ERROR, queue, name, fairness_key, older_than, limit)
-    _change("failed", lambda m, t: m.fail(t.id, version=version or t.version), url, json, ids, every, filters)
+    _change(
+        "failed",
+        lambda m, t: m.fail(t.id, version=version or t.version),
+        url,
+        json,
+        ids,
+        every,
+        filters,
+    )
 
 
 def submit(
     application: Annotated[str, typer.Argument(metavar="MODULE:APP")],
     task: Annotated[str, typer.Argument(help="The task's name.")],
-    arguments: Annotated[str, typer.Argument(help="A JSON object of arguments; - reads it from standard input.")] = "{}",
-    fairness_key: str = "", weight: float = 1.0, priority: int = 5, ordering_key: str | None = None,
+    arguments: Annotated[
+        str, typer.Argument(help="A JSON object of arguments; - reads it from standard input.")
+    ] = "{}",
+    fairness_key: str = "",
+    weight: float = 1.0,
+    priority: int = 5,
+    ordering_key: str | None = None,
     unique_key: str | None = None,
-    run_at: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z"])] = None, json: Json = False,
-) -> None:  # fmt: skip
+    run_at: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z"])] = None,
+    json: Json = False,
+) -> None:
     """Submit one task and print its id.
 
     Example: fairlead submit shop:app pay '{"partner": "acme", "amount": 3}' --fairness-key acme
@@ -247,17 +359,28 @@ def submit(
     with one_line_errors():
         app = load(application)
         if task not in app.handlers:
-            raise InvalidTask(f"no task named {task!r} in {application}; it has {', '.join(sorted(app.handlers))}")
+            raise InvalidTask(
+                f"no task named {task!r} in {application}; it has {', '.join(sorted(app.handlers))}"
+            )
         try:
             kwargs = msgspec.json.decode(
-                sys.stdin.buffer.read() if arguments == "-" else arguments.encode(), type=dict[str, Any]
+                sys.stdin.buffer.read() if arguments == "-" else arguments.encode(),
+                type=dict[str, Any],
             )
         except msgspec.DecodeError as error:
-            raise InvalidTask(f"arguments: {error}; give a JSON object, as in '{{\"amount\": 3}}'") from error
+            raise InvalidTask(
+                f"arguments: {error}; give a JSON object, as in '{{\"amount\": 3}}'"
+            ) from error
         options = Options().changed(
-            {"fairness_key": fairness_key, "weight": weight, "priority": priority, "ordering_key": ordering_key,
-             "unique_key": unique_key, "run_at": run_at}
-        )  # fmt: skip
+            {
+                "fairness_key": fairness_key,
+                "weight": weight,
+                "priority": priority,
+                "ordering_key": ordering_key,
+                "unique_key": unique_key,
+                "run_at": run_at,
+            }
+        )
         handle = app.submit_many([Draft(app.handlers[task], (), kwargs, options)])[0]
         if json:
             as_json({"id": handle.id, "is_new": handle.is_new})

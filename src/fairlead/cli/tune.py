@@ -1,4 +1,5 @@
-"""`fairlead pipeline tune` and `fairlead pipeline policies`: weights and limits from the history, behind guard rails."""
+"""`fairlead pipeline tune` and `fairlead pipeline policies`: weights and limits from the history,
+behind guard rails."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from fairlead.cli.pipeline_shared import (
 from fairlead.cli.tune_output import limit_text, show_tuned, state_text, weight_text
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.policy_management import PolicyManagement
+from fairlead.operate.policies import PolicyManagement
 from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
 
 if TYPE_CHECKING:
@@ -52,20 +53,27 @@ def register(pipeline: typer.Typer) -> None:
 
 def tune(
     apply: Annotated[
-        bool, typer.Option("--apply/--dry-run", help="Publish, or only say what would be published.")
+        bool,
+        typer.Option("--apply/--dry-run", help="Publish, or only say what would be published."),
     ] = False,
     objective: Annotated[
         str | None,
         typer.Option(
-            help="worker-seconds: to each key by the weight of its tasks; contracts: by its share in --contracts. "
-            "Default: contracts if the file has any.",
+            help=(
+                "worker-seconds: to each key by the weight of its tasks; contracts: by its share in"
+                " --contracts. "
+                "Default: contracts if the file has any."
+            ),
             metavar="worker-seconds|contracts",
         ),
     ] = None,
     contracts: Annotated[
-        Path | None, typer.Option(help="Contracts and guard rails (TOML).", exists=True, dir_okay=False)
+        Path | None,
+        typer.Option(help="Contracts and guard rails (TOML).", exists=True, dir_okay=False),
     ] = None,
-    queue: Annotated[list[str] | None, typer.Option(help="Only this queue; as often as you like.")] = None,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="Only this queue; as often as you like.")
+    ] = None,
     canary: Annotated[
         list[str] | None, typer.Option(help="This queue goes first; else the one with least work.")
     ] = None,
@@ -73,17 +81,28 @@ def tune(
         bool | None,
         typer.Option(
             "--limits/--no-limits",
-            help="Compute limits too: how many tasks of a key run at once on each node; or take them away. "
-            "Default: as the file says, else they stay.",
+            help=(
+                "Compute limits too: how many tasks of a key run at once on each node; or take them"
+                " away. "
+                "Default: as the file says, else they stay."
+            ),
             show_default=False,
         ),
     ] = None,
-    half_life: Annotated[str | None, typer.Option(help="What was used so long ago counts half: 24h.")] = None,
+    half_life: Annotated[
+        str | None, typer.Option(help="What was used so long ago counts half: 24h.")
+    ] = None,
     keys: Annotated[int, typer.Option(min=1, help="How many keys of each queue are shown.")] = 20,
     off: Annotated[
-        bool, typer.Option("--off", help="Kill switch: workers go back to the declared weights and limits, at once.")
+        bool,
+        typer.Option(
+            "--off",
+            help="Kill switch: workers go back to the declared weights and limits, at once.",
+        ),
     ] = False,
-    freeze: Annotated[bool, typer.Option("--freeze", help="Keep what was published, publish nothing more.")] = False,
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="Keep what was published, publish nothing more.")
+    ] = False,
     on: Annotated[bool, typer.Option("--on", help="Take --off or --freeze back.")] = False,
     why: _Why = "",
     author: _Author = None,
@@ -94,25 +113,38 @@ def tune(
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Compute weights that give each key its due of the worker time, and publish them step by step; with --limits also how
-    many slots of a worker each key may hold. Without --apply it changes nothing.
+    """Compute weights that give each key its due of the worker time, and publish them step by step;
+    with --limits also how many slots of a worker each key may hold. Without --apply it changes
+    nothing.
 
-    Run it hourly, after build. Each version stands a trial of an hour and is rolled back if others wait much longer for it.
+    Run it hourly, after build. Each version stands a trial of an hour and is rolled back if others
+    wait much longer for it.
 
-    Example: fairlead pipeline tune; fairlead pipeline tune --apply; fairlead pipeline tune --off --why "odd waits"
+    Example: fairlead pipeline tune; fairlead pipeline tune --apply; fairlead pipeline tune --off
+    --why "odd waits"
     """
     with failures():
         if off + freeze + on + apply > 1:
-            raise ConfigurationError("--apply, --off, --freeze and --on are four commands: give one")
+            raise ConfigurationError(
+                "--apply, --off, --freeze and --on are four commands: give one"
+            )
         app, who = App(url), _who(author)
         if off or freeze or on:
-            _switch(app, None if on else SwitchMode.OFF if off else SwitchMode.FROZEN, queue or [EVERY_QUEUE], who, why)
+            _switch(
+                app,
+                None if on else SwitchMode.OFF if off else SwitchMode.FROZEN,
+                queue or [EVERY_QUEUE],
+                who,
+                why,
+            )
             return
         from fairlead.pipeline.jobs.tune import Options
         from fairlead.pipeline.jobs.tune import tune as run_tune
         from fairlead.pipeline.tuning.contracts import Objective, load
 
-        settings, wanted = load(contracts, None if objective is None else _objective(objective, Objective))
+        settings, wanted = load(
+            contracts, None if objective is None else _objective(objective, Objective)
+        )
         if (lasts := duration(half_life)) is not None:
             guards = msgspec.structs.replace(settings.guards, half_life=lasts.total_seconds())
             settings = msgspec.structs.replace(settings, guards=guards)
@@ -152,21 +184,34 @@ def list_policies(
         management = PolicyManagement(App(url))
         found, switches = management.policies(queue, limit), management.switches()
         if json:
-            as_json({"policies": [readable(policy) for policy in found], "switches": [s._asdict() for s in switches]})
+            as_json(
+                {
+                    "policies": [readable(policy) for policy in found],
+                    "switches": [s._asdict() for s in switches],
+                }
+            )
             return
         as_table(
             ("version", "queue", "state", "published", "by", "why", "keys", "limits", "verdict"),
             [
                 (
-                    p.version, p.queue, state_text(p), time_of(p.computed_at), p.author, p.why, len(p.guarded),
-                    len(p.limits), p.verdict,
+                    p.version,
+                    p.queue,
+                    state_text(p),
+                    time_of(p.computed_at),
+                    p.author,
+                    p.why,
+                    len(p.guarded),
+                    len(p.limits),
+                    p.verdict,
                 )
                 for p in found
             ],
-        )  # fmt: skip
+        )
         for switch in switches:
             print(
-                f"{switch.queue or 'every queue'}: {switch.mode} since {time_of(switch.at)} by {switch.author}: {switch.why}"
+                f"{switch.queue or 'every queue'}: {switch.mode} since {time_of(switch.at)} by"
+                f" {switch.author}: {switch.why}"
             )
 
 
@@ -182,15 +227,23 @@ def show(version: int, url: Url = None, json: Json = False) -> None:
             as_json(readable(found))
             return
         print(
-            f"version {found.version} of {found.queue}: {state_text(found)}, {time_of(found.computed_at)} by {found.author}"
+            f"version {found.version} of {found.queue}: {state_text(found)},"
+            f" {time_of(found.computed_at)} by {found.author}"
         )
-        print(f"{found.why}; {found.input_rows:,} rows up to {time_of(found.input_to) or 'nothing'}")
+        print(
+            f"{found.why}; {found.input_rows:,} rows up to {time_of(found.input_to) or 'nothing'}"
+        )
         if found.verdict:
             print(found.verdict)
         as_table(
             ("fairness key", "raw", "published", "why"),
             [
-                (key, weight_text(found.raw.get(key)), weight_text(weight), found.reasons.get(key, "as before"))
+                (
+                    key,
+                    weight_text(found.raw.get(key)),
+                    weight_text(weight),
+                    found.reasons.get(key, "as before"),
+                )
                 for key, weight in sorted(found.guarded.items())
             ],
         )
@@ -199,7 +252,12 @@ def show(version: int, url: Url = None, json: Json = False) -> None:
             as_table(
                 ("fairness key", "raw", "published", "why"),
                 [
-                    (key, weight_text(found.raw_limits.get(key)), limit_text(found.limits.get(key)), why)
+                    (
+                        key,
+                        weight_text(found.raw_limits.get(key)),
+                        limit_text(found.limits.get(key)),
+                        why,
+                    )
                     for key, why in sorted(found.limit_reasons.items())
                 ],
             )
@@ -207,26 +265,34 @@ def show(version: int, url: Url = None, json: Json = False) -> None:
 
 @policies.command("rollback")
 def rollback(
-    version: Annotated[int, typer.Argument(min=0, help="What is to count again; 0: the declared weights.")],
+    version: Annotated[
+        int, typer.Argument(min=0, help="What is to count again; 0: the declared weights.")
+    ],
     queue: Annotated[str | None, typer.Option(help="Of this queue; needed with 0.")] = None,
     why: _Why = "",
     author: _Author = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Let the weights of an earlier version count again, in its queue, within seconds; nothing is published there for a day.
+    """Let the weights of an earlier version count again, in its queue, within seconds; nothing is
+    published there for a day.
 
     Example: fairlead pipeline policies rollback 11 --why "odd waits"
     """
     with failures():
-        new = PolicyManagement(App(url)).roll_back_to(version, _who(author), why or "no reason given", queue)
+        new = PolicyManagement(App(url)).roll_back_to(
+            version, _who(author), why or "no reason given", queue
+        )
         if json:
             as_json({"version": new})
         else:
-            print(f"version {new} counts now: {'the declared weights' if version == 0 else f'as version {version}'}")
+            print(
+                f"version {new} counts now:"
+                f" {'the declared weights' if version == 0 else f'as version {version}'}"
+            )
 
 
-# how ------------------------------------------------------------------------------------------------------------------
+# how ----------------------------------------------------------------------------------------------
 
 
 def _switch(app: App, mode: SwitchMode | None, queues: list[str], author: str, why: str) -> None:
@@ -237,7 +303,14 @@ def _switch(app: App, mode: SwitchMode | None, queues: list[str], author: str, w
             print(f"{name}: on" if management.switch_on(queue) else f"{name}: was on")
             continue
         management.switch(mode, author, why or "no reason given", queue)
-        print(f"{name}: " + ("the declared weights count" if mode == SwitchMode.OFF else "nothing more is published"))
+        print(
+            f"{name}: "
+            + (
+                "the declared weights count"
+                if mode == SwitchMode.OFF
+                else "nothing more is published"
+            )
+        )
 
 
 def _objective(text: str, kind: Any) -> Any:
@@ -257,7 +330,9 @@ def _who(author: str | None) -> str:
 
 
 @contextmanager
-def _reading(lake: Lake, master: str | None, conf: list[str] | None, catalog: str | None) -> Iterator[Load | None]:
+def _reading(
+    lake: Lake, master: str | None, conf: list[str] | None, catalog: str | None
+) -> Iterator[Load | None]:
     """How gold is read: from Parquet without Spark, from Iceberg with it."""
     if catalog is None:
         yield None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlead.cli.output import as_table
-from fairlead.core.control import Change
-from fairlead.core.limit_control import LimitChange
+from fairlead.core.tuning.control import Change
+from fairlead.core.tuning.limit_control import LimitChange
 from fairlead.ports.policy_store import Policy
 
 if TYPE_CHECKING:
@@ -18,7 +18,11 @@ def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
     if not found:
         print("the tables know of no queue; `fairlead pipeline ingest` and `build` come first")
     for tuned in found:
-        counts = "the declared weights count" if tuned.version is None else f"version {tuned.version} counts"
+        counts = (
+            "the declared weights count"
+            if tuned.version is None
+            else f"version {tuned.version} counts"
+        )
         print(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
         for line in (*((tuned.trial,) if tuned.trial else ()), *tuned.holds):
             print(f"  {line}")

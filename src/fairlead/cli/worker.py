@@ -39,24 +39,36 @@ class LogLevel(StrEnum):
 
 
 def worker(
-    application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, as in shop:app.")],
+    application: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="Where the App is, as in shop:app.")
+    ],
     queues: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     name: Annotated[
-        str | None, typer.Option(help="Kept over restarts: a quick one moves no partition to another worker.")
+        str | None,
+        typer.Option(help="Kept over restarts: a quick one moves no partition to another worker."),
     ] = None,
     restart: Annotated[
-        float, typer.Option(min=0, help="With --name: seconds that its partitions wait for it after a stop.")
+        float,
+        typer.Option(
+            min=0, help="With --name: seconds that its partitions wait for it after a stop."
+        ),
     ] = 30.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Tasks that run at once, of all kinds.")] = 500,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Tasks that run at once, of all kinds.")
+    ] = 500,
     threads: Annotated[int, typer.Option(min=1, help="Synchronous handlers at once.")] = 16,
-    processes: Annotated[int, typer.Option(min=1, help="Handlers with executor='process' at once.")] = 2,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Handlers with executor='process' at once.")
+    ] = 2,
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that running tasks may take to end after a stop.")
     ] = 20.0,
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="Stop when nothing is left to run or to retry.")
     ] = False,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this port.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serve Prometheus metrics on this port.")
+    ] = None,
     metrics_host: Annotated[str, typer.Option(help="Address to serve them on.")] = "127.0.0.1",
     log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO,
     log_format: Annotated[LogFormat, typer.Option()] = LogFormat.TEXT,
@@ -73,7 +85,9 @@ def worker(
 
             observe(app, metrics_host, metrics_port)
         node = app.node(
-            queues=None if queues is None else [queue.strip() for queue in queues.split(",") if queue.strip()],
+            queues=None
+            if queues is None
+            else [queue.strip() for queue in queues.split(",") if queue.strip()],
             identity=name,
             restart_seconds=0.0 if name is None else restart,
             concurrency=concurrency,
@@ -105,7 +119,10 @@ async def _run(app: App, node: Node, until_empty: bool) -> None:
             logging.shutdown()
             os._exit(128 + number)  # at once: whatever is held is resumed by others
         asked = True
-        log.info("stopping: running tasks may end; once more ends at once", extra={"in_flight": node.in_flight})
+        log.info(
+            "stopping: running tasks may end; once more ends at once",
+            extra={"in_flight": node.in_flight},
+        )
         node.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -12,41 +12,85 @@ from fairlead.clock import MICROS
 from fairlead.model import Finish, GrabbedTask, NewTask, TaskRecord, Trigger
 from fairlead.ports.observer import OrderedGauges
 
-_DELAYS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+_DELAYS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    300,
+    1800,
+    7200,
+)
 
 
 class PrometheusObserver:
-    """See `fairlead.ports.observer.Observer`. `App(observer=PrometheusObserver())`, or `worker --metrics-port`."""
+    """See `fairlead.ports.observer.Observer`. `App(observer=PrometheusObserver())`, or `worker
+    --metrics-port`."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         labels = ["queue", "name"]
         r = self.registry
-        self._submitted = Counter("fairlead_submitted", "Tasks inserted by this process", labels, registry=r)
-        self._started = Counter("fairlead_started", "Tasks this node won", labels, registry=r)
-        self._finished = Counter("fairlead_finished", "Runs that ended, by outcome", [*labels, "outcome"], registry=r)
-        self._pickup = Histogram(
-            "fairlead_pickup_delay_seconds", "From ready to started", labels, buckets=_DELAYS, registry=r
+        self._submitted = Counter(
+            "fairlead_submitted", "Tasks inserted by this process", labels, registry=r
         )
-        self._run = Histogram("fairlead_run_seconds", "From started to finished", labels, buckets=_DELAYS, registry=r)
-        self._in_flight = Gauge("fairlead_in_flight", "Tasks grabbed and not yet completed", registry=r)
+        self._started = Counter("fairlead_started", "Tasks this node won", labels, registry=r)
+        self._finished = Counter(
+            "fairlead_finished", "Runs that ended, by outcome", [*labels, "outcome"], registry=r
+        )
+        self._pickup = Histogram(
+            "fairlead_pickup_delay_seconds",
+            "From ready to started",
+            labels,
+            buckets=_DELAYS,
+            registry=r,
+        )
+        self._run = Histogram(
+            "fairlead_run_seconds", "From started to finished", labels, buckets=_DELAYS, registry=r
+        )
+        self._in_flight = Gauge(
+            "fairlead_in_flight", "Tasks grabbed and not yet completed", registry=r
+        )
         self._look_ahead = Gauge("fairlead_look_ahead", "Triggers in memory", registry=r)
         self._oldest = Gauge(
-            "fairlead_oldest_ready_seconds", "Wait of the oldest SUBMITTED task", ["queue"], registry=r
+            "fairlead_oldest_ready_seconds",
+            "Wait of the oldest SUBMITTED task",
+            ["queue"],
+            registry=r,
         )
         self._ordered = {
             what: Gauge(f"fairlead_ordered_{what}", text, ["queue"], registry=r)
             for what, text in (
                 ("loaded", "Tasks of an ordered queue in memory"),
-                ("in_flight", "Tasks of an ordered queue handed out, and their ends not yet written"),
+                (
+                    "in_flight",
+                    "Tasks of an ordered queue handed out, and their ends not yet written",
+                ),
                 ("stale", "Of those in memory, due more than 5 minutes ago"),
-                ("look_ahead_seconds", "From now to where the schedule was read; negative: catching up"),
+                (
+                    "look_ahead_seconds",
+                    "From now to where the schedule was read; negative: catching up",
+                ),
                 ("failing_partitions", "Partitions that are being loaded anew"),
             )
         }
         self._incidents = Gauge("fairlead_incidents", "Tasks in ERROR", labels, registry=r)
         self._events = Counter(
-            "fairlead_events", "Healed triggers, lost grabs, resumed tasks and the like", ["event"], registry=r
+            "fairlead_events",
+            "Healed triggers, lost grabs, resumed tasks and the like",
+            ["event"],
+            registry=r,
         )
 
     def submitted(self, tasks: Sequence[NewTask]) -> None:
@@ -54,11 +98,15 @@ class PrometheusObserver:
             self._submitted.labels(queue, name).inc(count)
 
     def grabbed(self, tasks: Sequence[tuple[Trigger, GrabbedTask]]) -> None:
-        for (queue, name), count in Tally((trigger.queue, trigger.name) for trigger, _ in tasks).items():
+        for (queue, name), count in Tally(
+            (trigger.queue, trigger.name) for trigger, _ in tasks
+        ).items():
             self._started.labels(queue, name).inc(count)
 
     def finished(self, runs: Sequence[tuple[Trigger, GrabbedTask, Finish]]) -> None:
-        outcomes = Tally((trigger.queue, trigger.name, str(finish.outcome)) for trigger, _, finish in runs)
+        outcomes = Tally(
+            (trigger.queue, trigger.name, str(finish.outcome)) for trigger, _, finish in runs
+        )
         for (queue, name, outcome), count in outcomes.items():
             self._finished.labels(queue, name, outcome).inc(count)
         histograms: dict[tuple[str, str], tuple[Histogram, Histogram]] = {}
@@ -97,7 +145,8 @@ class PrometheusObserver:
 
 
 def observe(app: App, host: str, port: int) -> None:
-    """Serve the metrics of this application on `host:port`. Raises OSError when the port is taken."""
+    """Serve the metrics of this application on `host:port`. Raises OSError when the port is
+    taken."""
     observer = PrometheusObserver()
     app.observer = observer
     start_http_server(port, host, observer.registry)

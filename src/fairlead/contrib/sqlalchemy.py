@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session, scoped_session
 
 
 def after_commit(source: Any, call: Callable[[], None]) -> None:
-    """Call once after the commit of the transaction that `source` is in; not at all when it is rolled back."""
+    """Call once after the commit of the transaction that `source` is in; not at all when it is
+    rolled back."""
     if isinstance(source, async_scoped_session):
         source = source()
     if isinstance(source, AsyncSession):
@@ -20,7 +21,11 @@ def after_commit(source: Any, call: Callable[[], None]) -> None:
         source = source.sync_connection
     elif isinstance(source, scoped_session):
         source = source()
-    commit, rollback = ("after_commit", "after_rollback") if isinstance(source, Session) else ("commit", "rollback")
+    commit, rollback = (
+        ("after_commit", "after_rollback")
+        if isinstance(source, Session)
+        else ("commit", "rollback")
+    )
     done = False
 
     def committed(committing: Any) -> None:
@@ -28,7 +33,8 @@ def after_commit(source: Any, call: Callable[[], None]) -> None:
         if not done:
             done = True
             if not isinstance(committing, Session):
-                # A connection's event comes before its commit: make it here, SQLAlchemy's own then finds nothing to do.
+                # A connection's event comes before its commit: make it here, SQLAlchemy's own then
+                # finds nothing to do.
                 committing.connection.commit()
             call()
 

@@ -13,7 +13,8 @@ _LOW_MASK = (1 << _LOW_BITS) - 1
 
 
 class IdSource:
-    """A monotonic source of UUIDv7 (RFC 9562, section 6.2, method 2: a random start, then increments). Thread-safe."""
+    """A monotonic source of UUIDv7 (RFC 9562, section 6.2, method 2: a random start, then
+    increments). Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,7 +23,8 @@ class IdSource:
         self._pid = 0
 
     def block(self, count: int, now: int) -> list[int]:
-        """`count` ids as 128-bit integers, ascending, later than every block before; `now` in microseconds."""
+        """`count` ids as 128-bit integers, ascending, later than every block before; `now` in
+        microseconds."""
         with self._lock:
             millis = max(now // 1000, self._millis)
             if millis > self._millis or os.getpid() != self._pid:
@@ -40,7 +42,10 @@ class IdSource:
                 head |= (first >> _LOW_BITS) << 64
                 low = first & _LOW_MASK
                 return list(range(head + low, head + low + count))
-            return [head | ((r >> _LOW_BITS) << 64) | (r & _LOW_MASK) for r in range(first, first + count)]
+            return [
+                head | ((r >> _LOW_BITS) << 64) | (r & _LOW_MASK)
+                for r in range(first, first + count)
+            ]
 
     def _start(self, millis: int) -> None:
         self._millis = millis

@@ -12,7 +12,8 @@ COMPRESS_ABOVE = 1024
 
 
 def pack(encoded: bytes) -> tuple[bytes, str]:
-    """The stored bytes and their format: compressed above COMPRESS_ABOVE bytes when that makes them smaller."""
+    """The stored bytes and their format: compressed above COMPRESS_ABOVE bytes when that makes them
+    smaller."""
     if len(encoded) > COMPRESS_ABOVE:
         smaller = zlib.compress(encoded, 6)
         if len(smaller) < len(encoded):
@@ -21,12 +22,17 @@ def pack(encoded: bytes) -> tuple[bytes, str]:
 
 
 def unpack(stored: bytes, payload_format: str) -> bytes:
-    """The JSON bytes of a stored payload. Raises InvalidTask for an unknown format or broken bytes."""
+    """The JSON bytes of a stored payload. Raises InvalidTask for an unknown format or broken
+    bytes."""
     if payload_format == PayloadFormat.JSON:
         return stored
     if payload_format == PayloadFormat.JSON_ZLIB:
         try:
             return zlib.decompress(stored)
         except zlib.error as error:
-            raise InvalidTask(f"payload marked {payload_format} cannot be decompressed: {error}") from error
-    raise InvalidTask(f"payload format {payload_format!r} is unknown to this version; known: json, json+zlib")
+            raise InvalidTask(
+                f"payload marked {payload_format} cannot be decompressed: {error}"
+            ) from error
+    raise InvalidTask(
+        f"payload format {payload_format!r} is unknown to this version; known: json, json+zlib"
+    )

@@ -1,1 +1,2 @@
-"""What runs on a node: triggers come in, slots are booked, tasks grabbed, run and completed. No adapter is imported here."""
+"""What runs on a node: triggers come in, slots are booked, tasks grabbed, run and completed. No
+adapter is imported here."""

@@ -1,25 +1,30 @@
-"""The fair partitions of this node: started and stopped as partitions come and go, and told what becomes of their triggers."""
+"""The fair partitions of this node: started and stopped as partitions come and go, and told what
+becomes of their triggers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from fairlead.core.run_times import RunTimes
+from fairlead.core.fair.run_times import RunTimes
 from fairlead.engine.fair_partition import FairPartition, Surroundings
 from fairlead.model import LaneKey, PartitionKey, Trigger
 
 FULL_PARTITIONS = 4
-"""As many partitions of a queue may each have the whole look-ahead of triggers in memory; more of them share that."""
+"""As many partitions of a queue may each have the whole look-ahead of triggers in memory; more of
+them share that."""
 
 _LEAST = 500
 """Triggers in memory that each partition may have, however many there are."""
 
 
 class Backlogs:
-    """Triggers of fair queues pass through here; each belongs to a partition this node owns, or is forgotten."""
+    """Triggers of fair queues pass through here; each belongs to a partition this node owns, or is
+    forgotten."""
 
-    def __init__(self, queues: Collection[str], around: Surroundings, timed: Collection[str] = ()) -> None:
+    def __init__(
+        self, queues: Collection[str], around: Surroundings, timed: Collection[str] = ()
+    ) -> None:
         """`timed`: of the queues, those that charge run time."""
         self._queues = frozenset(queues)
         self._around = around
@@ -35,7 +40,7 @@ class Backlogs:
     def __contains__(self, queue: str) -> bool:
         return queue in self._queues
 
-    # partitions come and go -------------------------------------------------------------------------------------------
+    # partitions come and go -----------------------------------------------------------------------
 
     async def run(self) -> None:
         """Serve the partitions for as long as the node lives. What breaks one breaks the node."""
@@ -49,7 +54,8 @@ class Backlogs:
                 self._group = None  # what is given to a node that ends is not served any more
 
     def assign(self, owned: Collection[PartitionKey]) -> None:
-        """From now on these are owned. What was lost stops at once: its lease has run out, or `release` was awaited."""
+        """From now on these are owned. What was lost stops at once: its lease has run out, or
+        `release` was awaited."""
         for gone in self._partitions.keys() - owned:
             if (task := self._tasks.pop(gone, None)) is not None:
                 task.cancel()
@@ -75,7 +81,9 @@ class Backlogs:
     async def release(self, keys: Collection[PartitionKey]) -> None:
         """Stop these before their leases are given up, and keep what the next owner needs."""
         mine = [self._partitions.pop(key) for key in keys if key in self._partitions]
-        tasks = [task for partition in mine if (task := self._tasks.pop(partition.key, None)) is not None]
+        tasks = [
+            task for partition in mine if (task := self._tasks.pop(partition.key, None)) is not None
+        ]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -84,8 +92,13 @@ class Backlogs:
             await partition.close()
 
     def positions(self) -> dict[PartitionKey, dict[int, int]]:
-        """Of the partitions that have been taken over: where the channel is to begin, by priority."""
-        return {key: partition.positions() for key, partition in self._partitions.items() if partition.is_started}
+        """Of the partitions that have been taken over: where the channel is to begin, by
+        priority."""
+        return {
+            key: partition.positions()
+            for key, partition in self._partitions.items()
+            if partition.is_started
+        }
 
     def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
         """Weights by key that count instead of the tasks' own, for all that has no level yet."""
@@ -93,17 +106,23 @@ class Backlogs:
             self._weights[queue].clear()
             self._weights[queue].update(weights)
 
-    # triggers ---------------------------------------------------------------------------------------------------------
+    # triggers -------------------------------------------------------------------------------------
 
     def room(self, lane: LaneKey) -> int:
         """How many more triggers of the lane are taken now."""
         partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
-        return partition.room(lane.priority) if partition is not None and partition.is_started else 0
+        return (
+            partition.room(lane.priority) if partition is not None and partition.is_started else 0
+        )
 
     def room_behind(self, lane: LaneKey) -> int:
         """How many triggers of the lane are looked at again now."""
         partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
-        return partition.room_behind(lane.priority) if partition is not None and partition.is_started else 0
+        return (
+            partition.room_behind(lane.priority)
+            if partition is not None and partition.is_started
+            else 0
+        )
 
     def accept(self, triggers: Sequence[Trigger]) -> None:
         """New triggers of fair queues, in the order of the channel."""
@@ -156,7 +175,9 @@ class Backlogs:
         if cost:
             run_times.ended(trigger.name, trigger.fairness_key, cost)
 
-    def _lanes(self, triggers: Iterable[Trigger]) -> list[tuple[FairPartition | None, int, list[Trigger]]]:
+    def _lanes(
+        self, triggers: Iterable[Trigger]
+    ) -> list[tuple[FairPartition | None, int, list[Trigger]]]:
         """By lane, with its partition if that is ours and has been taken over."""
         lanes: dict[tuple[str, int, int], list[Trigger]] = {}
         for trigger in triggers:

@@ -1,4 +1,5 @@
-"""The permits of one node: fetched when something waits for them, renewed while they are used, given back when others wait.
+"""The permits of one node: fetched when something waits for them, renewed while they are used,
+given back when others wait.
 
 See core/permits.py for the rules, and docs/explanation/cluster-limits.md for what they promise.
 """
@@ -14,14 +15,14 @@ from typing import cast
 import msgspec
 
 from fairlead.clock import Clock
-from fairlead.core.cluster_limits import AnyLimit, ClusterWide, OnNode, needs_permits
-from fairlead.core.limits import ConcurrencyPolicy
-from fairlead.core.permits import Permits, decode, encode
-from fairlead.engine.warden import Warden
+from fairlead.core.limits.cluster_limits import AnyLimit, ClusterWide, OnNode, needs_permits
+from fairlead.core.limits.limits import ConcurrencyPolicy
+from fairlead.core.limits.permits import Permits, decode, encode
+from fairlead.declare.handler import Handler
+from fairlead.declare.queue import Queue
+from fairlead.engine.watchdog import Watchdog
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.handler import Handler
 from fairlead.ports.coordinator import Coordinator
-from fairlead.queue import Queue
 
 log = logging.getLogger("fairlead.cluster_limits")
 
@@ -38,7 +39,8 @@ _TRIES_TO_LEAVE = 20
 
 
 def place_of(handler: Handler) -> str:
-    """What a limit of a task is called in the cluster, unless it has a name; one of a queue is called as the queue."""
+    """What a limit of a task is called in the cluster, unless it has a name; one of a queue is
+    called as the queue."""
     return f"{handler.queue}/{handler.name}"
 
 
@@ -65,7 +67,8 @@ class _Kept:
 
 
 class ClusterLimits:
-    """`on_node` before the node starts; `run` as long as it lives; `leave` when nothing runs any more."""
+    """`on_node` before the node starts; `run` as long as it lives; `leave` when nothing runs any
+    more."""
 
     def __init__(
         self,
@@ -77,8 +80,8 @@ class ClusterLimits:
         clock: Clock,
         ttl: float = TTL,
     ) -> None:
-        """`freed`: these limits have room. `stop_runs`: whatever runs on this policy has to end. `children`: process ids of
-        those that run handlers for this process."""
+        """`freed`: these limits have room. `stop_runs`: whatever runs on this policy has to end.
+        `children`: process ids of those that run handlers for this process."""
         self._node = node
         self._coordinator = coordinator
         self._freed = freed
@@ -87,18 +90,20 @@ class ClusterLimits:
         self._clock = clock
         self._ttl = ttl
         self._kept: dict[str, _Kept] = {}
-        self._warden: Warden | None = None
+        self._watchdog: Watchdog | None = None
 
     def on_node(self, declared: AnyLimit | None, place: str) -> ConcurrencyPolicy | None:
-        """What this node books for the limit that `place` (a queue or a task) declares: the limit itself when it is not
-        cluster-wide. Raises ConfigurationError for one limit in two places without a name, and for one name of two."""
+        """What this node books for the limit that `place` (a queue or a task) declares: the limit
+        itself when it is not cluster-wide. Raises ConfigurationError for one limit in two places
+        without a name, and for one name of two."""
         if not needs_permits(declared):
             return cast(ConcurrencyPolicy | None, declared)
         for kept in self._kept.values():
             if kept.declared is declared:
                 if declared.name is None:
                     raise ConfigurationError(
-                        f"{declared!r} belongs to {kept.place} and to {place}: give it a name=, or each one of its own"
+                        f"{declared!r} belongs to {kept.place} and to {place}: give it a name=, or"
+                        " each one of its own"
                     )
                 return kept.policy
         name = declared.name or place
@@ -107,7 +112,9 @@ class ClusterLimits:
                 f"two cluster-wide limits are named {name!r}: choose another name= for one of them"
             )
         permits = Permits(self._node, self._ttl, declared.linger, lambda is_busy: self.guard())
-        kept = self._kept[name] = _Kept(name, declared, place, permits, declared.on_node(permits, lambda: press()))
+        kept = self._kept[name] = _Kept(
+            name, declared, place, permits, declared.on_node(permits, lambda: press())
+        )
         press = kept.pressed.set
         return kept.policy
 
@@ -119,14 +126,14 @@ class ClusterLimits:
             async with asyncio.TaskGroup() as group:
                 if self._exact:
                     # Before anything can be booked.
-                    self._warden = await Warden.start()
-                    group.create_task(self._keep_warden(self._warden))
+                    self._watchdog = await Watchdog.start()
+                    group.create_task(self._keep_watchdog(self._watchdog))
                     group.create_task(self._watch())
                 for kept in self._kept.values():
                     group.create_task(self._keep(kept))
         finally:
-            if self._warden is not None:
-                await self._warden.stop()
+            if self._watchdog is not None:
+                await self._watchdog.stop()
 
     async def leave(self) -> None:
         """Others need not wait until the permits run out."""
@@ -137,25 +144,35 @@ class ClusterLimits:
                     book = decode(data)
                     if self._node not in book.nodes:
                         break
-                    if await self._coordinator.write_book(kept.name, encode(kept.permits.leave(book)), version):
+                    if await self._coordinator.write_book(
+                        kept.name, encode(kept.permits.leave(book)), version
+                    ):
                         break
             except (StoreUnavailable, msgspec.DecodeError) as error:
-                log.warning("permits are free when they run out", extra={"limit": kept.name, "error": str(error)})
+                log.warning(
+                    "permits are free when they run out",
+                    extra={"limit": kept.name, "error": str(error)},
+                )
 
-    # rounds -----------------------------------------------------------------------------------------------------------
+    # rounds ---------------------------------------------------------------------------------------
 
     async def _keep(self, kept: _Kept) -> None:
-        """Rounds: at once when something waits, though not all the time; often enough to renew otherwise."""
+        """Rounds: at once when something waits, though not all the time; often enough to renew
+        otherwise."""
         while True:
             kept.pressed.clear()
             try:
                 async with asyncio.timeout(self._ttl / 3):
                     await self._round(kept)
             except (StoreUnavailable, TimeoutError) as error:
-                log.warning("no permits while the coordinator is away", extra={"limit": kept.name, "error": str(error)})
+                log.warning(
+                    "no permits while the coordinator is away",
+                    extra={"limit": kept.name, "error": str(error)},
+                )
             except msgspec.DecodeError as error:
                 log.error(
-                    "the book of a cluster-wide limit cannot be read", extra={"limit": kept.name, "error": str(error)}
+                    "the book of a cluster-wide limit cannot be read",
+                    extra={"limit": kept.name, "error": str(error)},
                 )
             await self._clock.sleep(PRESSING)
             if kept.permits.is_pressing:
@@ -182,7 +199,7 @@ class ClusterLimits:
         else:
             kept.pressed.set()  # somebody was quicker
 
-    # when permits end -------------------------------------------------------------------------------------------------
+    # when permits end -----------------------------------------------------------------------------
 
     @property
     def _exact(self) -> list[_Kept]:
@@ -203,16 +220,17 @@ class ClusterLimits:
                     self._stop_runs(kept.policy)
             await self._clock.sleep(self._ttl / 60)
 
-    async def _keep_warden(self, warden: Warden) -> None:
+    async def _keep_watchdog(self, watchdog: Watchdog) -> None:
         """Somebody may end it: without one a worker that hangs would keep on counting."""
         while True:
-            await warden.ended()
-            log.error("the warden of this worker was ended; another one is started")
-            warden = self._warden = await Warden.start()
+            await watchdog.ended()
+            log.error("the watchdog of this worker was ended; another one is started")
+            watchdog = self._watchdog = await Watchdog.start()
             self.guard()
 
     def guard(self) -> None:
-        """Tell the warden by when nothing may run here any more, and in which processes something runs."""
-        if self._warden is not None:
+        """Tell the watchdog by when nothing may run here any more, and in which processes something
+        runs."""
+        if self._watchdog is not None:
             ends = [kept.permits.until for kept in self._exact if kept.permits.running]
-            self._warden.tell(min(ends, default=None), self._children())
+            self._watchdog.tell(min(ends, default=None), self._children())

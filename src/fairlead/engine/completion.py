@@ -10,9 +10,9 @@ from fairlead.clock import Clock
 from fairlead.engine.execution import Execution
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, State
+from fairlead.ports.notification import Wake
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.wake import Wake
 
 log = logging.getLogger("fairlead.completion")
 
@@ -20,13 +20,15 @@ MOST_AT_ONCE = 1000
 """Finishes in one batch."""
 
 MOST_WAITING = 5000
-"""Ends in memory, of any kind of queue: beyond, nothing more is grabbed until the store has caught up."""
+"""Ends in memory, of any kind of queue: beyond, nothing more is grabbed until the store has caught
+up."""
 
 _PAUSE_AFTER_TROUBLE = 0.5  # seconds
 
 
 class Completion:
-    """Every finish is written until the store has taken it or said that the task is no longer ours."""
+    """Every finish is written until the store has taken it or said that the task is no longer
+    ours."""
 
     def __init__(
         self,
@@ -93,7 +95,10 @@ class Completion:
                 refused, wake = await self._store.complete(self._node, finishes)
                 break
             except StoreUnavailable as error:
-                log.warning("completions wait for the store", extra={"waiting": self.unwritten, "error": str(error)})
+                log.warning(
+                    "completions wait for the store",
+                    extra={"waiting": self.unwritten, "error": str(error)},
+                )
                 tried_before = True
                 await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
             except Exception as error:
@@ -101,7 +106,9 @@ class Completion:
                 if len(batch) == 1:
                     batch, finishes = self._unwritable(batch[0], error)
                     continue
-                log.error("a batch of completions was refused; writing them one by one", exc_info=error)
+                log.error(
+                    "a batch of completions was refused; writing them one by one", exc_info=error
+                )
                 for entry in batch:
                     await self._write([entry])
                 return
@@ -110,16 +117,25 @@ class Completion:
         self._settled([execution for execution, _ in batch])
         if refused:
             lost = set(refused)
-            if not tried_before:  # after an answer that got lost, ours may be the write that moved the version
+            if (
+                not tried_before
+            ):  # after an answer that got lost, ours may be the write that moved the version
                 self._observer.counted("refused_completions", len(lost))
                 for execution, finish in batch:
                     if finish.id in lost:
                         log.warning(
-                            "a finished run was not counted: the task had been given to another node",
-                            extra={"task_id": finish.id, "version": finish.version, "queue": execution.trigger.queue},
+                            "a finished run was not counted: the task had been given to another"
+                            " node",
+                            extra={
+                                "task_id": finish.id,
+                                "version": finish.version,
+                                "queue": execution.trigger.queue,
+                            },
                         )
             batch = [(execution, finish) for execution, finish in batch if finish.id not in lost]
-        self._observer.finished([(execution.trigger, execution.grabbed, finish) for execution, finish in batch])
+        self._observer.finished(
+            [(execution.trigger, execution.grabbed, finish) for execution, finish in batch]
+        )
         for execution, finish in batch:
             if finish.next_state == State.ERROR:
                 log.error(
@@ -138,12 +154,20 @@ class Completion:
     ) -> tuple[list[tuple[Execution, Finish]], list[Finish]]:
         execution, finish = entry
         log.error(
-            "a completion cannot be written; its task goes to ERROR", exc_info=error, extra={"task_id": finish.id}
+            "a completion cannot be written; its task goes to ERROR",
+            exc_info=error,
+            extra={"task_id": finish.id},
         )
         plain = Finish(
-            finish.id, finish.version, "failed", State.ERROR, finish.started_at, finish.finished_at,
-            type(error).__qualname__, "the end of this run could not be written; see the worker's log",
-        )  # fmt: skip
+            finish.id,
+            finish.version,
+            "failed",
+            State.ERROR,
+            finish.started_at,
+            finish.finished_at,
+            type(error).__qualname__,
+            "the end of this run could not be written; see the worker's log",
+        )
         if finish.error_type == plain.error_type:
             raise error  # not even this can be written: let the node stop
         return [(execution, plain)], [plain]

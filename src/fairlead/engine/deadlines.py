@@ -1,4 +1,5 @@
-"""Stops runs at their deadline: one look at what is in flight, often enough, instead of a timer for each run."""
+"""Stops runs at their deadline: one look at what is in flight, often enough, instead of a timer for
+each run."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ LOOK_EVERY = 0.05
 class Deadlines:
     """Watches the executions of this node."""
 
-    def __init__(self, in_flight: Mapping[str, Execution], overdue: Callable[[Execution], None], clock: Clock) -> None:
+    def __init__(
+        self, in_flight: Mapping[str, Execution], overdue: Callable[[Execution], None], clock: Clock
+    ) -> None:
         self._in_flight = in_flight
         self._overdue = overdue
         self._clock = clock
@@ -34,6 +37,9 @@ class Deadlines:
                 if execution.is_running:  # it still runs, it does not only wait for its completion
                     log.warning(
                         "task ran into its timeout",
-                        extra={"task_id": execution.grabbed.id, "task_name": execution.trigger.name},
+                        extra={
+                            "task_id": execution.grabbed.id,
+                            "task_name": execution.trigger.name,
+                        },
                     )
                     self._overdue(execution)

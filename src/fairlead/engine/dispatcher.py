@@ -7,15 +7,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from fairlead.clock import MICROS, Clock
-from fairlead.core.booking import Booking, PolicyFailed
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.core.limits.slot_ledger import PolicyFailed, SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.declare.handler import Handler
 from fairlead.engine.completion import MOST_WAITING
 from fairlead.engine.execution import Execution
 from fairlead.engine.intake import Intake
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.runs import Runs
 from fairlead.errors import StoreUnavailable
-from fairlead.handler import Handler
 from fairlead.model import Trigger
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.observer import Observer
@@ -31,14 +31,15 @@ _NEVER_STUCK = 1 << 62
 
 
 class Dispatcher:
-    """One grab is on its way at a time; what its tasks and those before them free meanwhile goes into the next."""
+    """One grab is on its way at a time; what its tasks and those before them free meanwhile goes
+    into the next."""
 
     def __init__(
         self,
         node: str,
         store: TaskStore,
         table: TriggerTable,
-        booking: Booking,
+        booking: SlotLedger,
         intake: Intake,
         ordering: Ordering,
         ordered: OrderedQueues,
@@ -66,7 +67,8 @@ class Dispatcher:
         self._asked: Sequence[Trigger] = ()
 
     def asked(self) -> set[str]:
-        """Tasks of the grab that is on its way: the store may say already that this node holds them."""
+        """Tasks of the grab that is on its way: the store may say already that this node holds
+        them."""
         return {trigger.id for trigger in self._asked}
 
     def wake(self) -> None:
@@ -74,7 +76,8 @@ class Dispatcher:
         self._wanted.set()
 
     def stop(self) -> None:
-        """Begin no further grab. One on its way is waited for: cut off, it would leave tasks that nobody knows of."""
+        """Begin no further grab. One on its way is waited for: cut off, it would leave tasks that
+        nobody knows of."""
         self._is_stopping = True
         self._wanted.set()
 
@@ -89,7 +92,9 @@ class Dispatcher:
             return
         retry_at = self._table.next_retry()
         try:
-            async with asyncio.timeout(None if retry_at is None else max(0.0, retry_at - self._clock.monotonic())):
+            async with asyncio.timeout(
+                None if retry_at is None else max(0.0, retry_at - self._clock.monotonic())
+            ):
                 await self._wanted.wait()
         except TimeoutError:
             pass
@@ -115,7 +120,8 @@ class Dispatcher:
         return True
 
     async def _record_broken(self, broken: Sequence[PolicyFailed]) -> None:
-        """Tasks whose policy raised hold no booking; they are grabbed only so that their attempt can be failed."""
+        """Tasks whose policy raised hold no booking; they are grabbed only so that their attempt
+        can be failed."""
         errors = {failure.trigger.id: failure.error for failure in broken}
         triggers = [failure.trigger for failure in broken]
         for execution in self._grab_ordered(triggers, are_booked=False):
@@ -131,7 +137,9 @@ class Dispatcher:
             return triggers
         ordered = [trigger for trigger in triggers if trigger.queue in self._ordered]
         if executions := self._grab_ordered(ordered, are_booked=True):
-            self._observer.grabbed([(execution.trigger, execution.grabbed) for execution in executions])
+            self._observer.grabbed(
+                [(execution.trigger, execution.grabbed) for execution in executions]
+            )
             self._runs.start(executions)
         return [trigger for trigger in triggers if trigger.queue not in self._ordered]
 
@@ -157,7 +165,9 @@ class Dispatcher:
             grabbed = await self._store.grab(self._node, wanted, now)
         except StoreUnavailable as error:
             self._asked = ()
-            log.warning("nothing can be grabbed while the store is away", extra={"error": str(error)})
+            log.warning(
+                "nothing can be grabbed while the store is away", extra={"error": str(error)}
+            )
             self._unbook(triggers, are_booked)
             self._intake.returned(triggers)
             await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
@@ -165,7 +175,9 @@ class Dispatcher:
             return []
         self._asked = ()
         wanted_by = {(trigger.id, trigger.version): trigger for trigger in triggers}
-        if len(wanted_by) < len(triggers):  # one that came twice and was taken twice: one of them is enough
+        if len(wanted_by) < len(
+            triggers
+        ):  # one that came twice and was taken twice: one of them is enough
             kept = set(map(id, wanted_by.values()))
             self._unbook([trigger for trigger in triggers if id(trigger) not in kept], are_booked)
         executions = []
@@ -186,7 +198,9 @@ class Dispatcher:
 
     def ended_batches(self) -> list[int]:
         """Grabs of which nothing is in flight any more; each is told once."""
-        ended = self._batches - {execution.grabbed.batch for execution in self._runs.in_flight.values()}
+        ended = self._batches - {
+            execution.grabbed.batch for execution in self._runs.in_flight.values()
+        }
         self._batches -= ended
         return sorted(ended)
 

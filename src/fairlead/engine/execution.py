@@ -10,9 +10,9 @@ import msgspec
 
 from fairlead.clock import MICROS, to_datetime
 from fairlead.core.payload import unpack
-from fairlead.current import CurrentTask
+from fairlead.declare.current import CurrentTask
+from fairlead.declare.handler import Handler
 from fairlead.errors import UnknownTask
-from fairlead.handler import Handler
 from fairlead.model import GrabbedTask, Trigger
 
 _context_decoder = msgspec.json.Decoder(dict[str, str])
@@ -22,7 +22,8 @@ class CancelReason(StrEnum):
     """Why a run was stopped from outside."""
 
     TIMEOUT = "timeout"
-    CANCELLED = "cancelled"  # a person cancelled it, or it was given to another node: the store knows already
+    # a person cancelled it, or it was given to another node: the store knows already
+    CANCELLED = "cancelled"
     SHUTDOWN = "shutdown"
     PERMITS = "permits"  # those of a cluster-wide limit ran out: others may use them soon
 
@@ -31,11 +32,27 @@ class Execution:
     """A grabbed task on this node. `handler` is None when no handler of that name is registered."""
 
     __slots__ = (
-        "_current", "cancel_reason", "deadline", "grabbed", "handler", "is_abandoned", "is_booked", "is_done", "is_running",
-        "runner", "started_at", "trigger",
-    )  # fmt: skip
+        "_current",
+        "cancel_reason",
+        "deadline",
+        "grabbed",
+        "handler",
+        "is_abandoned",
+        "is_booked",
+        "is_done",
+        "is_running",
+        "runner",
+        "started_at",
+        "trigger",
+    )
 
-    def __init__(self, trigger: Trigger, grabbed: GrabbedTask, handler: Handler | None, is_booked: bool = True) -> None:
+    def __init__(
+        self,
+        trigger: Trigger,
+        grabbed: GrabbedTask,
+        handler: Handler | None,
+        is_booked: bool = True,
+    ) -> None:
         self.trigger = trigger
         self.grabbed = grabbed
         self.handler = handler
@@ -85,13 +102,16 @@ class Execution:
         return self._current
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The decoded arguments. Raises InvalidTask for a payload that does not fit, UnknownTask without a handler."""
+        """The decoded arguments. Raises InvalidTask for a payload that does not fit, UnknownTask
+        without a handler."""
         if self.handler is None:
             raise UnknownTask(
                 f"no task named {self.trigger.name!r} is registered in this worker's application; "
                 "deploy one that has it, then resume this task"
             )
-        return self.handler.arguments.decode(unpack(self.grabbed.payload, self.grabbed.payload_format))
+        return self.handler.arguments.decode(
+            unpack(self.grabbed.payload, self.grabbed.payload_format)
+        )
 
     def cancel(self, reason: CancelReason) -> None:
         """Ask the run to stop: interrupts an asynchronous handler, tells a handler in a thread."""

@@ -1,7 +1,9 @@
-"""One owned partition of a fair queue: its lanes, and the one coroutine that writes and reads for them.
+"""One owned partition of a fair queue: its lanes, and the one coroutine that writes and reads for
+them.
 
-New triggers are given levels (`fairlead.core.backlog`) and stay in memory while everything fits there. Beyond that they
-go into the backlog store, and what comes next by level is read back from it.
+New triggers are given levels (`fairlead.core.fair.backlog`) and stay in memory while everything
+fits there. Beyond that they go into the backlog store, and what comes next by level is read back
+from it.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
-from fairlead.core.aside import StandAside
-from fairlead.core.backlog import Backlog, Changes, Timing, Write
-from fairlead.core.counters import Counters
-from fairlead.core.passes import Passes
-from fairlead.core.run_times import RunTimes
-from fairlead.core.time_passes import TimePasses
-from fairlead.core.trigger_table import Held, TriggerTable
-from fairlead.core.turns import Turns
+from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.runtime_shares import Turns
+from fairlead.core.fair.time_passes import TimePasses
+from fairlead.core.triggers.evictions import StandAside
+from fairlead.core.triggers.table import Held, TriggerTable
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore, Fenced
@@ -39,10 +41,12 @@ MOST_READ = 5000
 """Triggers read back at once."""
 
 ORDER_FIRST_SECONDS = 10.0
-"""How long a partition that was just taken over may put what it finds in order before it begins to dispatch."""
+"""How long a partition that was just taken over may put what it finds in order before it begins to
+dispatch."""
 
 _REMEMBERED = 10_000
-"""Ids of a lane that were given a level last, and as many before: kept to tell at once what a second look brings again."""
+"""Ids of a lane that were given a level last, and as many before: kept to tell at once what a
+second look brings again."""
 
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
@@ -55,13 +59,15 @@ class _Lane:
     key: LaneKey
     backlog: Backlog
     order_until: float
-    """Monotonic seconds: until then, or until the channel has given all it had, nothing is dispatched."""
+    """Monotonic seconds: until then, or until the channel has given all it had, nothing is
+    dispatched."""
     turns: Turns | None = None
     """Of a queue that charges run time: they say what of it stands in the trigger table."""
     is_ordering: bool = True
     inbox: list[Trigger] = field(default_factory=list)
     unlooked: list[Trigger] = field(default_factory=list)
-    """From places in the channel already passed: the store is asked first whether they have a level."""
+    """From places in the channel already passed: the store is asked first whether they have a
+    level."""
     look_at: float = 0.0
     """Monotonic seconds: when more may be looked at again."""
     write: Write | None = None
@@ -95,7 +101,11 @@ class FairPartition:
     """See the module. `run()` for as long as the node owns the partition, then `close()`."""
 
     def __init__(
-        self, key: PartitionKey, weights: Mapping[str, float], run_times: RunTimes | None, around: Surroundings
+        self,
+        key: PartitionKey,
+        weights: Mapping[str, float],
+        run_times: RunTimes | None,
+        around: Surroundings,
     ) -> None:
         """`run_times`: of a queue that charges them; None: each task counts the same."""
         self.key = key
@@ -118,16 +128,20 @@ class FairPartition:
         self._began = 0.0
         self._work = asyncio.Event()
 
-    # life -------------------------------------------------------------------------------------------------------------
+    # life -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take over, then read and write for the lanes. Fenced by another owner it starts over, if it is still wanted."""
+        """Take over, then read and write for the lanes. Fenced by another owner it starts over, if
+        it is still wanted."""
         while True:
             try:
                 await self._take_over()
                 await self._serve()
             except Fenced as fenced:
-                log.warning("another node has taken over", extra={"partition": self.key, "error": str(fenced)})
+                log.warning(
+                    "another node has taken over",
+                    extra={"partition": self.key, "error": str(fenced)},
+                )
                 self.drop()
             await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
 
@@ -147,28 +161,41 @@ class FairPartition:
         self._changed()
 
     async def close(self) -> None:
-        """After `run` was cancelled: keep what the next owner needs, unless it is the owner already."""
+        """After `run` was cancelled: keep what the next owner needs, unless it is the owner
+        already."""
         try:
             for lane in self._lanes.values():
                 if lane.write is None:
                     await self._store.write(lane.key, self._range_id, [], lane.backlog.record())
         except (Fenced, StoreUnavailable) as error:
-            log.info("left without keeping its records", extra={"partition": self.key, "error": str(error)})
+            log.info(
+                "left without keeping its records",
+                extra={"partition": self.key, "error": str(error)},
+            )
         self.drop()
 
     def drop(self) -> None:
         """Forget everything: another node will, or this one again."""
         self.is_started = False
         dropped = self._table.drop([self.key])
-        undispatched = [t for lane in self._lanes.values() if lane.is_ordering for t in lane.backlog.loaded()]
-        undispatched += [t for lane in self._lanes.values() if lane.turns is not None for t in lane.turns.waiting()]
+        undispatched = [
+            t for lane in self._lanes.values() if lane.is_ordering for t in lane.backlog.loaded()
+        ]
+        undispatched += [
+            t
+            for lane in self._lanes.values()
+            if lane.turns is not None
+            for t in lane.turns.waiting()
+        ]
         waiting = [t for lane in self._lanes.values() for t in [*lane.inbox, *lane.unlooked]]
-        unwritten = [t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries]
+        unwritten = [
+            t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries
+        ]
         self._lanes.clear()
         self._forget([*dropped, *undispatched, *waiting, *unwritten])
         self._changed()
 
-    # what the node tells it -------------------------------------------------------------------------------------------
+    # what the node tells it -----------------------------------------------------------------------
 
     def positions(self) -> dict[int, int]:
         """By priority, the place in the channel up to which every trigger has a level."""
@@ -183,7 +210,8 @@ class FairPartition:
         return 2 * PAGE - waiting if waiting <= PAGE else 0
 
     def room_behind(self, priority: int) -> int:
-        """How many triggers it looks at again now; where much is stored that is dear, and happens less often."""
+        """How many triggers it looks at again now; where much is stored that is dear, and happens
+        less often."""
         lane = self._lanes.get(priority)
         if lane is None or not lane.backlog.is_stored:
             return PAGE
@@ -220,7 +248,8 @@ class FairPartition:
             lane.backlog.capacity = capacity
 
     def look(self) -> None:
-        """The channel has given what it had for now: what was held back for it need not be any longer."""
+        """The channel has given what it had for now: what was held back for it need not be any
+        longer."""
         for lane in self._lanes.values():
             self._let_go(lane)
 
@@ -266,7 +295,7 @@ class FairPartition:
         still = {trigger.id for trigger in known}
         self._forget([trigger for trigger in triggers if trigger.id not in still])
 
-    # the coroutine ----------------------------------------------------------------------------------------------------
+    # the coroutine --------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
         while True:
@@ -277,7 +306,9 @@ class FairPartition:
                     is_busy |= await self._step(lane)
                     self._let_go(lane)
                 except StoreUnavailable as error:
-                    log.warning("the backlog waits while its store is away", extra={"error": str(error)})
+                    log.warning(
+                        "the backlog waits while its store is away", extra={"error": str(error)}
+                    )
                     await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
                     is_busy = True
             if not is_busy:
@@ -290,7 +321,11 @@ class FairPartition:
     def _until_due(self) -> float:
         """Seconds until something is to be done that nobody tells of."""
         now = self._clock.monotonic()
-        looks = [lane.aside.look_at - now for lane in self._lanes.values() if lane.aside.look_at is not None]
+        looks = [
+            lane.aside.look_at - now
+            for lane in self._lanes.values()
+            if lane.aside.look_at is not None
+        ]
         return max(0.0, min([_LONGEST_WAIT, *looks]))
 
     async def _step(self, lane: _Lane) -> bool:
@@ -300,7 +335,9 @@ class FairPartition:
             asked, lane.unlooked = lane.unlooked, []
             began = self._clock.monotonic()
             try:
-                levelled = await self._store.levelled(key, backlog.ack_level, [(t.id, t.version) for t in asked])
+                levelled = await self._store.levelled(
+                    key, backlog.ack_level, [(t.id, t.version) for t in asked]
+                )
             except StoreUnavailable:
                 lane.unlooked = asked + lane.unlooked
                 raise
@@ -355,7 +392,8 @@ class FairPartition:
             self._apply(lane, placed)
 
     def _make_room(self, lane: _Lane) -> None:
-        """Let triggers that limits hold back stand aside for others that are stored, and may run."""
+        """Let triggers that limits hold back stand aside for others that are stored, and may
+        run."""
         now = self._clock.monotonic()
         if lane.is_ordering or not lane.aside.is_due(lane.backlog, now):
             return
@@ -382,7 +420,9 @@ class FairPartition:
                 self._table.push(trigger)
             else:
                 lane.turns.add([trigger], self._clock.monotonic())
-                if trigger.ordering_key is not None:  # whether the next one is admitted depends on what is in the table
+                if (
+                    trigger.ordering_key is not None
+                ):  # whether the next one is admitted depends on what is in the table
                     self._show(lane, lane.turns)
         if lane.turns is not None:
             self._show(lane, lane.turns)
@@ -420,7 +460,9 @@ class FairPartition:
         """Begin to dispatch what was held, once everything there was has its level."""
         if not lane.is_ordering:
             return
-        is_waiting = lane.inbox or lane.unlooked or lane.write is not None or self._is_behind(lane.key)
+        is_waiting = (
+            lane.inbox or lane.unlooked or lane.write is not None or self._is_behind(lane.key)
+        )
         if not is_waiting or self._clock.monotonic() >= lane.order_until:
             lane.is_ordering = False
             self._apply(lane, Changes(lane.backlog.loaded()))
@@ -436,7 +478,9 @@ class FairPartition:
             record or LaneRecord(),
             passes,
             self._capacity,
-            Timing(delete_acks=self._store.delete_acks, persist_seconds=self._store.persist_seconds),
+            Timing(
+                delete_acks=self._store.delete_acks, persist_seconds=self._store.persist_seconds
+            ),
             is_new=record is None,
         )
         lane = self._lanes[priority] = _Lane(

@@ -1,4 +1,5 @@
-"""Takes triggers from the channel into the look-ahead: into the trigger table, or the backlogs of fair queues."""
+"""Takes triggers from the channel into the look-ahead: into the trigger table, or the backlogs of
+fair queues."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from fairlead.clock import Clock
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, Trigger, TriggerPath
@@ -19,7 +20,8 @@ LOOK_AHEAD = 10_000
 """Triggers in memory for one fifo queue and priority."""
 
 FEW_AHEAD = 100
-"""Triggers in memory at least, where the channel orders them: what a node has taken, no newcomer overtakes."""
+"""Triggers in memory at least, where the channel orders them: what a node has taken, no newcomer
+overtakes."""
 
 _AGAIN = 1000
 """Triggers of a fifo lane looked at again at once."""
@@ -70,7 +72,8 @@ class Intake:
             self._backlogs.look()
 
     def ahead(self, lane: LaneKey) -> int:
-        """How many more triggers fit. A fifo queue is refilled by halves, so that reads stay large."""
+        """How many more triggers fit. A fifo queue is refilled by halves, so that reads stay
+        large."""
         if lane.queue in self._backlogs:
             return self._backlogs.room(lane)
         queued = self._queued.get((lane.queue, lane.priority), 0)
@@ -146,14 +149,16 @@ class Intake:
             self._backlogs.refused(fair)
 
     def returned(self, triggers: Iterable[Trigger]) -> None:
-        """Nobody knows whether these were grabbed: those of fair queues are tried again, others are received again."""
+        """Nobody knows whether these were grabbed: those of fair queues are tried again, others are
+        received again."""
         fair = [trigger for trigger in triggers if trigger.level is not None]
         self.forget([trigger for trigger in triggers if trigger.level is None])
         if fair:
             self._backlogs.returned(fair)
 
     def found(self, triggers: Iterable[Trigger]) -> None:
-        """Tasks of an ordering key whose turn is near: into the table, whatever the order of their queue."""
+        """Tasks of an ordering key whose turn is near: into the table, whatever the order of their
+        queue."""
         for trigger in triggers:
             self._known[trigger.id] = trigger.version
             lane = (trigger.queue, trigger.priority)
@@ -167,7 +172,8 @@ class Intake:
         self.refused(triggers)
 
     def forget(self, triggers: Collection[Trigger]) -> None:
-        """This node has nothing more to do with these; a later trigger of the same task is news again."""
+        """This node has nothing more to do with these; a later trigger of the same task is news
+        again."""
         self._channel.settled(triggers)
         known = self._known
         for trigger in triggers:

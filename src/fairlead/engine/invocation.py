@@ -1,4 +1,5 @@
-"""Calls a handler the way it asks to be called: with its interceptors, and inside a transaction when it wants one."""
+"""Calls a handler the way it asks to be called: with its interceptors, and inside a transaction
+when it wants one."""
 
 from __future__ import annotations
 
@@ -8,21 +9,22 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from fairlead.clock import Clock
-from fairlead.current import CurrentTask
+from fairlead.declare.current import CurrentTask
+from fairlead.declare.handler import RunInterceptor, entered, overridden
 from fairlead.engine.execution import Execution
-from fairlead.engine.loop_executor import Invoke
+from fairlead.engine.executors.loop import Invoke
+from fairlead.engine.executors.thread import Call
 from fairlead.engine.outcome import succeeded
-from fairlead.engine.thread_executor import Call
 from fairlead.errors import FairleadError
-from fairlead.handler import RunInterceptor, entered, overridden
 from fairlead.model import Finish
+from fairlead.ports.notification import Wake
 from fairlead.ports.statements import Database
 from fairlead.ports.task_store import Completed, TaskStore
-from fairlead.ports.wake import Wake
 
 
 class Superseded(FairleadError):
-    """The task was given to another node while a transactional handler ran: everything it wrote was rolled back."""
+    """The task was given to another node while a transactional handler ran: everything it wrote was
+    rolled back."""
 
 
 class Committed:
@@ -35,8 +37,8 @@ class Committed:
 
 
 class Invocation:
-    """How runs become calls. A transactional handler's own writes, the tasks it submits and its completion commit
-    together, or not at all."""
+    """How runs become calls. A transactional handler's own writes, the tasks it submits and its
+    completion commit together, or not at all."""
 
     def __init__(
         self,
@@ -96,7 +98,9 @@ class Invocation:
             call = functools.partial(run, task, call)
         return await call()
 
-    def _in_transaction(self, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Committed:
+    def _in_transaction(
+        self, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Committed:
         handler, current = execution.handler, execution.current
         assert handler is not None
         with self._database.transaction() as connection:
@@ -104,7 +108,9 @@ class Invocation:
             try:
                 result = handler.function(*args, **kwargs, connection=connection)
                 finish = self._last_step(execution, result)
-                completed = self._database.join(connection, self._store.completion(self._node, [finish]))
+                completed = self._database.join(
+                    connection, self._store.completion(self._node, [finish])
+                )
                 self._check(execution, completed)
             finally:
                 current.connection = None
@@ -129,13 +135,17 @@ class Invocation:
 
     def _last_step(self, execution: Execution, result: Any) -> Finish:
         if execution.cancel_reason is not None:
-            raise Superseded(f"the run was stopped ({execution.cancel_reason}) before it could commit")
+            raise Superseded(
+                f"the run was stopped ({execution.cancel_reason}) before it could commit"
+            )
         return succeeded(execution, result, self._clock.now())
 
     @staticmethod
     def _check(execution: Execution, completed: Completed) -> None:
         if completed.refused:
-            raise Superseded("the task was given to another node while it ran; nothing it wrote was kept")
+            raise Superseded(
+                "the task was given to another node while it ran; nothing it wrote was kept"
+            )
 
     def _committed(self, execution: Execution, finish: Finish, completed: Completed) -> Committed:
         for wake in [*execution.current.wakes, completed.wake]:

@@ -26,7 +26,8 @@ Limits = Mapping[str, int]
 
 
 def name_of(identity: str) -> str:
-    """A name for one start of a process that keeps its identity over restarts. Raises ConfigurationError."""
+    """A name for one start of a process that keeps its identity over restarts. Raises
+    ConfigurationError."""
     if not identity.strip() or _MARK in identity:
         raise ConfigurationError(f"worker name {identity!r}: use a text without {_MARK}")
     return f"{identity}{_MARK}{uuid.uuid4().hex[:8]}"
@@ -51,7 +52,8 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Membership:
-    """Beats, reads what people have set, and finds out which grabbed tasks are no longer this node's."""
+    """Beats, reads what people have set, and finds out which grabbed tasks are no longer this
+    node's."""
 
     def __init__(
         self,
@@ -65,7 +67,8 @@ class Membership:
         clock: Clock,
         restart_seconds: float = 0.0,
     ) -> None:
-        """`restart_seconds`: for so long after its end the node still has its share of the partitions, as if it lived."""
+        """`restart_seconds`: for so long after its end the node still has its share of the
+        partitions, as if it lived."""
         self._node = node
         self._store = store
         self._partitions = dict(partitions)
@@ -86,8 +89,8 @@ class Membership:
         self._look.set()
 
     async def retire(self) -> None:
-        """From now on it serves no queue: the others share the partitions without it, unless it is to come back. Raises
-        StoreUnavailable."""
+        """From now on it serves no queue: the others share the partitions without it, unless it is
+        to come back. Raises StoreUnavailable."""
         self._is_retired = True
         await self._say_so()
 
@@ -96,7 +99,9 @@ class Membership:
         if _MARK not in self._node:
             return
         for record in await self._store.database.read(self._store.nodes()):
-            is_earlier = record.node != self._node and identity_of(record.node) == identity_of(self._node)
+            is_earlier = record.node != self._node and identity_of(record.node) == identity_of(
+                self._node
+            )
             if is_earlier and not await self._store.held(record.node):
                 await self._store.forget_node(record.node)
 
@@ -131,8 +136,14 @@ class Membership:
         self._is_registered = True
         return queues
 
-    async def _changed(self, queues: Mapping[str, QueueSettings]) -> tuple[dict[str, Weights], dict[str, Limits]]:
-        changed = [queue for queue, found in queues.items() if found.weights_version != self._weights.get(queue, 0)]
+    async def _changed(
+        self, queues: Mapping[str, QueueSettings]
+    ) -> tuple[dict[str, Weights], dict[str, Limits]]:
+        changed = [
+            queue
+            for queue, found in queues.items()
+            if found.weights_version != self._weights.get(queue, 0)
+        ]
         weights: dict[str, Weights] = {}
         limits: dict[str, Limits] = {}
         for queue in changed:
@@ -162,5 +173,6 @@ class Membership:
             still = await self._store.still_held(self._node, held)
             gone = set(held) - still
             if gone:
-                # Ended meanwhile by this node itself, or taken away: only those still in flight here matter.
+                # Ended meanwhile by this node itself, or taken away: only those still in flight
+                # here matter.
                 self._taken_away(gone)

@@ -1,6 +1,7 @@
 """A node: everything that runs in one worker process, started in order and stopped in reverse.
 
-ownership, membership -> channel -> intake (-> backlogs) -> trigger table -> dispatcher -> executors -> completion
+ownership, membership -> channel -> intake (-> backlogs) -> trigger table -> dispatcher -> executors
+-> completion
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
-from fairlead.core.booking import Booking
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.declare.handler import Handler, RunInterceptor
+from fairlead.declare.queue import Queue
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.cluster_limits import TTL, ClusterLimits, place_of
 from fairlead.engine.completion import Completion
 from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import Execution
+from fairlead.engine.executors.slots import Slots
 from fairlead.engine.fair_partition import Surroundings
 from fairlead.engine.intake import FEW_AHEAD, LOOK_AHEAD, Intake
 from fairlead.engine.invocation import Invocation
@@ -27,21 +31,18 @@ from fairlead.engine.ordering import Ordering
 from fairlead.engine.ownership import LEASE_SECONDS, Ownership
 from fairlead.engine.pollers import Intervals, Poller, Pollers
 from fairlead.engine.runs import Runs
-from fairlead.engine.slots import Slots
 from fairlead.errors import StoreUnavailable
-from fairlead.handler import Handler, RunInterceptor
 from fairlead.model import PartitionKey, TaskRecord, Trigger
+from fairlead.ordered.context import Surroundings as OrderedSurroundings
 from fairlead.ordered.queues import OrderedQueues
-from fairlead.ordered.surroundings import Surroundings as OrderedSurroundings
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.notification import Wake
 from fairlead.ports.observer import Observer
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
-from fairlead.ports.wake import Wake
-from fairlead.queue import Queue
 
 log = logging.getLogger("fairlead.node")
 
@@ -54,7 +55,8 @@ class NodeSettings:
     """How one worker process runs. Times in seconds."""
 
     name: str
-    """Unique for each start of a process: what a node of an earlier start holds is never this one's."""
+    """Unique for each start of a process: what a node of an earlier start holds is never this
+    one's."""
     concurrency: int = 500
     """Runs at once, of all kinds together."""
     threads: int = 16
@@ -62,14 +64,16 @@ class NodeSettings:
     drain: float = 20.0
     """How long running tasks may take to end after a stop; what is left then is handed back."""
     restart_seconds: float = 0.0
-    """How long its share of the partitions waits for it after a stop; see `fairlead.engine.membership.name_of`."""
+    """How long its share of the partitions waits for it after a stop; see
+    `fairlead.engine.membership.name_of`."""
     application: str | None = None
     """MODULE:APP, for the children of the process executor."""
     intervals: Intervals = field(default_factory=Intervals)
     lease_seconds: float = LEASE_SECONDS
     look_ahead: int = LOOK_AHEAD
     permit_seconds: float = TTL
-    """How long permits of cluster-wide limits may be used without a renewal: for so long they are nobody's after a death."""
+    """How long permits of cluster-wide limits may be used without a renewal: for so long they are
+    nobody's after a death."""
 
 
 class Node:
@@ -101,7 +105,8 @@ class Node:
         self.ready = asyncio.Event()
         """Set once it has registered and has tried for its partitions."""
         self.unstoppable = 0
-        """Handlers on the event loop that went on though they were cancelled: only the end of the process ends them."""
+        """Handlers on the event loop that went on though they were cancelled: only the end of the
+        process ends them."""
         self._paused: frozenset[str] = frozenset()
         self._ask_reconcile = asyncio.Event()
         self._ended = asyncio.Event()
@@ -109,26 +114,50 @@ class Node:
         name = settings.name
 
         slots = Slots(settings.threads, settings.processes)
-        self._booking = Booking(settings.concurrency)
+        self._booking = SlotLedger(settings.concurrency)
         self.runs = Runs(self._booking, self._freed, self._wake_dispatcher, observer, clock)
         self.limits = ClusterLimits(
-            name, coordinator, self._freed, self.runs.stop_on, self.runs.children, clock, settings.permit_seconds
+            name,
+            coordinator,
+            self._freed,
+            self.runs.stop_on,
+            self.runs.children,
+            clock,
+            settings.permit_seconds,
         )
         for queue in queues:
-            self._booking.register_queue(queue.name, self.limits.on_node(queue.concurrency, queue.name))
+            self._booking.register_queue(
+                queue.name, self.limits.on_node(queue.concurrency, queue.name)
+            )
         for handler in handlers.values():
             own = self.limits.on_node(handler.concurrency, place_of(handler))
-            self._booking.register_task(handler.queue, handler.name, slots.of(handler.executor), own)
+            self._booking.register_task(
+                handler.queue, handler.name, slots.of(handler.executor), own
+            )
         self.table = TriggerTable(self._booking)
 
         self._fair = frozenset(
-            queue.name for queue in queues if queue.order != "fifo" and not queue.is_ordered and not channel.orders
+            queue.name
+            for queue in queues
+            if queue.order != "fifo" and not queue.is_ordered and not channel.orders
         )
-        ordered_around = None if ordered is None else OrderedSurroundings(
-            name, *ordered, self.table, self._wake_dispatcher, self.runs.stop_ordered, self.runs.ordered_settled, observer,
-            clock,
-        )  # fmt: skip
-        self.ordered = OrderedQueues([queue for queue in queues if queue.is_ordered], ordered_around, settings.drain)
+        ordered_around = (
+            None
+            if ordered is None
+            else OrderedSurroundings(
+                name,
+                *ordered,
+                self.table,
+                self._wake_dispatcher,
+                self.runs.stop_ordered,
+                self.runs.ordered_settled,
+                observer,
+                clock,
+            )
+        )
+        self.ordered = OrderedQueues(
+            [queue for queue in queues if queue.is_ordered], ordered_around, settings.drain
+        )
         self.ordering = Ordering(
             store,
             self.table,
@@ -140,36 +169,84 @@ class Node:
             clock,
         )
         around = Surroundings(
-            backlog_store, self.table, self._read_on, channel.is_behind, channel.room_freed, self.ordering.admits,
-            self._forget, self._wake_dispatcher, settings.look_ahead, clock,
-        )  # fmt: skip
-        self.backlogs = Backlogs(self._fair, around, {queue.name for queue in queues if queue.cost == "runtime"})
+            backlog_store,
+            self.table,
+            self._read_on,
+            channel.is_behind,
+            channel.room_freed,
+            self.ordering.admits,
+            self._forget,
+            self._wake_dispatcher,
+            settings.look_ahead,
+            clock,
+        )
+        self.backlogs = Backlogs(
+            self._fair, around, {queue.name for queue in queues if queue.cost == "runtime"}
+        )
         self.intake = Intake(
-            channel, self.table, self.backlogs, self.ordering.admits, self._wake_dispatcher, observer, clock,
-            settings.look_ahead, max(FEW_AHEAD, 2 * settings.concurrency) if channel.orders else settings.look_ahead,
-        )  # fmt: skip
-        self.completion = Completion(name, store, channel.announce, self.runs.settled, observer, clock)
+            channel,
+            self.table,
+            self.backlogs,
+            self.ordering.admits,
+            self._wake_dispatcher,
+            observer,
+            clock,
+            settings.look_ahead,
+            max(FEW_AHEAD, 2 * settings.concurrency) if channel.orders else settings.look_ahead,
+        )
+        self.completion = Completion(
+            name, store, channel.announce, self.runs.settled, observer, clock
+        )
         self.runs.tell(self.completion, self.ordering, self.ordered, self.backlogs, self.intake)
         self.dispatcher = Dispatcher(
-            name, store, self.table, self._booking, self.intake, self.ordering, self.ordered, self.runs,
-            handlers, self._grab_failed, observer, clock,
-        )  # fmt: skip
+            name,
+            store,
+            self.table,
+            self._booking,
+            self.intake,
+            self.ordering,
+            self.ordered,
+            self.runs,
+            handlers,
+            self._grab_failed,
+            observer,
+            clock,
+        )
         self._invocation = Invocation(name, store, channel.announce, interceptors, clock)
         self._deadlines = Deadlines(self.runs.in_flight, self.runs.overdue, clock)
-        self._has_timeouts = any(handler.processing.timeout is not None for handler in handlers.values())
+        self._has_timeouts = any(
+            handler.processing.timeout is not None for handler in handlers.values()
+        )
         self._pollers = [
-            *Pollers(store, channel.announce, handlers, observer, on_incident, clock, settings.intervals).all(),
+            *Pollers(
+                store, channel.announce, handlers, observer, on_incident, clock, settings.intervals
+            ).all(),
             *extra_pollers,
         ]
         self._due_poller = next(poller for poller in self._pollers if poller.name == "due")
         self.ownership = Ownership(
-            name, coordinator, [poller.name for poller in self._pollers], self._assigned, self._release,
-            channel.announce, clock, settings.lease_seconds, self._is_shared_out, self.ordered.may_go,
-        )  # fmt: skip
+            name,
+            coordinator,
+            [poller.name for poller in self._pollers],
+            self._assigned,
+            self._release,
+            channel.announce,
+            clock,
+            settings.lease_seconds,
+            self._is_shared_out,
+            self.ordered.may_go,
+        )
         self._membership = Membership(
-            name, store, {queue.name: queue.partitions for queue in queues}, self._seen,
-            self.runs.held, self.runs.taken_away, self.dispatcher.ended_batches, clock, settings.restart_seconds,
-        )  # fmt: skip
+            name,
+            store,
+            {queue.name: queue.partitions for queue in queues},
+            self._seen,
+            self.runs.held,
+            self.runs.taken_away,
+            self.dispatcher.ended_batches,
+            clock,
+            settings.restart_seconds,
+        )
 
     @property
     def in_flight(self) -> int:
@@ -186,10 +263,11 @@ class Node:
         """The queues it serves."""
         return sorted(self.ownership.partitions)
 
-    # life -------------------------------------------------------------------------------------------------------------
+    # life -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Start, serve until `stop()`, drain, leave. Raises what broke a part: nothing fails unseen."""
+        """Start, serve until `stop()`, drain, leave. Raises what broke a part: nothing fails
+        unseen."""
         await self._membership.beat()
         await self._membership.forget_earlier_starts()
         await self._channel.open(self._heard)
@@ -214,9 +292,15 @@ class Node:
                 self.limits.guard,
                 executors,
             )
-            log.info("node started", extra={"node": self.settings.name, "queues": sorted(self.ownership.partitions)})
+            log.info(
+                "node started",
+                extra={"node": self.settings.name, "queues": sorted(self.ownership.partitions)},
+            )
             async with asyncio.TaskGroup() as parts:
-                intake, dispatcher = parts.create_task(self.intake.run()), parts.create_task(self.dispatcher.run())
+                intake, dispatcher = (
+                    parts.create_task(self.intake.run()),
+                    parts.create_task(self.dispatcher.run()),
+                )
                 owning = parts.create_task(self.ownership.run())
                 keeping = [
                     parts.create_task(part)
@@ -255,7 +339,8 @@ class Node:
             await self._leave()
 
     def stop(self) -> None:
-        """Take nothing more, let what runs end, hand back the rest, then leave. Safe to call more than once."""
+        """Take nothing more, let what runs end, hand back the rest, then leave. Safe to call more
+        than once."""
         self._stopping.set()
 
     async def _give_up_partitions(self) -> None:
@@ -265,39 +350,59 @@ class Node:
             await self._channel.part()
             await self.ownership.release_all(but=self.ordered.names)
         except StoreUnavailable as error:
-            log.warning("partitions are free when their leases run out", extra={"error": str(error)})
+            log.warning(
+                "partitions are free when their leases run out", extra={"error": str(error)}
+            )
 
     async def _give_up_ordered(self) -> None:
-        """Those of ordered queues go when nothing of them runs here any more: so no ordering key is ever run twice at once."""
+        """Those of ordered queues go when nothing of them runs here any more: so no ordering key is
+        ever run twice at once."""
         try:
             await self.ownership.release_all()
         except StoreUnavailable as error:
-            log.warning("partitions are free when their leases run out", extra={"error": str(error)})
+            log.warning(
+                "partitions are free when their leases run out", extra={"error": str(error)}
+            )
 
     async def _drain(self) -> None:
         await self._hand_back(self.runs.take_back())
         await self.runs.until_ended(self._clock.monotonic() + self.settings.drain)
         if self.runs.in_flight:
-            log.warning("stopping tasks that did not end in time", extra={"tasks": sorted(self.runs.in_flight)})
+            log.warning(
+                "stopping tasks that did not end in time",
+                extra={"tasks": sorted(self.runs.in_flight)},
+            )
             self.runs.stop_all()
-            await self.runs.until_ended(self._clock.monotonic() + _PATIENCE)  # they get their turn to clean up
+            await self.runs.until_ended(
+                self._clock.monotonic() + _PATIENCE
+            )  # they get their turn to clean up
         try:
             async with asyncio.timeout(_PATIENCE_WITH_STORE):
                 await self.completion.settled()
         except TimeoutError:
-            log.warning("left with ends unwritten; their tasks run again", extra={"tasks": self.completion.unwritten})
+            log.warning(
+                "left with ends unwritten; their tasks run again",
+                extra={"tasks": self.completion.unwritten},
+            )
 
     async def _hand_back(self, executions: Sequence[Execution]) -> None:
-        if ordered := [execution for execution in executions if execution.trigger.queue in self.ordered]:
+        if ordered := [
+            execution for execution in executions if execution.trigger.queue in self.ordered
+        ]:
             self.runs.settled(ordered)
-            executions = [execution for execution in executions if execution.trigger.queue not in self.ordered]
+            executions = [
+                execution for execution in executions if execution.trigger.queue not in self.ordered
+            ]
         if not executions:
             return
         held = [(execution.grabbed.id, execution.grabbed.version) for execution in executions]
         try:
             wake = await self._store.hand_back(self.settings.name, held)
         except StoreUnavailable as error:
-            log.warning("could not hand back; others will resume", extra={"tasks": len(held), "error": str(error)})
+            log.warning(
+                "could not hand back; others will resume",
+                extra={"tasks": len(held), "error": str(error)},
+            )
             self._ask_reconcile.set()
             return
         finally:
@@ -308,10 +413,13 @@ class Node:
     async def _leave(self) -> None:
         self.unstoppable = await self.runs.close()
         if self.unstoppable:
-            log.warning("handlers ignored that they were cancelled", extra={"handlers": self.unstoppable})
+            log.warning(
+                "handlers ignored that they were cancelled", extra={"handlers": self.unstoppable}
+            )
         try:
-            # A node that may still hold something stays known: it falls silent, and the others resume what it held. One that
-            # is to come back does so too: it counts as living meanwhile.
+            # A node that may still hold something stays known: it falls silent, and the others
+            # resume what it held. One that is to come back does so too: it counts as living
+            # meanwhile.
             is_going = not self.settings.restart_seconds
             if is_going and not self.runs.in_flight and not self._ask_reconcile.is_set():
                 await self._store.forget_node(self.settings.name)
@@ -319,7 +427,7 @@ class Node:
         except StoreUnavailable as error:
             log.warning("left without a word: the store is away", extra={"error": str(error)})
 
-    # what the parts tell each other -----------------------------------------------------------------------------------
+    # what the parts tell each other ---------------------------------------------------------------
 
     def _wake_dispatcher(self) -> None:
         self.dispatcher.wake()
@@ -329,7 +437,9 @@ class Node:
         await self.ordered.release(keys)
 
     def _assigned(self, owned: frozenset[PartitionKey]) -> None:
-        lost = frozenset(key for key in self._known_partitions - owned if key.queue not in self.ordered)
+        lost = frozenset(
+            key for key in self._known_partitions - owned if key.queue not in self.ordered
+        )
         if lost and not self._channel.orders:
             dropped = [trigger for trigger in self.table.drop(lost) if trigger.level is None]
             self.intake.taken(dropped)
@@ -341,9 +451,12 @@ class Node:
         self._read_on()
 
     def _read_on(self) -> None:
-        """The channel reads fifo partitions as soon as they are owned, fair ones once their backlog was taken over."""
+        """The channel reads fifo partitions as soon as they are owned, fair ones once their backlog
+        was taken over."""
         fifo: dict[PartitionKey, dict[int, int]] = {
-            key: {} for key in self._known_partitions if key.queue not in self._fair and key.queue not in self.ordered
+            key: {}
+            for key in self._known_partitions
+            if key.queue not in self._fair and key.queue not in self.ordered
         }
         self._channel.assign(fifo | self.backlogs.positions())
 
@@ -357,8 +470,14 @@ class Node:
         self.intake.forget(triggers)
 
     def _join(self) -> None:
-        partitions = {queue: count for queue, count in self.ownership.partitions.items() if queue not in self.ordered}
-        self._channel.join(partitions, self.settings.name, self.ownership, self.settings.lease_seconds)
+        partitions = {
+            queue: count
+            for queue, count in self.ownership.partitions.items()
+            if queue not in self.ordered
+        }
+        self._channel.join(
+            partitions, self.settings.name, self.ownership, self.settings.lease_seconds
+        )
 
     def _is_shared_out(self, queue: str) -> bool:
         return self._channel.shares_partitions and queue not in self.ordered
@@ -407,25 +526,30 @@ class Node:
         self.table.freed(limits)
         self.dispatcher.wake()
 
-    # keeping honest ---------------------------------------------------------------------------------------------------
+    # keeping honest -------------------------------------------------------------------------------
 
     async def _reconcile(self) -> None:
-        """After a grab whose answer was lost: what the store says this node holds, but no part of it knows, goes back."""
+        """After a grab whose answer was lost: what the store says this node holds, but no part of
+        it knows, goes back."""
         while True:
             await self._ask_reconcile.wait()
             try:
                 await self._clock.sleep(1.0)
-                self._ask_reconcile.clear()  # before it is looked: a grab that fails meanwhile asks again
+                # before it is looked: a grab that fails meanwhile asks again
+                self._ask_reconcile.clear()
                 held = await self._store.held(self.settings.name)
                 known = self.runs.in_flight.keys() | self.dispatcher.asked()
                 unknown = [(task_id, version) for task_id, version in held if task_id not in known]
                 if unknown:
-                    log.warning("handing back tasks grabbed unknowingly", extra={"tasks": len(unknown)})
+                    log.warning(
+                        "handing back tasks grabbed unknowingly", extra={"tasks": len(unknown)}
+                    )
                     wake = await self._store.hand_back(self.settings.name, unknown)
                     if wake is not None:
                         self._channel.announce(wake)
                 self.ordering.look()
-                self._channel.look_again()  # the wake of an earlier, unanswered try may never have gone out
+                # the wake of an earlier, unanswered try may never have gone out
+                self._channel.look_again()
             except StoreUnavailable:
                 self._ask_reconcile.set()
 

@@ -1,7 +1,9 @@
-"""Whose turn it is of each ordering key: its tasks run one at a time, in (run_at, submission) order.
+"""Whose turn it is of each ordering key: its tasks run one at a time, in (run_at, submission)
+order.
 
-The store refuses a task before its turn, and is asked whose it is when this node cannot know: after a refusal, after a
-run that did not end its task, when more tasks of a key wait than are kept in memory.
+The store refuses a task before its turn, and is asked whose it is when this node cannot know: after
+a refusal, after a run that did not end its task, when more tasks of a key wait than are kept in
+memory.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 
 from fairlead.clock import Clock
-from fairlead.core.booking import Booking, OrderingKey
-from fairlead.core.trigger_table import TriggerTable
+from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.core.triggers.table import TriggerTable
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, State, Trigger
 from fairlead.ports.task_store import TaskStore
@@ -26,17 +28,19 @@ _LOOK_SECONDS = 1.0
 """How often the store is asked about a key whose turn is with another node."""
 
 _HEAL_SECONDS = 15.0
-"""How often about one that waits for a next try or for a person; changes are told, this is for what was not heard."""
+"""How often about one that waits for a next try or for a person; changes are told, this is for what
+was not heard."""
 
 
 class Ordering:
-    """Decides which trigger of an ordering key may stand in the table, and keeps the turn of those that must wait."""
+    """Decides which trigger of an ordering key may stand in the table, and keeps the turn of those
+    that must wait."""
 
     def __init__(
         self,
         store: TaskStore,
         table: TriggerTable,
-        booking: Booking,
+        booking: SlotLedger,
         found: Callable[[Sequence[Trigger]], None],
         gone: Callable[[Collection[Trigger]], None],
         runs_here: Callable[[str], bool],
@@ -61,7 +65,8 @@ class Ordering:
         self._asked = asyncio.Event()
 
     def admits(self, trigger: Trigger) -> bool:
-        """True if the trigger may go into the table; else the store will be asked for it when its turn is near."""
+        """True if the trigger may go into the table; else the store will be asked for it when its
+        turn is near."""
         if trigger.ordering_key is None:
             return True
         key = OrderingKey(trigger.queue, trigger.ordering_key)
@@ -91,7 +96,11 @@ class Ordering:
 
     def drop(self, partitions: Collection[PartitionKey]) -> None:
         """These partitions are another node's now."""
-        for key in [key for key, number in self._partitions.items() if PartitionKey(key.queue, number) in partitions]:
+        for key in [
+            key
+            for key, number in self._partitions.items()
+            if PartitionKey(key.queue, number) in partitions
+        ]:
             self._ask.discard(key)
             self._overflown.discard(key)
             if self._look_at.pop(key, None) is not None:
@@ -109,28 +118,38 @@ class Ordering:
                 try:
                     await self._look_up(asked)
                 except StoreUnavailable as error:
-                    log.warning("ordering keys wait while the store is away", extra={"error": str(error)})
+                    log.warning(
+                        "ordering keys wait while the store is away", extra={"error": str(error)}
+                    )
                     self._ask |= asked
                     await self._clock.sleep(_LOOK_SECONDS)
                 continue
             next_look = min(self._look_at.values(), default=None)
             try:
-                async with asyncio.timeout(None if next_look is None else max(0.0, next_look - now)):
+                async with asyncio.timeout(
+                    None if next_look is None else max(0.0, next_look - now)
+                ):
                     await self._asked.wait()
             except TimeoutError:
                 pass
 
     async def _look_up(self, keys: Collection[OrderingKey]) -> None:
         waiting: dict[OrderingKey, list[tuple[Trigger, State]]] = {key: [] for key in keys}
-        before = {key: self._table.waiting(key) for key in keys}  # what comes meanwhile may be younger than the answer
-        for trigger, state in await self._store.database.read(self._store.ordered(sorted(keys), MOST_OF_KEY)):
+        before = {
+            key: self._table.waiting(key) for key in keys
+        }  # what comes meanwhile may be younger than the answer
+        for trigger, state in await self._store.database.read(
+            self._store.ordered(sorted(keys), MOST_OF_KEY)
+        ):
             waiting[OrderingKey(trigger.queue, trigger.ordering_key or "")].append((trigger, state))
         for key, tasks in waiting.items():
             if key in self._look_at:  # else it was dropped meanwhile
                 self._settle(key, tasks, before[key])
         self._dispatch()
 
-    def _settle(self, key: OrderingKey, tasks: Sequence[tuple[Trigger, State]], before: Collection[Trigger]) -> None:
+    def _settle(
+        self, key: OrderingKey, tasks: Sequence[tuple[Trigger, State]], before: Collection[Trigger]
+    ) -> None:
         ready = {(t.id, t.version, t.order_at) for t, state in tasks if state == State.SUBMITTED}
         last = None if len(tasks) < MOST_OF_KEY else (tasks[-1][0].order_at, tasks[-1][0].id)
         were_here = {(t.id, t.version, t.order_at) for t in before}

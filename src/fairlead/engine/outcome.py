@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback
 
 from fairlead.clock import MICROS, to_micros
+from fairlead.declare.handler import encode_result
 from fairlead.engine.execution import CancelReason, Execution
 from fairlead.errors import FairleadError, InvalidTask, Retry, Snooze, TaskTimeout, UnknownTask
-from fairlead.handler import encode_result
 from fairlead.model import Finish, Outcome, State
 
 MOST_ERROR_TEXT = 4000
@@ -17,7 +17,8 @@ _HANDED_BACK = {
     CancelReason.SHUTDOWN: "the worker shut down",
     CancelReason.PERMITS: "the worker's permits of a cluster-wide limit ran out",
 }
-"""Reasons that are not the task's, with what is written into its history: it is tried again and has spent no try."""
+"""Reasons that are not the task's, with what is written into its history: it is tried again and has
+spent no try."""
 
 _HOPELESS = (UnknownTask, InvalidTask)
 """No retry can help before a person changes something."""
@@ -31,7 +32,9 @@ def succeeded(execution: Execution, result: object, now: int) -> Finish:
         try:
             kept = encode_result(result)
         except (TypeError, ValueError) as error:
-            return failed(execution, InvalidTask(f"its result cannot be kept as JSON: {error}"), now)
+            return failed(
+                execution, InvalidTask(f"its result cannot be kept as JSON: {error}"), now
+            )
     return Finish(
         grabbed.id,
         grabbed.version,
@@ -50,7 +53,9 @@ def succeeded(execution: Execution, result: object, now: int) -> Finish:
 def failed(execution: Execution, error: BaseException, now: int) -> Finish:
     """The finish of a run that raised: as its retry policy says, or in ERROR."""
     if isinstance(error, Snooze):
-        return _finish(execution, error, now, Outcome.SNOOZED, to_micros(error.until), spends_try=False)
+        return _finish(
+            execution, error, now, Outcome.SNOOZED, to_micros(error.until), spends_try=False
+        )
     outcome = Outcome.TIMED_OUT if isinstance(error, TaskTimeout) else Outcome.RETRIED
     delay = error.after if isinstance(error, Retry) else None
     tries = execution.grabbed.tries
@@ -68,11 +73,18 @@ def failed(execution: Execution, error: BaseException, now: int) -> Finish:
         if by_policy is not None:
             due = now + round((by_policy if delay is None else delay) * MICROS)
             return _finish(execution, error, now, outcome, due, resets_tries=resets)
-    return _finish(execution, error, now, Outcome.TIMED_OUT if outcome is Outcome.TIMED_OUT else Outcome.FAILED, None)
+    return _finish(
+        execution,
+        error,
+        now,
+        Outcome.TIMED_OUT if outcome is Outcome.TIMED_OUT else Outcome.FAILED,
+        None,
+    )
 
 
 def stopped(execution: Execution, now: int) -> Finish | None:
-    """The finish of a run that was cancelled from outside; None when the store has already given the task away."""
+    """The finish of a run that was cancelled from outside; None when the store has already given
+    the task away."""
     if execution.cancel_reason is CancelReason.TIMEOUT:
         handler = execution.handler
         timeout = handler.processing.timeout if handler is not None else None
@@ -80,13 +92,25 @@ def stopped(execution: Execution, now: int) -> Finish | None:
     if execution.cancel_reason in _HANDED_BACK:
         grabbed = execution.grabbed
         return Finish(
-            grabbed.id, grabbed.version, Outcome.CANCELLED, State.SUBMITTED, execution.started_at, now,
-            None, _HANDED_BACK[execution.cancel_reason], None, None, grabbed.row, spends_try=False,
-        )  # fmt: skip
+            grabbed.id,
+            grabbed.version,
+            Outcome.CANCELLED,
+            State.SUBMITTED,
+            execution.started_at,
+            now,
+            None,
+            _HANDED_BACK[execution.cancel_reason],
+            None,
+            None,
+            grabbed.row,
+            spends_try=False,
+        )
     return None
 
 
-def _policy_delay(execution: Execution, tries: int, error: BaseException) -> float | BaseException | None:
+def _policy_delay(
+    execution: Execution, tries: int, error: BaseException
+) -> float | BaseException | None:
     handler = execution.handler
     if handler is None:
         return None
@@ -130,8 +154,16 @@ def _finish(
 
 
 def error_text(error: BaseException) -> str:
-    """What an operator reads: the message, and the end of the traceback for errors that are not Fairlead's own."""
+    """What an operator reads: the message, and the end of the traceback for errors that are not
+    Fairlead's own."""
     message = str(error)
     if not isinstance(error, FairleadError) and error.__traceback__ is not None:
-        message = f"{message}\n{''.join(traceback.format_exception(error))[-MOST_ERROR_TEXT + 500 :]}"
-    return message[:MOST_ERROR_TEXT].replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
+        message = (
+            f"{message}\n{''.join(traceback.format_exception(error))[-MOST_ERROR_TEXT + 500 :]}"
+        )
+    return (
+        message[:MOST_ERROR_TEXT]
+        .replace("\x00", "\\0")
+        .encode("utf-8", "backslashreplace")
+        .decode()
+    )

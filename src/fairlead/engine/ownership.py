@@ -1,7 +1,8 @@
-"""Which partitions and which pollers are this node's: leases, shared evenly among the nodes that live.
+"""Which partitions and which pollers are this node's: leases, shared evenly among the nodes that
+live.
 
-A channel may share out the partitions of its queues by itself (`TriggerChannel.shares_partitions`): leases then elect the
-pollers, and share out what is left.
+A channel may share out the partitions of its queues by itself (`TriggerChannel.shares_partitions`):
+leases then elect the pollers, and share out what is left.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fairlead.engine.membership import identity_of
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.ports.coordinator import Coordinator, Lease
-from fairlead.ports.wake import Wake
+from fairlead.ports.notification import Wake
 
 log = logging.getLogger("fairlead.ownership")
 
@@ -38,7 +39,8 @@ def owners_of(leases: Iterable[Lease]) -> dict[PartitionKey, str]:
 class Ownership:
     """Renews this node's leases, takes free ones up to its share, gives up what is beyond it.
 
-    Past `LEASE_SECONDS` without a renewal this node acts as if it owned nothing, whatever the coordinator may say later.
+    Past `LEASE_SECONDS` without a renewal this node acts as if it owned nothing, whatever the
+    coordinator may say later.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class Ownership:
         is_shared_out: Callable[[str], bool] = lambda queue: False,
         may_go: Callable[[Collection[PartitionKey]], Collection[PartitionKey]] = lambda keys: keys,
     ) -> None:
-        """`is_shared_out`: the partitions of this queue come and go by `gained`, `hand_over` and `lost`, not by leases.
-        `may_go`: which of those that are beyond this node's share it may give up now; it is asked again about the others."""
+        """`is_shared_out`: the partitions of this queue come and go by `gained`, `hand_over` and
+        `lost`, not by leases. `may_go`: which of those that are beyond this node's share it may
+        give up now; it is asked again about the others."""
         self._node = node
         self._identity = identity_of(node)
         self._coordinator = coordinator
@@ -98,7 +101,9 @@ class Ownership:
                     await self.renew()
             except (StoreUnavailable, TimeoutError) as error:
                 if self._clock.monotonic() >= self._expires and (self.owned or self._elected):
-                    log.warning("leases ran out while the coordinator was away", extra={"error": str(error)})
+                    log.warning(
+                        "leases ran out while the coordinator was away", extra={"error": str(error)}
+                    )
                     self._hold({})
             try:
                 async with asyncio.timeout(every):
@@ -121,7 +126,9 @@ class Ownership:
             if not self._is_shared_out(queue)
             for partition in range(count)
         ]
-        beyond = [lease_of(key) for key in self._may_go(_partitions(self._beyond_share(held, wanted)))]
+        beyond = [
+            lease_of(key) for key in self._may_go(_partitions(self._beyond_share(held, wanted)))
+        ]
         if beyond:
             held = {name: range_id for name, range_id in held.items() if name not in beyond}
             # Stopped before the next owner can have them.
@@ -142,8 +149,9 @@ class Ownership:
         self._hold(held)
 
     async def release_all(self, but: Collection[str] = ()) -> None:
-        """Give up everything at once, so that others need not wait for the leases to run out; but for the partitions of
-        these queues, whose leases are renewed until they are given up too. Nothing more is taken."""
+        """Give up everything at once, so that others need not wait for the leases to run out; but
+        for the partitions of these queues, whose leases are renewed until they are given up too.
+        Nothing more is taken."""
         self._is_leaving = True
         kept = frozenset(key for key in self.owned if key.queue in but)
         names = [lease_of(key) for key in self.owned - kept if not self._is_shared_out(key.queue)]
@@ -182,7 +190,9 @@ class Ownership:
         too_many = len(mine) - self._share(len(wanted))
         strangers = [name for name in mine if name not in set(wanted)]
         rest = [name for name in mine if name in set(wanted)]
-        return strangers + (rest[-(too_many - len(strangers)) :] if too_many > len(strangers) else [])
+        return strangers + (
+            rest[-(too_many - len(strangers)) :] if too_many > len(strangers) else []
+        )
 
     def _hold(self, held: Mapping[str, int]) -> None:
         self._elect(held)
@@ -205,6 +215,8 @@ def _partitions(leases: Iterable[str]) -> frozenset[PartitionKey]:
     return frozenset(
         PartitionKey(queue, int(partition))
         for queue, _, partition in (
-            name.removeprefix(_PARTITION).rpartition("/") for name in leases if name.startswith(_PARTITION)
+            name.removeprefix(_PARTITION).rpartition("/")
+            for name in leases
+            if name.startswith(_PARTITION)
         )
     )

@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from fairlead.clock import MICROS, Clock
+from fairlead.declare.handler import Handler
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
 from fairlead.errors import StoreUnavailable
-from fairlead.handler import Handler
 from fairlead.model import State, TaskRecord
-from fairlead.ports.lake import LakeKeeper
+from fairlead.ports.lake import LakeExporter
+from fairlead.ports.notification import Wake
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import TaskStore, Woken
-from fairlead.ports.wake import Wake
 
 log = logging.getLogger("fairlead.pollers")
 
@@ -42,9 +42,12 @@ class Intervals:
 
 
 class Poller:
-    """Runs `round` every `interval` seconds while this node is elected for `name`; `round` may answer a sooner time."""
+    """Runs `round` every `interval` seconds while this node is elected for `name`; `round` may
+    answer a sooner time."""
 
-    def __init__(self, name: str, interval: float, round: Callable[[], Awaitable[float | None]]) -> None:
+    def __init__(
+        self, name: str, interval: float, round: Callable[[], Awaitable[float | None]]
+    ) -> None:
         self.name = name
         self._interval = interval
         self._round = round
@@ -62,9 +65,14 @@ class Poller:
             if ownership.is_elected(self.name):
                 try:
                     sooner = await self._round()
-                    pause = self._interval if sooner is None else min(self._interval, max(0.0, sooner))
+                    pause = (
+                        self._interval if sooner is None else min(self._interval, max(0.0, sooner))
+                    )
                 except StoreUnavailable as error:
-                    log.warning("poller waits for the store", extra={"poller": self.name, "error": str(error)})
+                    log.warning(
+                        "poller waits for the store",
+                        extra={"poller": self.name, "error": str(error)},
+                    )
                 except Exception:
                     log.exception("poller failed; it goes on", extra={"poller": self.name})
             try:
@@ -74,7 +82,7 @@ class Poller:
                 pass
 
 
-def lake_poller(keeper: LakeKeeper, intervals: Intervals) -> Poller:
+def lake_poller(keeper: LakeExporter, intervals: Intervals) -> Poller:
     """The poller that keeps a lake; sooner again while there is more to move."""
 
     async def export() -> float | None:
@@ -128,7 +136,8 @@ class Pollers:
         ]
 
     async def due(self) -> float | None:
-        """WAITING tasks whose time has come become SUBMITTED; answers the seconds until the next one."""
+        """WAITING tasks whose time has come become SUBMITTED; answers the seconds until the next
+        one."""
         now = self._clock.now()
         while (woken := await self._store.wake_due(now, BATCH)).moved == BATCH:
             self._tell(woken)
@@ -142,17 +151,22 @@ class Pollers:
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         if silent:
             total = 0
-            while (woken := await self._store.resume_lost(silent, now, BATCH, skipping=self._skipping)).moved:
+            while (
+                woken := await self._store.resume_lost(silent, now, BATCH, skipping=self._skipping)
+            ).moved:
                 self._tell(woken)
                 total += woken.moved
             for node in silent:
                 await self._store.forget_node(node)
-            log.warning("nodes stopped; their tasks were resumed", extra={"nodes": silent, "resumed": total})
+            log.warning(
+                "nodes stopped; their tasks were resumed", extra={"nodes": silent, "resumed": total}
+            )
             self._observer.counted("resumed_tasks", total)
         return None
 
     async def stuck(self) -> float | None:
-        """Tasks in PROCESSING past their greatest stuck time are resumed or go to ERROR, as their policy says."""
+        """Tasks in PROCESSING past their greatest stuck time are resumed or go to ERROR, as their
+        policy says."""
         if all(handler.processing.max_stuck is None for handler in self._handlers.values()):
             return None
         now = self._clock.now()
@@ -163,11 +177,16 @@ class Pollers:
                 continue
             to = State.SUBMITTED if what == "resume" else State.ERROR
             reason = f"stuck: grabbed by {task.node} and not finished within its greatest time"
-            wake = await self._store.release_stuck(task.id, task.version, to, now, reason, self._skipping)
+            wake = await self._store.release_stuck(
+                task.id, task.version, to, now, reason, self._skipping
+            )
             if wake is not None:
                 self._announce(wake)
                 self._observer.counted("stuck_tasks")
-                log.warning("stuck task released", extra={"task_id": task.id, "queue": task.queue, "to": to.value})
+                log.warning(
+                    "stuck task released",
+                    extra={"task_id": task.id, "queue": task.queue, "to": to.value},
+                )
         return None
 
     async def clean(self) -> float | None:
@@ -185,7 +204,12 @@ class Pollers:
         for task in new:
             log.error(
                 "incident: task in ERROR",
-                extra={"task_id": task.id, "task_name": task.name, "queue": task.queue, "error_type": task.error_type},
+                extra={
+                    "task_id": task.id,
+                    "task_name": task.name,
+                    "queue": task.queue,
+                    "error_type": task.error_type,
+                },
             )
             if self._on_incident is not None:
                 self._on_incident(task)
@@ -193,7 +217,10 @@ class Pollers:
         oldest = await self._store.database.read(self._store.oldest_ready())
         now = self._clock.now()
         self._observer.oldest_ready(
-            {queue: max(0.0, (now - oldest[queue]) / MICROS) if queue in oldest else 0.0 for queue in queues}
+            {
+                queue: max(0.0, (now - oldest[queue]) / MICROS) if queue in oldest else 0.0
+                for queue in queues
+            }
         )
         return None
 

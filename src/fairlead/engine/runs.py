@@ -1,4 +1,5 @@
-"""The runs of a node: from a grabbed task that has its slot, through its executor, until its end is written."""
+"""The runs of a node: from a grabbed task that has its slot, through its executor, until its end is
+written."""
 
 from __future__ import annotations
 
@@ -8,19 +9,19 @@ from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable,
 from typing import Any
 
 from fairlead.clock import Clock
-from fairlead.core.booking import Booking
-from fairlead.core.limits import ConcurrencyPolicy
+from fairlead.core.limits.limits import ConcurrencyPolicy
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.declare.handler import ExecutorKind
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.completion import Completion
 from fairlead.engine.execution import CancelReason, Execution
+from fairlead.engine.executors.loop import LoopExecutor
+from fairlead.engine.executors.process import ProcessExecutor
+from fairlead.engine.executors.thread import ThreadExecutor
 from fairlead.engine.intake import Intake
 from fairlead.engine.invocation import Committed, Invocation, Superseded
-from fairlead.engine.loop_executor import LoopExecutor
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outcome import failed, stopped, succeeded
-from fairlead.engine.process_executor import ProcessExecutor
-from fairlead.engine.thread_executor import ThreadExecutor
-from fairlead.handler import ExecutorKind
 from fairlead.model import Finish, State
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.observer import Observer
@@ -33,7 +34,7 @@ class Runs:
 
     def __init__(
         self,
-        booking: Booking,
+        booking: SlotLedger,
         freed: Callable[[Iterable[Hashable]], None],
         wake: Callable[[], None],
         observer: Observer,
@@ -50,7 +51,12 @@ class Runs:
         self._ended = asyncio.Event()
 
     def tell(
-        self, completion: Completion, ordering: Ordering, ordered: OrderedQueues, backlogs: Backlogs, intake: Intake
+        self,
+        completion: Completion,
+        ordering: Ordering,
+        ordered: OrderedQueues,
+        backlogs: Backlogs,
+        intake: Intake,
     ) -> None:
         """Who is told of ends."""
         self._completion = completion
@@ -59,7 +65,7 @@ class Runs:
         self._backlogs = backlogs
         self._intake = intake
 
-    # executors --------------------------------------------------------------------------------------------------------
+    # executors ------------------------------------------------------------------------------------
 
     def open(
         self,
@@ -70,7 +76,8 @@ class Runs:
         guard: Callable[[], Any],
         group: asyncio.TaskGroup,
     ) -> Coroutine[Any, Any, None]:
-        """Make the executors; the processes' keepers live in `group`. Answers what is to be run as long as the node lives."""
+        """Make the executors; the processes' keepers live in `group`. Answers what is to be run as
+        long as the node lives."""
         self._loop = LoopExecutor(self._clock, invocation.on_loop, self._finished)
         self._threads = ThreadExecutor(self._clock, threads, invocation.in_thread, self._finished)
         self._processes = ProcessExecutor(
@@ -79,7 +86,8 @@ class Runs:
         return self._loop.run()
 
     async def close(self) -> int:
-        """End the executors; answers how many handlers on the event loop went on though they were cancelled."""
+        """End the executors; answers how many handlers on the event loop went on though they were
+        cancelled."""
         await self._processes.stop()
         self._threads.stop()
         return await self._loop.stop()
@@ -90,7 +98,9 @@ class Runs:
 
     def start(self, executions: Sequence[Execution]) -> None:
         """They are booked and grabbed."""
-        if len(executions) == 1 or all(_kind(execution) is ExecutorKind.LOOP for execution in executions):
+        if len(executions) == 1 or all(
+            _kind(execution) is ExecutorKind.LOOP for execution in executions
+        ):
             kinds: Mapping[ExecutorKind, Sequence[Execution]] = {_kind(executions[0]): executions}
         else:
             found: dict[ExecutorKind, list[Execution]] = {}
@@ -109,7 +119,7 @@ class Runs:
         """Those that have not begun; they will not begin here."""
         return [*self._loop.take_back(), *self._threads.take_back(), *self._processes.take_back()]
 
-    # stopping ---------------------------------------------------------------------------------------------------------
+    # stopping -------------------------------------------------------------------------------------
 
     def stop_all(self) -> None:
         """The node ends."""
@@ -118,8 +128,8 @@ class Runs:
                 self._stop(execution, CancelReason.SHUTDOWN)
 
     def stop_on(self, policy: ConcurrencyPolicy) -> None:
-        """The permits of this limit are gone. A run in a thread goes on, and its permits stay booked, until it returns or the
-        process ends."""
+        """The permits of this limit are gone. A run in a thread goes on, and its permits stay
+        booked, until it returns or the process ends."""
         for execution in list(self.in_flight.values()):
             if execution.is_running and self._booking.uses(execution.trigger, policy):
                 execution.cancel(CancelReason.PERMITS)
@@ -132,12 +142,14 @@ class Runs:
         """The store has given these tasks to others, or ended them."""
         for task_id in ids:
             execution = self.in_flight.get(task_id)
-            # One whose run has ended is only waiting for its completion; the store will say what became of it.
+            # One whose run has ended is only waiting for its completion; the store will say what
+            # became of it.
             if execution is not None and execution.is_running:
                 execution.cancel(CancelReason.CANCELLED)
 
     def _stop(self, execution: Execution, reason: CancelReason) -> None:
-        """Stop a run. One in a thread cannot be interrupted: its end is written now, whenever the thread returns."""
+        """Stop a run. One in a thread cannot be interrupted: its end is written now, whenever the
+        thread returns."""
         is_interruptible = execution.runner is not None
         execution.cancel(reason)
         if not is_interruptible and (finish := stopped(execution, self._clock.now())) is not None:
@@ -159,15 +171,19 @@ class Runs:
         execution.cancel(CancelReason.CANCELLED)
         if not is_interruptible:
             log.warning(
-                "a handler in a thread cannot be stopped; it may go on beside others", extra={"task_id": task_id}
+                "a handler in a thread cannot be stopped; it may go on beside others",
+                extra={"task_id": task_id},
             )
             execution.is_abandoned = True
             self.settled([execution])
 
-    # ends -------------------------------------------------------------------------------------------------------------
+    # ends -----------------------------------------------------------------------------------------
 
-    def _finished(self, execution: Execution, result: Any, error: BaseException | None, now: int) -> None:
-        """A run has ended. Its slot is free from here on; its task is ours until the completion is written."""
+    def _finished(
+        self, execution: Execution, result: Any, error: BaseException | None, now: int
+    ) -> None:
+        """A run has ended. Its slot is free from here on; its task is ours until the completion is
+        written."""
         trigger = execution.trigger
         if freed := self._booking.free(trigger, self._clock.monotonic()):
             self._freed(freed)
@@ -175,7 +191,10 @@ class Runs:
         if self._backlogs.run_times:
             self._backlogs.ended(trigger, execution.started_at, now)
         if execution.is_abandoned:
-            log.warning("a stopped run has returned; what it returned is dropped", extra={"task_id": trigger.id})
+            log.warning(
+                "a stopped run has returned; what it returned is dropped",
+                extra={"task_id": trigger.id},
+            )
         elif isinstance(result, Committed):
             execution.is_done = result.finish.next_state == State.DONE
             self._observer.finished([(trigger, execution.grabbed, result.finish)])
@@ -214,7 +233,11 @@ class Runs:
         """Their ends are written, or nobody needs them: they are not this node's any more."""
         if self._ordered:
             ordered = [execution for execution in executions if self._is_ordered(execution)]
-            known = [execution for execution in ordered if self.in_flight.get(execution.grabbed.id) is execution]
+            known = [
+                execution
+                for execution in ordered
+                if self.in_flight.get(execution.grabbed.id) is execution
+            ]
             self._ordered.let_go([execution.trigger for execution in known])
             executions = [execution for execution in executions if not self._is_ordered(execution)]
             self.ordered_settled([execution.grabbed.id for execution in known])
@@ -243,14 +266,18 @@ class Runs:
             except TimeoutError:
                 return
 
-    # whose they are ---------------------------------------------------------------------------------------------------
+    # whose they are -------------------------------------------------------------------------------
 
     def __contains__(self, task_id: str) -> bool:
         return task_id in self.in_flight
 
     def held(self) -> Collection[str]:
         """Ids of the tasks that this node holds in the task store."""
-        return [task_id for task_id, execution in self.in_flight.items() if not self._is_ordered(execution)]
+        return [
+            task_id
+            for task_id, execution in self.in_flight.items()
+            if not self._is_ordered(execution)
+        ]
 
     def _is_ordered(self, execution: Execution) -> bool:
         return bool(self._ordered) and execution.trigger.queue in self._ordered

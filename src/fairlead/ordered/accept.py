@@ -1,4 +1,5 @@
-"""What an ordered queue takes: tasks with an ordering key, not too late, each with a key of its own."""
+"""What an ordered queue takes: tasks with an ordering key, not too late, each with a key of its
+own."""
 
 from __future__ import annotations
 
@@ -8,27 +9,32 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from fairlead.clock import MICROS, to_datetime
+from fairlead.declare.options import Options
+from fairlead.declare.queue import Queue
 from fairlead.errors import InvalidTask
 from fairlead.model import NewTask, ScheduledTask
-from fairlead.options import Options
 from fairlead.ports.task_log import Entry, Submit
-from fairlead.queue import Queue
 
 
 def check(entry: Entry) -> None:
-    """Raises InvalidTask for an entry that no schedule can hold, which would stop its partition for good. Submits are
-    checked before they are here; other programs write to a log too, and people name what to drop."""
+    """Raises InvalidTask for an entry that no schedule can hold, which would stop its partition for
+    good. Submits are checked before they are here; other programs write to a log too, and people
+    name what to drop."""
     if isinstance(entry, Submit):
         task = entry.task
         key = ScheduledTask.of(task).key
-        options = Options(fairness_key=task.fairness_key, weight=task.weight, priority=task.priority)
+        options = Options(
+            fairness_key=task.fairness_key, weight=task.weight, priority=task.priority
+        )
     else:
         key, options = entry.key, Options()
     options.changed({"ordering_key": key.ordering_key, "unique_key": key.unique_key})
     try:
         to_datetime(key.run_at)
     except OverflowError:
-        raise InvalidTask(f"run_at {key.run_at}: use microseconds since 1970, within the years 1 to 9999") from None
+        raise InvalidTask(
+            f"run_at {key.run_at}: use microseconds since 1970, within the years 1 to 9999"
+        ) from None
 
 
 class Acceptance:
@@ -40,21 +46,23 @@ class Acceptance:
         self._last = 0
 
     def entries(self, tasks: Sequence[NewTask], now: int) -> list[Submit]:
-        """As entries of the log. A task for "now" gets a time of its own, so that tasks of one process keep the order of
-        their submits; one without a unique key is one of a kind. Raises InvalidTask, and then takes none."""
+        """As entries of the log. A task for "now" gets a time of its own, so that tasks of one
+        process keep the order of their submits; one without a unique key is one of a kind. Raises
+        InvalidTask, and then takes none."""
         accepted = []
         for task in tasks:
             if task.ordering_key is None:
                 raise InvalidTask(
-                    f"task {task.name!r}: queue {task.queue!r} is ordered, so its tasks need an ordering_key; "
-                    f"submit it by {task.name}.options(ordering_key=...)"
+                    f"task {task.name!r}: queue {task.queue!r} is ordered, so its tasks need an"
+                    f" ordering_key; submit it by {task.name}.options(ordering_key=...)"
                 )
             late = (now - task.run_at) / MICROS
             if late > (grace := self._queues[task.queue].grace):
                 raise InvalidTask(
-                    f"task {task.name!r}: run_at {to_datetime(task.run_at).isoformat()} is {late:.1f} s ago, more than the "
-                    f"grace of {grace:g} s of queue {task.queue!r}; leave run_at out to have it run now, or declare the queue "
-                    "with a greater grace"
+                    f"task {task.name!r}: run_at {to_datetime(task.run_at).isoformat()} is"
+                    f" {late:.1f} s ago, more than the grace of {grace:g} s of queue"
+                    f" {task.queue!r}; leave run_at out to have it run now, or declare the queue"
+                    " with a greater grace"
                 )
             is_now = task.run_at == task.submitted_at
             accepted.append(

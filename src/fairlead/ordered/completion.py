@@ -1,4 +1,5 @@
-"""The completion of a partition's runs: their ends are written in batches, one on its way while the next one gathers."""
+"""The completion of a partition's runs: their ends are written in batches, one on its way while the
+next one gathers."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ MOST_AT_ONCE = 500
 
 
 class Completion:
-    """Holds the ends that are not in the store yet. It outlives the failures of its partition: what could not be written
-    is written after the next take-over."""
+    """Holds the ends that are not in the store yet. It outlives the failures of its partition: what
+    could not be written is written after the next take-over."""
 
     def __init__(self, written: Callable[[Sequence[RunEnd]], None]) -> None:
         self._written = written

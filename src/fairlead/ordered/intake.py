@@ -1,4 +1,5 @@
-"""The intake of a node's ordered queues: reads the task log for all its partitions, and gives each what is its own."""
+"""The intake of a node's ordered queues: reads the task log for all its partitions, and gives each
+what is its own."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from collections.abc import Mapping
 from fairlead.errors import InvalidTask, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.ordered.accept import check
+from fairlead.ordered.context import Surroundings
 from fairlead.ordered.partition import Partition, pause_after
-from fairlead.ordered.surroundings import Surroundings
 from fairlead.ports.task_log import Batch, Entry
 
 log = logging.getLogger("fairlead.ordered")
@@ -25,10 +26,12 @@ class Intake:
         self._partitions = partitions
         self._around = around
         self._without_room: set[PartitionKey] = set()
-        """Partitions that failed, or were leaving, when a batch of theirs came: it is to be received again."""
+        """Partitions that failed, or were leaving, when a batch of theirs came: it is to be
+        received again."""
 
     async def run(self) -> None:
-        """Read for as long as the node lives. A log that fails is tried again, later each time; the partitions live on."""
+        """Read for as long as the node lives. A log that fails is tried again, later each time; the
+        partitions live on."""
         failures = 0
         while True:
             try:
@@ -38,7 +41,9 @@ class Intake:
                 failures += 1
                 trouble = None if isinstance(error, StoreUnavailable) else error
                 log.warning(
-                    "the task log cannot be read", exc_info=trouble, extra={"failures": failures, "error": str(error)}
+                    "the task log cannot be read",
+                    exc_info=trouble,
+                    extra={"failures": failures, "error": str(error)},
                 )
                 self._around.observer.counted("task_log_failures")
                 await self._around.clock.sleep(pause_after(failures))
@@ -66,7 +71,8 @@ class Intake:
                 fit.append(entry)
             except InvalidTask as error:
                 log.error(
-                    "an entry of the task log is left out", extra={"partition": batch.partition, "error": str(error)}
+                    "an entry of the task log is left out",
+                    extra={"partition": batch.partition, "error": str(error)},
                 )
         if left_out := batch.unreadable + len(batch.entries) - len(fit):
             self._around.observer.counted("corrupt_log_entries", left_out)

@@ -1,7 +1,9 @@
-"""The supervisor of one partition of an ordered queue: it lives, fails, is torn down and loaded clean, until it is given up.
+"""The supervisor of one partition of an ordered queue: it lives, fails, is torn down and loaded
+clean, until it is given up.
 
-A failure anywhere in it, a store that is away among them, ends this one life only. What runs goes on; its ends are
-written by the next life. When it fails again and again it waits longer and longer, and says so.
+A failure anywhere in it, a store that is away among them, ends this one life only. What runs goes
+on; its ends are written by the next life. When it fails again and again it waits longer and longer,
+and says so.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from fairlead.clock import MICROS
-from fairlead.core.throughput import Window
+from fairlead.core.schedule.throughput import Window
 from fairlead.errors import StoreUnavailable
 from fairlead.model import (
     Finish,
@@ -25,14 +27,14 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ordered.alarm import Alarm
 from fairlead.ordered.completion import Completion
+from fairlead.ordered.context import Surroundings
 from fairlead.ordered.ending import end_of_run
-from fairlead.ordered.life import Life
-from fairlead.ordered.surroundings import Surroundings
+from fairlead.ordered.tenure import Life
 from fairlead.ports.observer import OrderedGauges
 from fairlead.ports.schedule_store import Fenced
 from fairlead.ports.task_log import Batch
+from fairlead.timed_event import TimedEvent
 
 log = logging.getLogger("fairlead.ordered")
 
@@ -40,7 +42,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds between two lives: doubled each time, until a life has lasted as long as the longest."""
 
 FENCED_PAUSE = 10.0
-"""Seconds after another owner was met: by then this node has been told that its lease is gone, if it is."""
+"""Seconds after another owner was met: by then this node has been told that its lease is gone, if
+it is."""
 
 STALE_SECONDS = 300.0
 """An unfinished task that was due longer ago than this is stale."""
@@ -57,12 +60,15 @@ _MANY = 5
 
 def pause_after(failures: int) -> float:
     """Seconds to wait after so many failures in a row."""
-    doubled: float = FIRST_PAUSE * 2 ** min(failures - 1, 16)  # not for ever: it would outgrow a float
+    doubled: float = FIRST_PAUSE * 2 ** min(
+        failures - 1, 16
+    )  # not for ever: it would outgrow a float
     return min(LONGEST_PAUSE, doubled)
 
 
 class Partition:
-    """See the module. `run()` for as long as the node owns it; then either `drained` and `close`, or `drop`."""
+    """See the module. `run()` for as long as the node owns it; then either `drained` and `close`,
+    or `drop`."""
 
     def __init__(self, key: PartitionKey, window: Window, around: Surroundings) -> None:
         self.key = key
@@ -73,11 +79,12 @@ class Partition:
         self._handed_out: dict[str, ScheduledTask] = {}
         """In the table, not yet grabbed; by task id, as what follows."""
         self._running: dict[str, tuple[ScheduledTask, int]] = {}
-        """Grabbed, and when; until its end is written, or its run is over and nobody waits for its end."""
+        """Grabbed, and when; until its end is written, or its run is over and nobody waits for its
+        end."""
         self._dropped: set[str] = set()
         """Of those: ended by a person; what their runs say is not written."""
         self._is_leaving = False
-        self._left = Alarm(around.clock)
+        self._left = TimedEvent(around.clock)
         self._began = 0.0
         self._range_id = 0
         """Of the last take-over."""
@@ -85,7 +92,7 @@ class Partition:
         """Failures in a row."""
         self.trouble: str | None = None
 
-    # life -------------------------------------------------------------------------------------------------------------
+    # life -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Live; after a failure, live again."""
@@ -98,21 +105,30 @@ class Partition:
                 await self._around.clock.sleep(pause)
 
     async def _live(self) -> None:
-        # First: an earlier owner may be writing what it has not committed, and is fenced only below.
+        # First: an earlier owner may be writing what it has not committed, and is fenced only
+        # below.
         await self._around.log.rewind(self.key)
         owned = await self._around.store.take_over(self.key)
         self._range_id = owned.range_id
-        self._around.troubles.over(self.key)
+        self._around.outages.over(self.key)
         running = [scheduled for scheduled, _ in self._running.values()]
         life = Life(
-            self.key, owned, self._window, running, self._completion, self._hand_out, self._stop, self._describe,
+            self.key,
+            owned,
+            self._window,
+            running,
+            self._completion,
+            self._hand_out,
+            self._stop,
+            self._describe,
             self._around,
-        )  # fmt: skip
+        )
         if self._is_leaving:
             life.scheduler.stop()
         self._life = life
         self._around.log.look()
-        # In a task of its own: a task group that fails while it is cancelled raises its failures, and forgets the rest.
+        # In a task of its own: a task group that fails while it is cancelled raises its failures,
+        # and forgets the rest.
         living = asyncio.ensure_future(life.run())
         try:
             await asyncio.wait([living])
@@ -131,11 +147,18 @@ class Partition:
         self.reloads = 1 if lasted >= LONGEST_PAUSE else self.reloads + 1
         self.trouble = f"{type(cause).__qualname__}: {cause}"
         is_news = not isinstance(cause, Fenced) and self.reloads >= _MANY
-        failing = self._around.troubles.failed(self.key) if isinstance(cause, StoreUnavailable) else 1
+        failing = (
+            self._around.outages.failed(self.key) if isinstance(cause, StoreUnavailable) else 1
+        )
         log.log(
             logging.DEBUG if not failing else logging.ERROR if is_news else logging.WARNING,
             "a partition of an ordered queue is loaded anew",
-            extra={"partition": self.key, "failures": self.reloads, "error": self.trouble, "partitions": failing},
+            extra={
+                "partition": self.key,
+                "failures": self.reloads,
+                "error": self.trouble,
+                "partitions": failing,
+            },
             exc_info=None if isinstance(cause, StoreUnavailable | Fenced) else cause,
         )
         self._around.observer.counted("ordered_reloads")
@@ -149,7 +172,7 @@ class Partition:
             self._life.schedule.resize(window)
             self._life.look()
 
-    # the log ----------------------------------------------------------------------------------------------------------
+    # the log --------------------------------------------------------------------------------------
 
     @property
     def has_room(self) -> bool:
@@ -157,12 +180,13 @@ class Partition:
         return self._life is not None and not self._is_leaving and self._life.persistence.has_room
 
     def accept(self, batch: Batch) -> None:
-        """What comes next in the log. Between two lives it is forgotten: the next one rewinds the log."""
+        """What comes next in the log. Between two lives it is forgotten: the next one rewinds the
+        log."""
         if self.has_room:
             assert self._life is not None
             self._life.persistence.accept(batch)
 
-    # runs -------------------------------------------------------------------------------------------------------------
+    # runs -----------------------------------------------------------------------------------------
 
     def _hand_out(self, due: Sequence[ScheduledTask]) -> None:
         for scheduled in due:
@@ -175,15 +199,24 @@ class Partition:
         scheduled = self._handed_out.pop(trigger.id, None)
         if scheduled is None or self._life is None:
             return None
-        if self._life.schedule.get(scheduled.key) is not scheduled:  # overwritten: it comes again as it is now
+        if (
+            self._life.schedule.get(scheduled.key) is not scheduled
+        ):  # overwritten: it comes again as it is now
             self._life.returned(scheduled)
             return None
         self._running[trigger.id] = (scheduled, now)
         task = scheduled.task
         return GrabbedTask(
-            task.id, trigger.version, trigger.version, scheduled.tries + 1, task.payload, task.payload_format,
-            scheduled.ready_at, False, task.context,
-        )  # fmt: skip
+            task.id,
+            trigger.version,
+            trigger.version,
+            scheduled.tries + 1,
+            task.payload,
+            task.payload_format,
+            scheduled.ready_at,
+            False,
+            task.context,
+        )
 
     def ended(self, finish: Finish) -> None:
         """A run has ended like this. `settled` is called when that is written."""
@@ -196,7 +229,8 @@ class Partition:
             self._completion.add(end_of_run(scheduled, finish, grabbed_at, self._around.node))
 
     def let_go(self, ids: Collection[str]) -> None:
-        """The runs of these are over, and nothing is to be written of them; of those never begun, they may run again."""
+        """The runs of these are over, and nothing is to be written of them; of those never begun,
+        they may run again."""
         for task_id in ids:
             if (found := self._running.pop(task_id, None)) is None:
                 continue
@@ -225,7 +259,9 @@ class Partition:
             if waiting.key == scheduled.key:
                 self._around.table.remove([_trigger(self._handed_out.pop(task_id))])
                 return True
-        running = next((id for id, (task, _) in self._running.items() if task.key == scheduled.key), None)
+        running = next(
+            (id for id, (task, _) in self._running.items() if task.key == scheduled.key), None
+        )
         if running is None:
             return True
         self._dropped.add(running)
@@ -242,7 +278,7 @@ class Partition:
             if self._life is not None:
                 self._life.returned(scheduled)
 
-    # going ------------------------------------------------------------------------------------------------------------
+    # going ----------------------------------------------------------------------------------------
 
     def leave(self) -> None:
         """Start nothing more: the partition will be given up."""
@@ -284,17 +320,22 @@ class Partition:
             try:
                 await self._life.last_words()
             except Exception as error:
-                log.info("left without keeping its record", extra={"partition": self.key, "error": str(error)})
+                log.info(
+                    "left without keeping its record",
+                    extra={"partition": self.key, "error": str(error)},
+                )
         if ends := self.drop():
             await self.write_last(ends)
 
     def drop(self) -> list[RunEnd]:
-        """It is somebody else's: what runs is to end, and none of it will be written. Answers the ends of runs that were not
-        written yet."""
-        self._around.troubles.forget(self.key)
+        """It is somebody else's: what runs is to end, and none of it will be written. Answers the
+        ends of runs that were not written yet."""
+        self._around.outages.forget(self.key)
         self._withdraw()
         self._life = None
-        ends = [end for end in self._completion.waiting if end.scheduled.task.id not in self._dropped]
+        ends = [
+            end for end in self._completion.waiting if end.scheduled.task.id not in self._dropped
+        ]
         unwritten = [end.scheduled.task.id for end in self._completion.waiting]
         self._completion.waiting.clear()
         for task_id in self._running.keys() - set(unwritten):
@@ -304,7 +345,8 @@ class Partition:
         return ends
 
     async def write_last(self, ends: Sequence[RunEnd]) -> None:
-        """Try once: it spares the next owner these runs. The store refuses it if that one has begun."""
+        """Try once: it spares the next owner these runs. The store refuses it if that one has
+        begun."""
         try:
             async with asyncio.timeout(LAST_SECONDS):
                 await self._around.store.finish(self.key, self._range_id, ends)
@@ -329,15 +371,28 @@ class Partition:
         if clock.monotonic() - self._began >= LONGEST_PAUSE:
             self.reloads, self.trouble = 0, None
         return msgspec.structs.replace(
-            record, in_flight=len(self._running) + len(self._handed_out), node=self._around.node, reloads=self.reloads,
-            trouble=self.trouble, updated_at=clock.now(),
-        )  # fmt: skip
+            record,
+            in_flight=len(self._running) + len(self._handed_out),
+            node=self._around.node,
+            reloads=self.reloads,
+            trouble=self.trouble,
+            updated_at=clock.now(),
+        )
 
 
 def _trigger(scheduled: ScheduledTask) -> Trigger:
     """Without its ordering key: that it is the first of it is certain already."""
     task = scheduled.task
     return Trigger(
-        task.id, scheduled.attempt + 1, task.queue, task.partition, task.name, task.priority, task.fairness_key, task.weight,
-        None, TriggerPath.HOOK, order_at=scheduled.key.run_at,
-    )  # fmt: skip
+        task.id,
+        scheduled.attempt + 1,
+        task.queue,
+        task.partition,
+        task.name,
+        task.priority,
+        task.fairness_key,
+        task.weight,
+        None,
+        TriggerPath.HOOK,
+        order_at=scheduled.key.run_at,
+    )

@@ -1,7 +1,8 @@
-"""The persistence of a partition: the one coroutine that brings the log into the schedule and reads from it.
+"""The persistence of a partition: the one coroutine that brings the log into the schedule and reads
+from it.
 
-One call at a time: what is read cannot miss what is written meanwhile, and the floor that is kept lies below both. An
-entry of the log is committed when it is persisted, not before.
+One call at a time: what is read cannot miss what is written meanwhile, and the floor that is kept
+lies below both. An entry of the log is committed when it is persisted, not before.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import msgspec
 
 from fairlead.clock import MICROS, Clock
-from fairlead.core.schedule import Schedule
+from fairlead.core.schedule.schedule import Schedule
 from fairlead.model import NewTask, PartitionKey, ScheduledTask, ScheduleRecord
-from fairlead.ordered.alarm import Alarm
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import Batch, Drop, Entry, TaskLog
+from fairlead.timed_event import TimedEvent
 
 log = logging.getLogger("fairlead.ordered")
 
 CATCH_UP_SECONDS = 10.0
-"""How long a partition that was just loaded waits for what lies in the log already: some of it may come first."""
+"""How long a partition that was just loaded waits for what lies in the log already: some of it may
+come first."""
 
 DRIFT_SECONDS = 1.0
-"""As far apart may the clocks of two machines be: what was submitted so long after the load was not in the log by then."""
+"""As far apart may the clocks of two machines be: what was submitted so long after the load was not
+in the log by then."""
 
 KEEP_SECONDS = 5.0
 """How often the record is kept while it changes: after a crash, so much is read again."""
@@ -34,8 +37,8 @@ MOST_DONE = 200
 
 CLEAN_SECONDS = 60.0
 KEEP_COMPLETIONS = 14 * 86_400.0
-"""Seconds for which a completed key is known. What comes with an older key is refused as too late, unless the log itself
-was not read for so long."""
+"""Seconds for which a completed key is known. What comes with an older key is refused as too late,
+unless the log itself was not read for so long."""
 
 
 class Persistence:
@@ -54,8 +57,9 @@ class Persistence:
         caught_up: Callable[[], None],
         clock: Clock,
     ) -> None:
-        """`end`: ends a task that a person has dropped. `describe`: the record, as it is now. `changed`: is told that
-        there is something new to run. `caught_up`: that what was in the log at the start is in the schedule."""
+        """`end`: ends a task that a person has dropped. `describe`: the record, as it is now.
+        `changed`: is told that there is something new to run. `caught_up`: that what was in the log
+        at the start is in the schedule."""
         self._partition = partition
         self._range_id = range_id
         self._schedule = schedule
@@ -67,7 +71,7 @@ class Persistence:
         self._caught_up = caught_up
         self._is_caught_up = False
         self._clock = clock
-        self._alarm = Alarm(clock)
+        self._alarm = TimedEvent(clock)
         self._batch: Batch | None = None
         self._is_writing = False
         self._kept: ScheduleRecord | None = None
@@ -115,15 +119,18 @@ class Persistence:
         self._caught_up()
 
     async def keep_last(self) -> None:
-        """After `run` was cancelled: keep the record, unless a write was cut off. What that one may have brought is not in
-        memory, and may lie below the floor that is known here."""
+        """After `run` was cancelled: keep the record, unless a write was cut off. What that one may
+        have brought is not in memory, and may lie below the floor that is known here."""
         if not self._is_writing:
             await self.keep()
 
     async def keep(self) -> None:
         """Keep the record, if it says something new; and clean, now and then."""
         record = self._describe()
-        if self._kept is None or msgspec.structs.replace(record, updated_at=self._kept.updated_at) != self._kept:
+        if (
+            self._kept is None
+            or msgspec.structs.replace(record, updated_at=self._kept.updated_at) != self._kept
+        ):
             done = self._schedule.done(MOST_DONE)
             await self._store.keep(self._partition, self._range_id, record, done)
             self._kept = record
@@ -140,8 +147,11 @@ class Persistence:
             if drop is not None:
                 await self._drop(drop)
         await self._log.commit(batch)
-        # Where submits never cease the log is never empty; but they came after what it was found with.
-        if not self._is_caught_up and any(_told_at(entry) >= self._news_from for entry in batch.entries):
+        # Where submits never cease the log is never empty; but they came after what it was found
+        # with.
+        if not self._is_caught_up and any(
+            _told_at(entry) >= self._news_from for entry in batch.entries
+        ):
             self._begin()
 
     async def _persist(self, tasks: Sequence[NewTask]) -> None:
@@ -154,9 +164,13 @@ class Persistence:
         self._changed()
 
     async def _drop(self, drop: Drop) -> None:
-        scheduled = self._schedule.get(drop.key) or await self._store.find(self._partition, drop.key)
+        scheduled = self._schedule.get(drop.key) or await self._store.find(
+            self._partition, drop.key
+        )
         if scheduled is None:
-            log.info("nothing to drop: it has ended, or was never there", extra={"key": tuple(drop.key)})
+            log.info(
+                "nothing to drop: it has ended, or was never there", extra={"key": tuple(drop.key)}
+            )
         else:
             await self._end(scheduled, drop)
             self._changed()
@@ -166,7 +180,9 @@ class Persistence:
         read = self._schedule.next_read(self._clock.now())
         if read is None:
             return False
-        rows = await self._store.read(self._partition, read.after, read.through, read.limit, read.ordering_key)
+        rows = await self._store.read(
+            self._partition, read.after, read.through, read.limit, read.ordering_key
+        )
         self._schedule.read_done(rows)
         self._changed()
         return True

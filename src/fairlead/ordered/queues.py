@@ -1,4 +1,5 @@
-"""The ordered queues of a node: their partitions come and go, and are told what becomes of their runs."""
+"""The ordered queues of a node: their partitions come and go, and are told what becomes of their
+runs."""
 
 from __future__ import annotations
 
@@ -6,13 +7,13 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 
 from fairlead.clock import MICROS
-from fairlead.core.throughput import Window
+from fairlead.core.schedule.throughput import Window
+from fairlead.declare.queue import Queue
 from fairlead.model import Finish, GrabbedTask, PartitionKey, Trigger
+from fairlead.ordered.context import Surroundings
 from fairlead.ordered.intake import Intake
 from fairlead.ordered.partition import Partition
-from fairlead.ordered.surroundings import Surroundings
 from fairlead.ports.observer import OrderedGauges
-from fairlead.queue import Queue
 
 MOST_IN_MEMORY = 20_000
 """Ordering keys in the memory of one node: its partitions share them."""
@@ -25,10 +26,12 @@ _PATIENCE = 2.0
 
 
 class OrderedQueues:
-    """Between the node and its partitions. A partition is its own supervisor: what breaks one breaks no other."""
+    """Between the node and its partitions. A partition is its own supervisor: what breaks one
+    breaks no other."""
 
     def __init__(self, queues: Iterable[Queue], around: Surroundings | None, drain: float) -> None:
-        """`around`: None where there can be none. `drain`: seconds that what runs may take to end when a partition goes."""
+        """`around`: None where there can be none. `drain`: seconds that what runs may take to end
+        when a partition goes."""
         self._queues = {} if around is None else {queue.name: queue for queue in queues}
         self._given = around
         self._drain = drain
@@ -54,7 +57,7 @@ class OrderedQueues:
     def __contains__(self, queue: str) -> bool:
         return queue in self._queues
 
-    # partitions come and go -------------------------------------------------------------------------------------------
+    # partitions come and go -----------------------------------------------------------------------
 
     async def run(self) -> None:
         """Serve for as long as the node lives."""
@@ -72,14 +75,17 @@ class OrderedQueues:
                     task.cancel()
 
     def assign(self, owned: Collection[PartitionKey]) -> None:
-        """From now on these are owned. What was lost stops at once: its lease has run out, or `release` was awaited."""
+        """From now on these are owned. What was lost stops at once: its lease has run out, or
+        `release` was awaited."""
         for gone in self._partitions.keys() - owned:
             self._take_out(gone)
         if not self._queues:
             return
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self._queues:
-                partition = self._partitions[key] = Partition(key, self._window(key.queue, 1), self._around)
+                partition = self._partitions[key] = Partition(
+                    key, self._window(key.queue, 1), self._around
+                )
                 if self._group is not None:
                     self._serve(partition)
         for key, partition in self._partitions.items():
@@ -108,8 +114,9 @@ class OrderedQueues:
             self._group.create_task(partition.write_last(ends))
 
     def may_go(self, keys: Collection[PartitionKey]) -> set[PartitionKey]:
-        """Of these, which others are to have, those that nothing runs of any more. The rest starts nothing from here on;
-        ask again. Past the deadline what still runs is cancelled, and its partition may go."""
+        """Of these, which others are to have, those that nothing runs of any more. The rest starts
+        nothing from here on; ask again. Past the deadline what still runs is cancelled, and its
+        partition may go."""
         if not self._queues:
             return set(keys)
         now = self._around.clock.monotonic()
@@ -129,8 +136,8 @@ class OrderedQueues:
         return free
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
-        """Stop these before others can have them: what runs may end, until the deadline; then it is cancelled. If nobody
-        waits for that any more, it goes on all the same."""
+        """Stop these before others can have them: what runs may end, until the deadline; then it is
+        cancelled. If nobody waits for that any more, it goes on all the same."""
         mine = [self._partitions[key] for key in keys if key in self._partitions]
         if not mine:
             return
@@ -140,7 +147,9 @@ class OrderedQueues:
     async def _release(self, partition: Partition) -> None:
         now = self._around.clock.monotonic()
         partition.leave()
-        if not await partition.drained(self._leaving_at.get(partition.key, now + self._drain) - now):
+        if not await partition.drained(
+            self._leaving_at.get(partition.key, now + self._drain) - now
+        ):
             for task_id in partition.running:
                 self._around.stop_run(task_id, True)
             await partition.drained(_PATIENCE)
@@ -162,7 +171,7 @@ class OrderedQueues:
         for partition in self._partitions.values():
             partition.leave()
 
-    # runs -------------------------------------------------------------------------------------------------------------
+    # runs -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """The log has more."""
@@ -190,10 +199,11 @@ class OrderedQueues:
     def _of(self, trigger: Trigger) -> Partition | None:
         return self._partitions.get(PartitionKey(trigger.queue, trigger.partition))
 
-    # looking at it ----------------------------------------------------------------------------------------------------
+    # looking at it --------------------------------------------------------------------------------
 
     async def unfinished(self) -> int:
-        """How many tasks are left to run or to retry; those scheduled ahead that have never run do not count."""
+        """How many tasks are left to run or to retry; those scheduled ahead that have never run do
+        not count."""
         left = 0
         for queue in self._queues:
             left += sum((await self._around.log.lag(queue)).values())
@@ -205,12 +215,23 @@ class OrderedQueues:
         found: dict[str, OrderedGauges] = {}
         for key, partition in self._partitions.items():
             one, so_far = partition.gauges(), found.get(key.queue)
-            found[key.queue] = one if so_far is None else OrderedGauges(
-                so_far.loaded + one.loaded, so_far.in_flight + one.in_flight, so_far.stale + one.stale,
-                min(so_far.look_ahead, one.look_ahead), so_far.failing + one.failing,
-            )  # fmt: skip
+            found[key.queue] = (
+                one
+                if so_far is None
+                else OrderedGauges(
+                    so_far.loaded + one.loaded,
+                    so_far.in_flight + one.in_flight,
+                    so_far.stale + one.stale,
+                    min(so_far.look_ahead, one.look_ahead),
+                    so_far.failing + one.failing,
+                )
+            )
         return found
 
     def reloads(self) -> Mapping[PartitionKey, int]:
         """Failures in a row, of the partitions that have any."""
-        return {key: partition.reloads for key, partition in self._partitions.items() if partition.reloads}
+        return {
+            key: partition.reloads
+            for key, partition in self._partitions.items()
+            if partition.reloads
+        }

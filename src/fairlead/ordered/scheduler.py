@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fairlead.clock import Clock
-from fairlead.core.schedule import Schedule
+from fairlead.core.schedule.schedule import Schedule
 from fairlead.model import ScheduledTask
-from fairlead.ordered.alarm import Alarm
+from fairlead.timed_event import TimedEvent
 
 
 class Scheduler:
     """See the module."""
 
-    def __init__(self, schedule: Schedule, hand_out: Callable[[Sequence[ScheduledTask]], None], clock: Clock) -> None:
+    def __init__(
+        self, schedule: Schedule, hand_out: Callable[[Sequence[ScheduledTask]], None], clock: Clock
+    ) -> None:
         self._schedule = schedule
         self._hand_out = hand_out
         self._clock = clock
-        self._alarm = Alarm(clock)
+        self._alarm = TimedEvent(clock)
         self._is_stopped = False
         self._is_begun = False
 

@@ -1,4 +1,5 @@
-"""The data pipeline: history of attempts into a lake, tables, reports and better policies, on Spark through PySpark.
+"""The data pipeline: history of attempts into a lake, tables, reports and better policies, on Spark
+through PySpark.
 
 Everything here needs the extra `pipeline`; nothing else of Fairlead imports it.
 """
@@ -9,7 +10,8 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`FairleadSource`, imported when it is asked for: the rest of this package needs no PySpark."""
+    """`FairleadSource`, imported when it is asked for: the rest of this package needs no
+    PySpark."""
     if name != "FairleadSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fairlead.pipeline.extra import need

@@ -1,4 +1,5 @@
-"""Bronze: what happened, as it was recorded, append-only. Written by the exporter, read by everything else."""
+"""Bronze: what happened, as it was recorded, append-only. Written by the exporter, read by
+everything else."""
 
 from __future__ import annotations
 
@@ -6,13 +7,18 @@ from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
 
 ATTEMPTS = Table(
     "bronze.attempts",
-    "one run of a task, or an end without a run (started_at is then null); partitioned by the hour of finished_at",
+    "one run of a task, or an end without a run (started_at is then null); partitioned by the hour"
+    " of finished_at",
     key=("store_id", "task_id", "version"),
     instant="finished_at",
     columns=(
         Column("store_id", "string", "which store it comes from: made once, by its migration"),
         Column("task_id", "string", "UUIDv7 of the task"),
-        Column("attempt", "int", "runs of the task up to this one; an end without a run repeats the number"),
+        Column(
+            "attempt",
+            "int",
+            "runs of the task up to this one; an end without a run repeats the number",
+        ),
         Column("tries", "int", "runs spent against the retry policy"),
         Column("xid", "bigint", "transaction that wrote it (PostgreSQL), else 0"),
         Column("seq", "bigint", "order of writing in its store, together with xid"),
@@ -34,25 +40,50 @@ ATTEMPTS = Table(
         Column("ready_at", "timestamp", "when it last became SUBMITTED", nullable=True),
         Column("triggered_at", "timestamp", "when its trigger was sent", nullable=True),
         Column(
-            "received_at", "timestamp", "when a node had its trigger; null: not recorded by this version", nullable=True
+            "received_at",
+            "timestamp",
+            "when a node had its trigger; null: not recorded by this version",
+            nullable=True,
         ),
-        Column("booked_at", "timestamp", "when its slot was booked; null: not recorded by this version", nullable=True),
+        Column(
+            "booked_at",
+            "timestamp",
+            "when its slot was booked; null: not recorded by this version",
+            nullable=True,
+        ),
         Column("grabbed_at", "timestamp", "when a node took it", nullable=True),
         Column("started_at", "timestamp", "when its handler was called", nullable=True),
         Column("finished_at", "timestamp", "when the run, or the task, ended"),
         Column("outcome", "string", "done, retried, failed, timed_out, snoozed, cancelled, lost"),
-        Column("next_state", "string", "where the task went: DONE, WAITING, SUBMITTED, ERROR, FAILED, CANCELLED"),
+        Column(
+            "next_state",
+            "string",
+            "where the task went: DONE, WAITING, SUBMITTED, ERROR, FAILED, CANCELLED",
+        ),
         Column("error_type", "string", "class of the error", nullable=True),
         Column(
-            "error_fp", "bigint", "CRC-32 of the error's class and its text without digits: alike errors", nullable=True
+            "error_fp",
+            "bigint",
+            "CRC-32 of the error's class and its text without digits: alike errors",
+            nullable=True,
         ),
         Column("error_text", "string", "its first 500 characters", nullable=True),
         Column("node", "string", "who ran it", nullable=True),
-        Column("worker", "int", "which worker of the node; null: not recorded by this version", nullable=True),
+        Column(
+            "worker",
+            "int",
+            "which worker of the node; null: not recorded by this version",
+            nullable=True,
+        ),
         Column("version", "int", "of the task while it ran"),
         Column("payload_bytes", "int", "stored size of its arguments"),
         Column("trigger_path", "string", "what triggered it: hook, poller, spill, heal"),
-        Column("policy_version", "bigint", "the published weights it ran under; null: none were", nullable=True),
+        Column(
+            "policy_version",
+            "bigint",
+            "the published weights it ran under; null: none were",
+            nullable=True,
+        ),
         Column("exported_at", "timestamp", "when it was written here"),
         WRITTEN_UNDER,
     ),
@@ -60,8 +91,8 @@ ATTEMPTS = Table(
 
 EVENTS = Table(
     "bronze.events",
-    "what happened to a task beside its runs; partitioned by the hour of at. A task that was submitted and finished between "
-    "two exports has no event `submitted`: its attempts tell",
+    "what happened to a task beside its runs; partitioned by the hour of at. A task that was"
+    " submitted and finished between two exports has no event `submitted`: its attempts tell",
     key=("store_id", "task_id", "version", "kind"),
     instant="at",
     columns=(
@@ -87,7 +118,8 @@ EVENTS = Table(
 
 QUARANTINE = Table(
     "bronze.quarantine",
-    "a row that does not make sense, kept beside and counted, never dropped silently; partitioned by the hour of seen_at",
+    "a row that does not make sense, kept beside and counted, never dropped silently; partitioned"
+    " by the hour of seen_at",
     key=("source", "ordinal"),
     instant="seen_at",
     columns=(

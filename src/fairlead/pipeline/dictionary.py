@@ -11,7 +11,7 @@ from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.gold.slo import SLO, SLO_COUNTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.pipeline.policies.tables import REPLAY_WAITS, REPLAYS
+from fairlead.pipeline.replay.tables import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.runs import RUNS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.silver.backlog import BACKLOG
@@ -19,13 +19,26 @@ from fairlead.pipeline.silver.service import SERVICE
 from fairlead.pipeline.silver.tasks import TASKS
 
 TABLES: tuple[Table, ...] = (
-    ATTEMPTS, EVENTS, QUARANTINE,
-    TASKS, SERVICE, BACKLOG,
-    TENANT_SHARE, FAIRNESS, LATENCY_HIST, LATENCY, SLO_COUNTS, SLO, FAILURES, COST,
-    REPLAYS, REPLAY_WAITS,
-    INCIDENTS, CAPACITY,
+    ATTEMPTS,
+    EVENTS,
+    QUARANTINE,
+    TASKS,
+    SERVICE,
+    BACKLOG,
+    TENANT_SHARE,
+    FAIRNESS,
+    LATENCY_HIST,
+    LATENCY,
+    SLO_COUNTS,
+    SLO,
+    FAILURES,
+    COST,
+    REPLAYS,
+    REPLAY_WAITS,
+    INCIDENTS,
+    CAPACITY,
     RUNS,
-)  # fmt: skip
+)
 
 
 def as_markdown() -> str:
@@ -33,14 +46,27 @@ def as_markdown() -> str:
     lines = [
         "# Tables of the pipeline",
         "",
-        "Made by `fairlead pipeline tables`. Instants are UTC with microseconds; durations are whole microseconds and end in "
-        "`_us`; a column marked ? may be null.",
+        (
+            "Made by `fairlead pipeline tables`. Instants are UTC with microseconds; durations are"
+            " whole microseconds and end in `_us`; a column marked ? may be null."
+        ),
     ]
     for table in TABLES:
         doc = table.doc[0].upper() + table.doc[1:]
-        lines += ["", f"## {table.name}", "", f"{doc}. Key: {', '.join(table.key)}. One partition for each {table.by} of "
-                  f"`{table.instant}`.", "", "| column | type | meaning |", "|---|---|---|"]  # fmt: skip
         lines += [
-            f"| `{c.name}`{'?' if c.nullable else ''} | {c.type} | {c.doc.replace('|', '/')} |" for c in table.columns
+            "",
+            f"## {table.name}",
+            "",
+            (
+                f"{doc}. Key: {', '.join(table.key)}. One partition for each {table.by} of "
+                f"`{table.instant}`."
+            ),
+            "",
+            "| column | type | meaning |",
+            "|---|---|---|",
+        ]
+        lines += [
+            f"| `{c.name}`{'?' if c.nullable else ''} | {c.type} | {c.doc.replace('|', '/')} |"
+            for c in table.columns
         ]
     return "\n".join(lines)

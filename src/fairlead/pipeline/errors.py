@@ -6,7 +6,8 @@ from fairlead.errors import FairleadError
 
 
 class BrokenLake(FairleadError):
-    """A file of the lake is missing, cut off, or not what its table says: names the file and the column."""
+    """A file of the lake is missing, cut off, or not what its table says: names the file and the
+    column."""
 
 
 class CheckFailed(FairleadError):

@@ -1,8 +1,10 @@
-"""The exporter: finished attempts, and what else happened to tasks, from a store into the lake, exactly once.
+"""The exporter: finished attempts, and what else happened to tasks, from a store into the lake,
+exactly once.
 
-The lake's manifest is the one truth: it lists the new files and moves the cursor in the same act (pipeline.md, section 6).
-Killed before, the files do not count and are swept up later; killed after, the next round goes on behind them; two
-exporters at once: the second is refused. Only then is the store told how far it was read, which lets it clean.
+The lake's manifest is the one truth: it lists the new files and moves the cursor in the same act
+(pipeline.md, section 6). Killed before, the files do not count and are swept up later; killed
+after, the next round goes on behind them; two exporters at once: the second is refused. Only then
+is the store told how far it was read, which lets it clean.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ ROWS = 50_000
 """At most in one file of bronze before it is compacted."""
 
 Attempts = Literal["unless streamed", "never", "take over"]
-"""Whether attempts are exported too: unless a stream brings them; never, for who runs the stream; or also where a stream has
-brought some, which then brings no more of this store until it is begun again."""
+"""Whether attempts are exported too: unless a stream brings them; never, for who runs the stream;
+or also where a stream has brought some, which then brings no more of this store until it is begun
+again."""
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -59,7 +62,12 @@ class Exporter:
     """Moves what is settled; any number of them may run on one store and one lake."""
 
     def __init__(
-        self, history: HistoryStore, lake: Lake, clock: Clock, rows: int = ROWS, attempts: Attempts = "unless streamed"
+        self,
+        history: HistoryStore,
+        lake: Lake,
+        clock: Clock,
+        rows: int = ROWS,
+        attempts: Attempts = "unless streamed",
     ) -> None:
         self._history = history
         self._look = history.database.look
@@ -70,15 +78,19 @@ class Exporter:
         self._attempts, self._events = lake.table(ATTEMPTS), lake.table(EVENTS)
         self._readers = {"attempts": lake.reader, "events": f"{lake.reader}/events"}
 
-    def round(self, tell: Callable[[int], None] = lambda rows: None, batches: int | None = None) -> Exported:
-        """Export everything that is settled by now, or at most so many batches of each feed; `tell` hears of each batch, in
-        rows. Raises StoreUnavailable, BrokenLake, CheckFailed when the store is not the one that was exported, and
-        ConfigurationError when the lake's keys are hashed with a secret that we have not."""
+    def round(
+        self, tell: Callable[[int], None] = lambda rows: None, batches: int | None = None
+    ) -> Exported:
+        """Export everything that is settled by now, or at most so many batches of each feed; `tell`
+        hears of each batch, in rows. Raises StoreUnavailable, BrokenLake, CheckFailed when the
+        store is not the one that was exported, and ConfigurationError when the lake's keys are
+        hashed with a secret that we have not."""
         started = time.monotonic()
         hashing = hashing_of(self._lake)
         store_id = self._look(self._history.store_id())
         feeds = self._feeds(store_id)
-        # Registered before the first row is read: from here on nothing is cleaned that is not in the lake.
+        # Registered before the first row is read: from here on nothing is cleaned that is not in
+        # the lake.
         self._register(store_id)
         moved: Counter[str] = Counter()
         more = False
@@ -93,9 +105,15 @@ class Exporter:
                     break
             else:
                 more = True
-        attempts, events, files = moved["attempts"], moved["events"] + moved["submitted"], moved["files"]
+        attempts, events, files = (
+            moved["attempts"],
+            moved["events"] + moved["submitted"],
+            moved["files"],
+        )
         if attempts or events:
-            log.info("history exported", extra={"attempts": attempts, "events": events, "files": files})
+            log.info(
+                "history exported", extra={"attempts": attempts, "events": events, "files": files}
+            )
         topic = next(iter(topics_of(self._attempts.manifests.newest(), store_id)), None)
         return Exported(attempts, events, files, round(time.monotonic() - started, 3), more, topic)
 
@@ -114,9 +132,11 @@ class Exporter:
         cursor = reached(attempts.newest(), store_id)
         self._note("attempts", cursor)
         self._note("events", START)
-        # What was exported before the store forgot us may be cleaned there by now: comparing begins behind it.
+        # What was exported before the store forgot us may be cleaned there by now: comparing begins
+        # behind it.
         is_forgotten = reader is None and before > START
-        # A manifest that was taken away takes the cursor back: what is exported again is compared again.
+        # A manifest that was taken away takes the cursor back: what is exported again is compared
+        # again.
         went_back = reader is not None and reader.checked is not None and reader.checked > cursor
         if is_forgotten or went_back:
             place = min(before, cursor)
@@ -128,8 +148,9 @@ class Exporter:
         horizon: Place = self._look(self._history.horizon(feed))
         if text is not None and Place.of(text) >= horizon:
             raise CheckFailed(
-                f"the lake has {feed} up to {text}, and this store only up to {horizon}: the store was restored from a backup, "
-                "or moved to another server. Give it another store_id in its table fairlead_store: it then counts as a new one"
+                f"the lake has {feed} up to {text}, and this store only up to {horizon}: the store"
+                " was restored from a backup, or moved to another server. Give it another store_id"
+                " in its table fairlead_store: it then counts as a new one"
             )
         return horizon
 
@@ -162,7 +183,8 @@ class Exporter:
         ]
 
     def _batch(self, feed: _Feed, store_id: str, hashing: Hashing | None) -> tuple[int, int]:
-        """Move the next rows of a feed, but for those of erased keys; answers how many, into how many files."""
+        """Move the next rows of a feed, but for those of erased keys; answers how many, into how
+        many files."""
         cursor = f"{store_id}/{feed.name}"
         while True:
             manifest = feed.table.manifests.newest()
@@ -180,7 +202,14 @@ class Exporter:
                 new = [row for row in rows if not has_come(Place(*row[:2]), row[_TASK_ID])]
                 moves |= let_go(manifest, store_id, Place.of(last))
             told = feed.as_table(store_id, new, self._clock.now())
-            landed = land(self._lake, feed.table, told, f"{store_id}-{feed.name}-{first}-{last}", stones, hashing)
+            landed = land(
+                self._lake,
+                feed.table,
+                told,
+                f"{store_id}-{feed.name}-{first}-{last}",
+                stones,
+                hashing,
+            )
             done = feed.table.append(
                 landed.written,
                 moves,
@@ -197,7 +226,8 @@ class Exporter:
             take_away(feed.table, [landed])
 
     def _let_go(self, store_id: str) -> None:
-        """A stream that has brought nothing beyond the store's own cursor: there may be no row by which to let go of it."""
+        """A stream that has brought nothing beyond the store's own cursor: there may be no row by
+        which to let go of it."""
         while True:
             manifest = self._attempts.manifests.newest()
             moves = let_go(manifest, store_id, reached(manifest, store_id))
@@ -212,7 +242,9 @@ class Exporter:
 
     def _note(self, feed: str, place: Place) -> None:
         kind = "lake" if feed == "attempts" else feed
-        self._history.database.run(self._history.advance(self._readers[feed], kind, place, self._clock.now()))
+        self._history.database.run(
+            self._history.advance(self._readers[feed], kind, place, self._clock.now())
+        )
 
 
 _TASK_ID = ATTEMPT_FIELDS.index("task_id")

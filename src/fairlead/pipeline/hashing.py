@@ -1,8 +1,9 @@
-"""Keys as keyed digests, so that no clear key lands in a lake: the secret stays with those who export.
+"""Keys as keyed digests, so that no clear key lands in a lake: the secret stays with those who
+export.
 
-A lake is hashed from its first row or never. It keeps a proof of the secret, by which another one is refused, and not the
-secret. The same key has the same digest in every row, so that all tables are made as ever; free text, in which a key may
-stand, is left out.
+A lake is hashed from its first row or never. It keeps a proof of the secret, by which another one
+is refused, and not the secret. The same key has the same digest in every row, so that all tables
+are made as ever; free text, in which a key may stand, is left out.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Hashing:
                 continue
             values = rows[name].to_pylist()
             changed = {value: None if value is None else change(value) for value in set(values)}
-            made_column = pa.array([changed[value] for value in values], rows.schema.field(position).type)
+            made_column = pa.array(
+                [changed[value] for value in values], rows.schema.field(position).type
+            )
             rows = rows.set_column(position, rows.schema.field(position), made_column)
         return rows
 
@@ -91,27 +94,34 @@ def hashing_of(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashi
         return None
     found = _secret(environment)
     if found is None:
-        raise ConfigurationError(f"the keys of lake {lake.root} are hashed, and there is no secret: {_CURE}")
+        raise ConfigurationError(
+            f"the keys of lake {lake.root} are hashed, and there is no secret: {_CURE}"
+        )
     if not hmac.compare_digest(found.proof(lake), mark.read_text()):
-        raise ConfigurationError(f"the keys of lake {lake.root} are hashed with another secret: {_CURE}")
+        raise ConfigurationError(
+            f"the keys of lake {lake.root} are hashed with another secret: {_CURE}"
+        )
     return found
 
 
 def start_hashing(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashing:
     """From now on no clear key lands in this lake; again is harmless.
 
-    Raises ConfigurationError without a secret, with another one than before, and for a lake that has clear keys already.
+    Raises ConfigurationError without a secret, with another one than before, and for a lake that
+    has clear keys already.
     """
     known = hashing_of(lake, environment)
     if known is not None:
         return known
     found = _secret(environment)
     if found is None:
-        raise ConfigurationError(f"--hash-keys needs a secret: {_CURE}; to make one: openssl rand -hex 32")
+        raise ConfigurationError(
+            f"--hash-keys needs a secret: {_CURE}; to make one: openssl rand -hex 32"
+        )
     if any(lake.table(table).manifests.newest().rows for table in (ATTEMPTS, EVENTS)):
         raise ConfigurationError(
-            f"lake {lake.root} has clear keys already: export into a new one (--lake), and let go of the old one "
-            "with `fairlead pipeline status --forget`"
+            f"lake {lake.root} has clear keys already: export into a new one (--lake), and let go"
+            " of the old one with `fairlead pipeline status --forget`"
         )
     durable.create(lake.root / _MARK, found.proof(lake).encode())
     again = hashing_of(lake, environment)  # somebody else may have been first, with another secret
@@ -126,9 +136,13 @@ def _secret(environment: Mapping[str, str]) -> Hashing | None:
         try:
             text = path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{SECRET_FILE}={path}: {error.__class__.__name__}; {_CURE}") from None
+            raise ConfigurationError(
+                f"{SECRET_FILE}={path}: {error.__class__.__name__}; {_CURE}"
+            ) from None
     if text is None:
         return None
     if len(text.encode()) < SHORTEST_SECRET:
-        raise ConfigurationError(f"the secret is shorter than {SHORTEST_SECRET} bytes: openssl rand -hex 32 makes one")
+        raise ConfigurationError(
+            f"the secret is shorter than {SHORTEST_SECRET} bytes: openssl rand -hex 32 makes one"
+        )
     return Hashing(text.encode())

@@ -21,7 +21,11 @@ LONGEST_ERROR = 500
 _DIGITS = re.compile(r"\d+")
 
 
-TOLD_FIELDS = (*(name for name in ATTEMPT_FIELDS if name != "unique_key"), "unique_key_hash", "error_fp")
+TOLD_FIELDS = (
+    *(name for name in ATTEMPT_FIELDS if name != "unique_key"),
+    "unique_key_hash",
+    "error_fp",
+)
 """Columns of bronze.attempts that a store can tell of an attempt."""
 
 
@@ -29,9 +33,13 @@ def told(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
     """TOLD_FIELDS of rows of ATTEMPT_FIELDS, column by column."""
     across = zip(*rows, strict=True) if rows else [()] * len(ATTEMPT_FIELDS)
     columns: dict[str, Sequence[Any]] = dict(zip(ATTEMPT_FIELDS, across, strict=True))
-    columns["unique_key_hash"] = tuple(None if k is None else zlib.crc32(k.encode()) for k in columns["unique_key"])
+    columns["unique_key_hash"] = tuple(
+        None if k is None else zlib.crc32(k.encode()) for k in columns["unique_key"]
+    )
     columns["error_fp"] = tuple(map(fingerprint, columns["error_type"], columns["error_text"]))
-    columns["error_text"] = tuple(None if text is None else text[:LONGEST_ERROR] for text in columns["error_text"])
+    columns["error_text"] = tuple(
+        None if text is None else text[:LONGEST_ERROR] for text in columns["error_text"]
+    )
     return {name: columns[name] for name in TOLD_FIELDS}
 
 
@@ -40,7 +48,9 @@ def attempts_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.T
     return told_table(store_id, told(rows), len(rows), exported_at)
 
 
-def told_table(store_id: str, columns: Mapping[str, Sequence[Any]], count: int, exported_at: int) -> pa.Table:
+def told_table(
+    store_id: str, columns: Mapping[str, Sequence[Any]], count: int, exported_at: int
+) -> pa.Table:
     """TOLD_FIELDS, column by column, of `count` attempts as bronze.attempts."""
     return _table(ATTEMPTS, columns, count, store_id, exported_at)
 
@@ -48,7 +58,11 @@ def told_table(store_id: str, columns: Mapping[str, Sequence[Any]], count: int, 
 def events_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
     """Rows of EVENT_FIELDS as bronze.events."""
     return _table(
-        EVENTS, dict(zip(EVENT_FIELDS, zip(*rows, strict=True), strict=True)), len(rows), store_id, exported_at
+        EVENTS,
+        dict(zip(EVENT_FIELDS, zip(*rows, strict=True), strict=True)),
+        len(rows),
+        store_id,
+        exported_at,
     )
 
 
@@ -69,7 +83,9 @@ def fingerprint(error_type: str | None, error_text: str | None) -> int | None:
     return zlib.crc32(f"{error_type}: {_DIGITS.sub('#', first_line)}".encode(errors="replace"))
 
 
-def _table(table: Table, columns: Mapping[str, Sequence[Any]], count: int, store_id: str, exported_at: int) -> pa.Table:
+def _table(
+    table: Table, columns: Mapping[str, Sequence[Any]], count: int, store_id: str, exported_at: int
+) -> pa.Table:
     """Columns by name as an Arrow table; what a store does not record is null."""
     import pyarrow as pa
 
@@ -79,7 +95,11 @@ def _table(table: Table, columns: Mapping[str, Sequence[Any]], count: int, store
     for field in schema:
         values = columns.get(field.name)
         if values is None:
-            arrays.append(pa.repeat(pa.scalar(same.get(field.name), _plain(field.type)), count).cast(field.type))
+            arrays.append(
+                pa.repeat(pa.scalar(same.get(field.name), _plain(field.type)), count).cast(
+                    field.type
+                )
+            )
         else:
             arrays.append(pa.array(values, _plain(field.type)).cast(field.type))
     return pa.table(arrays, schema=schema)

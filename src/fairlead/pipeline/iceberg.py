@@ -1,7 +1,9 @@
-"""Our tables in an Iceberg catalog: a job writes to a branch of each table, and publishing lets `main` follow.
+"""Our tables in an Iceberg catalog: a job writes to a branch of each table, and publishing lets
+`main` follow.
 
-So a build whose checks fail shows nothing here either, and each table changes for its readers in one act. The exporter
-writes Parquet, the landing zone: bronze is read there, and `land` takes it over into tables of the catalog.
+So a build whose checks fail shows nothing here either, and each table changes for its readers in
+one act. The exporter writes Parquet, the landing zone: bronze is read there, and `land` takes it
+over into tables of the catalog.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from fairlead.clock import Clock
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.iceberg_layout import add_missing, columns_of, create, during, part_of, placed
+from fairlead.pipeline.iceberg_layout import (
+    add_missing,
+    columns_of,
+    create,
+    during,
+    part_of,
+    placed,
+)
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Part
 from fairlead.pipeline.schema import Table
@@ -33,7 +42,8 @@ _WRITE = "fairlead.write"
 
 
 class IcebergTables:
-    """`catalog` is one that Spark knows, with a namespace, as `lake.fairlead`; `silver.tasks` is `silver_tasks` there."""
+    """`catalog` is one that Spark knows, with a namespace, as `lake.fairlead`; `silver.tasks` is
+    `silver_tasks` there."""
 
     def __init__(self, spark: SparkSession, catalog: str, lake: Lake, clock: Clock) -> None:
         """Raises ConfigurationError when Spark does not know the catalog or cannot open it."""
@@ -54,24 +64,34 @@ class IcebergTables:
             return self._landing.read(table, parts)
         if not self._exists(table):
             return self._spark.createDataFrame([], table.spark())
-        return columns_of(table, self._spark.table(self._written_to(table)).where(during(table, self._catalog, parts)))
+        return columns_of(
+            table,
+            self._spark.table(self._written_to(table)).where(during(table, self._catalog, parts)),
+        )
 
     def replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None = None) -> int:
-        """In one commit to the branch. Raises BrokenLake for a row outside the partitions, and then nothing is changed."""
+        """In one commit to the branch. Raises BrokenLake for a row outside the partitions, and then
+        nothing is changed."""
         if parts is not None and not parts and rows.isEmpty():
             return 0
         self._stage(table)
         write = uuid.uuid4().hex
         writer = placed(table, self._catalog, rows, parts).writeTo(self._written_to(table))
         try:
-            writer.option(f"snapshot-property.{_WRITE}", write).overwrite(during(table, self._catalog, parts))
+            writer.option(f"snapshot-property.{_WRITE}", write).overwrite(
+                during(table, self._catalog, parts)
+            )
         except PySparkException as error:
             if error.getCondition() != "USER_RAISED_EXCEPTION":
                 raise
             raise BrokenLake(_first_line(error)) from error
         summary = F.col("summary")
-        snapshot = self._spark.table(f"{self.name_of(table)}.snapshots").where(summary[_WRITE] == write)
-        [(added,)] = snapshot.select(F.coalesce(summary["added-records"].cast("bigint"), F.lit(0))).collect()
+        snapshot = self._spark.table(f"{self.name_of(table)}.snapshots").where(
+            summary[_WRITE] == write
+        )
+        [(added,)] = snapshot.select(
+            F.coalesce(summary["added-records"].cast("bigint"), F.lit(0))
+        ).collect()
         return int(added)
 
     def parts(self, table: Table) -> list[str]:
@@ -79,7 +99,11 @@ class IcebergTables:
             return self._landing.parts(table)
         if not self._exists(table):
             return []
-        reader = self._spark.read.option("branch", self._branch) if table.name in self._staged else self._spark.read
+        reader = (
+            self._spark.read.option("branch", self._branch)
+            if table.name in self._staged
+            else self._spark.read
+        )
         held = reader.table(f"{self.name_of(table)}.partitions").where("record_count > 0")
         names = held.select(part_of(table).alias("name")).where(F.col("name").isNotNull())
         return sorted(row["name"] for row in names.collect())  # one row for each partition
@@ -90,34 +114,44 @@ class IcebergTables:
             name = self.name_of(table)
             try:
                 self._spark.sql(
-                    f"CALL {self._catalog}.system.fast_forward(table => '{name.partition('.')[2]}', "
-                    f"branch => 'main', to => '{self._branch}')"
+                    f"CALL {self._catalog}.system.fast_forward(table => '{name.partition('.')[2]}',"
+                    f" branch => 'main', to => '{self._branch}')"
                 )
             except PySparkException as error:
                 if "not an ancestor" not in str(error):
                     raise
-                raise BrokenLake(f"{name} was changed by somebody else meanwhile: run this again") from error
+                raise BrokenLake(
+                    f"{name} was changed by somebody else meanwhile: run this again"
+                ) from error
             self._spark.sql(f"ALTER TABLE {name} DROP BRANCH {self._branch}")
         self._staged.clear()
 
     def land(self, table: Table, parts: Collection[str] | None = None) -> None:
-        """Take these partitions of the landing zone, all by default, over into the catalog, for all to see. A row whose key
-        is there stays as it is: taking them over again changes nothing."""
-        taken = [part for name, part in self._landing.manifest(table).parts.items() if parts is None or name in parts]
+        """Take these partitions of the landing zone, all by default, over into the catalog, for all
+        to see. A row whose key is there stays as it is: taking them over again changes nothing."""
+        taken = [
+            part
+            for name, part in self._landing.manifest(table).parts.items()
+            if parts is None or name in parts
+        ]
         if not taken:
             return
         self._ensure(table)
         name = self.name_of(table)
         same = [F.col(f"landed.{column}") == F.col(f"{name}.{column}") for column in table.key]
         landed = self._landing.read(table, parts).alias("landed")
-        landed.mergeInto(name, reduce(and_, same) & _near(table, name, taken)).whenNotMatched().insertAll().merge()
+        landed.mergeInto(
+            name, reduce(and_, same) & _near(table, name, taken)
+        ).whenNotMatched().insertAll().merge()
 
     def _exists(self, table: Table) -> bool:
         return self._spark.catalog.tableExists(self.name_of(table))
 
     def _written_to(self, table: Table) -> str:
         """Where this job writes the table, and reads what it wrote."""
-        return self.name_of(table) + (f".branch_{self._branch}" if table.name in self._staged else "")
+        return self.name_of(table) + (
+            f".branch_{self._branch}" if table.name in self._staged else ""
+        )
 
     def _stage(self, table: Table) -> None:
         """Let our branch of the table begin where `main` is."""
@@ -125,7 +159,9 @@ class IcebergTables:
             return
         self._ensure(table)
         # One that is never published goes with the first expire_snapshots after a day.
-        self._spark.sql(f"ALTER TABLE {self.name_of(table)} CREATE BRANCH {self._branch} RETAIN 1 DAYS")
+        self._spark.sql(
+            f"ALTER TABLE {self.name_of(table)} CREATE BRANCH {self._branch} RETAIN 1 DAYS"
+        )
         self._staged[table.name] = table
 
     def _ensure(self, table: Table) -> None:
@@ -139,35 +175,47 @@ class IcebergTables:
 
 
 def _near(table: Table, name: str, taken: Collection[Part]) -> Column:
-    """Where rows of the catalog can be the same as rows of these partitions; spares reading all others."""
+    """Where rows of the catalog can be the same as rows of these partitions; spares reading all
+    others."""
     spans = [part.span[table.instant] for part in taken if table.instant in part.span]
     if len(spans) < len(taken):
         return F.lit(True)
     instant = F.col(f"{name}.{table.instant}")
     first, last = min(low for low, _ in spans), max(high for _, high in spans)
     # A row without an instant is in no span.
-    return instant.isNull() | instant.between(F.timestamp_micros(F.lit(first)), F.timestamp_micros(F.lit(last)))
+    return instant.isNull() | instant.between(
+        F.timestamp_micros(F.lit(first)), F.timestamp_micros(F.lit(last))
+    )
 
 
 def _require(spark: SparkSession, catalog: str) -> None:
     """Raises ConfigurationError with what is missing for this catalog."""
     help = "see docs/how-to/pipeline-cluster.md"
     if not _NAME.fullmatch(catalog):
-        raise ConfigurationError(f"catalog {catalog!r}: give a catalog and a namespace, as in lake.fairlead")
+        raise ConfigurationError(
+            f"catalog {catalog!r}: give a catalog and a namespace, as in lake.fairlead"
+        )
     name = catalog.partition(".")[0]
     if spark.conf.get(f"spark.sql.catalog.{name}", None) is None:
-        raise ConfigurationError(f"Spark knows no catalog {name!r}: set spark.sql.catalog.{name}; {help}")
+        raise ConfigurationError(
+            f"Spark knows no catalog {name!r}: set spark.sql.catalog.{name}; {help}"
+        )
     if _EXTENSIONS not in (spark.conf.get("spark.sql.extensions", None) or ""):
-        raise ConfigurationError(f"catalog {name!r} needs spark.sql.extensions={_EXTENSIONS}; {help}")
+        raise ConfigurationError(
+            f"catalog {name!r} needs spark.sql.extensions={_EXTENSIONS}; {help}"
+        )
     try:
         spark.catalog.databaseExists(catalog)
     except Exception as error:
-        raise ConfigurationError(f"catalog {name!r} cannot be opened: {_first_line(error)}; {help}") from error
+        raise ConfigurationError(
+            f"catalog {name!r} cannot be opened: {_first_line(error)}; {help}"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:
     """What Spark, or Java beneath it, complains of."""
     lines = [line.removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     return next(
-        (line for line in lines if not line.startswith("An error occurred while calling")), type(error).__name__
+        (line for line in lines if not line.startswith("An error occurred while calling")),
+        type(error).__name__,
     )

@@ -1,6 +1,8 @@
-"""Rows of history put on disk where they do not count yet: keys hidden, erased ones left out and entered in the ledger.
+"""Rows of history put on disk where they do not count yet: keys hidden, erased ones left out and
+entered in the ledger.
 
-Whoever exports (the poller's exporter, the stream) lands its rows so, and then lets them count by one `append`.
+Whoever exports (the poller's exporter, the stream) lands its rows so, and then lets them count by
+one `append`.
 """
 
 from __future__ import annotations
@@ -32,9 +34,15 @@ class Landed(NamedTuple):
 
 
 def land(
-    lake: Lake, table: LakeTable, told: pa.Table, name: str, stones: Collection[str], hashing: Hashing | None
+    lake: Lake,
+    table: LakeTable,
+    told: pa.Table,
+    name: str,
+    stones: Collection[str],
+    hashing: Hashing | None,
 ) -> Landed:
-    """Write the rows, but for those of erased keys (`stones`), into files that begin with this name.
+    """Write the rows, but for those of erased keys (`stones`), into files that begin with this
+    name.
 
     No two exporters ever write one name: of two that read the same rows, one has files that count.
     """
@@ -44,8 +52,8 @@ def land(
 
 
 def take_away(table: LakeTable, landed: Iterable[Landed]) -> None:
-    """Remove what was landed and will never count. Not left to the sweep: it may hold rows of a key that was erased
-    meanwhile."""
+    """Remove what was landed and will never count. Not left to the sweep: it may hold rows of a key
+    that was erased meanwhile."""
     for one in landed:
         for file in (*(each.file for each in one.written), *one.noted):
             (table.folder / file).unlink(missing_ok=True)

@@ -40,7 +40,13 @@ def hours_of(dates: Iterable[str]) -> list[str]:
 
 def days_from(dates: Collection[str], days: int) -> list[str]:
     """These dates and the `days` after each, ascending."""
-    return sorted({(start_of(date) + n * _DAY).strftime("%Y-%m-%d") for date in dates for n in range(days + 1)})
+    return sorted(
+        {
+            (start_of(date) + n * _DAY).strftime("%Y-%m-%d")
+            for date in dates
+            for n in range(days + 1)
+        }
+    )
 
 
 def runs_of(hours: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
@@ -58,7 +64,8 @@ def runs_of(hours: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
 
 
 class Seen(NamedTuple):
-    """A partition as somebody has seen it. Which files its rows lie in does not matter: `compact` changes only that."""
+    """A partition as somebody has seen it. Which files its rows lie in does not matter: `compact`
+    changes only that."""
 
     rows: int
     changed_at: int
@@ -71,17 +78,24 @@ def seen(parts: Mapping[str, Part]) -> dict[str, Seen]:
 
 def changed(now: Mapping[str, Part], before: Mapping[str, Seen]) -> set[str]:
     """Partitions whose rows are others than `before`, or that are gone."""
-    return {name for name, part in seen(now).items() if part != before.get(name)} | (before.keys() - now.keys())
+    return {name for name, part in seen(now).items() if part != before.get(name)} | (
+        before.keys() - now.keys()
+    )
 
 
-def holding(parts: Mapping[str, Part], first_instants: Collection[str], hours: Collection[str]) -> set[str]:
-    """Partitions by hour of an end that may hold rows which touch one of the hours: from the earliest of their first
-    instants (names of columns) to the end of the partition itself."""
+def holding(
+    parts: Mapping[str, Part], first_instants: Collection[str], hours: Collection[str]
+) -> set[str]:
+    """Partitions by hour of an end that may hold rows which touch one of the hours: from the
+    earliest of their first instants (names of columns) to the end of the partition itself."""
     starts = sorted(map(micros_of, hours))
     found = set()
     for name, part in parts.items():
         end = micros_of(name) + HOUR_US
-        begin = min((part.span[column][0] for column in first_instants if column in part.span), default=end - HOUR_US)
+        begin = min(
+            (part.span[column][0] for column in first_instants if column in part.span),
+            default=end - HOUR_US,
+        )
         if any(start < end and start + HOUR_US > begin for start in starts):
             found.add(name)
     return found

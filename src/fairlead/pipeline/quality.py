@@ -1,4 +1,5 @@
-"""Which attempts make sense: the others are set aside with a reason, so that every row is counted once, somewhere."""
+"""Which attempts make sense: the others are set aside with a reason, so that every row is counted
+once, somewhere."""
 
 from __future__ import annotations
 
@@ -19,10 +20,15 @@ LONGEST_RUN_DAYS = 366
 
 
 _NEEDED = (
-    *(column.name for column in ATTEMPTS.columns if column.type == "string" and not column.nullable),
+    *(
+        column.name
+        for column in ATTEMPTS.columns
+        if column.type == "string" and not column.nullable
+    ),
     *("version", "attempt", "weight", "submitted_at", "finished_at", "exported_at"),
 )
-"""Columns without which a row is of no use. Not all that may not be null: every one named here is read by every query."""
+"""Columns without which a row is of no use. Not all that may not be null: every one named here is
+read by every query."""
 
 
 class _Rule(NamedTuple):
@@ -42,7 +48,8 @@ def is_sound() -> Column:
 
 
 def quarantined(attempts: DataFrame) -> DataFrame:
-    """The other rows of bronze.attempts, as rows of bronze.quarantine: each with the first reason that holds."""
+    """The other rows of bronze.attempts, as rows of bronze.quarantine: each with the first reason
+    that holds."""
     from pyspark.sql import functions as F
 
     # A row that says neither when it finished nor when it was exported still needs a partition.
@@ -59,7 +66,8 @@ def quarantined(attempts: DataFrame) -> DataFrame:
 
 
 def _rules() -> list[_Rule]:
-    """In the order in which they are tried. A comparison with null is no complaint: the rules for null come first."""
+    """In the order in which they are tried. A comparison with null is no complaint: the rules for
+    null come first."""
     from pyspark.sql import functions as F
 
     earliest = F.lit(EARLIEST).cast("timestamp")
@@ -87,19 +95,25 @@ def _rules() -> list[_Rule]:
             f"the weight is not above 0 and at most {MOST_WEIGHT:g}",
         ),
         _Rule("attempt", F.col("attempt") < 0, "the attempt is negative"),
-        _Rule("outcome", ~F.col("outcome").isin([str(outcome) for outcome in Outcome]), "the outcome is unknown"),
+        _Rule(
+            "outcome",
+            ~F.col("outcome").isin([str(outcome) for outcome in Outcome]),
+            "the outcome is unknown",
+        ),
     ]
 
 
 def _micros_between(start: str, end: str) -> Column:
-    """In whole numbers: Spark adds days to an instant by the calendar, once for every row of every query."""
+    """In whole numbers: Spark adds days to an instant by the calendar, once for every row of every
+    query."""
     from pyspark.sql import functions as F
 
     return F.unix_micros(end) - F.unix_micros(start)
 
 
 def _first_broken(field: str) -> Column:
-    """The `reason` or the `column` of the first rule that a row breaks; null for a row that makes sense."""
+    """The `reason` or the `column` of the first rule that a row breaks; null for a row that makes
+    sense."""
     from pyspark.sql import functions as F
 
     return F.coalesce(*[F.when(rule.is_broken, F.lit(getattr(rule, field))) for rule in _rules()])

@@ -1,4 +1,5 @@
-"""Reconciliation: the lake compared with the store. What agrees, and only that, may be cleaned from the store."""
+"""Reconciliation: the lake compared with the store. What agrees, and only that, may be cleaned from
+the store."""
 
 from __future__ import annotations
 
@@ -47,10 +48,12 @@ def reconcile(
     pieces: int | None = None,
     tell: Callable[[int], None] = lambda rows: None,
 ) -> Reconciled:
-    """Compare all attempts exported since the last comparison, `piece` rows at a time, or only so many pieces of them.
+    """Compare all attempts exported since the last comparison, `piece` rows at a time, or only so
+    many pieces of them.
 
-    If all agree, the store is told, which lets it clean them. Raises CheckFailed with each piece that differs, and then
-    nothing is told; BrokenLake when a file cannot be read; StoreUnavailable. `tell` hears of each piece, in rows.
+    If all agree, the store is told, which lets it clean them. Raises CheckFailed with each piece
+    that differs, and then nothing is told; BrokenLake when a file cannot be read; StoreUnavailable.
+    `tell` hears of each piece, in rows.
     """
     look = history.database.look
     store_id = look(history.store_id())
@@ -60,8 +63,12 @@ def reconcile(
     place = START if reader is None or reader.checked is None else reader.checked
     end = max(place, reached(manifest, store_id))
     if reader is None and place < end:
-        raise CheckFailed(f"the store knows no {lake.reader!r}: `fairlead pipeline ingest` registers it")
-    exported = _changed_since(table, manifest, 0 if reader is None else (reader.checked_at or 0) - DAY)
+        raise CheckFailed(
+            f"the store knows no {lake.reader!r}: `fairlead pipeline ingest` registers it"
+        )
+    exported = _changed_since(
+        table, manifest, 0 if reader is None else (reader.checked_at or 0) - DAY
+    )
     erased = _ledger(table, manifest)
     rows = busy_us = done = 0
     differences = []
@@ -69,10 +76,17 @@ def reconcile(
         until = look(history.place_after(place, end, piece))
         in_store: Totals = look(history.attempts_between(place, until))
         lies_between = _lies_between(store_id, place, until)
-        in_lake = Totals(*map(add, _totals_of(exported, lies_between), _totals_of(erased, lies_between)))
+        in_lake = Totals(
+            *map(add, _totals_of(exported, lies_between), _totals_of(erased, lies_between))
+        )
         if in_lake != in_store:
             differences.append(f"{place} to {until}: {_difference(in_store, in_lake)}")
-        rows, busy_us, done, place = rows + in_store.rows, busy_us + in_store.busy_us, done + 1, until
+        rows, busy_us, done, place = (
+            rows + in_store.rows,
+            busy_us + in_store.busy_us,
+            done + 1,
+            until,
+        )
         tell(in_store.rows)
     if differences:
         raise CheckFailed(f"the lake differs from the store {store_id}. " + ". ".join(differences))
@@ -83,7 +97,8 @@ def reconcile(
 
 
 def _changed_since(table: LakeTable, manifest: Manifest, instant: int) -> ds.Dataset:
-    """Partitions that may have got rows since an instant (microseconds, by clocks that differ by less than a day)."""
+    """Partitions that may have got rows since an instant (microseconds, by clocks that differ by
+    less than a day)."""
     import pyarrow.dataset as ds
 
     parts = [name for name, part in manifest.parts.items() if part.changed_at >= instant]
@@ -97,13 +112,17 @@ def _ledger(table: LakeTable, manifest: Manifest) -> ds.Dataset:
     import pyarrow.dataset as ds
 
     schema = pa.schema([table.table.arrow().field(name) for name in ledger.COLUMNS])
-    return ds.dataset([str(table.folder / file) for file in manifest.ledger], schema=schema, format="parquet")
+    return ds.dataset(
+        [str(table.folder / file) for file in manifest.ledger], schema=schema, format="parquet"
+    )
 
 
 def _totals_of(rows: ds.Dataset, which: pc.Expression) -> Totals:
     """What these rows add up to; only row groups are read that can hold some of them."""
     found = Totals(0, 0, 0)
-    for batch in rows.to_batches(columns=["seq", "version", "started_at", "finished_at"], filter=which):
+    for batch in rows.to_batches(
+        columns=["seq", "version", "started_at", "finished_at"], filter=which
+    ):
         found = Totals(*map(add, found, _totals(batch)))
     return found
 
@@ -123,12 +142,18 @@ def _totals(batch: pa.RecordBatch) -> Totals:
     import pyarrow.compute as pc
 
     def modulo(numbers: pa.Array) -> pa.Array:
-        return pc.subtract(numbers, pc.multiply(pc.divide(numbers, FINGERPRINT_MODULUS), FINGERPRINT_MODULUS))
+        return pc.subtract(
+            numbers, pc.multiply(pc.divide(numbers, FINGERPRINT_MODULUS), FINGERPRINT_MODULUS)
+        )
 
     started, finished = batch["started_at"].cast(pa.int64()), batch["finished_at"].cast(pa.int64())
     prints = pc.add(pc.multiply(modulo(finished), 31), pc.multiply(modulo(batch["seq"]), 17))
     prints = modulo(pc.add(prints, batch["version"].cast(pa.int64())))
-    return Totals(batch.num_rows, pc.sum(pc.subtract(finished, started)).as_py() or 0, pc.sum(prints).as_py() or 0)
+    return Totals(
+        batch.num_rows,
+        pc.sum(pc.subtract(finished, started)).as_py() or 0,
+        pc.sum(prints).as_py() or 0,
+    )
 
 
 def _difference(store: Totals, lake: Totals) -> str:

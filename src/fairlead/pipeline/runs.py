@@ -26,7 +26,10 @@ RUNS = Table(
     columns=(
         Column("run_id", "string", "random, of each run"),
         Column(
-            "job", "string", "ingest, build, report, compact, reconcile, check, or another job of `fairlead pipeline`"
+            "job",
+            "string",
+            "ingest, build, report, compact, reconcile, check, or another job of `fairlead"
+            " pipeline`",
         ),
         Column("started_at", "timestamp", "when it began"),
         Column("seconds", "double", "how long it took"),
@@ -82,8 +85,11 @@ class Run:
 
 
 @contextmanager
-def recorded(lake: Lake, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True) -> Iterator[Run]:
-    """Keep a row of what happens inside, also when it fails; one that had nothing to do, only with `keep_idle`."""
+def recorded(
+    lake: Lake, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True
+) -> Iterator[Run]:
+    """Keep a row of what happens inside, also when it fails; one that had nothing to do, only with
+    `keep_idle`."""
     run = Run(job, params)
     started_at, started, error = clock.now(), time.monotonic(), None
     try:
@@ -126,5 +132,7 @@ def _keep(lake: Lake, clock: Clock, run: Run, started_at: int, error: str | None
         "schema_version": SCHEMA_VERSION,
     }
     table = lake.table(RUNS)
-    written = table.write(pa.Table.from_pylist([row], schema=RUNS.arrow()), "0", f"{row['run_id']}.parquet")
+    written = table.write(
+        pa.Table.from_pylist([row], schema=RUNS.arrow()), "0", f"{row['run_id']}.parquet"
+    )
     table.append(written, {}, clock.now())

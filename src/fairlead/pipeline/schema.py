@@ -1,4 +1,5 @@
-"""A table's columns, said once: its Arrow schema, its Spark schema and its page of the data dictionary follow from it."""
+"""A table's columns, said once: its Arrow schema, its Spark schema and its page of the data
+dictionary follow from it."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCHEMA_VERSION = 1
-"""Raised when a column is added; every row and every manifest says under which version it was written."""
+"""Raised when a column is added; every row and every manifest says under which version it was
+written."""
 
 
 class Column(NamedTuple):
-    """One column: `type` is one of those in `_SPARK`; instants are UTC with microseconds, durations are `bigint` named `_us`."""
+    """One column: `type` is one of those in `_SPARK`; instants are UTC with microseconds, durations
+    are `bigint` named `_us`."""
 
     name: str
     type: str
@@ -22,7 +25,8 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of the lake: `key` identifies a row, `instant` names the column whose hour (or date) is its partition."""
+    """A table of the lake: `key` identifies a row, `instant` names the column whose hour (or date)
+    is its partition."""
 
     name: str
     doc: str
@@ -32,7 +36,8 @@ class Table(NamedTuple):
     by: str = "hour"
     """Partitioned by "hour" or by "date" of `instant`, UTC."""
     together: bool = False
-    """Whether the function that makes it brings the rows of a partition together: writing need not move them once more."""
+    """Whether the function that makes it brings the rows of a partition together: writing need not
+    move them once more."""
 
     @property
     def column_names(self) -> list[str]:
@@ -58,7 +63,8 @@ class Table(NamedTuple):
         return pa.schema([pa.field(c.name, types[c.type], c.nullable) for c in self.columns])
 
     def spark(self) -> StructType:
-        """As Spark writes and reads it. Everything may be null to Spark, which checks no nulls: `checks` does."""
+        """As Spark writes and reads it. Everything may be null to Spark, which checks no nulls:
+        `checks` does."""
         from pyspark.sql import types as t
 
         types: dict[str, t.DataType] = {
@@ -76,4 +82,6 @@ class Table(NamedTuple):
         return t.StructType([t.StructField(c.name, types[c.type], True) for c in self.columns])
 
 
-WRITTEN_UNDER = Column("schema_version", "smallint", "the version of these tables under which the row was written")
+WRITTEN_UNDER = Column(
+    "schema_version", "smallint", "the version of these tables under which the row was written"
+)

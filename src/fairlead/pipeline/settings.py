@@ -1,4 +1,5 @@
-"""What the pipeline is told in a file: objectives, prices, bills. See docs/how-to/pipeline.md for an example."""
+"""What the pipeline is told in a file: objectives, prices, bills. See docs/how-to/pipeline.md for
+an example."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         number = self.threshold.rstrip("usmh")
         unit = _UNITS.get(self.threshold[len(number) :])
         if unit is None or not number.isdigit():
-            raise ConfigurationError(f"threshold {self.threshold!r}: use a number and us, ms, s, m or h, as in 500ms")
+            raise ConfigurationError(
+                f"threshold {self.threshold!r}: use a number and us, ms, s, m or h, as in 500ms"
+            )
         return int(number) * unit
 
 
@@ -66,7 +69,8 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alerts: Rules = Rules()
 
     def bills_for(self, days: Iterable[str]) -> list[tuple[date, str, int, Decimal]]:
-        """(day, queue or '*', worker time paid for in microseconds, amount): the bill of each day, or what the prices make."""
+        """(day, queue or '*', worker time paid for in microseconds, amount): the bill of each day,
+        or what the prices make."""
         billed = {bill.day for bill in self.bill}
         wanted = {date.fromisoformat(day) for day in days}
         found = [
@@ -75,18 +79,23 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if bill.day in wanted
         ]
         if self.cost.workers:
-            amount = (Decimal(str(self.cost.workers)) * 24 * self.cost.worker_hour).quantize(Decimal("0.000001"))
+            amount = (Decimal(str(self.cost.workers)) * 24 * self.cost.worker_hour).quantize(
+                Decimal("0.000001")
+            )
             time = round(self.cost.workers * WORKER_DAY_US)
             found += [(day, "*", time, amount) for day in wanted - billed]
         return sorted(found)
 
 
 def load(path: Path | None) -> PipelineSettings:
-    """The settings of a file; without one, no objectives and no prices. Raises ConfigurationError naming what is wrong."""
+    """The settings of a file; without one, no objectives and no prices. Raises ConfigurationError
+    naming what is wrong."""
     if path is None:
         return PipelineSettings()
     try:
-        settings = msgspec.convert(tomllib.loads(path.read_text(), parse_float=Decimal), PipelineSettings)
+        settings = msgspec.convert(
+            tomllib.loads(path.read_text(), parse_float=Decimal), PipelineSettings
+        )
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
     for slo in settings.slo:

@@ -12,8 +12,9 @@ SORTER = "sorter"
 def sorter(*columns: str) -> Column:
     """A number made of these columns, to stand before them where rows are grouped by sorting.
 
-    Spark compares eight bytes of the first column before it looks at anything else. Of an hour, a queue or keys with one
-    beginning they are the same in nearly all rows, and every comparison goes through all the texts; these differ. Which rows
-    belong together does not change, as the columns themselves follow.
+    Spark compares eight bytes of the first column before it looks at anything else. Of an hour, a
+    queue or keys with one beginning they are the same in nearly all rows, and every comparison goes
+    through all the texts; these differ. Which rows belong together does not change, as the columns
+    themselves follow.
     """
     return F.xxhash64(*columns)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from fairlead.errors import ConfigurationError, FairleadError, InvalidTask, SchemaMismatch, StoreUnavailable
+from fairlead.errors import (
+    ConfigurationError,
+    FairleadError,
+    InvalidTask,
+    SchemaMismatch,
+    StoreUnavailable,
+)
 from fairlead.pipeline.bulk.job import BulkJob
 from fairlead.pipeline.bulk.message import KeyTaken, StageLost, Superseded, Totals
 from fairlead.pipeline.bulk.options import BulkOptions
@@ -38,12 +44,14 @@ def bulk_submit(
     order_by: str | None = None,
     **options: Any,
 ) -> Totals:
-    """Submit a task for each row; a submission that was made already is only reported, without running anything.
+    """Submit a task for each row; a submission that was made already is only reported, without
+    running anything.
 
-    `df`: see `fairlead.pipeline.bulk.columns` for the columns, `BulkOptions` for `options`; one that is None is left out.
-    `order_by`: a column. The tasks of one ordering key are submitted in its order; without it in no certain one.
-    Raises ConfigurationError and InvalidTask for options and columns that do not fit, before anything runs; RefusedRows for
-    rows that do not, KeyTaken, Superseded: then nothing was submitted, unless the job is published in chunks.
+    `df`: see `fairlead.pipeline.bulk.columns` for the columns, `BulkOptions` for `options`; one
+    that is None is left out. `order_by`: a column. The tasks of one ordering key are submitted in
+    its order; without it in no certain one. Raises ConfigurationError and InvalidTask for options
+    and columns that do not fit, before anything runs; RefusedRows for rows that do not, KeyTaken,
+    Superseded: then nothing was submitted, unless the job is published in chunks.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -75,7 +83,9 @@ def _in_order(df: DataFrame, order_by: str, partitions: int) -> DataFrame:
 
     missing = [column for column in (order_by, "ordering_key") if column not in df.columns]
     if missing:
-        raise ConfigurationError(f"order_by: the DataFrame has no column {' and no column '.join(missing)}")
+        raise ConfigurationError(
+            f"order_by: the DataFrame has no column {' and no column '.join(missing)}"
+        )
     key = F.coalesce(F.crc32(F.col("ordering_key")), F.xxhash64(F.col(order_by)))
     return (
         df.withColumn(_PART, F.pmod(key, F.lit(partitions)).cast("int"))

@@ -1,7 +1,8 @@
-"""The tables as Spark reads and replaces them: Parquet under our manifests, or Iceberg in a catalog.
+"""The tables as Spark reads and replaces them: Parquet under our manifests, or Iceberg in a
+catalog.
 
-Only this module and `iceberg` know formats. What a job writes is read back by the same job at once; on Parquet others see
-it when the job publishes, all of it having passed the checks.
+Only this module and `iceberg` know formats. What a job writes is read back by the same job at once;
+on Parquet others see it when the job publishes, all of it having passed the checks.
 """
 
 from __future__ import annotations
@@ -25,26 +26,32 @@ _DATE, _HOUR, _GENERATION = "date", "hour", "g"
 
 
 class Tables(Protocol):
-    """Where the tables are. A partition is named `2026-11-21/13` (an hour) or `2026-11-21` (a date)."""
+    """Where the tables are. A partition is named `2026-11-21/13` (an hour) or `2026-11-21` (a
+    date)."""
 
     def read(self, table: Table, parts: Collection[str] | None = None) -> DataFrame:
-        """The rows of these partitions, of all by default, with the table's columns; none when there is no such table."""
+        """The rows of these partitions, of all by default, with the table's columns; none when
+        there is no such table."""
 
     def replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None = None) -> int:
-        """Let these partitions hold exactly `rows` (which lie in them), or let the whole table; answers how many rows."""
+        """Let these partitions hold exactly `rows` (which lie in them), or let the whole table;
+        answers how many rows."""
 
     def parts(self, table: Table) -> list[str]:
         """The partitions that have rows."""
 
     def publish(self) -> None:
-        """Show others what was replaced. Raises BrokenLake when somebody else has replaced the same meanwhile."""
+        """Show others what was replaced. Raises BrokenLake when somebody else has replaced the same
+        meanwhile."""
 
     def land(self, table: Table, parts: Collection[str] | None = None) -> None:
-        """Take over what the exporter wrote for these partitions, all by default; again is harmless."""
+        """Take over what the exporter wrote for these partitions, all by default; again is
+        harmless."""
 
 
 class ParquetTables:
-    """Tables of a lake. `replace` writes a new generation of files beside the old ones; `publish` lets them count."""
+    """Tables of a lake. `replace` writes a new generation of files beside the old ones; `publish`
+    lets them count."""
 
     def __init__(self, spark: SparkSession, lake: Lake, clock: Clock) -> None:
         self._spark = spark
@@ -55,7 +62,8 @@ class ParquetTables:
         self._tables: dict[str, LakeTable] = {}
 
     def manifest(self, table: Table) -> Manifest:
-        """The table as this job sees it: as it was first read, and what the job has replaced since."""
+        """The table as this job sees it: as it was first read, and what the job has replaced
+        since."""
         seen = self._seen.get(table.name)
         if seen is None:
             self._tables[table.name] = self._lake.table(table)
@@ -63,7 +71,10 @@ class ParquetTables:
         return seen
 
     def _now(self, table: Table) -> dict[str, Part]:
-        merged: dict[str, Part | None] = {**self.manifest(table).parts, **self._staged.get(table.name, {})}
+        merged: dict[str, Part | None] = {
+            **self.manifest(table).parts,
+            **self._staged.get(table.name, {}),
+        }
         return {name: part for name, part in merged.items() if part is not None}
 
     def parts(self, table: Table) -> list[str]:
@@ -102,7 +113,8 @@ class ParquetTables:
         stray = written.keys() - replaced if parts is not None else set()
         if stray:
             raise BrokenLake(
-                f"{table.name}: rows lie outside the partitions to be replaced: {', '.join(sorted(stray))}"
+                f"{table.name}: rows lie outside the partitions to be replaced:"
+                f" {', '.join(sorted(stray))}"
             )
         now = self._clock.now()
         staged = self._staged.setdefault(table.name, {})

@@ -1,4 +1,5 @@
-"""The history of a store, as those who follow it read it: in order, without a gap, each row once."""
+"""The history of a store, as those who follow it read it: in order, without a gap, each row
+once."""
 
 from __future__ import annotations
 
@@ -10,26 +11,72 @@ from fairlead.ports.statements import Database, Row, Steps
 Feed = Literal["attempts", "events"]
 
 ATTEMPT_FIELDS = (
-    "xid", "seq", "task_id", "attempt", "tries", "queue", "name", "partition", "priority", "fairness_key", "weight",
-    "ordering_key", "unique_key", "submitted_at", "run_at", "ready_at", "triggered_at", "grabbed_at", "started_at",
-    "finished_at", "outcome", "next_state", "error_type", "error_text", "node", "version", "payload_bytes", "trigger_path",
-)  # fmt: skip
+    "xid",
+    "seq",
+    "task_id",
+    "attempt",
+    "tries",
+    "queue",
+    "name",
+    "partition",
+    "priority",
+    "fairness_key",
+    "weight",
+    "ordering_key",
+    "unique_key",
+    "submitted_at",
+    "run_at",
+    "ready_at",
+    "triggered_at",
+    "grabbed_at",
+    "started_at",
+    "finished_at",
+    "outcome",
+    "next_state",
+    "error_type",
+    "error_text",
+    "node",
+    "version",
+    "payload_bytes",
+    "trigger_path",
+)
 """Columns of the rows that `attempts` answers."""
 
 EVENT_FIELDS = (
-    "xid", "seq", "task_id", "version", "kind", "at", "queue", "name", "fairness_key", "weight", "priority", "run_at",
-    "actor", "details",
-)  # fmt: skip
+    "xid",
+    "seq",
+    "task_id",
+    "version",
+    "kind",
+    "at",
+    "queue",
+    "name",
+    "fairness_key",
+    "weight",
+    "priority",
+    "run_at",
+    "actor",
+    "details",
+)
 """Columns of the rows that `events` answers."""
 
 SUBMITTED_FIELDS = (
-    "place", "task_id", "at", "queue", "name", "fairness_key", "weight", "priority", "run_at",
-)  # fmt: skip
+    "place",
+    "task_id",
+    "at",
+    "queue",
+    "name",
+    "fairness_key",
+    "weight",
+    "priority",
+    "run_at",
+)
 """Columns of the rows that `submitted` answers."""
 
 
 class Place(NamedTuple):
-    """Where a row of the history stands; places are compared. On SQLite xid is 0: it has one writer."""
+    """Where a row of the history stands; places are compared. On SQLite xid is 0: it has one
+    writer."""
 
     xid: int
     seq: int
@@ -53,7 +100,8 @@ class Reader(NamedTuple):
 
     name: str
     kind: str
-    """"lake": attempts are cleaned once they were checked. "stream": once they were read. "events": those, once read."""
+    """"lake": attempts are cleaned once they were checked. "stream": once they were read. "events":
+    those, once read."""
     place: Place
     checked: Place | None
     """Of a lake: up to there it was compared with the store, and agreed."""
@@ -70,8 +118,8 @@ class Totals(NamedTuple):
     busy_us: int
     """Of all runs: finished_at - started_at."""
     fingerprint: int
-    """Sum over all rows of (31 x finished_at + 17 x seq + version) modulo FINGERPRINT_MODULUS, each factor taken modulo it
-    first: a row in the place of another one shows."""
+    """Sum over all rows of (31 x finished_at + 17 x seq + version) modulo FINGERPRINT_MODULUS, each
+    factor taken modulo it first: a row in the place of another one shows."""
 
 
 class Running(NamedTuple):
@@ -98,8 +146,9 @@ class HistoryStore(Protocol):
         """Which store this is; made once, by its migration."""
 
     def horizon(self, feed: Feed = "attempts") -> Steps[Place]:
-        """No row of the feed will ever appear before this place that is not there now; rows at or after it may still be on
-        their way. It never goes back, unless an earlier state of the store was restored."""
+        """No row of the feed will ever appear before this place that is not there now; rows at or
+        after it may still be on their way. It never goes back, unless an earlier state of the store
+        was restored."""
 
     def attempts(self, after: Place, until: Place, limit: int) -> Steps[Sequence[Row]]:
         """Attempts behind `after` and before `until`, in order, at most `limit`: ATTEMPT_FIELDS."""
@@ -108,12 +157,14 @@ class HistoryStore(Protocol):
         """What people did to tasks, likewise: EVENT_FIELDS."""
 
     def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
-        """Unfinished tasks that have no finished run yet, in order of their submit, at most `limit`: SUBMITTED_FIELDS; the
-        first field of the last one is the next `after` ("" at first). A task that commits later than all it was submitted
-        with is left to its first attempt."""
+        """Unfinished tasks that have no finished run yet, in order of their submit, at most
+        `limit`: SUBMITTED_FIELDS; the first field of the last one is the next `after` ("" at
+        first). A task that commits later than all it was submitted with is left to its first
+        attempt."""
 
     def newest_submitted(self, now: int) -> Steps[str]:
-        """The `after` of `submitted` behind which only tasks are that were submitted about from `now` on."""
+        """The `after` of `submitted` behind which only tasks are that were submitted about from
+        `now` on."""
 
     def running(self, now: int) -> Steps[list[Running]]:
         """What nodes hold. Every unfinished task is looked at."""
@@ -122,7 +173,8 @@ class HistoryStore(Protocol):
         """What the attempts behind `after` and at or before `until` add up to."""
 
     def place_after(self, after: Place, until: Place, rows: int) -> Steps[Place]:
-        """The place of the attempt that is so many rows behind `after`; `until` when that many are not before it."""
+        """The place of the attempt that is so many rows behind `after`; `until` when that many are
+        not before it."""
 
     def readers(self) -> Steps[list[Reader]]:
         """All that are registered."""
@@ -131,11 +183,12 @@ class HistoryStore(Protocol):
         """The one of this name; None when it is not registered."""
 
     def advance(self, name: str, kind: str, place: Place, now: int) -> Steps[None]:
-        """Register a reader, or note that it has read everything up to `place`; it never goes back. Once this has
-        committed, nothing is cleaned that the reader has not read."""
+        """Register a reader, or note that it has read everything up to `place`; it never goes back.
+        Once this has committed, nothing is cleaned that the reader has not read."""
 
     def checked(self, name: str, place: Place, now: int) -> Steps[None]:
-        """A lake was compared with this store up to `place`, and they agree: up to there the store may clean."""
+        """A lake was compared with this store up to `place`, and they agree: up to there the store
+        may clean."""
 
     def forget_reader(self, name: str) -> Steps[bool]:
         """What it has not read may be cleaned; False when there is no such reader."""

@@ -18,13 +18,15 @@ class OrderedGauges(NamedTuple):
     stale: int
     """Of those in memory, due more than 5 minutes ago."""
     look_ahead: float
-    """Seconds from now up to which everything is in memory, in the partition that is behind most; negative: it catches up."""
+    """Seconds from now up to which everything is in memory, in the partition that is behind most;
+    negative: it catches up."""
     failing: int
     """Partitions that are being loaded anew."""
 
 
 class Observer(Protocol):
-    """All methods must be quick and must not raise. They run on the node's event loop, `submitted` in any thread."""
+    """All methods must be quick and must not raise. They run on the node's event loop, `submitted`
+    in any thread."""
 
     def submitted(self, tasks: Sequence[NewTask]) -> None:
         """These tasks were inserted, or will be when the caller's transaction commits."""
@@ -48,8 +50,8 @@ class Observer(Protocol):
         """These tasks are in ERROR or stuck, and a person should look."""
 
     def counted(self, what: str, count: int = 1) -> None:
-        """Something else worth counting: `healed_triggers`, `lost_grabs`, `refused_completions`, `resumed_tasks`,
-        `unsent_triggers`, `corrupt_triggers` ... Of these two, in any thread."""
+        """Something else worth counting: `healed_triggers`, `lost_grabs`, `refused_completions`,
+        `resumed_tasks`, `unsent_triggers`, `corrupt_triggers` ... Of these two, in any thread."""
 
 
 class Silent:

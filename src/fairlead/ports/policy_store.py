@@ -1,5 +1,5 @@
-"""Policies: weights and limits that were computed, published as numbered versions beside what people set and the code
-declares."""
+"""Policies: weights and limits that were computed, published as numbered versions beside what
+people set and the code declares."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class SwitchMode(StrEnum):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A version to be published. Weights by fairness key; a key that is not in `guarded` has no computed weight, one that is
-    not in `limits` no computed limit."""
+    """A version to be published. Weights by fairness key; a key that is not in `guarded` has no
+    computed weight, one that is not in `limits` no computed limit."""
 
     queue: str
     author: str
@@ -55,7 +55,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """Contracts it was computed for; the weight of its tasks is due to every other key."""
     raw_limits: Mapping[str, float] = {}
     limits: Mapping[str, int] = {}
-    """Slots of each node that tasks of the key may hold at once; at least 1. A limit in the code counts beside it."""
+    """Slots of each node that tasks of the key may hold at once; at least 1. A limit in the code
+    counts beside it."""
     limit_reasons: Mapping[str, str] = {}
     is_canary: bool = False
     """Other queues wait for its trial."""
@@ -93,25 +94,28 @@ class Weights(NamedTuple):
 
 
 class PolicyStore(Protocol):
-    """Versions of computed weights and limits. Whatever changes them raises the queue's `weights_version` in the same
-    transaction, so that running nodes read both with their next heartbeat."""
+    """Versions of computed weights and limits. Whatever changes them raises the queue's
+    `weights_version` in the same transaction, so that running nodes read both with their next
+    heartbeat."""
 
     tasks: TaskStore
 
     def publish(self, draft: Draft, supersedes: int | None) -> Steps[int | None]:
-        """Let these weights and limits count, and no others that were computed; answers the version. A key whose weight a
-        person has set keeps it. None, and nothing changes: the queue is unknown, switched off or frozen, or `supersedes` is
-        not the version that counts now."""
+        """Let these weights and limits count, and no others that were computed; answers the
+        version. A key whose weight a person has set keeps it. None, and nothing changes: the queue
+        is unknown, switched off or frozen, or `supersedes` is not the version that counts now."""
 
     def roll_back(self, draft: Draft, version: int, verdict: str) -> Steps[int | None]:
-        """The same, for what counted before; `version`, which must count now, is ROLLED_BACK for this reason. A
-        queue that is frozen goes back all the same; one that is switched off has nothing to go back from."""
+        """The same, for what counted before; `version`, which must count now, is ROLLED_BACK for
+        this reason. A queue that is frozen goes back all the same; one that is switched off has
+        nothing to go back from."""
 
     def judge(self, version: int, verdict: str, now: int) -> Steps[None]:
         """The trial of a version that counts is over, and it stays."""
 
     def switch(self, switch: Switch) -> Steps[None]:
-        """Set the kill switch. OFF takes all computed weights and limits away, and rolls back what counts."""
+        """Set the kill switch. OFF takes all computed weights and limits away, and rolls back what
+        counts."""
 
     def switch_on(self, queue: str) -> Steps[bool]:
         """Take it back; False when it was not set."""

@@ -1,4 +1,5 @@
-"""The task log: the durable intake of ordered queues. What it has taken is never lost; it is read in order, by partition."""
+"""The task log: the durable intake of ordered queues. What it has taken is never lost; it is read
+in order, by partition."""
 
 from __future__ import annotations
 
@@ -64,39 +65,42 @@ class Batch(NamedTuple):
 
 
 class TaskLog(Protocol):
-    """One per application. `append` is the submitter's side, the rest is a node's. What needs an answer raises
-    StoreUnavailable when there is none."""
+    """One per application. `append` is the submitter's side, the rest is a node's. What needs an
+    answer raises StoreUnavailable when there is none."""
 
     joins_transactions: bool
-    """It is the task store's own database: entries may be appended in a transaction of the caller's."""
+    """It is the task store's own database: entries may be appended in a transaction of the
+    caller's."""
 
     @property
     def location(self) -> str:
         """Where it is, without secrets."""
 
     def append(self, entries: Sequence[Entry]) -> Future[None]:
-        """Add these, from any thread. The future ends when the log has all of them for good, or raises why it may not have
-        them; a log that knows at once may raise right away. Entries of one partition keep their order."""
+        """Add these, from any thread. The future ends when the log has all of them for good, or
+        raises why it may not have them; a log that knows at once may raise right away. Entries of
+        one partition keep their order."""
 
     def appending(self, entries: Sequence[Entry]) -> Steps[None]:
-        """The same as steps of a transaction, where the log joins them; elsewhere raises NotSupported."""
+        """The same as steps of a transaction, where the log joins them; elsewhere raises
+        NotSupported."""
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
-        """What comes next in the partitions, about `limit` entries in all. Of each at most one batch is out: until that one
-        was committed, or `rewind` was called, there is no other. Waits while there is nothing; answers nothing after
-        `look`, and now and then."""
+        """What comes next in the partitions, about `limit` entries in all. Of each at most one
+        batch is out: until that one was committed, or `rewind` was called, there is no other. Waits
+        while there is nothing; answers nothing after `look`, and now and then."""
 
     async def commit(self, batch: Batch) -> None:
-        """It is persisted: nobody needs it again. Whatever is not committed is received again, by the next owner at the
-        latest: this may be undone by a crash."""
+        """It is persisted: nobody needs it again. Whatever is not committed is received again, by
+        the next owner at the latest: this may be undone by a crash."""
 
     async def is_behind(self, partition: PartitionKey) -> bool:
         """Entries of the partition are there that are not committed."""
 
     async def rewind(self, partition: PartitionKey) -> None:
-        """When it returns, all that was not committed when it was called will be received again, whatever an earlier owner
-        commits later. So a new owner awaits this before it fences the earlier one. Raises StoreUnavailable; then call it
-        again."""
+        """When it returns, all that was not committed when it was called will be received again,
+        whatever an earlier owner commits later. So a new owner awaits this before it fences the
+        earlier one. Raises StoreUnavailable; then call it again."""
 
     def look(self) -> None:
         """There may be more, or more is wanted: do not wait."""

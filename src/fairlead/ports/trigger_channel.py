@@ -1,4 +1,5 @@
-"""The trigger channel: carries triggers to the nodes that own their partitions. At least once is enough."""
+"""The trigger channel: carries triggers to the nodes that own their partitions. At least once is
+enough."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from fairlead.model import LaneKey, PartitionKey, Trigger
-from fairlead.ports.wake import Wake
+from fairlead.ports.notification import Wake
 
 
 class Room(Protocol):
@@ -20,7 +21,8 @@ class Room(Protocol):
 
 
 class Owner(Protocol):
-    """Who is told which partitions are this node's, by a channel that shares them out. Called in the event loop."""
+    """Who is told which partitions are this node's, by a channel that shares them out. Called in
+    the event loop."""
 
     def gained(self, keys: Collection[PartitionKey]) -> None:
         """These are this node's too from now on."""
@@ -76,35 +78,42 @@ class TriggerChannel(Protocol):
     shares_partitions: bool
     """It says which partitions are whose; otherwise the coordinator's leases do."""
     orders: bool
-    """It brings triggers in the order in which they are to run, each to any node: queues have no order of their own."""
+    """It brings triggers in the order in which they are to run, each to any node: queues have no
+    order of their own."""
 
     def announce(self, wake: Wake) -> None:
-        """Tell the nodes, after the commit, from any thread; never blocks for long, never raises: a lost wake is healed."""
+        """Tell the nodes, after the commit, from any thread; never blocks for long, never raises: a
+        lost wake is healed."""
 
     async def open(self, on_wake: Callable[[Wake], None]) -> None:
         """Start receiving; `on_wake` is called in the event loop for every wake that arrives."""
 
-    def join(self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float) -> None:
-        """This node serves these queues (of so many partitions each); again whenever they change. A channel that shares
-        partitions divides them among all nodes that have joined; one that was not heard of for `session_seconds` is taken
-        for dead."""
+    def join(
+        self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
+    ) -> None:
+        """This node serves these queues (of so many partitions each); again whenever they change. A
+        channel that shares partitions divides them among all nodes that have joined; one that was
+        not heard of for `session_seconds` is taken for dead."""
 
     async def part(self) -> None:
         """Give up all partitions: the others have them once this returns."""
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
-        """From now on this node reads exactly these, each from the place given for its priority, or from the beginning.
-        What it reads already goes on where it stands. Triggers already in the store will be received too."""
+        """From now on this node reads exactly these, each from the place given for its priority, or
+        from the beginning. What it reads already goes on where it stands. Triggers already in the
+        store will be received too."""
 
     def is_behind(self, lane: LaneKey) -> bool:
         """More triggers of the lane may be there than were received."""
 
     async def receive(self, room: Room) -> Sequence[Trigger]:
-        """The next triggers of the owned partitions, for which there is room, a better priority first.
-        Waits while there are none; answers nothing when a lane is no longer behind. A trigger may come twice."""
+        """The next triggers of the owned partitions, for which there is room, a better priority
+        first. Waits while there are none; answers nothing when a lane is no longer behind. A
+        trigger may come twice."""
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
-        """These were grabbed, refused, or are kept elsewhere: the node does not need them from the channel again."""
+        """These were grabbed, refused, or are kept elsewhere: the node does not need them from the
+        channel again."""
 
     def room_freed(self) -> None:
         """The look-ahead has room again."""
@@ -116,20 +125,22 @@ class TriggerChannel(Protocol):
         """Stop receiving and let go of everything."""
 
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
-        """How its servers and these queues are; None when it has no servers of its own. Raises StoreUnavailable."""
+        """How its servers and these queues are; None when it has no servers of its own. Raises
+        StoreUnavailable."""
 
     def shut(self) -> None:
         """The application is closed: send what was announced, and let go."""
 
 
-class Bell(Protocol):
+class Notifier(Protocol):
     """How wakes travel between processes that share a database."""
 
     def ring(self, wake: Wake) -> None:
         """Tell all listeners, from any thread; never blocks, never raises."""
 
     async def listen(self, on_wake: Callable[[Wake], None]) -> None:
-        """Start listening; `on_wake` runs in the event loop. An interruption ends with a "look everywhere"."""
+        """Start listening; `on_wake` runs in the event loop. An interruption ends with a "look
+        everywhere"."""
 
     async def close(self) -> None:
         """Stop listening."""

@@ -1,4 +1,5 @@
-"""A kit for tests of your tasks: run what was submitted, on a real node, in the test's own event loop."""
+"""A kit for tests of your tasks: run what was submitted, on a real node, in the test's own event
+loop."""
 
 from __future__ import annotations
 
@@ -32,16 +33,20 @@ async def running(app: App, **settings: Any) -> AsyncIterator[Node]:
 
 
 async def drain(app: App, timeout: float = 30.0, **settings: Any) -> None:
-    """Run a node until nothing of the application is left to run or to retry. Raises TimeoutError after `timeout` s."""
+    """Run a node until nothing of the application is left to run or to retry. Raises TimeoutError
+    after `timeout` s."""
     async with running(app, **settings) as node:
         await settled(app, node, timeout)
 
 
 async def settled(app: App, node: Node, timeout: float = 30.0) -> None:
-    """Wait until nothing is left to run or to retry. Raises TimeoutError after `timeout` seconds."""
+    """Wait until nothing is left to run or to retry. Raises TimeoutError after `timeout`
+    seconds."""
     async with asyncio.timeout(timeout):
         while node.in_flight or await _left(app, node):  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_EVERY)  # another process may be what ends the last one: no event of ours tells
+            await asyncio.sleep(
+                LOOK_EVERY
+            )  # another process may be what ends the last one: no event of ours tells
 
 
 async def _left(app: App, node: Node) -> int:

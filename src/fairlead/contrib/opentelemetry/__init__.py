@@ -1,4 +1,5 @@
-"""OpenTelemetry: spans for submits and runs, and for the sharded queue; needs the extra `opentelemetry`, which is its API."""
+"""OpenTelemetry: spans for submits and runs, and for the sharded queue; needs the extra
+`opentelemetry`, which is its API."""
 
 from fairlead.errors import ConfigurationError
 
@@ -7,6 +8,8 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "opentelemetry":
         raise
-    raise ConfigurationError(f"{error.name} is missing: pip install 'fairlead[opentelemetry]'") from error
+    raise ConfigurationError(
+        f"{error.name} is missing: pip install 'fairlead[opentelemetry]'"
+    ) from error
 
 __all__ = ["Tracing"]

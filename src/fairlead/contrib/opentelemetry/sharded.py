@@ -1,4 +1,5 @@
-"""Spans for writes and reads of the sharded queue, linked through the message, whose context carries the trace context."""
+"""Spans for writes and reads of the sharded queue, linked through the message, whose context
+carries the trace context."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from typing import Any
 import msgspec
 from opentelemetry.trace import Span, SpanKind, TracerProvider
 
+from fairlead.backends.redis.sharded.connecting import Connected
+from fairlead.backends.redis.sharded.message import Value
 from fairlead.contrib.opentelemetry.spans import (
     attributes,
     carried,
@@ -20,17 +23,21 @@ from fairlead.contrib.opentelemetry.spans import (
     with_carrier,
 )
 from fairlead.sharded import Empty, Message, NewMessage, ShardedQueue, SyncShardedQueue
-from fairlead.sharded.connecting import Connected
-from fairlead.sharded.message import Value
 
 
 class _Traced(Connected):
     """What both have in common."""
 
     def __init__(
-        self, redis: Any, name: str, *, tracer_provider: TracerProvider | None = None, **settings: Any
+        self,
+        redis: Any,
+        name: str,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        **settings: Any,
     ) -> None:
-        """`tracer_provider`: the one set for the process by default. `settings`: as of `ShardedQueue`."""
+        """`tracer_provider`: the one set for the process by default. `settings`: as of
+        `ShardedQueue`."""
         super().__init__(redis, name, **settings)
         self._tracer = tracer(tracer_provider)
 
@@ -52,7 +59,8 @@ class _Traced(Connected):
 
     @contextmanager
     def _reading(self, operation: str, group: str) -> Iterator[list[Message]]:
-        """Put what was read into the list. The span is made afterwards, as samplers want its links from the beginning."""
+        """Put what was read into the list. The span is made afterwards, as samplers want its links
+        from the beginning."""
         began, failure = time.time_ns(), None
         messages: list[Message] = []
         try:
@@ -67,7 +75,12 @@ class _Traced(Connected):
                 self._end_read(operation, group, began, messages, failure)
 
     def _end_read(
-        self, operation: str, group: str, began: int, messages: list[Message], failure: Exception | None
+        self,
+        operation: str,
+        group: str,
+        began: int,
+        messages: list[Message],
+        failure: Exception | None,
     ) -> None:
         name = self._settings.name
         about = attributes(operation, "receive", name, 1 if failure is not None else len(messages))
@@ -82,7 +95,11 @@ class _Traced(Connected):
             about["fairlead.deliveries"] = message.deliveries
         written = links(carried(message.context) for message in messages)
         span = self._tracer.start_span(
-            f"{operation} {name}", kind=SpanKind.CONSUMER, attributes=about, links=written, start_time=began
+            f"{operation} {name}",
+            kind=SpanKind.CONSUMER,
+            attributes=about,
+            links=written,
+            start_time=began,
         )
         if failure is not None:
             fail(span, failure)
@@ -92,20 +109,28 @@ class _Traced(Connected):
 class TracedShardedQueue(_Traced, ShardedQueue):
     """A `ShardedQueue` with spans.
 
-    A write is a span `write QUEUE` of the kind PRODUCER, one for a whole `write_many`; its trace context goes into the
-    messages' context, where what the user gave stays. A read, or a reclaim, that gets messages is a span `read QUEUE` or
-    `reclaim QUEUE` of the kind CONSUMER, linked to the write of each, below whatever span is current; with
-    `queue.pickup_delay_ms`, the longest wait of any. One that finds nothing, or is cancelled, leaves no span: a reader that
-    waits would make thousands that say nothing. What is done with a message is the reader's own span, as in
-    `tracer.start_as_current_span("encode", context=opentelemetry.propagate.extract(message.context))`.
+    A write is a span `write QUEUE` of the kind PRODUCER, one for a whole `write_many`; its trace
+    context goes into the messages' context, where what the user gave stays. A read, or a reclaim,
+    that gets messages is a span `read QUEUE` or `reclaim QUEUE` of the kind CONSUMER, linked to the
+    write of each, below whatever span is current; with `queue.pickup_delay_ms`, the longest wait of
+    any. One that finds nothing, or is cancelled, leaves no span: a reader that waits would make
+    thousands that say nothing. What is done with a message is the reader's own span, as in
+    `tracer.start_as_current_span("encode",
+    context=opentelemetry.propagate.extract(message.context))`.
     """
 
     async def write(
-        self, values: Mapping[str, Value], *, context: Mapping[str, str] | None = None, **options: Any
+        self,
+        values: Mapping[str, Value],
+        *,
+        context: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> str:
         """See `ShardedQueue.write`."""
         with self._writing(1) as span:
-            id = await super().write(values, context=with_carrier(context, current_carrier(), span), **options)
+            id = await super().write(
+                values, context=with_carrier(context, current_carrier(), span), **options
+            )
             span.set_attribute("messaging.message.id", id)
             return id
 
@@ -137,10 +162,18 @@ class TracedShardedQueue(_Traced, ShardedQueue):
 class TracedSyncShardedQueue(_Traced, SyncShardedQueue):
     """A `SyncShardedQueue` with spans: see `TracedShardedQueue`."""
 
-    def write(self, values: Mapping[str, Value], *, context: Mapping[str, str] | None = None, **options: Any) -> str:
+    def write(
+        self,
+        values: Mapping[str, Value],
+        *,
+        context: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> str:
         """See `ShardedQueue.write`."""
         with self._writing(1) as span:
-            id = super().write(values, context=with_carrier(context, current_carrier(), span), **options)
+            id = super().write(
+                values, context=with_carrier(context, current_carrier(), span), **options
+            )
             span.set_attribute("messaging.message.id", id)
             return id
 
@@ -171,4 +204,7 @@ class TracedSyncShardedQueue(_Traced, SyncShardedQueue):
 
 def _carrying(messages: Iterable[NewMessage], span: Span) -> list[NewMessage]:
     carrier = current_carrier()
-    return [msgspec.structs.replace(each, context=with_carrier(each.context, carrier, span)) for each in messages]
+    return [
+        msgspec.structs.replace(each, context=with_carrier(each.context, carrier, span))
+        for each in messages
+    ]

@@ -1,4 +1,5 @@
-"""What all spans share: their tracer, the names and attributes of the messaging conventions, and how one fails."""
+"""What all spans share: their tracer, the names and attributes of the messaging conventions, and
+how one fails."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
-from fairlead.current import current_task
+from fairlead.declare.current import current_task
 
 NOWHERE = Context()
 """No span and no baggage: whatever happens to be current in a worker is nothing of the task's."""
@@ -20,8 +21,11 @@ def tracer(provider: TracerProvider | None) -> Tracer:
     return trace.get_tracer("fairlead", tracer_provider=provider)
 
 
-def attributes(operation: str, kind: str, destination: str | None, count: int = 1) -> dict[str, AttributeValue]:
-    """Of a span of the messaging conventions. `operation`: our word; `kind`: theirs; `count`: messages, where not one."""
+def attributes(
+    operation: str, kind: str, destination: str | None, count: int = 1
+) -> dict[str, AttributeValue]:
+    """Of a span of the messaging conventions. `operation`: our word; `kind`: theirs; `count`:
+    messages, where not one."""
     found: dict[str, AttributeValue] = {
         "messaging.system": "fairlead",
         "messaging.operation.name": operation,
@@ -49,17 +53,29 @@ def carried(carrier: Mapping[str, str]) -> Context:
 def links(contexts: Iterable[Context]) -> list[Link]:
     """A link to the span of each context that has one, to each span once."""
     found = [trace.get_current_span(each).get_span_context() for each in contexts]
-    return [Link(span) for span in {(span.trace_id, span.span_id): span for span in found if span.is_valid}.values()]
+    return [
+        Link(span)
+        for span in {
+            (span.trace_id, span.span_id): span for span in found if span.is_valid
+        }.values()
+    ]
 
 
-def with_carrier(given: Mapping[str, str] | None, carrier: Mapping[str, str], span: Span) -> Mapping[str, str]:
-    """The carrier of `span`, and the context map that the user gave over it: a trace context that the user chose stays, and
-    the span is linked to it. What only passes on the context of the run that submits is not chosen: the span is below it."""
+def with_carrier(
+    given: Mapping[str, str] | None, carrier: Mapping[str, str], span: Span
+) -> Mapping[str, str]:
+    """The carrier of `span`, and the context map that the user gave over it: a trace context that
+    the user chose stays, and the span is linked to it. What only passes on the context of the run
+    that submits is not chosen: the span is below it."""
     if not given:
         return carrier
     if (task := current_task()) is not None:
         fields = propagate.get_global_textmap().fields
-        given = {key: value for key, value in given.items() if key not in fields or task.context.get(key) != value}
+        given = {
+            key: value
+            for key, value in given.items()
+            if key not in fields or task.context.get(key) != value
+        }
     if not given.keys().isdisjoint(carrier):
         for link in links([carried(given)]):
             span.add_link(link.context)
@@ -69,6 +85,8 @@ def with_carrier(given: Mapping[str, str] | None, carrier: Mapping[str, str], sp
 def fail(span: Span, error: BaseException) -> None:
     """Record the exception, and that the span has failed by it."""
     kind = type(error)
-    span.set_attribute("error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+    span.set_attribute(
+        "error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    )
     span.record_exception(error)
     span.set_status(Status(StatusCode.ERROR, str(error)))

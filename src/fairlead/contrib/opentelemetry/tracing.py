@@ -1,4 +1,5 @@
-"""Spans for submits and runs, linked through the task: its context map carries the trace context, on every store."""
+"""Spans for submits and runs, linked through the task: its context map carries the trace context,
+on every store."""
 
 from __future__ import annotations
 
@@ -19,38 +20,44 @@ from fairlead.contrib.opentelemetry.spans import (
     tracer,
     with_carrier,
 )
-from fairlead.current import CurrentTask
+from fairlead.declare.current import CurrentTask
+from fairlead.declare.handler import RunInterceptor
+from fairlead.declare.options import Options
+from fairlead.declare.task import Draft, Submission
 from fairlead.engine.execution import CancelReason
 from fairlead.errors import Snooze
-from fairlead.handler import RunInterceptor
-from fairlead.options import Options
-from fairlead.task import Draft, Submission
 
 
 class Tracing(RunInterceptor):
     """`App(interceptors=[Tracing()])`.
 
-    Every call of a submit is one span, `submit QUEUE`, of the kind PRODUCER, however many tasks it submits. Its trace
-    context (and the current baggage) goes into each task's context map, by OpenTelemetry's propagator; keys that the user
-    gave there stay as they are. Every run is a span, `run QUEUE`, of the kind CONSUMER: every retry one of its own.
+    Every call of a submit is one span, `submit QUEUE`, of the kind PRODUCER, however many tasks it
+    submits. Its trace context (and the current baggage) goes into each task's context map, by
+    OpenTelemetry's propagator; keys that the user gave there stay as they are. Every run is a span,
+    `run QUEUE`, of the kind CONSUMER: every retry one of its own.
 
-    A run's span is a child of the submit's and has a link to it. The messaging conventions want the link and allow the
-    parent where messages are processed one at a time, as tasks are: so one trace shows a request and what came of it, and
-    a sampler decides once for all of it. `own_traces=True`: each run begins a trace of its own, with the link only; for
-    bulks of many thousands, and for tasks that run days later. Source: OpenTelemetry semantic conventions, messaging spans.
+    A run's span is a child of the submit's and has a link to it. The messaging conventions want the
+    link and allow the parent where messages are processed one at a time, as tasks are: so one trace
+    shows a request and what came of it, and a sampler decides once for all of it.
+    `own_traces=True`: each run begins a trace of its own, with the link only; for bulks of many
+    thousands, and for tasks that run days later. Source: OpenTelemetry semantic conventions,
+    messaging spans.
 
-    The run's span is current in the handler, on the event loop and in threads; and there `current_task().context` names
-    it, so that log lines do. A run in a child process has its span in the worker, which is still there if the child is
-    killed. The child has it as its current span from afar: what the handler traces there are its children, if the
-    application's module sets up a tracer provider when it is imported, and are lost if the child is killed before they are
+    The run's span is current in the handler, on the event loop and in threads; and there
+    `current_task().context` names it, so that log lines do. A run in a child process has its span
+    in the worker, which is still there if the child is killed. The child has it as its current span
+    from afar: what the handler traces there are its children, if the application's module sets up a
+    tracer provider when it is imported, and are lost if the child is killed before they are
     exported; attributes set there on the current span are lost always.
 
-    A run fails its span when it raises anything but Snooze, or when it was stopped by its timeout. Where a worker shuts
-    down or a person cancels the task, `fairlead.stopped` says so and nothing has failed. A return value that cannot be kept
-    as JSON is found out after the span.
+    A run fails its span when it raises anything but Snooze, or when it was stopped by its timeout.
+    Where a worker shuts down or a person cancels the task, `fairlead.stopped` says so and nothing
+    has failed. A return value that cannot be kept as JSON is found out after the span.
     """
 
-    def __init__(self, tracer_provider: TracerProvider | None = None, *, own_traces: bool = False) -> None:
+    def __init__(
+        self, tracer_provider: TracerProvider | None = None, *, own_traces: bool = False
+    ) -> None:
         """`tracer_provider`: the one set for the process by default."""
         self._tracer = tracer(tracer_provider)
         self._own_traces = own_traces
@@ -62,7 +69,7 @@ class Tracing(RunInterceptor):
         queue = _common({draft.handler.queue for draft in drafts})
         about = attributes("submit", "send", queue, len(drafts))
         if (name := _common({draft.handler.name for draft in drafts})) is not None:
-            about["fairlead.task.name"] = name
+            about["fairlead.declare.task.name"] = name
         if (key := _common({draft.options.fairness_key for draft in drafts})) is not None:
             about["fairlead.fairness_key"] = key
         with self._tracer.start_as_current_span(
@@ -94,7 +101,7 @@ class Tracing(RunInterceptor):
             {
                 **attributes("run", "process", task.queue),
                 "messaging.message.id": task.id,
-                "fairlead.task.name": task.name,
+                "fairlead.declare.task.name": task.name,
                 "fairlead.attempt": task.attempt,
                 "fairlead.fairness_key": task.fairness_key,
                 "queue.pickup_delay_ms": task.pickup_delay * 1000,
@@ -132,7 +139,8 @@ def _common(values: set[str]) -> str | None:
 
 
 def _carrying(drafts: Sequence[Draft], carrier: Mapping[str, str], span: Span) -> list[Draft]:
-    """The drafts with the carrier in their context maps; those that shared their options share the changed ones."""
+    """The drafts with the carrier in their context maps; those that shared their options share the
+    changed ones."""
     changed: dict[int, Options] = {}
     carrying = []
     for draft in drafts:

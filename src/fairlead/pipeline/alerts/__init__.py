@@ -1,1 +1,2 @@
-"""Alerts: what goes wrong now, found from signs that a relay sends every few seconds; see docs/how-to/alerts.md."""
+"""Alerts: what goes wrong now, found from signs that a relay sends every few seconds; see
+docs/how-to/alerts.md."""

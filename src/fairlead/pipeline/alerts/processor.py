@@ -1,6 +1,8 @@
-"""The watch as a stateful operator of Spark: one state for each queue, in RocksDB, and one row for each of its keys.
+"""The watch as a stateful operator of Spark: one state for each queue, in RocksDB, and one row for
+each of its keys.
 
-What is kept is bounded: a queue's last minute and its open alerts, and keys that brought something within `forget_seconds`.
+What is kept is bounded: a queue's last minute and its open alerts, and keys that brought something
+within `forget_seconds`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 ALERT_SCHEMA = (
-    "store_id string, kind string, queue string, subject string, start bigint, at bigint, is_over boolean, tasks bigint"
+    "store_id string, kind string, queue string, subject string, start bigint, at bigint, is_over"
+    " boolean, tasks bigint"
 )
 _MINUTES_SCHEMA = "minute bigint, tasks bigint, before bigint, mean double, known int"
 
@@ -48,7 +51,10 @@ class Watch(StatefulProcessor):
         self._watched = handle.getValueState("watched", "json string")
         self._silence = handle.getValueState("silence", "until_ms bigint, raised_at bigint")
         self._keys = handle.getMapState(
-            "keys", "fairness_key string", _MINUTES_SCHEMA, round(self._told_by.forget_seconds * 1000)
+            "keys",
+            "fairness_key string",
+            _MINUTES_SCHEMA,
+            round(self._told_by.forget_seconds * 1000),
         )
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
@@ -67,13 +73,21 @@ class Watch(StatefulProcessor):
         raised += self._heard(queue, timerValues.getCurrentProcessingTimeInMs(), watched.last)
         yield from (_row(store_id, alert) for alert in raised)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[Row]:
         """No sign for so long."""
         store_id, queue = key
         (found,) = self._watched.get() or ("",)
         last = msgspec.json.decode(found, type=Watched).last
         self._silence.update((0, last))
-        yield _row(store_id, Alert("silence", queue, ALL, last, timerValues.getCurrentProcessingTimeInMs() * 1000))
+        yield _row(
+            store_id,
+            Alert("silence", queue, ALL, last, timerValues.getCurrentProcessingTimeInMs() * 1000),
+        )
 
     def close(self) -> None:
         """By Spark."""

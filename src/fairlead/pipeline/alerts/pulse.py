@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS, Clock
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.pipeline.alerts.sign import SIGN_SECONDS, Sign
 from fairlead.ports.history import ATTEMPT_FIELDS, SUBMITTED_FIELDS, HistoryStore, Running
 from fairlead.ports.statements import Row
 from fairlead.ports.task_store import QueueSettings
-from fairlead.stores.sql_store import SqlTaskStore
 
 PAGE, PAGES = 20_000, 10
-"""Submitted tasks that are counted at once, and how often for one sign: what is beyond is for the next one."""
+"""Submitted tasks that are counted at once, and how often for one sign: what is beyond is for the
+next one."""
 
 MOST_KEYS = 1000
 """Fairness keys that a sign names."""
@@ -26,7 +27,8 @@ WAITS_US = 500_000
 """A task that is ready for less has just been submitted."""
 
 OLD_US = 60_000_000
-"""A run that ended longer ago only says that something moves: a relay that has fallen behind tells of the past."""
+"""A run that ended longer ago only says that something moves: a relay that has fallen behind tells
+of the past."""
 
 RUNNING_EVERY = 10.0
 """Seconds: so often what nodes hold is counted, also while all goes well."""
@@ -36,9 +38,19 @@ _SPARE = 10
 
 _QUEUE, _KEY, _ATTEMPT, _SUBMITTED_AT, _FINISHED_AT, _OUTCOME, _NODE = (
     ATTEMPT_FIELDS.index(name)
-    for name in ("queue", "fairness_key", "attempt", "submitted_at", "finished_at", "outcome", "node")
+    for name in (
+        "queue",
+        "fairness_key",
+        "attempt",
+        "submitted_at",
+        "finished_at",
+        "outcome",
+        "node",
+    )
 )
-_PLACE, _AT, _OF_QUEUE, _OF_KEY = (SUBMITTED_FIELDS.index(name) for name in ("place", "at", "queue", "fairness_key"))
+_PLACE, _AT, _OF_QUEUE, _OF_KEY = (
+    SUBMITTED_FIELDS.index(name) for name in ("place", "at", "queue", "fairness_key")
+)
 
 
 @dataclass
@@ -64,7 +76,8 @@ class Pulse:
         self._after: str | None = None
         """Tasks submitted up to there are counted, those that were there when we began are not."""
         self._counted_at = 0
-        """When the last task that was counted so was submitted; those after it count with their first run."""
+        """When the last task that was counted so was submitted; those after it count with their
+        first run."""
         self._since: dict[str, _Since] = {}
         self._next_at = float("-inf")
         self._running_at = float("-inf")
@@ -89,7 +102,8 @@ class Pulse:
                 since.keys[row[_KEY]] += 1
 
     def signs(self) -> list[Sign]:
-        """One of each queue, if it is time for them, else none. Raises StoreUnavailable; what was heard is kept then."""
+        """One of each queue, if it is time for them, else none. Raises StoreUnavailable; what was
+        heard is kept then."""
         if time.monotonic() < self._next_at:
             return []
         now = self._clock.now()
@@ -100,13 +114,23 @@ class Pulse:
         self._count_submitted(now)
         queues = self._look(self._store.queue_settings())
         waiting = self._look(self._store.oldest_ready())
-        waiting = {queue: ready_at for queue, ready_at in waiting.items() if ready_at < now - WAITS_US}
+        waiting = {
+            queue: ready_at for queue, ready_at in waiting.items() if ready_at < now - WAITS_US
+        }
         silent = self._silent(now)
         running = self._count_running(now, waiting.keys())
         since, self._since = self._since, {}
         self._next_at = time.monotonic() + SIGN_SECONDS
         return [
-            self._sign(queue, now, since.get(queue, _Since()), waiting.get(queue), running, silent, queues.get(queue))
+            self._sign(
+                queue,
+                now,
+                since.get(queue, _Since()),
+                waiting.get(queue),
+                running,
+                silent,
+                queues.get(queue),
+            )
             for queue in sorted({*queues, *since})
         ]
 
@@ -153,7 +177,8 @@ class Pulse:
                 return
 
     def _count_running(self, now: int, waiting: Collection[str]) -> list[Running] | None:
-        """What nodes hold; None: it was not looked at. At once where tasks wait and no run has ended."""
+        """What nodes hold; None: it was not looked at. At once where tasks wait and no run has
+        ended."""
         began = time.monotonic()
         moving = {queue for queue, since in self._since.items() if since.done or since.failed}
         if began < self._running_at - (RUNNING_EVERY if set(waiting) - moving else 0.0):
@@ -167,4 +192,8 @@ class Pulse:
         """Nodes that have stopped to beat, with their queues."""
         at = self._look(self._store.shared_clock(now))
         nodes = self._look(self._store.nodes())
-        return {node.node: node.queues for node in nodes if node.queues and node.seen_at < at - SILENT_SECONDS * MICROS}
+        return {
+            node.node: node.queues
+            for node in nodes
+            if node.queues and node.seen_at < at - SILENT_SECONDS * MICROS
+        }

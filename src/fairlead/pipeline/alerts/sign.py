@@ -1,4 +1,5 @@
-"""A sign: what a queue looked like at an instant, and what happened in it since the sign before. A relay sends them."""
+"""A sign: what a queue looked like at an instant, and what happened in it since the sign before. A
+relay sends them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ SIGN_SECONDS = 2.0
 
 
 class Sign(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one queue of one store. Instants are microseconds since 1970 UTC; counts are since the relay's sign before."""
+    """Of one queue of one store. Instants are microseconds since 1970 UTC; counts are since the
+    relay's sign before."""
 
     store_id: str
     queue: str
@@ -30,7 +32,8 @@ class Sign(msgspec.Struct, frozen=True, omit_defaults=True):
     """Runs that did not end well, but for lost ones."""
     arrived: int = 0
     keys: dict[str, int] = {}
-    """Tasks that arrived, by fairness key; the keys that brought most, where there are very many."""
+    """Tasks that arrived, by fairness key; the keys that brought most, where there are very
+    many."""
     lost: dict[str, int] = {}
     """Runs that were lost, by node."""
     silent: list[str] = []

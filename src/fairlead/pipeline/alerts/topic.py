@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.channels.kafka_place import Place
-from fairlead.core.partitions import partition_of
+from fairlead.backends.kafka.endpoint import Place
+from fairlead.core.sharding.partitions import partition_of
 from fairlead.pipeline.alerts.pulse import Pulse
 from fairlead.pipeline.alerts.sign import encode
 from fairlead.pipeline.stream.sender import Sender
@@ -20,8 +20,8 @@ KEPT = {"retention.ms": str(24 * 3_600_000)}
 
 
 def make_signs_topic(place: Place) -> int:
-    """If it is missing: whoever comes first, a relay or those who watch. Answers how many partitions it has. Raises
-    StoreUnavailable."""
+    """If it is missing: whoever comes first, a relay or those who watch. Answers how many
+    partitions it has. Raises StoreUnavailable."""
     return place.made(place.signs, PARTITIONS, KEPT, ANSWER_SECONDS)
 
 
@@ -39,4 +39,9 @@ class SignsTo:
             self._partitions = make_signs_topic(self._place)
         self._pulse.hear(attempts)
         for sign in self._pulse.signs():
-            sender.send(self._place.signs, partition_of(sign.queue, 0, self._partitions), sign.queue, encode(sign))
+            sender.send(
+                self._place.signs,
+                partition_of(sign.queue, 0, self._partitions),
+                sign.queue,
+                encode(sign),
+            )

@@ -1,14 +1,16 @@
-"""What signs mean: the state of one queue under watch, and the alerts that its signs raise and end. Pure.
+"""What signs mean: the state of one queue under watch, and the alerts that its signs raise and end.
+Pure.
 
 | kind | raised when | over when |
 |---|---|---|
-| stall | a task waits and no run begins or ends for `stall_seconds`; `standstill_seconds` if some run | one does, or none waits |
-| flood | a key brings `flood_tasks` a minute, `flood_times` its usual, and most of all | half of that, for `quiet_seconds` |
-| error burst | `burst_runs` runs failed within a minute, or some 15 s, and more than succeeded | no more for `quiet_seconds` |
+| stall | no run begins or ends for `stall_seconds` | one does, or none waits |
+| flood | a key brings `flood_tasks` a minute, `flood_times` its usual | half, for `quiet_seconds` |
+| error burst | `burst_runs` runs failed in a minute, and most | none for `quiet_seconds` |
 | stuck | a task runs past its greatest time | none does any more |
 | node loss | a node is silent, or runs of it were lost | nothing of it for `quiet_seconds` |
 
-A queue's usual minutes are learnt first: floods are looked for when it has been watched for `warm_up_seconds`.
+A queue's usual minutes are learnt first: floods are looked for when it has been watched for
+`warm_up_seconds`. While some run goes on, a stall needs `standstill_seconds`.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     quiet_seconds: _Seconds = 300.0
     warm_up_seconds: Annotated[float, msgspec.Meta(ge=0)] = 120.0
     silence_seconds: _Seconds = 60.0
-    """After so long without a sign of a queue its relay is taken for dead: then nobody would see what goes wrong."""
+    """After so long without a sign of a queue its relay is taken for dead: then nobody would see
+    what goes wrong."""
     forget_seconds: _Seconds = 7200.0
     """A key that brings nothing for so long is forgotten: of every queue."""
     queues: dict[str, dict[str, int | float]] = {}
@@ -62,7 +65,9 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             return self
         if strange := sorted(given.keys() - _OF_A_QUEUE):
             known = ", ".join(_OF_A_QUEUE)
-            raise ValueError(f"queue {queue!r} cannot have {', '.join(strange)} of its own; it can have {known}")
+            raise ValueError(
+                f"queue {queue!r} cannot have {', '.join(strange)} of its own; it can have {known}"
+            )
         try:
             return msgspec.convert({**msgspec.structs.asdict(self), "queues": {}, **given}, Rules)
         except msgspec.ValidationError as error:
@@ -162,8 +167,8 @@ class Watched(msgspec.Struct):
 
 
 def observe(watched: Watched, signs: Iterable[Sign], keys: Keys, rules: Rules) -> list[Alert]:
-    """What these signs of the queue, in any order, raise and end; `watched` and `keys` then know of them. Signs that were seen
-    before change nothing."""
+    """What these signs of the queue, in any order, raise and end; `watched` and `keys` then know of
+    them. Signs that were seen before change nothing."""
     alerts: list[Alert] = []
     for sign in sorted(signs, key=lambda sign: sign.at):
         if sign.relay != watched.relay and sign.at > watched.last + OTHER_RELAY_SECONDS * MICROS:
@@ -222,7 +227,9 @@ class _Look:
         if sign.waits_since is None or sign.is_paused:
             return
         since = max(watched.moved_at, sign.waits_since)
-        if sign.running is None:  # nobody looked: what is known goes on, but for what was seen to move
+        if (
+            sign.running is None
+        ):  # nobody looked: what is known goes on, but for what was seen to move
             shows = "stall\t" + ALL in watched.open and not ended
         else:
             patience = self._rules.standstill_seconds if sign.running else self._rules.stall_seconds
@@ -248,7 +255,8 @@ class _Look:
 
     def _burst(self) -> None:
         every = self._watched.slots
-        # Also of the last seconds alone: else it would take half a minute until more have failed than succeeded.
+        # Also of the last seconds alone: else it would take half a minute until more have failed
+        # than succeeded.
         for slots in (every, [slot for slot in every if slot.begin > self._sign.at - 2 * SLOT]):
             failed = sum(slot.failed for slot in slots)
             if failed >= self._rules.burst_runs and failed > sum(slot.done for slot in slots):

@@ -1,5 +1,5 @@
-"""Alerts to somebody's URL: each at least once, in order, also over restarts and while the URL does not answer; twice only
-when a crash falls between its answer and our note of it."""
+"""Alerts to somebody's URL: each at least once, in order, also over restarts and while the URL does
+not answer; twice only when a crash falls between its answer and our note of it."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Webhook:
     """Posts to one URL; what it did not take waits in a file, beside what it took last."""
 
     def __init__(self, url: str, known: Path, secret: str | None = None) -> None:
-        """`known`: the file. `secret`: signs each request: SIGNATURE is then "sha256=" and the HMAC of the body in hex.
-        Raises ConfigurationError."""
+        """`known`: the file. `secret`: signs each request: SIGNATURE is then "sha256=" and the HMAC
+        of the body in hex. Raises ConfigurationError."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError("webhook: use an address as https://alerts.example/hook")
@@ -85,7 +85,8 @@ class Webhook:
         self._is_away = False
 
     def send(self, notices: Sequence[Notice]) -> int:
-        """Post these behind what waits. Answers how many wait now; they are tried again by the next call."""
+        """Post these behind what waits. Answers how many wait now; they are tried again by the next
+        call."""
         known = self._known
         known.waiting += [each for each in notices if known.is_new(each)]
         if not known.waiting:
@@ -93,7 +94,8 @@ class Webhook:
         if (dropped := len(known.waiting) - MOST_WAITING) > 0:
             del known.waiting[:dropped]
             log.error(
-                "alerts were dropped: the webhook does not take them", extra={"webhook": self._where, "alerts": dropped}
+                "alerts were dropped: the webhook does not take them",
+                extra={"webhook": self._where, "alerts": dropped},
             )
         self._save()  # before: a crash now loses none
         while known.waiting and self._post(known.waiting[0]):
@@ -112,7 +114,11 @@ class Webhook:
             with urllib.request.urlopen(request, timeout=ANSWER_SECONDS):  # noqa: S310
                 pass
         except (OSError, ValueError) as error:
-            if isinstance(error, urllib.error.HTTPError) and error.code not in (408, 429) and error.code < 500:
+            if (
+                isinstance(error, urllib.error.HTTPError)
+                and error.code not in (408, 429)
+                and error.code < 500
+            ):
                 log.error(
                     "the webhook refuses an alert",
                     extra={"webhook": self._where, "status": error.code, "alert": notice.text},
@@ -120,7 +126,10 @@ class Webhook:
                 return True
             if not self._is_away:
                 self._is_away = True
-                log.warning("the webhook is away; alerts wait", extra={"webhook": self._where, "error": str(error)})
+                log.warning(
+                    "the webhook is away; alerts wait",
+                    extra={"webhook": self._where, "error": str(error)},
+                )
             return False
         self._is_away = False
         return True

@@ -22,18 +22,24 @@ _compact = msgspec.json.format
 def encoded(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> list[bytes]:
     """One JSON object a row, as a submit would write it; of a row that is refused here: anything.
 
-    From `args_columns` (their names are the arguments), or the column `args` (the names of its fields, or its keys), or
-    `payload` (JSON text, which only loses its white space); without any of them the tasks have no arguments.
+    From `args_columns` (their names are the arguments), or the column `args` (the names of its
+    fields, or its keys), or `payload` (JSON text, which only loses its white space); without any of
+    them the tasks have no arguments.
     """
     found = _found(batch, options, problems)
     for row, payload in enumerate(found):
         if len(payload) > options.payload_limit:
-            name = options.task or (batch.column("name").cast("binary")[row].as_py() or b"").decode(errors="replace")
+            name = options.task or (batch.column("name").cast("binary")[row].as_py() or b"").decode(
+                errors="replace"
+            )
             problems.note(
-                row, "payload", payload[:100],
-                f"task {name!r}: its payload has {len(payload):,} bytes, more than {options.payload_limit:,}; "
-                "store large data elsewhere and submit a reference, or raise payload_limit",
-            )  # fmt: skip
+                row,
+                "payload",
+                payload[:100],
+                f"task {name!r}: its payload has {len(payload):,} bytes, more than"
+                f" {options.payload_limit:,}; store large data elsewhere and submit a reference, or"
+                " raise payload_limit",
+            )
     return found
 
 
@@ -64,7 +70,8 @@ def _found(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> l
         return [_encode(value) for value in _values("args", args, problems)]
     if "payload" in batch.schema.names:
         return [
-            _object(row, text, problems) for row, text in enumerate(batch.column("payload").cast("binary").to_pylist())
+            _object(row, text, problems)
+            for row, text in enumerate(batch.column("payload").cast("binary").to_pylist())
         ]
     return [b"{}"] * batch.num_rows
 

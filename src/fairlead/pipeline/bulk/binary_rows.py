@@ -11,13 +11,15 @@ if TYPE_CHECKING:
 
 
 def binary_rows(batch: pa.RecordBatch, job: int, attempt: bytes) -> bytes:
-    """The rows without header and trailer: job, attempt (16 bytes), then the columns of the batch. Columns of a fixed size
-    that are never null come first in it, as `columns.staged` has them."""
+    """The rows without header and trailer: job, attempt (16 bytes), then the columns of the batch.
+    Columns of a fixed size that are never null come first in it, as `columns.staged` has them."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    fixed = [field.name for field in batch.schema if not field.nullable and _FORMATS.get(str(field.type))]
+    fixed = [
+        field.name for field in batch.schema if not field.nullable and _FORMATS.get(str(field.type))
+    ]
     parts = [_heads(batch, fixed, job, attempt)]
     for name in batch.schema.names[len(fixed) :]:
         values = _bytes(batch.column(name))
@@ -26,10 +28,20 @@ def binary_rows(batch: pa.RecordBatch, job: int, attempt: bytes) -> bytes:
     # Joined row by row, what lies in the buffer is what the server reads.
     rows = pc.binary_join_element_wise(*parts, b"").cast(pa.binary())
     _, offsets, joined = rows.buffers()
-    return joined.slice(0, int(np.frombuffer(offsets, "i4")[len(rows)])).to_pybytes() if len(rows) else b""
+    return (
+        joined.slice(0, int(np.frombuffer(offsets, "i4")[len(rows)])).to_pybytes()
+        if len(rows)
+        else b""
+    )
 
 
-_FORMATS = {"int16": ">i2", "int64": ">i8", "double": ">f8", "bool": "i1", "fixed_size_binary[16]": "V16"}
+_FORMATS = {
+    "int16": ">i2",
+    "int64": ">i8",
+    "double": ">f8",
+    "bool": "i1",
+    "fixed_size_binary[16]": "V16",
+}
 
 
 def _heads(batch: pa.RecordBatch, fixed: list[str], job: int, attempt: bytes) -> pa.Array:
@@ -49,7 +61,9 @@ def _heads(batch: pa.RecordBatch, fixed: list[str], job: int, attempt: bytes) ->
     for name in fixed:
         column = batch.column(name)
         if formats[name].kind == "V":
-            heads[name] = np.frombuffer(column.buffers()[1], formats[name])[column.offset :][: len(column)]
+            heads[name] = np.frombuffer(column.buffers()[1], formats[name])[column.offset :][
+                : len(column)
+            ]
         else:
             heads[name] = column.to_numpy(zero_copy_only=False)
     return _whole(heads)
@@ -60,9 +74,9 @@ def _whole(values: npt.NDArray[np.void]) -> pa.Array:
     import pyarrow as pa
 
     size = pa.binary(values.dtype.itemsize)
-    return pa.FixedSizeBinaryArray.from_buffers(size, len(values), [None, pa.py_buffer(values.tobytes())]).cast(
-        pa.binary()
-    )
+    return pa.FixedSizeBinaryArray.from_buffers(
+        size, len(values), [None, pa.py_buffer(values.tobytes())]
+    ).cast(pa.binary())
 
 
 def _bytes(values: pa.Array) -> pa.Array:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlead.declare.options import Options
+from fairlead.declare.queue import Queue
 from fairlead.errors import ConfigurationError, InvalidTask
-from fairlead.options import Options
-from fairlead.queue import Queue
 
 MOST_NAME_BYTES = 200
 """The longest name of a task or a queue, in UTF-8 bytes."""
@@ -18,7 +18,12 @@ def reason_against(column: str, value: Any) -> str | None:
         if column == "queue":
             Queue(value)
         elif column == "name":
-            if value is None or not value.strip() or len(value.encode()) > MOST_NAME_BYTES or "\x00" in value:
+            if (
+                value is None
+                or not value.strip()
+                or len(value.encode()) > MOST_NAME_BYTES
+                or "\x00" in value
+            ):
                 return f"task name {value!r}: use 1 to {MOST_NAME_BYTES} bytes of text"
         else:
             Options().changed({column: value})

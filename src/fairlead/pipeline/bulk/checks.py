@@ -1,11 +1,12 @@
-"""The bounds of `fairlead.options`, looked at for whole columns; what is out of them is told in the same words."""
+"""The bounds of `fairlead.declare.options`, looked at for whole columns; what is out of them is
+told in the same words."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlead.declare.options import MOST_KEY_BYTES
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
-from fairlead.options import MOST_KEY_BYTES
 from fairlead.pipeline.bulk.bounds import MOST_NAME_BYTES, reason_against
 from fairlead.pipeline.bulk.columns import TEXTS
 
@@ -17,7 +18,8 @@ _MOST_REASON = 500
 
 
 class Reject(NamedTuple):
-    """A row that was refused: its place in its partition, the column that shows it, why, and how its value begins."""
+    """A row that was refused: its place in its partition, the column that shows it, why, and how
+    its value begins."""
 
     ordinal: int
     column: str
@@ -40,7 +42,12 @@ class Problems:
     def note(self, row: int, column: str, value: Any, reason: str) -> None:
         """Refuse a row of the batch."""
         shown = value.decode(errors="replace") if isinstance(value, bytes) else value
-        reject = Reject(self._first + row, column, printable(reason, _MOST_REASON), printable(repr(shown), _MOST_SHOWN))
+        reject = Reject(
+            self._first + row,
+            column,
+            printable(reason, _MOST_REASON),
+            printable(repr(shown), _MOST_SHOWN),
+        )
         self._rejects.setdefault(row, reject)
 
     @property
@@ -64,7 +71,8 @@ def printable(text: str, most: int) -> str:
 
 
 def check(column: str, values: pa.Array, problems: Problems) -> None:
-    """Refuse the rows whose value of this column is out of bounds; `column` is one of the known ones."""
+    """Refuse the rows whose value of this column is out of bounds; `column` is one of the known
+    ones."""
     import pyarrow.compute as pc
 
     if column in TEXTS:
@@ -83,12 +91,16 @@ def _suspects(column: str, values: pa.Array) -> pa.Array:
     if column in ("name", "queue"):
         size = pc.binary_length(values)
         blank = pc.equal(pc.binary_length(pc.utf8_trim_whitespace(values)), 0)
-        return pc.or_(pc.or_(pc.greater(size, MOST_NAME_BYTES), blank), pc.match_substring(values, "\x00"))
+        return pc.or_(
+            pc.or_(pc.greater(size, MOST_NAME_BYTES), blank), pc.match_substring(values, "\x00")
+        )
     if column == "priority":
         out = pc.or_(pc.less(values, PRIORITIES.start), pc.greater_equal(values, PRIORITIES.stop))
     elif column == "weight":
         weights = values.cast(pa.float64())
-        out = pc.invert(pc.and_(pc.greater_equal(weights, MIN_WEIGHT), pc.less_equal(weights, MAX_WEIGHT)))
+        out = pc.invert(
+            pc.and_(pc.greater_equal(weights, MIN_WEIGHT), pc.less_equal(weights, MAX_WEIGHT))
+        )
     elif column in ("fairness_key", "ordering_key", "unique_key"):
         size = pc.binary_length(values)
         out = pc.or_(pc.greater(size, MOST_KEY_BYTES), pc.match_substring(values, "\x00"))
@@ -120,7 +132,9 @@ def _unicode(column: str, texts: pa.Array, problems: Problems) -> pa.Array:
             try:
                 (value or b"").decode()
             except UnicodeDecodeError as error:
-                problems.note(row, column, value, f"{column} {value!r}: not valid Unicode ({error.reason})")
+                problems.note(
+                    row, column, value, f"{column} {value!r}: not valid Unicode ({error.reason})"
+                )
                 values[row] = b"?"
         return pa.array(values, pa.binary()).cast(pa.string())
     return texts

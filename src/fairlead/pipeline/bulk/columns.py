@@ -12,26 +12,46 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MEANINGS = (
-    "name", "queue", "payload", "args", "priority", "fairness_key", "weight", "ordering_key", "unique_key", "run_at",
+    "name",
+    "queue",
+    "payload",
+    "args",
+    "priority",
+    "fairness_key",
+    "weight",
+    "ordering_key",
+    "unique_key",
+    "run_at",
     "context",
-)  # fmt: skip
+)
 """The columns that are known by their names."""
 
 TEXTS = ("name", "queue", "fairness_key", "ordering_key", "unique_key", "payload")
 
 
 def check(schema: pa.Schema, options: BulkOptions) -> None:
-    """Raises InvalidTask listing all that is wrong: columns that are unknown, missing, doubled or of another type."""
+    """Raises InvalidTask listing all that is wrong: columns that are unknown, missing, doubled or
+    of another type."""
     names = schema.names
     meant = meanings(schema, options)
-    wrong = [f"column {name} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
-    wrong += [f"column {name} is missing (args_columns names it)" for name in options.args_columns if name not in names]
+    wrong = [
+        f"column {name} is there twice" for name in sorted(set(names)) if names.count(name) > 1
+    ]
+    wrong += [
+        f"column {name} is missing (args_columns names it)"
+        for name in options.args_columns
+        if name not in names
+    ]
     unknown = [name for name in names if name not in MEANINGS and name not in options.args_columns]
     if unknown:
         wrong.append(
-            f"unknown column {', '.join(unknown)}; known: {', '.join(MEANINGS)}, and what args_columns names as arguments"
+            f"unknown column {', '.join(unknown)}; known: {', '.join(MEANINGS)}, and what"
+            " args_columns names as arguments"
         )
-    for column, option, value in (("name", "task", options.task), ("queue", "queue", options.queue)):
+    for column, option, value in (
+        ("name", "task", options.task),
+        ("queue", "queue", options.queue),
+    ):
         if column not in meant and value is None:
             wrong.append(f"column {column} is missing: add it, or give option {option}")
     sources: list[str] = [source for source in ("payload", "args") if source in meant]
@@ -39,7 +59,10 @@ def check(schema: pa.Schema, options: BulkOptions) -> None:
     if len(sources) > 1:
         wrong.append(f"arguments are given twice, by {' and by '.join(sources)}: leave one out")
     if options.submission_id is None and "unique_key" not in meant:
-        wrong.append("without option submission_id every row needs a unique_key, or a repeat would double its tasks")
+        wrong.append(
+            "without option submission_id every row needs a unique_key, or a repeat would double"
+            " its tasks"
+        )
     for name in meant:
         is_fit, fit = _types()[name]
         if names.count(name) == 1 and not is_fit(schema.field(name).type):
@@ -49,7 +72,8 @@ def check(schema: pa.Schema, options: BulkOptions) -> None:
 
 
 def meanings(schema: pa.Schema, options: BulkOptions) -> list[str]:
-    """The columns that say something of the task. One that args_columns names is an argument and nothing else."""
+    """The columns that say something of the task. One that args_columns names is an argument and
+    nothing else."""
     return [name for name in MEANINGS if name in schema.names and name not in options.args_columns]
 
 

@@ -1,4 +1,5 @@
-"""Task ids and partitions for whole batches of a bulk submit, the same as `core` gives to single tasks."""
+"""Task ids and partitions for whole batches of a bulk submit, the same as `core` gives to single
+tasks."""
 
 from __future__ import annotations
 
@@ -12,15 +13,20 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-_PART_BITS, _ORDINAL_BITS, _SALT_BITS = 14, 34, 26  # of the 74 bits of a UUIDv7 beside time, version and variant
+_PART_BITS, _ORDINAL_BITS, _SALT_BITS = (
+    14,
+    34,
+    26,
+)  # of the 74 bits of a UUIDv7 beside time, version and variant
 _SALT_MASK = (1 << _SALT_BITS) - 1
 
 
 class IdSpace(NamedTuple):
     """The ids of one part (partition of the DataFrame) of one run of a job.
 
-    UUIDv7: the millisecond is the one in which the job was opened, then come part, ordinal and a salt. So ids ascend in
-    the order (part, ordinal), need no coordination, and no two rows of a run share one.
+    UUIDv7: the millisecond is the one in which the job was opened, then come part, ordinal and a
+    salt. So ids ascend in the order (part, ordinal), need no coordination, and no two rows of a run
+    share one.
     """
 
     millis: int
@@ -29,12 +35,15 @@ class IdSpace(NamedTuple):
 
     @classmethod
     def of(cls, opened_at: int, submission_id: str, epoch: str, part: int) -> IdSpace:
-        """`opened_at` in microseconds. Raises ConfigurationError for more parts than ids have room for."""
+        """`opened_at` in microseconds. Raises ConfigurationError for more parts than ids have room
+        for."""
         if part >> _PART_BITS:
             raise ConfigurationError(
                 f"a bulk submit has at most {1 << _PART_BITS:,} partitions: coalesce the DataFrame"
             )
-        return cls(opened_at // 1000, part, zlib.crc32(f"{submission_id}/{epoch}".encode()) & _SALT_MASK)
+        return cls(
+            opened_at // 1000, part, zlib.crc32(f"{submission_id}/{epoch}".encode()) & _SALT_MASK
+        )
 
     @property
     def high(self) -> int:
@@ -46,9 +55,12 @@ class IdSpace(NamedTuple):
         import numpy as np
 
         if (first + count) >> _ORDINAL_BITS:
-            raise ConfigurationError(f"a partition of a bulk submit has at most {1 << _ORDINAL_BITS:,} rows")
+            raise ConfigurationError(
+                f"a partition of a bulk submit has at most {1 << _ORDINAL_BITS:,} rows"
+            )
         ordinals = np.arange(first, first + count, dtype=np.uint64)
-        # The ordinal is in the last bits once more: the partition of its queue is the id modulo their number.
+        # The ordinal is in the last bits once more: the partition of its queue is the id modulo
+        # their number.
         salts = (ordinals + np.uint64(self.salt)) & np.uint64(_SALT_MASK)
         head = np.uint64((2 << 62) | ((self.part & 3) << 60))
         return head | (ordinals << np.uint64(_SALT_BITS)) | salts
@@ -61,22 +73,31 @@ class IdSpace(NamedTuple):
         halves = np.empty((len(lows), 2), dtype=">u8")
         halves[:, 0] = self.high
         halves[:, 1] = lows
-        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(lows), [None, pa.py_buffer(halves.tobytes())])
+        return pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(16), len(lows), [None, pa.py_buffer(halves.tobytes())]
+        )
 
     def partitions(
         self, lows: npt.NDArray[np.uint64], ordering_keys: pa.Array, counts: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.int16]:
-        """As `fairlead.core.partitions.partition_of`: `counts` are the partitions of each row's queue."""
+        """As `fairlead.core.sharding.partitions.partition_of`: `counts` are the partitions of each
+        row's queue."""
         import numpy as np
         import pyarrow.compute as pc
 
         # high * 2^64 + low, modulo the count, without ever leaving 64 bits
-        high = np.uint64(self.high) % counts * ((np.uint64(2**32) % counts) ** np.uint64(2) % counts)
+        high = (
+            np.uint64(self.high) % counts * ((np.uint64(2**32) % counts) ** np.uint64(2) % counts)
+        )
         by_id: npt.NDArray[np.uint64] = (high + lows % counts) % counts
         if ordering_keys.null_count == len(ordering_keys):
             return by_id.astype(np.int16)
         keys = ordering_keys.dictionary_encode()
         of_key = [zlib.crc32(key) for key in keys.dictionary.cast("binary").to_pylist()]
-        hashes = np.array(of_key, dtype=np.uint64)[pc.fill_null(keys.indices, 0).to_numpy(zero_copy_only=False)]
-        chosen = np.where(ordering_keys.is_null().to_numpy(zero_copy_only=False), by_id, hashes % counts)
+        hashes = np.array(of_key, dtype=np.uint64)[
+            pc.fill_null(keys.indices, 0).to_numpy(zero_copy_only=False)
+        ]
+        chosen = np.where(
+            ordering_keys.is_null().to_numpy(zero_copy_only=False), by_id, hashes % counts
+        )
         return chosen.astype(np.int16)

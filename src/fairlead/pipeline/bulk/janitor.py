@@ -1,16 +1,18 @@
-"""What bulk submits leave behind: stages of runs that died, and jobs that no one will ask for any more."""
+"""What bulk submits leave behind: stages of runs that died, and jobs that no one will ask for any
+more."""
 
 from __future__ import annotations
 
+from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
 from fairlead.pipeline.bulk.stage import stage_of
 from fairlead.ports.statements import Statement, Steps
-from fairlead.stores.sql_store import SqlTaskStore
 
 DAY = 86_400 * MICROS
 
 KEEP_STAGE = DAY
-"""Microseconds since a job was last touched after which what it has staged is deleted, orphaned parts with it."""
+"""Microseconds since a job was last touched after which what it has staged is deleted, orphaned
+parts with it."""
 KEEP_CHUNKS = 7 * DAY
 """The same for a job whose chunks are half in: only from its stage can it be brought to its end."""
 KEEP_JOB = 30 * DAY
@@ -18,7 +20,8 @@ KEEP_JOB = 30 * DAY
 
 
 def sweep(store: SqlTaskStore, now: int) -> Steps[int]:
-    """Delete what has outlived its time, at most a hundred jobs of it; answers how many stages went. `now` in microseconds."""
+    """Delete what has outlived its time, at most a hundred jobs of it; answers how many stages
+    went. `now` in microseconds."""
     stage = stage_of(store)
     abandoned = yield Statement(stage.sql["abandoned_jobs"], (now - KEEP_STAGE, now - KEEP_CHUNKS))
     for submission_id, number in abandoned:

@@ -1,4 +1,5 @@
-"""A bulk submit from its opening to its end. Every step of it may fail, be repeated or be overtaken by another run."""
+"""A bulk submit from its opening to its end. Every step of it may fail, be repeated or be overtaken
+by another run."""
 
 from __future__ import annotations
 
@@ -30,9 +31,11 @@ _MOST_TOLD = 5
 
 
 class BulkJob:
-    """One run of one submission. It may be pickled after `open` and used in many processes at once to stage.
+    """One run of one submission. It may be pickled after `open` and used in many processes at once
+    to stage.
 
-    `open`, then `stage` for each part, then `publish` with the messages of those parts that count; or `abort`.
+    `open`, then `stage` for each part, then `publish` with the messages of those parts that count;
+    or `abort`.
     """
 
     def __init__(self, options: BulkOptions, epoch: str | None = None) -> None:
@@ -43,10 +46,11 @@ class BulkJob:
         self.opened: Opened | None = None
 
     def open(self, schema: pa.Schema) -> str:
-        """Check the columns, and make the job this run's; answers its epoch. Doing so again changes nothing.
+        """Check the columns, and make the job this run's; answers its epoch. Doing so again changes
+        nothing.
 
-        Afterwards `opened.needs_rows` says whether there is anything to stage. Raises InvalidTask listing what is wrong
-        with the columns, StoreUnavailable, SchemaMismatch.
+        Afterwards `opened.needs_rows` says whether there is anything to stage. Raises InvalidTask
+        listing what is wrong with the columns, StoreUnavailable, SchemaMismatch.
         """
         columns.check(schema, self.options)
         with self._connected() as (app, stage):
@@ -60,9 +64,11 @@ class BulkJob:
         return self.options.partitions_of(self.opened.registered, self.options.queue or "")
 
     def stage(self, batches: Iterable[pa.RecordBatch], part: int) -> Message:
-        """Check, encode and stage the rows of one part (partition of the DataFrame), all or nothing.
+        """Check, encode and stage the rows of one part (partition of the DataFrame), all or
+        nothing.
 
-        Raises RefusedRows naming the first rows that do not fit (unless on_error is "quarantine"), Superseded.
+        Raises RefusedRows naming the first rows that do not fit (unless on_error is "quarantine"),
+        Superseded.
         """
         opened = self.opened
         assert opened is not None, "stage before open"
@@ -84,47 +90,68 @@ class BulkJob:
         )
 
     def publish(self, messages: Sequence[Message]) -> Totals:
-        """Make the rows of these parts tasks, once; of a submission that is published already: only its totals.
+        """Make the rows of these parts tasks, once; of a submission that is published already: only
+        its totals.
 
-        Raises Superseded when another run has taken over, KeyTaken under on_conflict "error", StageLost.
+        Raises Superseded when another run has taken over, KeyTaken under on_conflict "error",
+        StageLost.
         """
         with self._connected() as (app, stage):
-            job = Publisher(app, stage, self.options, self.submission_id, self.epoch).publish(messages)
-            with suppress(StoreUnavailable):  # it is published; the janitor drops what this does not
+            job = Publisher(app, stage, self.options, self.submission_id, self.epoch).publish(
+                messages
+            )
+            with suppress(
+                StoreUnavailable
+            ):  # it is published; the janitor drops what this does not
                 app.sql_store.database.run(stage.drop(job.number, self.submission_id))
         assert job.totals is not None
         return job.totals
 
     def abort(self) -> None:
-        """Give up this run: nothing of it is published. Another run of the submission starts anew."""
+        """Give up this run: nothing of it is published. Another run of the submission starts
+        anew."""
         with self._connected() as (app, stage):
             database = app.sql_store.database
-            number = database.run(give_up(stage.sql, self.submission_id, self.epoch, SYSTEM_CLOCK.now()))
+            number = database.run(
+                give_up(stage.sql, self.submission_id, self.epoch, SYSTEM_CLOCK.now())
+            )
             if number is not None:
                 database.run(stage.drop(number, self.submission_id))
 
     def totals(self) -> Totals | None:
-        """What became of the submission, by whichever run; None while it is not published to its end."""
+        """What became of the submission, by whichever run; None while it is not published to its
+        end."""
         with self._connected() as (app, stage):
             job = app.sql_store.database.look(find(stage.sql, self.submission_id))
         return job and job.totals
 
     def _open(self, app: App, stage: Stage) -> Steps[Opened]:
         now = SYSTEM_CLOCK.now()
-        yield Statement(stage.sql["open_job"], (self.submission_id, self.epoch, now, self.options.publish))
-        number, _, state, _, opened_at = (yield Statement(stage.sql["job"], (self.submission_id,)))[0][:5]
+        yield Statement(
+            stage.sql["open_job"], (self.submission_id, self.epoch, now, self.options.publish)
+        )
+        number, _, state, _, opened_at = (yield Statement(stage.sql["job"], (self.submission_id,)))[
+            0
+        ][:5]
         settings = yield from app.sql_store.queue_settings()
         registered = {queue: setting.partitions for queue, setting in settings.items()}
         return Opened(number, self.submission_id, self.epoch, state, opened_at, registered)
 
-    def _encoded(self, rows: Rows, batches: Iterable[pa.RecordBatch], part: int) -> Iterator[Encoded]:
+    def _encoded(
+        self, rows: Rows, batches: Iterable[pa.RecordBatch], part: int
+    ) -> Iterator[Encoded]:
         for batch in batches:
             for encoded, rejects in rows.encode(batch):
                 if rejects and self.options.on_error == "fail":
-                    more = f"; and {len(rejects) - _MOST_TOLD:,} more" if len(rejects) > _MOST_TOLD else ""
+                    more = (
+                        f"; and {len(rejects) - _MOST_TOLD:,} more"
+                        if len(rejects) > _MOST_TOLD
+                        else ""
+                    )
                     raise RefusedRows(
-                        f"bulk submit: {len(rejects):,} bad rows among the first {rows.rows + rows.rejected:,} of partition "
-                        f"{part}: {'; '.join(map(str, rejects[:_MOST_TOLD]))}{more}"
+                        f"bulk submit: {len(rejects):,} bad rows among the first"
+                        f" {rows.rows + rows.rejected:,} of partition {part}:"
+                        f" {'; '.join(map(str, rejects[:_MOST_TOLD]))}{more}"
                     )
                 yield encoded, rejects
 

@@ -38,7 +38,14 @@ class JobRow(NamedTuple):
         """None until the job is committed."""
         if self.state != "committed":
             return None
-        return Totals(self.submission_id, self.staged, self.inserted, self.duplicates, self.rejected, self.publish)
+        return Totals(
+            self.submission_id,
+            self.staged,
+            self.inserted,
+            self.duplicates,
+            self.rejected,
+            self.publish,
+        )
 
 
 def find(sql: dict[str, str], submission_id: str) -> Steps[JobRow | None]:
@@ -66,7 +73,8 @@ def touch(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> Step
 
 
 def give_up(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> Steps[int | None]:
-    """End a run that has published nothing; answers the number of its job, or None when that is not its own any more."""
+    """End a run that has published nothing; answers the number of its job, or None when that is not
+    its own any more."""
     rows = yield Statement(sql["abort_job"], (submission_id, epoch, now))
     return rows[0][0] if rows else None
 
@@ -74,5 +82,6 @@ def give_up(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> St
 def superseded(submission_id: str) -> Superseded:
     """The error of a run whose job is no longer its own."""
     return Superseded(
-        f"submission {submission_id!r}: another run has taken over, or this one was given up; nothing more of it is published"
+        f"submission {submission_id!r}: another run has taken over, or this one was given up;"
+        " nothing more of it is published"
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.errors import FairleadError
-from fairlead.ports.wake import Wake
+from fairlead.ports.notification import Wake
 
 
 class Superseded(FairleadError):
@@ -58,7 +58,8 @@ class Totals(msgspec.Struct, frozen=True):
     rejected: int
     """Refused, and kept in fairlead_bulk_rejects."""
     publish: str
-    """"atomic": all of it became visible at once; "chunked": it did not, though each row did exactly once."""
+    """"atomic": all of it became visible at once; "chunked": it did not, though each row did
+    exactly once."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -74,7 +75,8 @@ class Opened(msgspec.Struct, frozen=True):
 
     @property
     def needs_rows(self) -> bool:
-        """False: all is published, or all is staged by an earlier run and being published in chunks."""
+        """False: all is published, or all is staged by an earlier run and being published in
+        chunks."""
         return self.state == "open"
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from fairlead.app import PAYLOAD_LIMIT
+from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.connect import task_store
+from fairlead.declare.options import MOST_KEY_BYTES
+from fairlead.declare.queue import DEFAULT_PARTITIONS, MOST_PARTITIONS
 from fairlead.errors import ConfigurationError
-from fairlead.options import MOST_KEY_BYTES
 from fairlead.pipeline.bulk.bounds import reason_against
-from fairlead.queue import DEFAULT_PARTITIONS, MOST_PARTITIONS
-from fairlead.stores.sqlite_database import SqliteDatabase
 
 _CHOICES = {
     "on_conflict": ("ignore", "error"),
@@ -21,7 +21,13 @@ _CHOICES = {
     "publish": ("atomic", "chunked"),
     "keep_result": ("true", "false"),
 }
-_LEAST = {"partitions": 1, "max_connections": 1, "max_backlog": 1, "rows_per_chunk": 1, "payload_limit": 2}
+_LEAST = {
+    "partitions": 1,
+    "max_connections": 1,
+    "max_backlog": 1,
+    "rows_per_chunk": 1,
+    "payload_limit": 2,
+}
 _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
 
 
@@ -39,17 +45,21 @@ class BulkOptions:
     args_columns: tuple[str, ...] = ()
     """Columns that are the arguments of the task, by name."""
     on_conflict: str = "ignore"
-    """A unique key that is taken: the row is left out ("ignore"), or the whole job fails ("error")."""
+    """A unique key that is taken: the row is left out ("ignore"), or the whole job fails
+    ("error")."""
     on_error: str = "fail"
-    """A row out of bounds: the job fails ("fail"), or the row is kept in fairlead_bulk_rejects ("quarantine")."""
+    """A row out of bounds: the job fails ("fail"), or the row is kept in fairlead_bulk_rejects
+    ("quarantine")."""
     publish: str = "atomic"
-    """"atomic": one transaction, all or nothing; "chunked": many, each row exactly once, but not all or nothing."""
+    """"atomic": one transaction, all or nothing; "chunked": many, each row exactly once, but not
+    all or nothing."""
     partitions: int | None = None
     """Of a queue that is not yet known, or has fewer; DEFAULT_PARTITIONS."""
     max_connections: int = 4
     """Processes that stage at the same time in one PostgreSQL database."""
     max_backlog: int | None = None
-    """Chunked: wait before a chunk while as many tasks of its queues may run and have not been grabbed."""
+    """Chunked: wait before a chunk while as many tasks of its queues may run and have not been
+    grabbed."""
     rows_per_chunk: int = 50_000
     payload_limit: int = PAYLOAD_LIMIT
     """Bytes of JSON."""
@@ -58,10 +68,16 @@ class BulkOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> BulkOptions:
-        """From names in any case to strings, as Spark hands them on. Raises ConfigurationError listing all that is wrong."""
+        """From names in any case to strings, as Spark hands them on. Raises ConfigurationError
+        listing all that is wrong."""
         known = {field.name for field in fields(cls)}
-        given = {key.lower(): value for key, value in options.items() if key.lower() not in _SPARKS_OWN}
-        wrong = [f"unknown option {key}; known: {', '.join(sorted(known))}" for key in given.keys() - known]
+        given = {
+            key.lower(): value for key, value in options.items() if key.lower() not in _SPARKS_OWN
+        }
+        wrong = [
+            f"unknown option {key}; known: {', '.join(sorted(known))}"
+            for key in given.keys() - known
+        ]
         values: dict[str, Any] = {key: given[key] for key in given.keys() & known}
         for key in sorted(values.keys() & _LEAST.keys()):
             try:
@@ -76,7 +92,9 @@ class BulkOptions:
         if "keep_result" in values:
             values["keep_result"] = values["keep_result"] == "true"
         if "args_columns" in values:
-            values["args_columns"] = tuple(name.strip() for name in values["args_columns"].split(",") if name.strip())
+            values["args_columns"] = tuple(
+                name.strip() for name in values["args_columns"].split(",") if name.strip()
+            )
         read = cls(**{"url": "", **values})
         wrong += read._wrong()
         if wrong:
@@ -89,7 +107,10 @@ class BulkOptions:
 
     def _wrong(self) -> list[str]:
         wrong = [] if self.url else ["option url missing: say where tasks live"]
-        if self.submission_id is not None and not 1 <= len(self.submission_id.encode()) <= MOST_KEY_BYTES:
+        if (
+            self.submission_id is not None
+            and not 1 <= len(self.submission_id.encode()) <= MOST_KEY_BYTES
+        ):
             wrong.append(f"submission_id: use 1 to {MOST_KEY_BYTES} bytes of text")
         if self.submission_id is not None and "\x00" in self.submission_id:
             wrong.append("submission_id: must not hold a NUL character")
@@ -97,7 +118,9 @@ class BulkOptions:
             if value is not None and (reason := reason_against(name, value)) is not None:
                 wrong.append(reason)
         if self.on_conflict == "error" and self.publish == "chunked":
-            wrong.append("on_conflict error needs publish atomic: chunks that are in cannot be taken back")
+            wrong.append(
+                "on_conflict error needs publish atomic: chunks that are in cannot be taken back"
+            )
         if self.max_backlog is not None and self.publish == "atomic":
             wrong.append("max_backlog needs publish chunked")
         for name, least in _LEAST.items():
@@ -114,7 +137,8 @@ class BulkOptions:
 
 
 def _everywhere(url: str) -> str:
-    """The same for every process, whatever folder it works in. Raises ConfigurationError for a URL of no known kind."""
+    """The same for every process, whatever folder it works in. Raises ConfigurationError for a URL
+    of no known kind."""
     database = task_store(url).database
     if not isinstance(database, SqliteDatabase):
         return url

@@ -7,6 +7,9 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 
+from fairlead.backends.postgres.copy_format import HEADER, TRAILER
+from fairlead.backends.sql.sql_file import load
+from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import FairleadError
 from fairlead.pipeline.bulk.binary_rows import binary_rows
@@ -14,13 +17,12 @@ from fairlead.pipeline.bulk.columns import staged
 from fairlead.pipeline.bulk.jobs import touch
 from fairlead.pipeline.bulk.message import Opened, Piece, Published, StageLost
 from fairlead.pipeline.bulk.stage import Encoded
+from fairlead.ports.notification import Lane, Wake
 from fairlead.ports.statements import Copy, Many, Statement, Steps
-from fairlead.ports.wake import Lane, Wake
-from fairlead.stores.copy_format import HEADER, TRAILER
-from fairlead.stores.sql_file import load
-from fairlead.stores.sql_store import SqlTaskStore
 
-_SLOTS = 0x66616972  # "fair": the class of advisory locks whose members are the slots of those who stage
+_SLOTS = (
+    0x66616972  # "fair": the class of advisory locks whose members are the slots of those who stage
+)
 FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
 """Seconds between two tries to get a slot, doubled each time up to the last."""
 
@@ -44,7 +46,9 @@ class PostgresStage:
                 time.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LAST_PAUSE)
 
-    def _write(self, job: Opened, part: int, attempt: str, encoded: Iterable[Encoded]) -> Steps[None]:
+    def _write(
+        self, job: Opened, part: int, attempt: str, encoded: Iterable[Encoded]
+    ) -> Steps[None]:
         if not (yield Statement(self.sql["take_slot"], (_SLOTS, self._slots))):
             raise _NoSlot
         columns = ("job", "attempt", *staged().names)
@@ -69,13 +73,20 @@ class PostgresStage:
             found = (yield Statement(self.sql["count_piece"], (job, *piece)))[0][0]
             if found < piece.last - piece.first:
                 raise StageLost(
-                    f"submission {submission_id!r}: of {piece.last - piece.first} staged rows {found} are left"
+                    f"submission {submission_id!r}: of {piece.last - piece.first} staged rows"
+                    f" {found} are left"
                 )
         due = min((row[4] for row in rows if row[4] is not None), default=None)
-        return Published(inserted, Wake(ready=[Lane(*row[:4]) for row in rows if row[3] is not None], due=due))
+        return Published(
+            inserted, Wake(ready=[Lane(*row[:4]) for row in rows if row[3] is not None], due=due)
+        )
 
-    def publish_rejects(self, submission_id: str, attempts: Sequence[tuple[str, int]]) -> Steps[None]:
-        yield Statement(self.sql["publish_rejects"], (submission_id, [attempt for attempt, _ in attempts]))
+    def publish_rejects(
+        self, submission_id: str, attempts: Sequence[tuple[str, int]]
+    ) -> Steps[None]:
+        yield Statement(
+            self.sql["publish_rejects"], (submission_id, [attempt for attempt, _ in attempts])
+        )
 
     def drop(self, job: int, submission_id: str) -> Steps[None]:
         yield Statement(self.sql["drop_stage"], (job,))

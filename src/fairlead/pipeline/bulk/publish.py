@@ -13,8 +13,8 @@ from fairlead.pipeline.bulk.jobs import JobRow, lock, touch
 from fairlead.pipeline.bulk.message import KeyTaken, Message, pieces
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.stage import Stage
+from fairlead.ports.notification import Wake, joined
 from fairlead.ports.statements import Many, Statement, Steps
-from fairlead.ports.wake import Wake, joined
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at a backlog that is too long for the next chunk."""
@@ -23,7 +23,9 @@ LOOK_EVERY = 1.0
 class Publisher:
     """Publishes for one run of one submission, while it has the store open."""
 
-    def __init__(self, app: App, stage: Stage, options: BulkOptions, submission_id: str, epoch: str) -> None:
+    def __init__(
+        self, app: App, stage: Stage, options: BulkOptions, submission_id: str, epoch: str
+    ) -> None:
         self._app = app
         self._stage = stage
         self._options = options
@@ -59,7 +61,9 @@ class Publisher:
         rows, rejected = sum(m.rows for m in ordered), sum(m.rejected for m in ordered)
         parts = msgspec.json.encode(ordered).decode()
         now = SYSTEM_CLOCK.now()
-        yield Statement(self._stage.sql["begin_publishing"], (self._submission_id, parts, rows, rejected, now))
+        yield Statement(
+            self._stage.sql["begin_publishing"], (self._submission_id, parts, rows, rejected, now)
+        )
         queues = {queue: count for message in ordered for queue, count in message.queues.items()}
         yield Many(self._app.sql_store.sql["register_queue"], sorted(queues.items()))
         if rejected:
@@ -69,9 +73,14 @@ class Publisher:
 
     def _check(self, messages: Sequence[Message]) -> None:
         parts = [message.part for message in messages]
-        strange = {(m.submission_id, m.epoch) for m in messages} - {(self._submission_id, self._epoch)}
+        strange = {(m.submission_id, m.epoch) for m in messages} - {
+            (self._submission_id, self._epoch)
+        }
         if strange or len(parts) != len(set(parts)):
-            raise ValueError(f"messages of other runs, or two of one part, cannot be published together: {messages}")
+            raise ValueError(
+                "messages of other runs, or two of one part, cannot be published together:"
+                f" {messages}"
+            )
 
     def _advance(self, most: int) -> Steps[tuple[JobRow, Wake]]:
         """Publish the next rows, `most` of them."""
@@ -86,13 +95,16 @@ class Publisher:
             yield from self._stage.claim(job.number, chunk, now)
         published = []
         for piece in chunk:
-            published.append((yield from self._stage.insert(job.number, self._submission_id, piece, now)))
+            published.append(
+                (yield from self._stage.insert(job.number, self._submission_id, piece, now))
+            )
         inserted = sum(done.inserted for done in published)
         duplicates = last - first - inserted
         if duplicates and self._options.on_conflict == "error":
             raise KeyTaken(
-                f"submission {self._submission_id!r}: {duplicates:,} of {last:,} rows have unique keys that are taken, and "
-                "nothing was published; leave them out, or say on_conflict=ignore"
+                f"submission {self._submission_id!r}: {duplicates:,} of {last:,} rows have unique"
+                " keys that are taken, and nothing was published; leave them out, or say"
+                " on_conflict=ignore"
             )
         wake = joined([done.wake for done in published])
         if not wake.is_empty:
@@ -101,10 +113,14 @@ class Publisher:
         return (yield from lock(sql, self._submission_id, self._epoch)), wake
 
     def _wait_for_room(self, job: JobRow) -> None:
-        """Until the queues of the job have fewer tasks to run than max_backlog. Raises Superseded."""
+        """Until the queues of the job have fewer tasks to run than max_backlog. Raises
+        Superseded."""
         most = self._options.max_backlog
         queues = sorted({queue for message in job.messages for queue in message.queues})
-        while most is not None and self._app.sql_store.database.run(self._backlog(queues, most)) >= most:
+        while (
+            most is not None
+            and self._app.sql_store.database.run(self._backlog(queues, most)) >= most
+        ):
             time.sleep(LOOK_EVERY)
 
     def _backlog(self, queues: Sequence[str], most: int) -> Steps[int]:

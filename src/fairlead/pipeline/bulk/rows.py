@@ -1,4 +1,5 @@
-"""User rows become staged rows: checked, encoded, with their ids and places, whole batches at a time."""
+"""User rows become staged rows: checked, encoded, with their ids and places, whole batches at a
+time."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_BYTES = 64 << 20
-"""Of user rows worked on at once: what is made of them may be several times as large, and has a limit of 2 GiB."""
+"""Of user rows worked on at once: what is made of them may be several times as large, and has a
+limit of 2 GiB."""
 
 
 class Rows:
@@ -61,7 +63,11 @@ class Rows:
         if rejects:
             good = problems.good()
             batch = batch.filter(good)
-            payloads = [payload for payload, is_good in zip(payloads, good.to_pylist(), strict=True) if is_good]
+            payloads = [
+                payload
+                for payload, is_good in zip(payloads, good.to_pylist(), strict=True)
+                if is_good
+            ]
         columns = {column: batch.column(column) for column in known}
         encoded = pa.record_batch(self._columns(batch.num_rows, columns, payloads), schema=staged())
         self.rows += encoded.num_rows
@@ -69,7 +75,9 @@ class Rows:
         self.bytes += encoded.nbytes
         return encoded, rejects
 
-    def _columns(self, count: int, columns: dict[str, pa.Array], payloads: list[bytes]) -> list[pa.Array]:
+    def _columns(
+        self, count: int, columns: dict[str, pa.Array], payloads: list[bytes]
+    ) -> list[pa.Array]:
         """As in `columns.staged()`."""
         import pyarrow as pa
 
@@ -109,17 +117,25 @@ class Rows:
         found = names.dictionary.to_pylist()
         for queue in found:
             self.queues.setdefault(queue, self._options.partitions_of(self._registered, queue))
-        return np.array([self.queues[queue] for queue in found] or [1], dtype=np.uint64)[names.indices.to_numpy()]
+        return np.array([self.queues[queue] for queue in found] or [1], dtype=np.uint64)[
+            names.indices.to_numpy()
+        ]
 
 
 def _given(
-    columns: Mapping[str, pa.Array], name: str, type: pa.DataType, count: int, default: str | float | None = None
+    columns: Mapping[str, pa.Array],
+    name: str,
+    type: pa.DataType,
+    count: int,
+    default: str | float | None = None,
 ) -> pa.Array:
     """The column, its nulls filled with the default; without the column the default."""
     import pyarrow as pa
 
     if name not in columns:
-        return pa.nulls(count, type) if default is None else pa.repeat(pa.scalar(default, type), count)
+        return (
+            pa.nulls(count, type) if default is None else pa.repeat(pa.scalar(default, type), count)
+        )
     values = columns[name].cast(type)
     return values if default is None else values.fill_null(pa.scalar(default, type))
 
@@ -128,7 +144,12 @@ def _need_unique_keys(batch: pa.RecordBatch, problems: Problems) -> None:
     import pyarrow.compute as pc
 
     for row in pc.indices_nonzero(batch.column("unique_key").is_null()).to_pylist():
-        problems.note(row, "unique_key", None, "unique_key None: without option submission_id every row needs one")
+        problems.note(
+            row,
+            "unique_key",
+            None,
+            "unique_key None: without option submission_id every row needs one",
+        )
 
 
 def _contexts(column: pa.Array | None, count: int) -> pa.Array:
@@ -136,4 +157,7 @@ def _contexts(column: pa.Array | None, count: int) -> pa.Array:
 
     if column is None:
         return pa.nulls(count, pa.string())
-    return pa.array([json.dumps(dict(entries)) if entries else None for entries in column.to_pylist()], pa.string())
+    return pa.array(
+        [json.dumps(dict(entries)) if entries else None for entries in column.to_pylist()],
+        pa.string(),
+    )

@@ -1,7 +1,8 @@
-"""The stage of bulk submit on SQLite: one Arrow file for each attempt, in a folder beside the database.
+"""The stage of bulk submit on SQLite: one Arrow file for each attempt, in a folder beside the
+database.
 
-The database has one writer at a time, so those who stage leave it alone; whoever publishes reads the files. All of them
-must see the same file system.
+The database has one writer at a time, so those who stage leave it alone; whoever publishes reads
+the files. All of them must see the same file system.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fairlead.backends.sql.sql_file import load
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import id_text
 from fairlead.model import NewTask
@@ -23,11 +27,8 @@ from fairlead.pipeline.bulk.jobs import touch
 from fairlead.pipeline.bulk.message import Opened, Piece, Published, StageLost
 from fairlead.pipeline.bulk.stage import Encoded
 from fairlead.pipeline.lake import durable
+from fairlead.ports.notification import joined
 from fairlead.ports.statements import Many, Steps
-from fairlead.ports.wake import joined
-from fairlead.stores.sql_file import load
-from fairlead.stores.sql_store import SqlTaskStore
-from fairlead.stores.sqlite_database import SqliteDatabase
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +52,9 @@ class SqliteStage:
 
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, staged()) as writer:
                 for batch, rejects in encoded:
-                    writer.write_batch(batch, custom_metadata={_REJECTS: msgspec.json.encode(rejects)})
+                    writer.write_batch(
+                        batch, custom_metadata={_REJECTS: msgspec.json.encode(rejects)}
+                    )
 
         durable.write(durable.folder(self._folder_of(job.submission_id)) / f"{attempt}.arrow", fill)
         self._store.database.run(touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now()))
@@ -69,14 +72,17 @@ class SqliteStage:
             wakes.append(wake)
         return Published(inserted, joined(wakes))
 
-    def publish_rejects(self, submission_id: str, attempts: Sequence[tuple[str, int]]) -> Steps[None]:
+    def publish_rejects(
+        self, submission_id: str, attempts: Sequence[tuple[str, int]]
+    ) -> Steps[None]:
         for attempt, part in attempts:
             with self._open(submission_id, attempt) as reader:
                 for number in range(reader.num_record_batches):
                     metadata = reader.get_batch_with_custom_metadata(number).custom_metadata
                     rejects = msgspec.json.decode(metadata[_REJECTS])
                     yield Many(
-                        self.sql["insert_reject"], [(submission_id, attempt, part, *reject) for reject in rejects]
+                        self.sql["insert_reject"],
+                        [(submission_id, attempt, part, *reject) for reject in rejects],
                     )
 
     def drop(self, job: int, submission_id: str) -> Steps[None]:
@@ -98,7 +104,10 @@ class SqliteStage:
                 for at in range(first, last, _ROWS_AT_ONCE):
                     yield batch.slice(at, min(_ROWS_AT_ONCE, last - at))
         if start < piece.last:
-            raise StageLost(f"submission {submission_id!r}: attempt {piece.attempt} has {start} rows, not {piece.last}")
+            raise StageLost(
+                f"submission {submission_id!r}: attempt {piece.attempt} has {start} rows, not"
+                f" {piece.last}"
+            )
 
     @contextmanager
     def _open(self, submission_id: str, attempt: str) -> Iterator[pa.RecordBatchFileReader]:
@@ -120,15 +129,54 @@ def _tasks(batch: pa.RecordBatch, now: int) -> list[NewTask]:
     column = batch.to_pydict()
     return [
         NewTask(
-            id_text(int.from_bytes(id)), queue, partition, name, payload, payload_format, priority, fairness_key, weight,
-            ordering_key, unique_key, now if run_at is None else run_at, now, keep_result, context,
+            id_text(int.from_bytes(id)),
+            queue,
+            partition,
+            name,
+            payload,
+            payload_format,
+            priority,
+            fairness_key,
+            weight,
+            ordering_key,
+            unique_key,
+            now if run_at is None else run_at,
+            now,
+            keep_result,
+            context,
         )
-        for (id, queue, partition, name, payload, payload_format, priority, fairness_key, weight, ordering_key, unique_key,
-             run_at, keep_result, context) in zip(*(column[name] for name in _TASK_COLUMNS), strict=True)
-    ]  # fmt: skip
+        for (
+            id,
+            queue,
+            partition,
+            name,
+            payload,
+            payload_format,
+            priority,
+            fairness_key,
+            weight,
+            ordering_key,
+            unique_key,
+            run_at,
+            keep_result,
+            context,
+        ) in zip(*(column[name] for name in _TASK_COLUMNS), strict=True)
+    ]
 
 
 _TASK_COLUMNS = (
-    "id", "queue", "partition", "name", "payload", "payload_format", "priority", "fairness_key", "weight", "ordering_key",
-    "unique_key", "run_at", "keep_result", "context",
-)  # fmt: skip
+    "id",
+    "queue",
+    "partition",
+    "name",
+    "payload",
+    "payload_format",
+    "priority",
+    "fairness_key",
+    "weight",
+    "ordering_key",
+    "unique_key",
+    "run_at",
+    "keep_result",
+    "context",
+)

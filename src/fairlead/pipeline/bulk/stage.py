@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.pipeline.bulk.checks import Reject
 from fairlead.pipeline.bulk.message import Opened, Piece, Published
 from fairlead.ports.statements import Steps
-from fairlead.stores.sql_store import SqlTaskStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,15 +23,19 @@ class Stage(Protocol):
     """Its statements; those that concern jobs are named alike everywhere."""
 
     def write(self, job: Opened, part: int, attempt: str, encoded: Iterable[Encoded]) -> None:
-        """Put rows and rejects of an attempt in, all or nothing. Raises Superseded when another run has taken over."""
+        """Put rows and rejects of an attempt in, all or nothing. Raises Superseded when another run
+        has taken over."""
 
     def claim(self, job: int, pieces: Sequence[Piece], now: int) -> Steps[None]:
         """Claim the unique keys of these rows for them, where they are free."""
 
     def insert(self, job: int, submission_id: str, piece: Piece, now: int) -> Steps[Published]:
-        """Make tasks of the rows whose unique keys, if any, were free, in order. Raises StageLost when rows are missing."""
+        """Make tasks of the rows whose unique keys, if any, were free, in order. Raises StageLost
+        when rows are missing."""
 
-    def publish_rejects(self, submission_id: str, attempts: Sequence[tuple[str, int]]) -> Steps[None]:
+    def publish_rejects(
+        self, submission_id: str, attempts: Sequence[tuple[str, int]]
+    ) -> Steps[None]:
         """The rejects of these (attempt, part) are the job's."""
 
     def drop(self, job: int, submission_id: str) -> Steps[None]:
@@ -39,7 +43,8 @@ class Stage(Protocol):
 
 
 def stage_of(store: SqlTaskStore, max_connections: int = 4) -> Stage:
-    """The stage beside a task store; where it is a server, so many processes write to it at once."""
+    """The stage beside a task store; where it is a server, so many processes write to it at
+    once."""
     if store.database.dialect == "sqlite":
         from fairlead.pipeline.bulk.sqlite import SqliteStage
 

@@ -1,8 +1,10 @@
-"""How long tasks wait before `slots` workers: Erlang's formula, and Allen and Cunneen's correction for any distributions.
+"""How long tasks wait before `slots` workers: Erlang's formula, and Allen and Cunneen's correction
+for any distributions.
 
-Exact for Poisson arrivals and exponential runs (M/M/c; Erlang 1917). For others the mean wait is scaled by
-(cv2_arrival + cv2_service) / 2 (Allen, Probability, Statistics and Queueing Theory, 2nd ed. 1990, section 5.3.4), and whoever
-waits is taken to wait an exponential time of that mean. Times in seconds, rates per second.
+Exact for Poisson arrivals and exponential runs (M/M/c; Erlang 1917). For others the mean wait is
+scaled by (cv2_arrival + cv2_service) / 2 (Allen, Probability, Statistics and Queueing Theory, 2nd
+ed. 1990, section 5.3.4), and whoever waits is taken to wait an exponential time of that mean. Times
+in seconds, rates per second.
 """
 
 from __future__ import annotations
@@ -35,10 +37,12 @@ class Work(NamedTuple):
 
 
 def erlang_c(slots: int, load: float) -> float:
-    """Probability that a task has to wait, 0 to 1; 1 when the load (erlang) is no less than the slots.
+    """Probability that a task has to wait, 0 to 1; 1 when the load (erlang) is no less than the
+    slots.
 
-    By the recursion of Erlang's B, which adds and multiplies numbers between 0 and 1 only: no factorial, no overflow.
-    Raises ValueError for fewer slots than 1, or a load that is negative or no number."""
+    By the recursion of Erlang's B, which adds and multiplies numbers between 0 and 1 only: no
+    factorial, no overflow. Raises ValueError for fewer slots than 1, or a load that is negative or
+    no number."""
     _require(slots >= 1, f"slots {slots}: at least 1")
     _require(isfinite(load) and load >= 0, f"load {load}: a number not below 0")
     blocked = 1.0
@@ -61,8 +65,9 @@ def late(slots: int, work: Work, wait_s: float) -> float:
 
 
 def slots_for(work: Work, wait_s: float, quantile: float) -> int:
-    """The least slots with which the part `quantile` of the tasks waits no longer than `wait_s`; 0 when nothing arrives.
-    Raises ValueError for a quantile that is not between 0 and 1, or a negative wait."""
+    """The least slots with which the part `quantile` of the tasks waits no longer than `wait_s`; 0
+    when nothing arrives. Raises ValueError for a quantile that is not between 0 and 1, or a
+    negative wait."""
     _require(0 < quantile < 1, f"quantile {quantile}: between 0 and 1, as 0.95")
     _require(wait_s >= 0, f"wait {wait_s}: not below 0")
     load = work.load
@@ -73,7 +78,10 @@ def slots_for(work: Work, wait_s: float, quantile: float) -> int:
     while True:
         slots += 1
         blocked = _more(blocked, slots, load)
-        if slots >= least and _late(_waiting(blocked, slots, load), slots, work, wait_s) <= 1 - quantile:
+        if (
+            slots >= least
+            and _late(_waiting(blocked, slots, load), slots, work, wait_s) <= 1 - quantile
+        ):
             return slots
 
 

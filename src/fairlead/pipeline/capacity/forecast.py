@@ -1,8 +1,10 @@
-"""Next week's arrivals from those of past weeks: the week's shape, times a level with a damped trend. Pure.
+"""Next week's arrivals from those of past weeks: the week's shape, times a level with a damped
+trend. Pure.
 
-The shape is what part of a week falls into each of its hours, recent weeks counting more. The level is the week's total by
-Holt's method with a damped trend (Gardner and McKenzie 1985): a trend goes on, but less each week. It is held against the
-seasonal naive (the same hour a week ago) on weeks it has not seen; whichever was better there is used.
+The shape is what part of a week falls into each of its hours, recent weeks counting more. The level
+is the week's total by Holt's method with a damped trend (Gardner and McKenzie 1985): a trend goes
+on, but less each week. It is held against the seasonal naive (the same hour a week ago) on weeks it
+has not seen; whichever was better there is used.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ HALF_LIFE_WEEKS = 2.0
 """A week so long ago counts half as much for the shape."""
 
 LEVEL, TREND, DAMPING = 0.5, 0.3, 0.8
-"""How much of a surprise is taken for the level, how much of a change of it for the trend, what is left of that a week on."""
+"""How much of a surprise is taken for the level, how much of a change of it for the trend, what is
+left of that a week on."""
 
 QUANTILES = (0.5, 0.9)
 """Those that are forecast and judged."""
@@ -47,11 +50,13 @@ class Forecast(NamedTuple):
     held_out: int
     """Weeks on which the methods were judged; 0: too short a history, it is the seasonal naive."""
     loss: list[float]
-    """Of the damped trend, by hour: pinball loss in tasks, mean over QUANTILES and the weeks held out; empty: not judged."""
+    """Of the damped trend, by hour: pinball loss in tasks, mean over QUANTILES and the weeks held
+    out; empty: not judged."""
     naive_loss: list[float]
     """Of the seasonal naive."""
     mase: float | None
-    """Mean absolute error of the damped trend over that of the naive, on those weeks; above 1: it was worse."""
+    """Mean absolute error of the damped trend over that of the naive, on those weeks; above 1: it
+    was worse."""
 
     @property
     def skill(self) -> float | None:
@@ -61,8 +66,8 @@ class Forecast(NamedTuple):
 
 
 def forecast(weeks: Sequence[Week], hold_out: int = 2) -> Forecast:
-    """Of the week after `weeks` (oldest first). Judged on the last `hold_out` of them, as far as two weeks come before.
-    Raises ValueError for no week, or one that has not HOURS hours."""
+    """Of the week after `weeks` (oldest first). Judged on the last `hold_out` of them, as far as
+    two weeks come before. Raises ValueError for no week, or one that has not HOURS hours."""
     if not weeks or any(len(week) != HOURS for week in weeks):
         raise ValueError(f"weeks of {HOURS} hours are needed, at least one")
     judged = max(0, min(hold_out, len(weeks) - 2))
@@ -113,12 +118,14 @@ def damped(weeks: Sequence[Week]) -> list[float]:
 
 
 def pinball(told: float, was: float, quantile: float) -> float:
-    """Loss of a quantile that was told: what was above it costs `quantile` a task, what was below the rest (Koenker)."""
+    """Loss of a quantile that was told: what was above it costs `quantile` a task, what was below
+    the rest (Koenker)."""
     return max(quantile * (was - told), (quantile - 1) * (was - told))
 
 
 def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
-    """The point moved by what the same method was wrong by in the past; without a past, as if arrivals were Poisson."""
+    """The point moved by what the same method was wrong by in the past; without a past, as if
+    arrivals were Poisson."""
     told = point(weeks)
     mean = fmean(told)
     wrong = sorted(
@@ -128,11 +135,14 @@ def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
     )
     if not wrong:
         normal = NormalDist()
-        return [[max(0.0, each + normal.inv_cdf(q) * sqrt(each)) for each in told] for q in QUANTILES]
+        return [
+            [max(0.0, each + normal.inv_cdf(q) * sqrt(each)) for each in told] for q in QUANTILES
+        ]
     moves = [wrong[max(0, ceil(q * len(wrong)) - 1)] for q in QUANTILES]
     return [[max(0.0, each + move * _scale(each, mean)) for each in told] for move in moves]
 
 
 def _scale(guess: float, mean: float) -> float:
-    """What an error is measured by: quiet hours are wrong by more than their size, busy ones by part of it."""
+    """What an error is measured by: quiet hours are wrong by more than their size, busy ones by
+    part of it."""
     return sqrt(max(guess, mean, 1.0) * max(mean, 1.0))

@@ -36,14 +36,15 @@ class QueuePlan(msgspec.Struct, frozen=True):
     slots_median: int
     """In half of the hours no more."""
     slots_if_shifted: int
-    """In the hour that needs most, if what may wait were left to quieter hours, as far as all hours become even: what shifting
-    would save at best."""
+    """In the hour that needs most, if what may wait were left to quieter hours, as far as all hours
+    become even: what shifting would save at best."""
     deferrable_share: float
     """Part of the worker time of that hour that may wait."""
     method: str
     held_out: int
     mase: float | None
-    """Mean absolute error of the damped trend over that of the seasonal naive, on the weeks held out; above 1: worse."""
+    """Mean absolute error of the damped trend over that of the seasonal naive, on the weeks held
+    out; above 1: worse."""
     skill: float | None
     """Part of the naive's pinball loss that the damped trend saves; below 0: it loses more."""
 
@@ -51,7 +52,8 @@ class QueuePlan(msgspec.Struct, frozen=True):
 def week_ahead(
     queue: str, load: Load, end_hour: int, weeks: int, target: Target, hold_out: int
 ) -> tuple[QueuePlan, list[dict[str, Any]]]:
-    """The plan and its rows of gold.capacity (without week_start), from `weeks` whole weeks before `end_hour`."""
+    """The plan and its rows of gold.capacity (without week_start), from `weeks` whole weeks before
+    `end_hour`."""
     first = end_hour - weeks * HOURS
     told = forecast([load.week(first + HOURS * n) for n in range(weeks)], hold_out)
     rows, works, shifted = [], [], []
@@ -89,10 +91,14 @@ def _even(works: list[Work], target: Target) -> int:
     if not load:
         return 0
     cv2_arrival, cv2_service = (fmean(work[field] for work in works) for field in (2, 3))
-    return slots_for(Work(rate, load / rate, cv2_arrival, cv2_service), target.wait_us / 1e6, target.quantile)
+    return slots_for(
+        Work(rate, load / rate, cv2_arrival, cv2_service), target.wait_us / 1e6, target.quantile
+    )
 
 
-def _hour(load: Load, hours: list[int], told: Forecast, place: int, target: Target) -> tuple[dict[str, Any], Work]:
+def _hour(
+    load: Load, hours: list[int], told: Forecast, place: int, target: Target
+) -> tuple[dict[str, Any], Work]:
     week_hour = hour_of_week(hours[0])
     minutes, runs = load.minutes(hours), load.service(week_hour)
     high = told.high[place] / 3600

@@ -1,4 +1,5 @@
-"""What arrived and how long it ran, by hour of the week: gathered from the tables, one partition in memory at a time."""
+"""What arrived and how long it ran, by hour of the week: gathered from the tables, one partition in
+memory at a time."""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ from fairlead.pipeline.capacity.forecast import HOURS
 from fairlead.pipeline.gold import ALL
 from fairlead.pipeline.gold.capacity import LATER
 from fairlead.pipeline.gold.latency import GROWTH, LATENCY_HIST
+from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.parts import HOUR_US, hour_name
 from fairlead.pipeline.silver.backlog import BACKLOG
 from fairlead.pipeline.silver.tasks import TASKS
-from fairlead.pipeline.small import SmallTables
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MINUTES = 60
 LEAST_RUNS = 30
-"""Fewer runs in an hour of the week say too little of how they vary: those of all hours stand in."""
+"""Fewer runs in an hour of the week say too little of how they vary: those of all hours stand
+in."""
 
 _MONDAY = 4 * 24
 """Hours from Thursday, 1 January 1970, to the first Monday."""
@@ -68,19 +70,29 @@ class Load:
 
     def week(self, first_hour: int) -> list[float]:
         """Tasks in each hour of the week that begins there."""
-        return [float(sum(self.arrived[hour].values())) if hour in self.arrived else 0.0
-                for hour in range(first_hour, first_hour + HOURS)]  # fmt: skip
+        return [
+            float(sum(self.arrived[hour].values())) if hour in self.arrived else 0.0
+            for hour in range(first_hour, first_hour + HOURS)
+        ]
 
     def minutes(self, hours: Sequence[int]) -> list[int]:
         """Tasks in each minute of these hours, ascending."""
-        return sorted(self.arrived[hour][m] if hour in self.arrived else 0 for hour in hours for m in range(MINUTES))
+        return sorted(
+            self.arrived[hour][m] if hour in self.arrived else 0
+            for hour in hours
+            for m in range(MINUTES)
+        )
 
     def cv2_arrival(self, hours: Sequence[int]) -> float:
-        """Index of dispersion of a minute's arrivals: their variance around each hour's own mean, over that mean; for many
-        minutes what the squared coefficient of variation between arrivals comes to. 1 (Poisson) when too little arrived."""
+        """Index of dispersion of a minute's arrivals: their variance around each hour's own mean,
+        over that mean; for many minutes what the squared coefficient of variation between arrivals
+        comes to. 1 (Poisson) when too little arrived."""
         variance = mean = 0.0
         for hour in hours:
-            counts = [self.arrived[hour][minute] if hour in self.arrived else 0 for minute in range(MINUTES)]
+            counts = [
+                self.arrived[hour][minute] if hour in self.arrived else 0
+                for minute in range(MINUTES)
+            ]
             middle = fmean(counts)
             mean += middle
             variance += sum((count - middle) ** 2 for count in counts) / (MINUTES - 1)
@@ -113,16 +125,23 @@ def at_rank(ascending: Sequence[int], quantile: float) -> int:
 
 
 def gather(tables: SmallTables, first_hour: int, end_hour: int) -> dict[str, Load]:
-    """What each queue had in [first_hour, end_hour), from silver.backlog, gold.latency_hist and silver.tasks."""
+    """What each queue had in [first_hour, end_hour), from silver.backlog, gold.latency_hist and
+    silver.tasks."""
     found: dict[str, Load] = defaultdict(Load)
-    hours = {hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in range(first_hour, end_hour)}
+    hours = {
+        hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in range(first_hour, end_hour)
+    }
     for part in sorted(hours & set(tables.parts(BACKLOG))):
         _arrivals(found, tables.load(BACKLOG, [part], ["minute", "queue", "arrived"]))
-    for part in sorted({hour.partition("/")[0] for hour in hours} & set(tables.parts(LATENCY_HIST))):
+    for part in sorted(
+        {hour.partition("/")[0] for hour in hours} & set(tables.parts(LATENCY_HIST))
+    ):
         columns = ["hour", "queue", "fairness_key", "measure", "bucket", "n", "max_us"]
         _services(found, tables.load(LATENCY_HIST, [part], columns), first_hour, end_hour)
     for part in sorted(hours & set(tables.parts(TASKS))):
-        _priorities(found, tables.load(TASKS, [part], ["submitted_at", "queue", "priority", "run_us"]))
+        _priorities(
+            found, tables.load(TASKS, [part], ["submitted_at", "queue", "priority", "run_us"])
+        )
     return dict(found)
 
 
@@ -144,7 +163,9 @@ def _services(found: dict[str, Load], rows: pa.Table, first_hour: int, end_hour:
             us = min(2 / (GROWTH + 1) * GROWTH ** row["bucket"], row["max_us"])
             runs = found[row["queue"]].runs
             week_hour = hour_of_week(hour)
-            runs[week_hour] = runs[week_hour].plus(Runs(row["n"], row["n"] * us, row["n"] * us * us))
+            runs[week_hour] = runs[week_hour].plus(
+                Runs(row["n"], row["n"] * us, row["n"] * us * us)
+            )
 
 
 def _priorities(found: dict[str, Load], rows: pa.Table) -> None:
@@ -156,7 +177,9 @@ def _priorities(found: dict[str, Load], rows: pa.Table) -> None:
 
 def _by_priority(rows: pa.Table) -> list[dict[str, Any]]:
     # One partition is one hour: the least instant tells which.
-    grouped = rows.group_by(["queue", "priority"]).aggregate([("run_us", "sum"), ("submitted_at", "min")])
+    grouped = rows.group_by(["queue", "priority"]).aggregate(
+        [("run_us", "sum"), ("submitted_at", "min")]
+    )
     return list(grouped.to_pylist())
 
 

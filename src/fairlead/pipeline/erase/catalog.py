@@ -1,7 +1,9 @@
-"""A key erased from an Iceberg catalog: rows deleted, the snapshots that still had them expired, files of nobody removed.
+"""A key erased from an Iceberg catalog: rows deleted, the snapshots that still had them expired,
+files of nobody removed.
 
-Deleting rows writes new files; the old ones belong to older snapshots, by which anybody could still read them. So time
-travel ends here: of each table that had the key, only the present is left. Needs a classic Spark session (no Connect).
+Deleting rows writes new files; the old ones belong to older snapshots, by which anybody could still
+read them. So time travel ends here: of each table that had the key, only the present is left. Needs
+a classic Spark session (no Connect).
 """
 
 from __future__ import annotations
@@ -37,14 +39,17 @@ class CatalogErasure:
     def __init__(self, spark: SparkSession, tables: IcebergTables, wanted: Wanted) -> None:
         """Raises ConfigurationError for a session of Spark Connect."""
         if not hasattr(spark, "_jsparkSession"):
-            raise ConfigurationError("erase --catalog needs a classic Spark session: use --master, not Spark Connect")
+            raise ConfigurationError(
+                "erase --catalog needs a classic Spark session: use --master, not Spark Connect"
+            )
         self._spark = spark
         self._tables = tables
         self._wanted = wanted
         self._names = sorted(wanted.names)
 
     def erase(self, trace: Trace, tell: Tell) -> dict[str, int]:
-        """Leave the key out of every table, and forget every snapshot that had it; answers the rows deleted, by table."""
+        """Leave the key out of every table, and forget every snapshot that had it; answers the rows
+        deleted, by table."""
         deleted = {}
         for table in TABLES:
             name = self._tables.name_of(table)
@@ -64,12 +69,18 @@ class CatalogErasure:
         return deleted
 
     def held(self) -> dict[str, int]:
-        """By table, rows of the key in any file below it, whichever snapshot has it, or none; tables without are left out."""
-        tables = [table for table in TABLES if self._spark.catalog.tableExists(self._tables.name_of(table))]
+        """By table, rows of the key in any file below it, whichever snapshot has it, or none;
+        tables without are left out."""
+        tables = [
+            table
+            for table in TABLES
+            if self._spark.catalog.tableExists(self._tables.name_of(table))
+        ]
         return {table.name: rows for table in tables if (rows := self.held_by(table))}
 
     def held_by(self, table: Table) -> int:
-        """The same of one table; a file that is only named in the metadata, with the key as its bound, counts as a row."""
+        """The same of one table; a file that is only named in the metadata, with the key as its
+        bound, counts as a row."""
         name = self._tables.name_of(table)
         texts = columns_of(table, [c.name for c in table.columns if c.type == "string"])
         here = self._loaded(name)
@@ -79,15 +90,20 @@ class CatalogErasure:
             .option("pathGlobFilter", "*.parquet")
         )
         try:
-            told = files.parquet(here.properties().get("write.data.path") or f"{here.location()}/data")
+            told = files.parquet(
+                here.properties().get("write.data.path") or f"{here.location()}/data"
+            )
         except AnalysisException as error:
             # The folder comes with the first file.
-            if error.getCondition() != "PATH_NOT_FOUND" or not self._spark.table(f"{name}.all_data_files").isEmpty():
+            if (
+                error.getCondition() != "PATH_NOT_FOUND"
+                or not self._spark.table(f"{name}.all_data_files").isEmpty()
+            ):
                 raise
             return self._bounds(name)
         return told.where(self._is_told(table)).count() + self._bounds(name)
 
-    # how --------------------------------------------------------------------------------------------------------------
+    # how ------------------------------------------------------------------------------------------
 
     @property
     def _args(self) -> dict[str, Any]:
@@ -95,7 +111,11 @@ class CatalogErasure:
 
     def _is_of(self, table: Table) -> str:
         """A condition with parameters: which rows are the key's."""
-        markers = [f":{marker}" for marker, name in self._args.items() if name != ALL or table.name not in TOGETHER]
+        markers = [
+            f":{marker}"
+            for marker, name in self._args.items()
+            if name != ALL or table.name not in TOGETHER
+        ]
         if table.name == QUARANTINE.name:
             return f"get_json_object(raw, '$.fairness_key') IN ({', '.join(markers)})"
         owner = owner_of(table)
@@ -135,7 +155,9 @@ class CatalogErasure:
         for column in ("queue", "name", "error_fp"):
             same = same & (F.col(f"{name}.{column}") == F.col(f"errors.{column}"))
         told = same & F.col(f"{name}.error_text").isNotNull()
-        errors.mergeInto(name, told).whenMatched().update({"error_text": F.lit(None).cast("string")}).merge()
+        errors.mergeInto(name, told).whenMatched().update(
+            {"error_text": F.lit(None).cast("string")}
+        ).merge()
 
     @property
     def _pattern(self) -> str:
@@ -162,12 +184,14 @@ class CatalogErasure:
         """All but the present: snapshots, their files, and files that belong to none."""
         self._present_only(name)
         if self._bounds(name):
-            # One manifest alone is never rewritten, and this one still tells what the files were that are gone.
+            # One manifest alone is never rewritten, and this one still tells what the files were
+            # that are gone.
             self._call("rewrite_data_files", name, options={"rewrite-all": "true"})
             self._present_only(name)
         actions = self._spark._jvm.org.apache.iceberg.spark.actions.SparkActions  # type: ignore[union-attr]
         session = self._spark._jsparkSession
-        # Iceberg's procedure refuses files of the last day, for the sake of who is writing: here nobody is.
+        # Iceberg's procedure refuses files of the last day, for the sake of who is writing: here
+        # nobody is.
         until = int(time.time() * 1000) + 1
         actions.get(session).deleteOrphanFiles(self._loaded(name)).olderThan(until).execute()
 
@@ -175,8 +199,8 @@ class CatalogErasure:
         self._call("rewrite_manifests", name)
         catalog, _, rest = name.partition(".")
         self._spark.sql(
-            f"CALL {catalog}.system.expire_snapshots(table => :name, older_than => TIMESTAMP '2999-01-01 00:00:00', "
-            "retain_last => 1)",
+            f"CALL {catalog}.system.expire_snapshots(table => :name, older_than => TIMESTAMP"
+            " '2999-01-01 00:00:00', retain_last => 1)",
             args={"name": rest},
         ).collect()
 
@@ -184,12 +208,16 @@ class CatalogErasure:
         catalog, _, rest = name.partition(".")
         given = ", ".join(f"'{key}', '{value}'" for key, value in (options or {}).items())
         extra = f", options => map({given})" if options else ""
-        self._spark.sql(f"CALL {catalog}.system.{procedure}(table => :name{extra})", args={"name": rest}).collect()
+        self._spark.sql(
+            f"CALL {catalog}.system.{procedure}(table => :name{extra})", args={"name": rest}
+        ).collect()
 
     def _bounds(self, name: str) -> int:
         """Entries of any manifest about files that are gone, with the key as a bound."""
         told = [each[:_PROBE_CHARACTERS] for each in self._names]
-        bounds = F.concat(F.map_values("data_file.lower_bounds"), F.map_values("data_file.upper_bounds"))
+        bounds = F.concat(
+            F.map_values("data_file.lower_bounds"), F.map_values("data_file.upper_bounds")
+        )
         has = F.exists(bounds, lambda bound: bound.cast("string").isin(told))
         self._spark.catalog.refreshTable(name)
         return self._spark.table(f"{name}.all_entries").where("status = 2").where(has).count()

@@ -1,7 +1,8 @@
-"""A table of the lake without a key: its files are made anew beside the old ones, then the manifest lists them instead.
+"""A table of the lake without a key: its files are made anew beside the old ones, then the manifest
+lists them instead.
 
-A reader has the rows from before or from after, never some of each. Whoever dies in between leaves a table that has the
-key in fewer partitions; the next one goes on.
+A reader has the rows from before or from after, never some of each. Whoever dies in between leaves
+a table that has the key in fewer partitions; the next one goes on.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ class Erased(msgspec.Struct, frozen=True):
     """Made anew."""
 
 
-def erase_from(table: LakeTable, wanted: Wanted, trace: Trace, now: Callable[[], int], dry_run: bool = False) -> Erased:
-    """Leave the key out of every partition; with `dry_run` only count. Holds one file in memory at a time.
-    Raises BrokenLake for a file that is not what it should be."""
+def erase_from(
+    table: LakeTable, wanted: Wanted, trace: Trace, now: Callable[[], int], dry_run: bool = False
+) -> Erased:
+    """Leave the key out of every partition; with `dry_run` only count. Holds one file in memory at
+    a time. Raises BrokenLake for a file that is not what it should be."""
     done = Erased()
     for name in sorted(table.manifests.newest().parts):
         while True:
@@ -53,9 +56,12 @@ def erase_from(table: LakeTable, wanted: Wanted, trace: Trace, now: Callable[[],
             if name not in manifest.parts:
                 break
             found = _Partition(table, manifest, name, wanted, trace, dry_run)
-            # Somebody added rows meanwhile (they have none of the key): the partition is read again.
+            # Somebody added rows meanwhile (they have none of the key): the partition is read
+            # again.
             if dry_run or not found.is_changed or found.shown(now()):
-                done = Erased(done.rows + found.rows, done.redacted + found.redacted, done.files + found.files)
+                done = Erased(
+                    done.rows + found.rows, done.redacted + found.redacted, done.files + found.files
+                )
                 break
     return done
 
@@ -64,7 +70,13 @@ class _Partition:
     """One partition, with the files that had the key made anew."""
 
     def __init__(
-        self, table: LakeTable, manifest: Manifest, name: str, wanted: Wanted, trace: Trace, dry_run: bool
+        self,
+        table: LakeTable,
+        manifest: Manifest,
+        name: str,
+        wanted: Wanted,
+        trace: Trace,
+        dry_run: bool,
     ) -> None:
         self._table, self._name, self._before = table, name, manifest.parts[name]
         self._after: list[str] = []
@@ -83,7 +95,10 @@ class _Partition:
             if not found.erased.num_rows and not found.redacted:
                 self._after.append(file)
                 continue
-            self.rows, self.redacted = self.rows + found.erased.num_rows, self.redacted + found.redacted
+            self.rows, self.redacted = (
+                self.rows + found.erased.num_rows,
+                self.redacted + found.redacted,
+            )
             self.files += 1
             if not dry_run:
                 self._rewrite(file, found.kept, found.erased, generation)
@@ -96,7 +111,8 @@ class _Partition:
         table = self._table.table
         if table.name == ATTEMPTS.name:
             self._ledger += ledger.write(self._table, erased)
-        # A partition of bronze that is gone would ask for a full build; one without rows is made anew by itself.
+        # A partition of bronze that is gone would ask for a full build; one without rows is made
+        # anew by itself.
         if kept.num_rows or table.name in (ATTEMPTS.name, EVENTS.name):
             written = self._table.write_part(kept, self._name, generation, Path(file).name)
             self._after.append(written.file)
@@ -111,16 +127,22 @@ class _Partition:
         if self._after:
             size = sum((self._table.folder / file).stat().st_size for file in self._after)
             after = msgspec.structs.replace(
-                self._before, files=self._after, rows=self._before.rows - self.rows, bytes=size, changed_at=now
+                self._before,
+                files=self._after,
+                rows=self._before.rows - self.rows,
+                bytes=size,
+                changed_at=now,
             )
-        replaced = self._table.replace({self._name: after}, {self._name: self._before}, now, self._ledger)
+        replaced = self._table.replace(
+            {self._name: after}, {self._name: self._before}, now, self._ledger
+        )
         return replaced is not None
 
 
 def purge(table: LakeTable, wanted: Wanted, dropped_before: int | None = None) -> int:
-    """Remove every file that does not count and has the key, or may have it: left behind by whoever died, half made, or
-    dropped, of these only what was dropped up to an instant (microseconds) if one is given. Answers how many. No build may
-    be under way."""
+    """Remove every file that does not count and has the key, or may have it: left behind by whoever
+    died, half made, or dropped, of these only what was dropped up to an instant (microseconds) if
+    one is given. Answers how many. No build may be under way."""
     newest = table.manifests.newest()
     needed = {file for part in newest.parts.values() for file in part.files} | {*newest.ledger}
     if dropped_before is not None:

@@ -1,4 +1,5 @@
-"""Rows of one table without a key: its own are left out, mentions of it in others' are blotted out."""
+"""Rows of one table without a key: its own are left out, mentions of it in others' are blotted
+out."""
 
 from __future__ import annotations
 
@@ -49,7 +50,10 @@ def is_of(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
     if table.name == QUARANTINE.name:
         # Most rows do not have the name at all: only those that do are parsed.
         near = [any(form in raw for form in wanted.forms) for raw in rows["raw"].to_pylist()]
-        mask = [n and wanted.is_in_json(raw) for n, raw in zip(near, rows["raw"].to_pylist(), strict=True)]
+        mask = [
+            n and wanted.is_in_json(raw)
+            for n, raw in zip(near, rows["raw"].to_pylist(), strict=True)
+        ]
         return pa.chunked_array([pa.array(mask, pa.bool_())])
     owner = owner_of(table)
     if owner is None:
@@ -73,7 +77,9 @@ def mentions(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
     return found
 
 
-def without(table: Table, rows: pa.Table, wanted: Wanted, hushed: pa.ChunkedArray | None = None) -> Without:
+def without(
+    table: Table, rows: pa.Table, wanted: Wanted, hushed: pa.ChunkedArray | None = None
+) -> Without:
     """All of that; in rows that are `hushed`, `error_text` is left out altogether."""
     import pyarrow.compute as pc
 
@@ -87,7 +93,9 @@ def without(table: Table, rows: pa.Table, wanted: Wanted, hushed: pa.ChunkedArra
         if name != owner_of(table):
             held = [value in wanted.names for value in kept[name].to_pylist()]
             kept = _replaced(
-                kept, name, [ERASED if h else v for h, v in zip(held, kept[name].to_pylist(), strict=True)]
+                kept,
+                name,
+                [ERASED if h else v for h, v in zip(held, kept[name].to_pylist(), strict=True)],
             )
     for name in columns_of(table, TEXT_COLUMNS):
         if pc.any(_in_text(kept[name], wanted)).as_py():
@@ -105,7 +113,8 @@ def _in_text(texts: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
         near = pc.or_(near, pc.fill_null(pc.match_substring(texts, form), False))
     if not pc.any(near).as_py():
         return near
-    # Arrow's regular expressions cannot look behind: the few that are left are looked at one by one.
+    # Arrow's regular expressions cannot look behind: the few that are left are looked at one by
+    # one.
     pairs = zip(near.to_pylist(), texts.to_pylist(), strict=True)
     return pa.chunked_array(
         [pa.array([n and wanted.mention.search(text) is not None for n, text in pairs], pa.bool_())]

@@ -1,4 +1,5 @@
-"""Where a key left its mark on rows of others: days whose sums counted it, errors whose example may be one of its runs."""
+"""Where a key left its mark on rows of others: days whose sums counted it, errors whose example may
+be one of its runs."""
 
 from __future__ import annotations
 
@@ -17,8 +18,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _READ = (
-    "fairness_key", "queue", "name", "outcome", "error_fp", "submitted_at", "ready_at", "grabbed_at", "started_at", "finished_at",
-)  # fmt: skip
+    "fairness_key",
+    "queue",
+    "name",
+    "outcome",
+    "error_fp",
+    "submitted_at",
+    "ready_at",
+    "grabbed_at",
+    "started_at",
+    "finished_at",
+)
 
 Error = tuple[int, str, str, int]
 """Hour (microseconds), queue, name, fingerprint: the key of gold.failures."""
@@ -41,7 +51,9 @@ class Trace:
         if not rows.num_rows:
             return
         ends = rows["finished_at"].cast(pa.int64())
-        begins = pc.min_element_wise(ends, *(rows[name].cast(pa.int64()) for name in ("ready_at", "started_at")))
+        begins = pc.min_element_wise(
+            ends, *(rows[name].cast(pa.int64()) for name in ("ready_at", "started_at"))
+        )
         days = pa.table({"first": pc.divide(begins, 24 * HOUR), "last": pc.divide(ends, 24 * HOUR)})
         for pair in days.group_by(["first", "last"]).aggregate([]).to_pylist():
             self.dates.update(map(_date, range(pair["first"], pair["last"] + 1)))
@@ -55,7 +67,9 @@ class Trace:
         import pyarrow as pa
 
         keys = failures.select(["hour", "queue", "name", "error_fp"]).to_pylist()
-        found = [(_micros(k["hour"]), k["queue"], k["name"], k["error_fp"]) in self.errors for k in keys]
+        found = [
+            (_micros(k["hour"]), k["queue"], k["name"], k["error_fp"]) in self.errors for k in keys
+        ]
         return pa.chunked_array([pa.array(found, pa.bool_())])
 
 

@@ -1,4 +1,5 @@
-"""The proof: every file below a folder is read, whether or not it counts, and searched for a key."""
+"""The proof: every file below a folder is read, whether or not it counts, and searched for a
+key."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SURE_FROM = 6
-"""Bytes: shorter names come about by chance in compressed data, and are looked for in what it says only."""
+"""Bytes: shorter names come about by chance in compressed data, and are looked for in what it says
+only."""
 
 _TELLING = (*KEY_COLUMNS, *TEXT_COLUMNS)
 
@@ -34,12 +36,14 @@ class Verified(msgspec.Struct, frozen=True):
     files: int
     bytes: int
     held: list[Held] = []
-    """The key in a column of keys, mentioned in free text, or anywhere in a file that is no table."""
+    """The key in a column of keys, mentioned in free text, or anywhere in a file that is no
+    table."""
     elsewhere: list[Held] = []
-    """The same characters as something else: the name of a queue or a task, an ordering key of others, or in the bytes of a
-    file in whose rows it is not."""
+    """The same characters as something else: the name of a queue or a task, an ordering key of
+    others, or in the bytes of a file in whose rows it is not."""
     unreadable: list[str] = []
-    """Files that are no whole Parquet files; `gc` removes them, or the one who is writing them finishes."""
+    """Files that are no whole Parquet files; `gc` removes them, or the one who is writing them
+    finishes."""
 
     @property
     def is_clean(self) -> bool:
@@ -48,7 +52,8 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Verified:
-    """Read every file below the folder, but for these (paths below it), and say where the key is."""
+    """Read every file below the folder, but for these (paths below it), and say where the key
+    is."""
     skipped = set(except_for)
     files = size = 0
     held: list[Held] = []
@@ -84,7 +89,8 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
 
 
 def holds(path: Path, wanted: Wanted) -> bool:
-    """Whether a Parquet file has the key in a column of keys, or mentions it. Raises FileNotFoundError."""
+    """Whether a Parquet file has the key in a column of keys, or mentions it. Raises
+    FileNotFoundError."""
     return any(where in _TELLING for where, _ in columns_with(path, wanted))
 
 
@@ -103,7 +109,8 @@ def readable(path: Path) -> bool:
 
 
 def columns_with(path: Path, wanted: Wanted) -> Iterator[tuple[str, int]]:
-    """The columns of text that have the key, as their value or mentioned in it, and in how many rows."""
+    """The columns of text that have the key, as their value or mentioned in it, and in how many
+    rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -123,7 +130,8 @@ def _hits(name: str, told: pa.StructArray, wanted: Wanted) -> Iterator[int]:
     for entry in told:
         value: Any = entry["values"].as_py()
         if value is not None and (
-            value in wanted.names or (name in TEXT_COLUMNS and wanted.mention.search(value) is not None)
+            value in wanted.names
+            or (name in TEXT_COLUMNS and wanted.mention.search(value) is not None)
         ):
             yield entry["counts"].as_py()
 
@@ -137,7 +145,8 @@ def _in_other(data: bytes, wanted: Wanted) -> int:
 
 
 def _is_ours(path: Path) -> bool:
-    """A manifest, or a note of ours: no key is ever in them, but a key may be called like one of their words."""
+    """A manifest, or a note of ours: no key is ever in them, but a key may be called like one of
+    their words."""
     return path.parent.name == "_manifest" or (len(path.parts) == 1 and path.name.startswith("_"))
 
 

@@ -18,7 +18,8 @@ TEXT_COLUMNS = ("error_text", "error", "details", "raw", "params", "checks", "ac
 
 @dataclass(frozen=True)
 class Wanted:
-    """A key under all names that its rows may have: itself, and its digest in a lake whose keys are hashed."""
+    """A key under all names that its rows may have: itself, and its digest in a lake whose keys are
+    hashed."""
 
     names: frozenset[str]
 
@@ -40,7 +41,8 @@ class Wanted:
 
     @cached_property
     def mention(self) -> re.Pattern[str]:
-        """Any of the forms as a whole word: `tenant-1` is not mentioned by `tenant-10`, nor `a` by `was`."""
+        """Any of the forms as a whole word: `tenant-1` is not mentioned by `tenant-10`, nor `a` by
+        `was`."""
         return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, self.forms))})(?!\w)")
 
     @cached_property

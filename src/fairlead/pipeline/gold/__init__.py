@@ -1,4 +1,5 @@
-"""Gold: one table for each question about who got what and how it went; pure functions of frames that cover whole days."""
+"""Gold: one table for each question about who got what and how it went; pure functions of frames
+that cover whole days."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 """Seconds."""
 
 WINDOWS = (MINUTE, HOUR, DAY)
-"""Window sizes. A day is a whole number of each, so that a window never reaches over midnight (UTC)."""
+"""Window sizes. A day is a whole number of each, so that a window never reaches over midnight
+(UTC)."""
 
 KEYS_DAY = (SORTER, "day", "queue", "fairness_key")
 """A key's day, `day` in seconds since 1970: what is carried from window to window stays in it."""
@@ -29,7 +31,8 @@ OF_WINDOW = (
 
 
 def window_start(instant: Expression, window_s: int | Expression) -> Expression:
-    """The start of the window an instant lies in; windows of `window_s` seconds are counted from 1970."""
+    """The start of the window an instant lies in; windows of `window_s` seconds are counted from
+    1970."""
     seconds = F.unix_seconds(instant)
     return F.timestamp_seconds(seconds - F.pmod(seconds, F.lit(window_s)))
 

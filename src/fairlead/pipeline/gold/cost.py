@@ -1,4 +1,5 @@
-"""What each key cost: the bill of a day split over the keys that used the workers, to the last millionth."""
+"""What each key cost: the bill of a day split over the keys that used the workers, to the last
+millionth."""
 
 from __future__ import annotations
 
@@ -20,9 +21,22 @@ COST = Table(
         Column("fairness_key", "string", "the key; '*': a bill for which nobody ran anything"),
         Column("busy_us", "bigint", "worker time the key got"),
         Column("wasted_us", "bigint", "the part of it spent on runs that did not succeed"),
-        Column("idle_allocated_us", "bigint", "the key's part of the worker time that was paid for and not used"),
-        Column("price", "double", "of a worker-hour paid for; null: no bill, or one for no workers", nullable=True),
-        Column("amount", "decimal(18,6)", "the key's part of the bill, in the bill's currency; 0 without a bill"),
+        Column(
+            "idle_allocated_us",
+            "bigint",
+            "the key's part of the worker time that was paid for and not used",
+        ),
+        Column(
+            "price",
+            "double",
+            "of a worker-hour paid for; null: no bill, or one for no workers",
+            nullable=True,
+        ),
+        Column(
+            "amount",
+            "decimal(18,6)",
+            "the key's part of the bill, in the bill's currency; 0 without a bill",
+        ),
         Column("method", "string", "how idle time was split: usage, peak or reserved"),
         WRITTEN_UNDER,
     ),
@@ -40,28 +54,37 @@ _LONG = "decimal(19,0)"
 def cost(service: DataFrame, bills: DataFrame, method: str = "usage") -> DataFrame:
     """COST from silver.service of whole days and `bills`: (day, queue, worker_us, amount).
 
-    A bill is for `worker_us` of workers paid for and is not negative; two for the same day and queue are added. One for the
-    queue '*' is shared by all queues of that day that have none of their own. Each key pays for its busy time and its part
-    of the idle time. Raises ValueError for another method than usage, peak or reserved.
+    A bill is for `worker_us` of workers paid for and is not negative; two for the same day and
+    queue are added. One for the queue '*' is shared by all queues of that day that have none of
+    their own. Each key pays for its busy time and its part of the idle time. Raises ValueError for
+    another method than usage, peak or reserved.
     """
     if method not in IDLE_BY:
         raise ValueError(f"method {method!r}: use one of {', '.join(IDLE_BY)}")
     bills = bills.groupBy(
         window_start(F.col("day").cast("timestamp"), DAY).alias("day"), F.col("queue").alias("bill")
     ).agg(
-        F.sum("worker_us").cast("bigint").alias("worker_us"), F.sum("amount").cast("decimal(18,6)").alias("bill_amount")
+        F.sum("worker_us").cast("bigint").alias("worker_us"),
+        F.sum("amount").cast("decimal(18,6)").alias("bill_amount"),
     )
     return (
         _used(service)
         .transform(_with_bill, bills)
-        .withColumn("idle_us", F.greatest(F.col("worker_us") - F.sum("busy_us").over(_sharing()), F.lit(0)))
+        .withColumn(
+            "idle_us", F.greatest(F.col("worker_us") - F.sum("busy_us").over(_sharing()), F.lit(0))
+        )
         .transform(_split, "idle_us", IDLE_BY[method], "idle_allocated_us")
         .withColumn("paid_us", F.col("busy_us") + F.col("idle_allocated_us"))
         .withColumn("bill_millionths", (F.col("bill_amount") * _MILLIONTHS).cast("bigint"))
         .fillna(0, "bill_millionths")
         .transform(_split, "bill_millionths", "paid_us", "millionths")
-        .withColumn("amount", (F.col("millionths").cast("decimal(24,6)") / _MILLIONTHS).cast("decimal(18,6)"))
-        .withColumn("price", F.try_divide(F.col("bill_amount").cast("double") * HOUR_US, F.col("worker_us")))
+        .withColumn(
+            "amount",
+            (F.col("millionths").cast("decimal(24,6)") / _MILLIONTHS).cast("decimal(18,6)"),
+        )
+        .withColumn(
+            "price", F.try_divide(F.col("bill_amount").cast("double") * HOUR_US, F.col("worker_us"))
+        )
         .withColumn("method", F.lit(method))
         .withColumn("schema_version", F.lit(SCHEMA_VERSION).cast("smallint"))
         .select(*COST.column_names)
@@ -77,7 +100,11 @@ def _used(service: DataFrame) -> DataFrame:
             "fairness_key",
             window_start(F.col("window_start"), HOUR).alias("hour"),
         )
-        .agg(F.sum("busy_us").alias("busy_us"), F.sum("wasted_us").alias("wasted_us"), F.max("weight").alias("weight"))
+        .agg(
+            F.sum("busy_us").alias("busy_us"),
+            F.sum("wasted_us").alias("wasted_us"),
+            F.max("weight").alias("weight"),
+        )
         .groupBy(*key)
         .agg(
             F.sum("busy_us").alias("busy_us"),
@@ -89,7 +116,8 @@ def _used(service: DataFrame) -> DataFrame:
 
 
 def _with_bill(used: DataFrame, bills: DataFrame) -> DataFrame:
-    """Each row with the bill it has a part in, null without one; and a row for a bill that nobody has a part in."""
+    """Each row with the bill it has a part in, null without one; and a row for a bill that nobody
+    has a part in."""
     own = bills.select("day", F.col("bill").alias("queue"), F.lit(True).alias("has_own"))
     return (
         used.join(F.broadcast(own), on=["day", "queue"], how="left")
@@ -105,19 +133,27 @@ def _sharing() -> WindowSpec:
 
 
 def _split(rows: DataFrame, total: str, by: str, into: str) -> DataFrame:
-    """Adds `into`: whole numbers in proportion to `by` that sum to `total`, by largest remainder; ties by key.
+    """Adds `into`: whole numbers in proportion to `by` that sum to `total`, by largest remainder;
+    ties by key.
 
-    All in whole numbers, as a double would lose the last digits. Where `by` is 0 for all, the split is even.
+    All in whole numbers, as a double would lose the last digits. Where `by` is 0 for all, the split
+    is even.
     """
     sharing = _sharing()
     largest_first = sharing.orderBy(F.col("remainder").desc(), "queue", "fairness_key")
     return (
-        rows.withColumn("part", F.when(F.sum(by).over(sharing) > 0, F.col(by)).otherwise(1).cast(_LONG))
+        rows.withColumn(
+            "part", F.when(F.sum(by).over(sharing) > 0, F.col(by)).otherwise(1).cast(_LONG)
+        )
         .withColumn("parts", F.sum("part").over(sharing))
         .withColumn("exact", F.col(total).cast(_LONG) * F.col("part"))
         .withColumn("remainder", F.col("exact") % F.col("parts"))
         .withColumn("floor", F.expr("exact div parts"))
         .withColumn("left", F.col(total) - F.sum("floor").over(sharing))
-        .withColumn(into, F.col("floor") + F.when(F.row_number().over(largest_first) <= F.col("left"), 1).otherwise(0))
+        .withColumn(
+            into,
+            F.col("floor")
+            + F.when(F.row_number().over(largest_first) <= F.col("left"), 1).otherwise(0),
+        )
         .drop("part", "parts", "exact", "remainder", "floor", "left")
     )

@@ -1,4 +1,5 @@
-"""What failed, how often, what it cost and when it was over: one row for each kind of error in an hour."""
+"""What failed, how often, what it cost and when it was over: one row for each kind of error in an
+hour."""
 
 from __future__ import annotations
 
@@ -19,11 +20,17 @@ FAILURES = Table(
         Column("hour", "timestamp", "the hour of finished_at"),
         Column("queue", "string", "the queue"),
         Column("name", "string", "the task's name"),
-        Column("error_fp", "bigint", "fingerprint of alike errors; of a run without an error, CRC-32 of its outcome"),
+        Column(
+            "error_fp",
+            "bigint",
+            "fingerprint of alike errors; of a run without an error, CRC-32 of its outcome",
+        ),
         Column("n", "bigint", "failed runs with this error"),
         Column("tasks", "bigint", "tasks they belong to"),
         Column(
-            "retry_amplification", "double", "all runs of this queue and name in the hour / their tasks; 1: no retries"
+            "retry_amplification",
+            "double",
+            "all runs of this queue and name in the hour / their tasks; 1: no retries",
         ),
         Column("wasted_us", "bigint", "worker time spent on the failed runs"),
         Column("error_type", "string", "class of the earliest error, or the outcome"),
@@ -39,14 +46,16 @@ FAILURES = Table(
         Column(
             "storm",
             "boolean",
-            "at least 100 of them, and more than half of all runs of this queue and name in the hour",
+            "at least 100 of them, and more than half of all runs of this queue and name in the"
+            " hour",
         ),
         WRITTEN_UNDER,
     ),
 )
 
 STORM_FROM = 100
-"""Failed runs of one kind in an hour that make a storm, if they are also the greater half of the runs."""
+"""Failed runs of one kind in an hour that make a storm, if they are also the greater half of the
+runs."""
 
 _WORK = ["hour", "queue", "name"]
 
@@ -67,12 +76,15 @@ def failures(attempts: DataFrame) -> DataFrame:
 
 
 def _counted(runs: DataFrame) -> DataFrame:
-    """The runs of a kind that belong to one task, added up; error_fp is null where none failed. Runs of tasks that were done
-    at the first go together, without a task: there are as many tasks as runs, and nearly all are of this kind."""
+    """The runs of a kind that belong to one task, added up; error_fp is null where none failed.
+    Runs of tasks that were done at the first go together, without a task: there are as many tasks
+    as runs, and nearly all are of this kind."""
     single = (F.col("attempt") == 1) & (F.col("next_state") == "DONE") & ~has_failed()
     error_fp = F.when(has_failed(), F.coalesce("error_fp", F.crc32(F.col("outcome"))))
     run_us = F.coalesce(elapsed_us("started_at", "finished_at"), F.lit(0))
-    example = F.struct("finished_at", "task_id", F.coalesce("error_type", "outcome").alias("type"), "error_text")
+    example = F.struct(
+        "finished_at", "task_id", F.coalesce("error_type", "outcome").alias("type"), "error_text"
+    )
     return runs.groupBy(
         *_WORK,
         error_fp.alias("error_fp"),
@@ -106,7 +118,8 @@ def _errors(counted: DataFrame) -> DataFrame:
 
 def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
     """(hour, queue, name, error_fp, recovered_at) of errors after which a run succeeded."""
-    # Only what succeeded after the first kind of error was over can matter: of work that fails often, very little.
+    # Only what succeeded after the first kind of error was over can matter: of work that fails
+    # often, very little.
     over = errors.groupBy(*_WORK).agg(F.min("last_seen").alias("first_over"))
     good = (
         runs.filter(F.col("outcome") == "done")
@@ -115,9 +128,14 @@ def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
         .filter(F.col("good_at") > F.col("first_over"))
         .select(*_WORK, "good_at")
     )
-    # One sort of both, instead of a join of every error with every good run after it. Backwards, for a running minimum.
+    # One sort of both, instead of a join of every error with every good run after it. Backwards,
+    # for a running minimum.
     instant = F.unix_micros(F.coalesce("good_at", "last_seen"))
-    later = Window.partitionBy(*_WORK).orderBy(instant.desc()).rangeBetween(Window.unboundedPreceding, -1)
+    later = (
+        Window.partitionBy(*_WORK)
+        .orderBy(instant.desc())
+        .rangeBetween(Window.unboundedPreceding, -1)
+    )
     return (
         errors.select(*_WORK, "error_fp", "last_seen")
         .unionByName(good, allowMissingColumns=True)
@@ -128,6 +146,10 @@ def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
 
 
 def _all_runs(counted: DataFrame) -> DataFrame:
-    tasks = F.count_distinct("store_id", "task_id")  # of those that are named: a null in it is not counted
+    tasks = F.count_distinct(
+        "store_id", "task_id"
+    )  # of those that are named: a null in it is not counted
     together = F.sum(F.when(F.col("task_id").isNull(), F.col("n")).otherwise(0))
-    return counted.groupBy(*_WORK).agg(F.sum("n").alias("all_n"), (tasks + together).alias("all_tasks"))
+    return counted.groupBy(*_WORK).agg(
+        F.sum("n").alias("all_n"), (tasks + together).alias("all_tasks")
+    )

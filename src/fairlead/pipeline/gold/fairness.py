@@ -11,7 +11,8 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 
 FAIRNESS = Table(
     "gold.fairness",
-    "how evenly a queue served its keys in a window; 'backlogged keys' had tasks waiting at every instant of it",
+    "how evenly a queue served its keys in a window; 'backlogged keys' had tasks waiting at every"
+    " instant of it",
     key=("window_start", "window_s", "queue"),
     instant="window_start",
     by="date",
@@ -20,15 +21,16 @@ FAIRNESS = Table(
         Column(
             "jain",
             "double",
-            "Jain's index of busy_us / entitled_us over the backlogged keys entitled to anything, 1/n (one has all) to 1 "
-            "(even); null: fewer than 2",
+            "Jain's index of busy_us / entitled_us over the backlogged keys entitled to anything,"
+            " 1/n (one has all) to 1 (even); null: fewer than 2",
             nullable=True,
         ),
         Column("n_keys", "int", "backlogged keys"),
         Column(
             "max_min_ratio",
             "double",
-            "greatest busy_us / entitled_us over the least, of the same keys; null: fewer than 2, or one got nothing",
+            "greatest busy_us / entitled_us over the least, of the same keys; null: fewer than 2,"
+            " or one got nothing",
             nullable=True,
         ),
         Column("max_lag_us", "bigint", "greatest lag_us of any key of the queue"),
@@ -42,8 +44,8 @@ FAIRNESS = Table(
         Column(
             "sfq_bound",
             "double",
-            "what start-time fair queueing by worker time would allow: the two largest longest run / weight, added; "
-            "a key's longest run is that of the day",
+            "what start-time fair queueing by worker time would allow: the two largest longest run"
+            " / weight, added; a key's longest run is that of the day",
             nullable=True,
         ),
         Column("bound_ok", "boolean", "sfq_gap <= sfq_bound", nullable=True),
@@ -53,12 +55,29 @@ FAIRNESS = Table(
             "greatest less least grabs / weight of backlogged keys; null: fewer than 2",
             nullable=True,
         ),
-        Column("grab_bound", "double", "the same bound for counts: the two largest 1 / weight, added", nullable=True),
-        Column("starved_keys", "int", "keys that starved at some minute of the window: see gold.tenant_share"),
         Column(
-            "noisy_key", "string", "the key with noisy_score; null: no key had a tenth of the service", nullable=True
+            "grab_bound",
+            "double",
+            "the same bound for counts: the two largest 1 / weight, added",
+            nullable=True,
         ),
-        Column("noisy_score", "double", "greatest share of service / share of entitlement", nullable=True),
+        Column(
+            "starved_keys",
+            "int",
+            "keys that starved at some minute of the window: see gold.tenant_share",
+        ),
+        Column(
+            "noisy_key",
+            "string",
+            "the key with noisy_score; null: no key had a tenth of the service",
+            nullable=True,
+        ),
+        Column(
+            "noisy_score",
+            "double",
+            "greatest share of service / share of entitlement",
+            nullable=True,
+        ),
         WRITTEN_UNDER,
     ),
 )
@@ -72,7 +91,9 @@ def fairness(share: DataFrame) -> DataFrame:
     per_weight_us = F.col("busy_us") / F.col("weight")
     longest_us = F.col("longest_run_us") / F.col("weight")
     loud = (F.col("share") >= NOISY_FROM) & (F.col("entitled_us") > 0)
-    per_entitlement = F.struct(F.try_divide(F.col("share"), F.col("entitled_us")).alias("score"), "fairness_key")
+    per_entitlement = F.struct(
+        F.try_divide(F.col("share"), F.col("entitled_us")).alias("score"), "fairness_key"
+    )
     noisiest = F.max(F.when(loud, per_entitlement))
     return (
         share.withColumn("got", _backlogged(F.try_divide(F.col("busy_us"), F.col("entitled_us"))))
@@ -80,7 +101,9 @@ def fairness(share: DataFrame) -> DataFrame:
         .agg(
             _jain().alias("jain"),
             F.count_if("throughout").cast("int").alias("n_keys"),
-            F.when(F.count("got") >= 2, F.try_divide(F.max("got"), F.min("got"))).alias("max_min_ratio"),
+            F.when(F.count("got") >= 2, F.try_divide(F.max("got"), F.min("got"))).alias(
+                "max_min_ratio"
+            ),
             F.max(F.struct("lag_us", "fairness_key")).alias("most_behind"),
             _spread(per_weight_us).alias("sfq_gap"),
             _two_largest(longest_us).alias("sfq_bound"),

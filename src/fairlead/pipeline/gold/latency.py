@@ -1,4 +1,5 @@
-"""How long things took: counts in logarithmic buckets, which add up over any time and key, and percentiles from them."""
+"""How long things took: counts in logarithmic buckets, which add up over any time and key, and
+percentiles from them."""
 
 from __future__ import annotations
 
@@ -15,20 +16,26 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 from fairlead.pipeline.sorting import SORTER, sorter
 
 GROWTH = 1.02
-"""Each bucket ends at this multiple of the one before: its middle is within (1.02 - 1) / (1.02 + 1) < 1 % of all in it."""
+"""Each bucket ends at this multiple of the one before: its middle is within (1.02 - 1) / (1.02 + 1)
+< 1 % of all in it."""
 
 ERROR_BOUND = 0.01
 
 _GROUP = (
     Column("queue", "string", "the queue"),
     Column("name", "string", "the task's name"),
-    Column("fairness_key", "string", "the key, or '*': all keys together (a key that is itself called '*' has no row)"),
+    Column(
+        "fairness_key",
+        "string",
+        "the key, or '*': all keys together (a key that is itself called '*' has no row)",
+    ),
     Column("measure", "string", "pickup, run, e2e or retry_delay; see gold/measures.py"),
 )
 
 LATENCY_HIST = Table(
     "gold.latency_hist",
-    "how many attempts took how long, in buckets of 2 %: bucket b holds 1.02^(b-1) < microseconds <= 1.02^b, bucket 0 also 0",
+    "how many attempts took how long, in buckets of 2 %: bucket b holds 1.02^(b-1) < microseconds"
+    " <= 1.02^b, bucket 0 also 0",
     key=("hour", "queue", "name", "fairness_key", "measure", "bucket"),
     instant="hour",
     by="date",
@@ -44,7 +51,8 @@ LATENCY_HIST = Table(
 
 LATENCY = Table(
     "gold.latency",
-    "percentiles of how long attempts took; p50 is a value that half of them do not exceed (nearest rank)",
+    "percentiles of how long attempts took; p50 is a value that half of them do not exceed (nearest"
+    " rank)",
     key=("window_start", "window_s", "queue", "name", "fairness_key", "measure"),
     instant="window_start",
     by="date",
@@ -58,7 +66,11 @@ LATENCY = Table(
         Column("p99", "double", "microseconds"),
         Column("p999", "double", "microseconds"),
         Column("max_us", "bigint", "the greatest value, exactly"),
-        Column("error_bound", "double", "relative error of the percentiles at most; below 100 us, 1 us at most"),
+        Column(
+            "error_bound",
+            "double",
+            "relative error of the percentiles at most; below 100 us, 1 us at most",
+        ),
         WRITTEN_UNDER,
     ),
 )
@@ -76,8 +88,8 @@ def latency_hist(attempts: DataFrame) -> DataFrame:
         "fairness_key",
         *(us.alias(measure) for measure, us in measures().items()),
     )
-    # Counts by key are hardly fewer than the runs: moving a run once is cheaper than moving each of its counts. Counts of all
-    # keys are few: they are made where the runs are.
+    # Counts by key are hardly fewer than the runs: moving a run once is cheaper than moving each of
+    # its counts. Counts of all keys are few: they are made where the runs are.
     by_key = _counts(runs.repartition(*of_name, "fairness_key"), *of_name, "fairness_key")
     all_keys = _counts(runs, *of_name).withColumn("fairness_key", F.lit(ALL))
     return (
@@ -89,7 +101,8 @@ def latency_hist(attempts: DataFrame) -> DataFrame:
 
 
 def latency(hist: DataFrame, *windows: int) -> DataFrame:
-    """LATENCY in windows of so many seconds (whole hours, at most days), from LATENCY_HIST of whole days."""
+    """LATENCY in windows of so many seconds (whole hours, at most days), from LATENCY_HIST of whole
+    days."""
     # Moved once: windows of any size lie within a day.
     moved = hist.withColumn("day", window_start(F.col("hour"), DAY)).repartition(*_OF_DAY)
     return reduce(DataFrame.unionByName, [_percentiles(moved, window_s) for window_s in windows])
@@ -105,7 +118,9 @@ def _percentiles(hist: DataFrame, window_s: int) -> DataFrame:
     all_of_it = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     counts = hist.withColumn("window_start", window_start(F.col("hour"), window_s))
     if window_s > HOUR:
-        counts = counts.groupBy(*group, "bucket").agg(F.sum("n").alias("n"), F.max("max_us").alias("max_us"))
+        counts = counts.groupBy(*group, "bucket").agg(
+            F.sum("n").alias("n"), F.max("max_us").alias("max_us")
+        )
     return (
         counts.withColumn(SORTER, sorter(*group))
         .withColumns({"n_up_to": F.sum("n").over(to_here), "n_all": F.sum("n").over(all_of_it)})
@@ -125,7 +140,10 @@ def _percentiles(hist: DataFrame, window_s: int) -> DataFrame:
 
 def _counts(runs: DataFrame, *group: str) -> DataFrame:
     measured = F.array(
-        *(F.struct(F.lit(measure).alias("measure"), F.col(measure).alias("us")) for measure in measures())
+        *(
+            F.struct(F.lit(measure).alias("measure"), F.col(measure).alias("us"))
+            for measure in measures()
+        )
     )
     return (
         runs.select(*group, F.inline(measured))
@@ -140,7 +158,8 @@ def _bucket(us: Expression) -> Expression:
 
 
 def _value() -> Expression:
-    """What stands for all values of a bucket: its middle, by ratio; no more than the greatest one that is in it."""
+    """What stands for all values of a bucket: its middle, by ratio; no more than the greatest one
+    that is in it."""
     middle = 2 / (GROWTH + 1) * F.pow(F.lit(GROWTH), F.col("bucket"))
     return F.least(middle, F.col("max_us"))
 

@@ -1,4 +1,5 @@
-"""One attempt, measured: whether it was a run, whether it failed, and how long each part of it took."""
+"""One attempt, measured: whether it was a run, whether it failed, and how long each part of it
+took."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ FAILED = ("failed", "retried", "timed_out", "lost")
 
 
 def is_run() -> Column:
-    """Whether the row is a run: a node took it and called the handler, or died before it could say so."""
+    """Whether the row is a run: a node took it and called the handler, or died before it could say
+    so."""
     return F.col("started_at").isNotNull() | (F.col("outcome") == "lost")
 
 
@@ -20,7 +22,8 @@ def has_failed() -> Column:
 
 
 def elapsed_us(since: str, until: str) -> Column:
-    """Microseconds between two instants; null when one is missing, 0 when the clocks of two machines disagree."""
+    """Microseconds between two instants; null when one is missing, 0 when the clocks of two
+    machines disagree."""
     us = F.unix_micros(F.col(until)) - F.unix_micros(F.col(since))
     return F.when(us >= 0, us).when(us < 0, F.lit(0).cast("bigint"))
 
@@ -28,8 +31,8 @@ def elapsed_us(since: str, until: str) -> Column:
 def measures() -> dict[str, Column]:
     """Microseconds by measure; null where an attempt has none.
 
-    pickup: ready until started. run: started until finished. e2e: submitted until finished, of the attempt that made the
-    task DONE. retry_delay: due until started, of every run after the first.
+    pickup: ready until started. run: started until finished. e2e: submitted until finished, of the
+    attempt that made the task DONE. retry_delay: due until started, of every run after the first.
     """
     return {
         "pickup": elapsed_us("ready_at", "started_at"),

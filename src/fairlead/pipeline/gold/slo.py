@@ -1,4 +1,5 @@
-"""How fast each objective's error budget burns: good and bad runs in windows of five minutes, and over longer spans."""
+"""How fast each objective's error budget burns: good and bad runs in windows of five minutes, and
+over longer spans."""
 
 from __future__ import annotations
 
@@ -15,12 +16,19 @@ from fairlead.pipeline.gold.measures import has_failed, is_run, measures
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
 
 STEP_S = 300
-SPANS = {"burn_5m": STEP_S, "burn_30m": 1800, "burn_1h": 3600, "burn_6h": 21_600, "burn_3d": 259_200}
+SPANS = {
+    "burn_5m": STEP_S,
+    "burn_30m": 1800,
+    "burn_1h": 3600,
+    "burn_6h": 21_600,
+    "burn_3d": 259_200,
+}
 """Seconds looked back, the window itself included."""
 
 
 class Objective(NamedTuple):
-    """A promise: the part `objective` (0 to 1, exclusive) of the runs of `name` in `queue` succeed within the threshold."""
+    """A promise: the part `objective` (0 to 1, exclusive) of the runs of `name` in `queue` succeed
+    within the threshold."""
 
     slo_id: str
     queue: str
@@ -48,7 +56,10 @@ SLO_COUNTS = Table(
     columns=(*_WINDOW, WRITTEN_UNDER),
 )
 
-_BURN = "error budget spent over the span that ends with this window, in multiples of what the objective allows"
+_BURN = (
+    "error budget spent over the span that ends with this window, in multiples of what the"
+    " objective allows"
+)
 
 SLO = Table(
     "gold.slo",
@@ -61,12 +72,15 @@ SLO = Table(
         Column("objective", "double", "part of the runs that must be good"),
         *(Column(name, "double", f"{_BURN}: {name.removeprefix('burn_')}") for name in SPANS),
         Column(
-            "budget_left", "double", "1 - burn_3d: part of three days' error budget that is left; below 0: overspent"
+            "budget_left",
+            "double",
+            "1 - burn_3d: part of three days' error budget that is left; below 0: overspent",
         ),
         Column(
             "state",
             "string",
-            "page: above 14.4 over 1h and 5m, or above 6 over 6h and 30m; ticket: above 1 over 3d and 6h; else ok",
+            "page: above 14.4 over 1h and 5m, or above 6 over 6h and 30m; ticket: above 1 over 3d"
+            " and 6h; else ok",
         ),
         WRITTEN_UNDER,
     ),
@@ -74,7 +88,8 @@ SLO = Table(
 
 
 def slo_counts(attempts: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
-    """SLO_COUNTS of sound rows of bronze.attempts. Raises ConfigurationError for an objective that makes no sense."""
+    """SLO_COUNTS of sound rows of bronze.attempts. Raises ConfigurationError for an objective that
+    makes no sense."""
     us = measures()
     measured = attempts.filter(is_run()).select(
         window_start(F.col("finished_at"), STEP_S).alias("window_start"),
@@ -97,7 +112,8 @@ def slo_counts(attempts: DataFrame, objectives: Sequence[Objective]) -> DataFram
 
 
 def slo(counts: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
-    """SLO of SLO_COUNTS. The spans see what `counts` holds: give it three days more than what is wanted."""
+    """SLO of SLO_COUNTS. The spans see what `counts` holds: give it three days more than what is
+    wanted."""
     return (
         counts.join(F.broadcast(_frame(counts, objectives)), on="slo_id", how="inner")
         .withColumns({name: _burn(span_s) for name, span_s in SPANS.items()})
@@ -114,10 +130,17 @@ _MEASURES = ("pickup", "run", "e2e")
 def _frame(beside: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
     for each in objectives:
         if each.measure not in _MEASURES:
-            raise ConfigurationError(f"slo {each.slo_id}: measure {each.measure!r} is none of {', '.join(_MEASURES)}")
+            raise ConfigurationError(
+                f"slo {each.slo_id}: measure {each.measure!r} is none of {', '.join(_MEASURES)}"
+            )
         if not 0 < each.objective < 1:
-            raise ConfigurationError(f"slo {each.slo_id}: objective {each.objective} is not above 0 and below 1")
-    columns = "slo_id string, queue string, of_name string, measure string, threshold_us bigint, objective double"
+            raise ConfigurationError(
+                f"slo {each.slo_id}: objective {each.objective} is not above 0 and below 1"
+            )
+    columns = (
+        "slo_id string, queue string, of_name string, measure string, threshold_us bigint,"
+        " objective double"
+    )
     return beside.sparkSession.createDataFrame(list(objectives), columns)
 
 
@@ -127,7 +150,9 @@ def _is_bad() -> Expression:
     for measure in _MEASURES:
         took_us = F.when(F.col("measure") == measure, F.col(measure)).otherwise(took_us)
     goes_on = (F.col("measure") == "e2e") & ~F.col("next_state").isin("DONE", "ERROR")
-    return F.when(goes_on, None).when(F.col("failed"), True).otherwise(took_us > F.col("threshold_us"))
+    return (
+        F.when(goes_on, None).when(F.col("failed"), True).otherwise(took_us > F.col("threshold_us"))
+    )
 
 
 def _burn(span_s: int) -> Expression:
@@ -145,6 +170,7 @@ def _state() -> Expression:
         first, second = (F.col(f"burn_{span}") > times for span in spans)
         return first & second
 
-    # The SRE workbook's multi-window alerts: 2 % of a 30 d budget in 1 h, 5 % in 6 h, 10 % in 3 d; the short span ends them.
+    # The SRE workbook's multi-window alerts: 2 % of a 30 d budget in 1 h, 5 % in 6 h, 10 % in 3 d;
+    # the short span ends them.
     page = burns(14.4, "1h", "5m") | burns(6.0, "6h", "30m")
     return F.when(page, "page").when(burns(1.0, "3d", "6h"), "ticket").otherwise("ok")

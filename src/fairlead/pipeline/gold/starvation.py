@@ -1,4 +1,5 @@
-"""Starved keys: those that had work waiting and got none of it started for far longer than is usual in their queue."""
+"""Starved keys: those that had work waiting and got none of it started for far longer than is usual
+in their queue."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ LONGER_THAN_USUAL = 10
 
 
 def starved(minutes: DataFrame, pickups: DataFrame) -> DataFrame:
-    """Adds `starved` to a key's minutes: whether it had tasks waiting all through the last of them (depth_min) and none
-    grabbed, for a minute and for ten times the median pickup; counted from midnight on.
+    """Adds `starved` to a key's minutes: whether it had tasks waiting all through the last of them
+    (depth_min) and none grabbed, for a minute and for ten times the median pickup; counted from
+    midnight on.
 
-    `minutes`: (KEYS_DAY, minute, depth_min, grabbed), instants in seconds, a minute without a row had
-    nothing waiting; `pickups`: (day, queue, pickup_p50_us).
+    `minutes`: (KEYS_DAY, minute, depth_min, grabbed), instants in seconds, a minute without a row
+    had nothing waiting; `pickups`: (day, queue, pickup_p50_us).
     """
     in_order = Window.partitionBy(*KEYS_DAY).orderBy("minute")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -1,4 +1,5 @@
-"""Who took the workers, against what was due to each: service and entitlement by window, queue and key."""
+"""Who took the workers, against what was due to each: service and entitlement by window, queue and
+key."""
 
 from __future__ import annotations
 
@@ -21,31 +22,47 @@ TENANT_SHARE = Table(
         *OF_WINDOW,
         Column("fairness_key", "string", "the fairness key"),
         Column("busy_us", "bigint", "worker time the key got"),
-        Column("share", "double", "of the queue's worker time in the window, 0 to 1; 0 if nobody got any"),
+        Column(
+            "share",
+            "double",
+            "of the queue's worker time in the window, 0 to 1; 0 if nobody got any",
+        ),
         Column("weight", "double", "the key's greatest weight in the window"),
         Column(
             "demand_us",
             "bigint",
-            "worker time it could have used: unserved at the start of the window, and arrived in it",
+            "worker time it could have used: unserved at the start of the window, and arrived"
+            " in it",
         ),
         Column(
-            "entitled_us", "bigint", "its part when the worker time spent is filled up by weight, none above its demand"
+            "entitled_us",
+            "bigint",
+            "its part when the worker time spent is filled up by weight, none above its demand",
         ),
         Column("deficit_us", "bigint", "entitled_us - busy_us; below 0: it got more than its part"),
         Column(
             "lag_us",
             "bigint",
-            "sum of deficit_us since the key last had no backlog, or midnight; 0 in a window without backlog",
+            "sum of deficit_us since the key last had no backlog, or midnight; 0 in a window"
+            " without backlog",
         ),
-        Column("backlogged_fraction", "double", "part of the window in which the key had tasks waiting, 0 to 1"),
-        Column("throughout", "boolean", "whether it had tasks waiting in every minute of the window, all through it"),
+        Column(
+            "backlogged_fraction",
+            "double",
+            "part of the window in which the key had tasks waiting, 0 to 1",
+        ),
+        Column(
+            "throughout",
+            "boolean",
+            "whether it had tasks waiting in every minute of the window, all through it",
+        ),
         Column("grabbed", "bigint", "tasks of the key that nodes took in the window"),
         Column("longest_run_us", "bigint", "the key's longest run of the day"),
         Column(
             "starved",
             "boolean",
-            "whether at some minute tasks had waited and none was grabbed for the longer of a minute and 10 x the median "
-            "pickup that the queue had that day",
+            "whether at some minute tasks had waited and none was grabbed for the longer of a"
+            " minute and 10 x the median pickup that the queue had that day",
         ),
         WRITTEN_UNDER,
     ),
@@ -53,8 +70,8 @@ TENANT_SHARE = Table(
 
 
 def tenant_share(service: DataFrame, backlog: DataFrame, pickups: DataFrame) -> DataFrame:
-    """TENANT_SHARE in windows of every size, from silver.service and silver.backlog of whole days and `pickups`:
-    (day, queue, pickup_p50_us), the median pickup."""
+    """TENANT_SHARE in windows of every size, from silver.service and silver.backlog of whole days
+    and `pickups`: (day, queue, pickup_p50_us), the median pickup."""
     return (
         _served(service)
         .unionByName(_asked(backlog))
@@ -88,16 +105,32 @@ def _asked(backlog: DataFrame) -> DataFrame:
     is_full = (F.col("depth_min") > 0) | (F.col("backlogged_us") >= MINUTE * 1_000_000)
     rows = backlog.withColumn("full_minutes", is_full.cast("bigint"))
     return _of_minute(
-        rows, F.col("minute"), "work_us", "arrived_us", "backlogged_us", "grabbed", "depth_min", "full_minutes"
+        rows,
+        F.col("minute"),
+        "work_us",
+        "arrived_us",
+        "backlogged_us",
+        "grabbed",
+        "depth_min",
+        "full_minutes",
     )
 
 
-_SUMS = ("busy_us", "work_us", "arrived_us", "backlogged_us", "grabbed", "depth_min", "full_minutes")
+_SUMS = (
+    "busy_us",
+    "work_us",
+    "arrived_us",
+    "backlogged_us",
+    "grabbed",
+    "depth_min",
+    "full_minutes",
+)
 _GREATEST = ("weight", "longest_run_us")
 
 
 def _of_minute(rows: DataFrame, minute: Expression, *told: str) -> DataFrame:
-    """(day, queue, fairness_key, minute, weight, and what is told of the minute, else 0); instants in seconds."""
+    """(day, queue, fairness_key, minute, weight, and what is told of the minute, else 0); instants
+    in seconds."""
     seconds = F.unix_seconds(minute)
     return rows.select(
         day_of(seconds).alias("day"),
@@ -112,17 +145,21 @@ def _of_minute(rows: DataFrame, minute: Expression, *told: str) -> DataFrame:
 
 
 def _minutes(rows: DataFrame) -> DataFrame:
-    """One row for each minute of a key; work_us is what was left over when it began, arrived_us what came in it."""
+    """One row for each minute of a key; work_us is what was left over when it began, arrived_us
+    what came in it."""
     return rows.groupBy(*KEYS_DAY, "minute").agg(
-        *(F.sum(name).alias(name) for name in _SUMS), *(F.max(name).alias(name) for name in _GREATEST)
+        *(F.sum(name).alias(name) for name in _SUMS),
+        *(F.max(name).alias(name) for name in _GREATEST),
     )
 
 
 def _windows(minutes: DataFrame) -> DataFrame:
     start = F.col("minute") - F.pmod("minute", "window_s")
-    # Work left over from the window before counts once, at the start; later minutes only add what arrived in them.
+    # Work left over from the window before counts once, at the start; later minutes only add what
+    # arrived in them.
     carried_us = F.when(F.col("minute") == F.col("start"), F.col("work_us")).otherwise(0)
-    # Of the day, not of the window: the SFQ bound holds for the longest run a key may have, also while it waits.
+    # Of the day, not of the window: the SFQ bound holds for the longest run a key may have, also
+    # while it waits.
     longest_us = F.max("longest_run_us").over(Window.partitionBy(*KEYS_DAY))
     return (
         minutes.withColumn("longest_run_us", longest_us)
@@ -131,21 +168,27 @@ def _windows(minutes: DataFrame) -> DataFrame:
         .groupBy(*KEYS_DAY, "window_s", "start")
         .agg(
             F.sum(carried_us + F.col("arrived_us")).alias("demand_us"),
-            *(F.sum(name).alias(name) for name in ("busy_us", "backlogged_us", "grabbed", "full_minutes")),
+            *(
+                F.sum(name).alias(name)
+                for name in ("busy_us", "backlogged_us", "grabbed", "full_minutes")
+            ),
             *(F.max(name).alias(name) for name in (*_GREATEST, "starved")),
         )
     )
 
 
 def _with_entitlement(keys: DataFrame) -> DataFrame:
-    """Adds share and entitled_us: capacity (what the queue's keys got together) poured into the keys by weight.
+    """Adds share and entitled_us: capacity (what the queue's keys got together) poured into the
+    keys by weight.
 
-    Each key takes min(demand, level x weight). Pouring, keys fill up in the order of demand / weight; while all before a
-    key are full and none after it, the level is (capacity - their demand) / (weight of the others). Taken at each key in
-    turn, that value rises until the key at which the water stops and falls after it: the level is the greatest of them.
+    Each key takes min(demand, level x weight). Pouring, keys fill up in the order of demand /
+    weight; while all before a key are full and none after it, the level is (capacity - their
+    demand) / (weight of the others). Taken at each key in turn, that value rises until the key at
+    which the water stops and falls after it: the level is the greatest of them.
     """
     keys = keys.withColumn("rivals", sorter("window_s", "start", "queue"))
-    # Largest first, so that the weights of a key and all that fill up after it are summed without cancellation.
+    # Largest first, so that the weights of a key and all that fill up after it are summed without
+    # cancellation.
     thirstiest_first = Window.partitionBy("rivals", "window_s", "start", "queue").orderBy(
         (F.col("demand_us") / F.col("weight")).desc(), "fairness_key"
     )
@@ -156,12 +199,16 @@ def _with_entitlement(keys: DataFrame) -> DataFrame:
     weight_left = F.sum("weight").over(from_here)
     by_weight = F.col("level") * F.col("weight")
     return (
-        keys.withColumn("share", F.coalesce(F.try_divide(F.col("busy_us"), capacity_us), F.lit(0.0)))
+        keys.withColumn(
+            "share", F.coalesce(F.try_divide(F.col("busy_us"), capacity_us), F.lit(0.0))
+        )
         .withColumn("level_here", (capacity_us - filled_us) / weight_left)
         .withColumn("level", F.max("level_here").over(together))
         .withColumn(
             "entitled_us",
-            F.when(by_weight < F.col("demand_us"), F.round(by_weight).cast("bigint")).otherwise(F.col("demand_us")),
+            F.when(by_weight < F.col("demand_us"), F.round(by_weight).cast("bigint")).otherwise(
+                F.col("demand_us")
+            ),
         )
     )
 

@@ -1,4 +1,5 @@
-"""Incidents that alerts have seen while they happened, in gold.incidents beside those that the tables show."""
+"""Incidents that alerts have seen while they happened, in gold.incidents beside those that the
+tables show."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from fairlead.clock import to_datetime
 from fairlead.pipeline.alerts.watch import Alert
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.gold.incidents import INCIDENTS
+from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents.signs import MINUTE_US, Stretch
 from fairlead.pipeline.schema import SCHEMA_VERSION
-from fairlead.pipeline.small import SmallTables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +33,8 @@ def incident_of(alert: Alert) -> str:
 
 
 def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
-    """Let gold.incidents have these, in the order in which they were noticed; again changes nothing. Raises BrokenLake."""
+    """Let gold.incidents have these, in the order in which they were noticed; again changes
+    nothing. Raises BrokenLake."""
     rows = {incident_of(alert): _row(alert) for alert in alerts}
     if not rows:
         return
@@ -47,14 +49,18 @@ def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
 
 
 def seen_by_alerts(tables: SmallTables, days: Collection[str], known: datetime) -> pa.Table:
-    """Those of these days that the tables cannot show: of kinds that they know nothing of, or since `known`, where they end."""
+    """Those of these days that the tables cannot show: of kinds that they know nothing of, or since
+    `known`, where they end."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     rows = _of(tables, days)
     is_ours = pc.and_kleene(
         pc.equal(rows["found_by"], SEEN),
-        pc.or_(pc.is_in(rows["kind"], pa.array(ONLY_SEEN)), pc.greater_equal(rows["start_at"], pa.scalar(known))),
+        pc.or_(
+            pc.is_in(rows["kind"], pa.array(ONLY_SEEN)),
+            pc.greater_equal(rows["start_at"], pa.scalar(known)),
+        ),
     )
     return rows.filter(is_ours)
 

@@ -1,9 +1,10 @@
-"""The signs of an incident, minute by minute, and how minutes become one stretch. Pure; minutes are counted from 1970.
+"""The signs of an incident, minute by minute, and how minutes become one stretch. Pure; minutes are
+counted from 1970.
 
 | kind | a minute shows it when | an incident when |
 |---|---|---|
 | stall | tasks waited all through it and no node took any | 5 such minutes follow each other |
-| flood | one key brought 100 tasks or more, 10 times its mean minute, and more than half of what came | one such minute |
+| flood | one key brought 100 tasks, 10 times its mean, and over half of all | one such minute |
 | error burst | 10 runs or more failed, and more than succeeded | 20 failed in all |
 | starved | gold.tenant_share says so of a key | one such minute |
 | node loss | runs of a node were lost | one such minute |
@@ -54,7 +55,9 @@ class Stretch(NamedTuple):
 
 def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[Stretch]:
     """A queue with tasks waiting of which nobody takes any."""
-    silent = (minute for minute, told in minutes.items() if told.depth_min > 0 and told.grabbed == 0)
+    silent = (
+        minute for minute, told in minutes.items() if told.depth_min > 0 and told.grabbed == 0
+    )
     for start, end in stretches(silent, 0):
         if end - start >= STALL_MINUTES:
             yield Stretch("stall", queue, ALL, start, end)
@@ -62,16 +65,27 @@ def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[Stretch]:
 
 def bursts(queue: str, minutes: dict[int, Minute]) -> Iterator[Stretch]:
     """More runs fail than succeed."""
-    failing = [minute for minute, told in minutes.items() if told.failed >= BURST_RUNS and told.failed > told.done]
+    failing = [
+        minute
+        for minute, told in minutes.items()
+        if told.failed >= BURST_RUNS and told.failed > told.done
+    ]
     for start, end in stretches(failing, QUIET_MINUTES):
-        if sum(minutes[minute].failed for minute in failing if start <= minute < end) >= BURST_TOTAL:
+        if (
+            sum(minutes[minute].failed for minute in failing if start <= minute < end)
+            >= BURST_TOTAL
+        ):
             yield Stretch("error burst", queue, ALL, start, end)
 
 
 def floods(
-    queue: str, minutes: dict[int, Minute], heavy: Iterable[tuple[int, str, int]], mean: dict[str, float]
+    queue: str,
+    minutes: dict[int, Minute],
+    heavy: Iterable[tuple[int, str, int]],
+    mean: dict[str, float],
 ) -> Iterator[Stretch]:
-    """`heavy`: (minute, key, tasks) with FLOOD_TASKS or more; `mean`: tasks of each key in a minute, over all of the time."""
+    """`heavy`: (minute, key, tasks) with FLOOD_TASKS or more; `mean`: tasks of each key in a
+    minute, over all of the time."""
     by_key: dict[str, list[int]] = {}
     for minute, key, tasks in heavy:
         is_most = 2 * tasks > minutes.get(minute, Minute()).arrived
@@ -93,7 +107,8 @@ def of_subjects(kind: str, told: Iterable[tuple[str, str, int]], quiet: int) -> 
 
 
 def stretches(minutes: Iterable[int], quiet: int) -> Iterator[tuple[int, int]]:
-    """Minutes as [start, end), put together where at most `quiet` minutes lie between two of them."""
+    """Minutes as [start, end), put together where at most `quiet` minutes lie between two of
+    them."""
     start = end = None
     for minute in sorted(set(minutes)):
         if start is not None and end is not None and minute - end > quiet:
@@ -106,11 +121,14 @@ def stretches(minutes: Iterable[int], quiet: int) -> Iterator[tuple[int, int]]:
 
 def extra_wait_us(stretch: Stretch, minutes: dict[int, Minute], usual: float) -> int:
     """Time that tasks waited in it, beyond what they wait in the queue's usual minute."""
-    depths = (minutes.get(minute, Minute()).depth_end for minute in range(stretch.start, stretch.end))
+    depths = (
+        minutes.get(minute, Minute()).depth_end for minute in range(stretch.start, stretch.end)
+    )
     return round(sum(max(0.0, depth - usual) for depth in depths) * MINUTE_US)
 
 
 def usual_depth(minutes: dict[int, Minute], count: int) -> float:
-    """Median of the tasks that waited, over `count` minutes; a minute that nobody tells of had none."""
+    """Median of the tasks that waited, over `count` minutes; a minute that nobody tells of had
+    none."""
     depths = [told.depth_end for told in minutes.values()]
     return median([*depths, *([0] * max(0, count - len(depths)))] or [0])

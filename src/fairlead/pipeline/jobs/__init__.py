@@ -1,1 +1,2 @@
-"""The jobs: the only place that touches sessions, paths and options. Each is idempotent: run it again after any crash."""
+"""The jobs: the only place that touches sessions, paths and options. Each is idempotent: run it
+again after any crash."""

@@ -1,4 +1,5 @@
-"""`alerts`: the stream of signs through the watch; what it raises goes to gold.incidents and to a webhook."""
+"""`alerts`: the stream of signs through the watch; what it raises goes to gold.incidents and to a
+webhook."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from fairlead.clock import to_datetime
 from fairlead.pipeline.alerts.processor import alerts as alerts_of
 from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.alerts.webhook import Notice, Webhook
+from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents.seen import incident_of, keep
 from fairlead.pipeline.incidents.signs import ALL
-from fairlead.pipeline.jobs.following import follow
-from fairlead.pipeline.small import SmallTables
+from fairlead.pipeline.jobs.follow_loop import follow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,20 +30,30 @@ EVERY = 10.0
 _LOOK_SECONDS = 1
 
 Hear = Callable[[Sequence[Alert]], None]
-"""Is told of each batch what it raised and ended, in the order in which it was noticed; often of nothing."""
+"""Is told of each batch what it raised and ended, in the order in which it was noticed; often of
+nothing."""
 
 
 def alerts(
     signs: DataFrame, checkpoint: Path, rules: Rules, hears: Sequence[Hear], every: float = EVERY
 ) -> StreamingQuery:
-    """Start the query over a stream of (store_id, queue, sign). What `checkpoint` knows goes on; a batch that was cut off
-    is heard of again. What a hearer raises ends the query."""
+    """Start the query over a stream of (store_id, queue, sign). What `checkpoint` knows goes on; a
+    batch that was cut off is heard of again. What a hearer raises ends the query."""
 
     def hear(batch: DataFrame, _: int) -> None:
-        # A few rows: queues, and keys of theirs, with which something began or ended within seconds.
+        # A few rows: queues, and keys of theirs, with which something began or ended within
+        # seconds.
         rows = sorted(batch.collect(), key=lambda row: row["at"])
         told = [
-            Alert(row["kind"], row["queue"], row["subject"], row["start"], row["at"], row["is_over"], row["tasks"])
+            Alert(
+                row["kind"],
+                row["queue"],
+                row["subject"],
+                row["start"],
+                row["at"],
+                row["is_over"],
+                row["tasks"],
+            )
             for row in rows
         ]
         for each in hears:
@@ -65,10 +76,16 @@ def signs_of(spark: SparkSession, url: str) -> DataFrame:
 
     spark.dataSource.register(FairleadSource)
     columns = ("store_id", "queue", "sign")
-    return spark.readStream.format("fairlead").options(url=url, table="signs", columns=",".join(columns)).load()
+    return (
+        spark.readStream.format("fairlead")
+        .options(url=url, table="signs", columns=",".join(columns))
+        .load()
+    )
 
 
-def watch(start: Callable[[], StreamingQuery], stops: threading.Event, pause: float = EVERY) -> None:
+def watch(
+    start: Callable[[], StreamingQuery], stops: threading.Event, pause: float = EVERY
+) -> None:
     """Until `stops` is set, as `follow` says."""
 
     def query(came_through: Callable[[], None]) -> None:
@@ -99,8 +116,14 @@ def into_webhook(webhook: Webhook) -> Hear:
 
 def notice_of(alert: Alert) -> Notice:
     """For people and their programs."""
-    of = f"queue {alert.queue}" if alert.subject == ALL else f"{alert.subject} in queue {alert.queue}"
-    start, at = (to_datetime(instant).isoformat(timespec="seconds") for instant in (alert.start, alert.at))
+    of = (
+        f"queue {alert.queue}"
+        if alert.subject == ALL
+        else f"{alert.subject} in queue {alert.queue}"
+    )
+    start, at = (
+        to_datetime(instant).isoformat(timespec="seconds") for instant in (alert.start, alert.at)
+    )
     told = f"{alert.kind}: {of}, since {start}" + (f", over at {at}" if alert.is_over else "")
     return Notice(
         incident_of(alert),

@@ -1,7 +1,9 @@
-"""`backfill`: days that were built long ago, made anew with today's code, day by day; after a crash it goes on.
+"""`backfill`: days that were built long ago, made anew with today's code, day by day; after a crash
+it goes on.
 
-Each day is a build of its own: made aside, checked, compared with what is there, and only then shown. A day that is done
-is noted, so that a second run of the same backfill does the rest; a day that is done twice is the same twice.
+Each day is a build of its own: made aside, checked, compared with what is there, and only then
+shown. A day that is done is noted, so that a second run of the same backfill does the rest; a day
+that is done twice is the same twice.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _DAY = timedelta(days=1)
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Rows of one table on one day: how many there are, and how many only the old or only the new ones have."""
+    """Rows of one table on one day: how many there are, and how many only the old or only the new
+    ones have."""
 
     table: str
     day: str
@@ -74,10 +77,11 @@ def backfill(
     tell: Tell = lambda table, rows: None,
     show: bool = True,
 ) -> Backfilled:
-    """Make the days from `since` up to `until` (excluded) anew; with `dry_run` only compare, day by day. `show`: compare.
+    """Make the days from `since` up to `until` (excluded) anew; with `dry_run` only compare, day by
+    day. `show`: compare.
 
-    Raises ConfigurationError for no whole day, CheckFailed (days before stay done, that one is as it was), NotAllowed while
-    a build is under way, BrokenLake.
+    Raises ConfigurationError for no whole day, CheckFailed (days before stay done, that one is as
+    it was), NotAllowed while a build is under way, BrokenLake.
     """
     days = _days(since, until)
     what = hashlib.sha256(f"{days} {digest(settings)} {EDITION} {job.catalog}".encode()).hexdigest()
@@ -147,22 +151,35 @@ def _plan(attempts: Manifest, events: Manifest, day: str) -> Plan:
     )
 
 
-def _difference(table: Table, day: str, old: Tables, new: Tables, parts: Collection[str] | None) -> list[Difference]:
-    """One, or none when nothing changed. Sums of fractions depend on the order of adding: six places are compared."""
+def _difference(
+    table: Table, day: str, old: Tables, new: Tables, parts: Collection[str] | None
+) -> list[Difference]:
+    """One, or none when nothing changed. Sums of fractions depend on the order of adding: six
+    places are compared."""
     before, after = (_comparable(table, tables.read(table, parts)) for tables in (old, new))
     only_old, only_new = before.exceptAll(after).count(), after.exceptAll(before).count()
-    return [Difference(table.name, day, after.count(), only_old, only_new)] if only_old or only_new else []
+    return (
+        [Difference(table.name, day, after.count(), only_old, only_new)]
+        if only_old or only_new
+        else []
+    )
 
 
 def _comparable(table: Table, rows: DataFrame) -> DataFrame:
     columns = [column for column in table.columns if column.name != "schema_version"]
-    return rows.select(*[F.round(c.name, 6).alias(c.name) if c.type == "double" else F.col(c.name) for c in columns])
+    return rows.select(
+        *[
+            F.round(c.name, 6).alias(c.name) if c.type == "double" else F.col(c.name)
+            for c in columns
+        ]
+    )
 
 
 def _days(since: datetime, until: datetime) -> list[str]:
     if since >= until:
         raise ConfigurationError(
-            f"nothing lies between {since:%Y-%m-%d} and {until:%Y-%m-%d}: --to is the day after the last"
+            f"nothing lies between {since:%Y-%m-%d} and {until:%Y-%m-%d}: --to is the day after the"
+            " last"
         )
     first = since.replace(hour=0, minute=0, second=0, microsecond=0)
     days = []
@@ -188,8 +205,12 @@ def _notes(job: Job, settings: PipelineSettings) -> list[str]:
     last = last_build(job.lake.root)
     if last.edition not in (0, EDITION):
         return [
-            f"the tables are of edition {last.edition}, this code makes {EDITION}: the next build makes everything anew"
+            f"the tables are of edition {last.edition}, this code makes {EDITION}: the next build"
+            " makes everything anew"
         ]
     if last.settings not in ("", digest(settings)):
-        return ["the last build had other settings: give that build these too, or it makes everything anew"]
+        return [
+            "the last build had other settings: give that build these too, or it makes everything"
+            " anew"
+        ]
     return []

@@ -1,4 +1,5 @@
-"""`build`: bronze to silver to gold, checked, then shown. Run it again after any crash: it makes the same tables."""
+"""`build`: bronze to silver to gold, checked, then shown. Run it again after any crash: it makes
+the same tables."""
 
 from __future__ import annotations
 
@@ -38,10 +39,16 @@ def what_to_build(lake: Lake, settings: PipelineSettings, full: bool) -> Plan:
     return plan(attempts, events, last_build(lake.root), digest(settings), full)
 
 
-def build(job: Job, settings: PipelineSettings, full: bool = False, tell: Tell = lambda table, rows: None) -> Run:
-    """Build what changed, or everything. Raises CheckFailed, and then nothing is shown; BrokenLake for files that are not
-    what they should be; NotAllowed while another build of this lake is under way."""
-    with alone(job.lake), recorded(job.lake, job.clock, "build", {"full": full, "catalog": job.catalog}) as run:
+def build(
+    job: Job, settings: PipelineSettings, full: bool = False, tell: Tell = lambda table, rows: None
+) -> Run:
+    """Build what changed, or everything. Raises CheckFailed, and then nothing is shown; BrokenLake
+    for files that are not what they should be; NotAllowed while another build of this lake is under
+    way."""
+    with (
+        alone(job.lake),
+        recorded(job.lake, job.clock, "build", {"full": full, "catalog": job.catalog}) as run,
+    ):
         run.spark_version = job.spark.version
         todo = what_to_build(job.lake, settings, full)
         if todo.is_empty:
@@ -49,7 +56,9 @@ def build(job: Job, settings: PipelineSettings, full: bool = False, tell: Tell =
             return run
         tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
         changed = todo.attempts.parts.keys() if todo.full else todo.changed_attempts
-        run.rows_in = sum(part.rows for name, part in todo.attempts.parts.items() if name in changed)
+        run.rows_in = sum(
+            part.rows for name, part in todo.attempts.parts.items() if name in changed
+        )
         steps = Build(job.spark, tables, todo, settings, tell)
         steps.run()
         run.tables = steps.rows

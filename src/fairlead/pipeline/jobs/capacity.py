@@ -1,4 +1,5 @@
-"""`capacity`: how many slots each queue needs in each hour of the week ahead. Needs no Spark for a lake in a folder."""
+"""`capacity`: how many slots each queue needs in each hour of the week ahead. Needs no Spark for a
+lake in a folder."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from fairlead.pipeline.capacity.forecast import HOURS, NAIVE
 from fairlead.pipeline.capacity.plan import QueuePlan, Target, week_ahead
 from fairlead.pipeline.capacity.rates import gather
 from fairlead.pipeline.gold.capacity import CAPACITY
+from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.parts import HOUR_US, micros_of
 from fairlead.pipeline.runs import Tell, recorded
 from fairlead.pipeline.silver.service import SERVICE
-from fairlead.pipeline.small import SmallTables
 
 MOST_WEEKS = 8
 
@@ -40,15 +41,21 @@ def capacity(
     hold_out: int = 2,
     tell: Tell = lambda table, rows: None,
 ) -> Capacity:
-    """Forecast the week that begins at `until` (a whole hour; default: where the tables end) from up to `most_weeks` whole
-    weeks before, and keep the slots it needs in gold.capacity; again for the same instant replaces them.
+    """Forecast the week that begins at `until` (a whole hour; default: where the tables end) from
+    up to `most_weeks` whole weeks before, and keep the slots it needs in gold.capacity; again for
+    the same instant replaces them.
 
-    Raises ConfigurationError for a target that makes no sense and for less than one whole week of history, BrokenLake.
+    Raises ConfigurationError for a target that makes no sense and for less than one whole week of
+    history, BrokenLake.
     """
     if not (0 < target.quantile < 1 and target.wait_us >= 0):
-        raise ConfigurationError(f"quantile {target.quantile}: between 0 and 1, as 0.95; a wait is not below 0")
+        raise ConfigurationError(
+            f"quantile {target.quantile}: between 0 and 1, as 0.95; a wait is not below 0"
+        )
     params = {"until": until and until.isoformat(), "weeks": most_weeks, "wait_us": target.wait_us}
-    with recorded(lake, clock, "capacity", {**params, "quantile": target.quantile, "hold_out": hold_out}) as run:
+    with recorded(
+        lake, clock, "capacity", {**params, "quantile": target.quantile, "hold_out": hold_out}
+    ) as run:
         parts = tables.parts(SERVICE)
         if not parts:
             raise ConfigurationError("silver.service is empty: `fairlead pipeline build` makes it")
@@ -57,11 +64,15 @@ def capacity(
         weeks = min(most_weeks, (end - micros_of(parts[0]) // HOUR_US) // HOURS)
         if weeks < 1:
             raise ConfigurationError(
-                f"the tables have {end - micros_of(parts[0]) // HOUR_US} hours before {to_datetime(end * HOUR_US):%Y-%m-%d %H:%M}"
-                f" UTC: a week ({HOURS} hours) at least is needed"
+                f"the tables have {end - micros_of(parts[0]) // HOUR_US} hours before"
+                f" {to_datetime(end * HOUR_US):%Y-%m-%d %H:%M} UTC: a week ({HOURS} hours) at least"
+                " is needed"
             )
         loads = gather(tables, end - weeks * HOURS, end)
-        found = {queue: week_ahead(queue, load, end, weeks, target, hold_out) for queue, load in sorted(loads.items())}
+        found = {
+            queue: week_ahead(queue, load, end, weeks, target, hold_out)
+            for queue, load in sorted(loads.items())
+        }
         start = to_datetime(end * HOUR_US)
         rows = [{"week_start": start, **row} for _, made in found.values() for row in made]
         _keep(tables, start, rows)
@@ -79,7 +90,9 @@ def _keep(tables: SmallTables, start: datetime, rows: list[dict[str, object]]) -
     made = pa.Table.from_pylist(rows, CAPACITY.arrow())
     if part in tables.parts(CAPACITY):
         before = tables.load(CAPACITY, [part], CAPACITY.column_names)
-        made = pa.concat_tables([before.filter(pc.not_equal(before["week_start"], pa.scalar(start))), made])
+        made = pa.concat_tables(
+            [before.filter(pc.not_equal(before["week_start"], pa.scalar(start))), made]
+        )
     tables.replace(CAPACITY, made, [part])
 
 
@@ -88,13 +101,14 @@ def _notes(plans: list[QueuePlan], weeks: int) -> list[str]:
     notes = []
     if weeks < 3:
         notes.append(
-            f"{weeks} weeks of history: nothing to judge a forecast by, next week is taken to be like the last"
+            f"{weeks} weeks of history: nothing to judge a forecast by, next week is taken to be"
+            " like the last"
         )
     for plan in plans:
         if plan.held_out and plan.method == NAIVE:
             by = "" if plan.skill is None else f"{-plan.skill:.0%} "
             notes.append(
-                f"{plan.queue}: the damped trend lost {by}more than the seasonal naive on {plan.held_out} weeks that were held "
-                "out; the naive is used"
+                f"{plan.queue}: the damped trend lost {by}more than the seasonal naive on"
+                f" {plan.held_out} weeks that were held out; the naive is used"
             )
     return notes

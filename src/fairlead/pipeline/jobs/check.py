@@ -11,7 +11,8 @@ from fairlead.pipeline.tables import lake_tables
 
 
 def check(job: Job, tell: Tell = lambda table, rows: None) -> Run:
-    """Files are whole and have their columns; keys are unique; the layers add up. Raises BrokenLake, CheckFailed."""
+    """Files are whole and have their columns; keys are unique; the layers add up. Raises
+    BrokenLake, CheckFailed."""
     with recorded(job.lake, job.clock, "check", {"catalog": job.catalog}) as run:
         run.spark_version = job.spark.version
         for table in TABLES:

@@ -1,4 +1,5 @@
-"""Checks: what must add up between the layers. One that does not fails the run, and nothing of it is shown."""
+"""Checks: what must add up between the layers. One that does not fails the run, and nothing of it
+is shown."""
 
 from __future__ import annotations
 
@@ -22,16 +23,20 @@ from fairlead.pipeline.tables import Tables
 
 def require(checks: Sequence[Check]) -> None:
     """Raises CheckFailed naming every check that does not hold."""
-    failed = [f"{c.name}: expected {c.expected:,.0f}, found {c.found:,.0f}" for c in checks if not c.holds]
+    failed = [
+        f"{c.name}: expected {c.expected:,.0f}, found {c.found:,.0f}" for c in checks if not c.holds
+    ]
     if failed:
         raise CheckFailed("; ".join(failed))
 
 
 def bronze_checks(tables: Tables, parts: Collection[str] | None, listed: int) -> list[Check]:
-    """Of these hours of bronze: the files hold as many rows as the manifest says, each key once, and each row is sound or
-    in quarantine."""
+    """Of these hours of bronze: the files hold as many rows as the manifest says, each key once,
+    and each row is sound or in quarantine."""
     attempts = tables.read(ATTEMPTS, parts)
-    seen = _one(attempts.agg(F.count(F.lit(1)).alias("rows"), F.count_if(is_sound()).alias("sound")))
+    seen = _one(
+        attempts.agg(F.count(F.lit(1)).alias("rows"), F.count_if(is_sound()).alias("sound"))
+    )
     aside = tables.read(QUARANTINE, parts).count()
     return [
         Check("bronze.attempts: rows in its files", listed, seen["rows"]),
@@ -41,8 +46,8 @@ def bronze_checks(tables: Tables, parts: Collection[str] | None, listed: int) ->
 
 
 def _keys(attempts: DataFrame, rows: int) -> int:
-    """How many keys so many rows have. Numbers made of the keys are counted first: as many numbers as rows are as many
-    keys; otherwise the keys themselves are."""
+    """How many keys so many rows have. Numbers made of the keys are counted first: as many numbers
+    as rows are as many keys; otherwise the keys themselves are."""
     number = F.xxhash64(*ATTEMPTS.key)
     if _one(attempts.agg(F.count_distinct(number).alias("keys")))["keys"] == rows:
         return rows
@@ -61,14 +66,18 @@ def latency_checks(tables: Tables, dates: Collection[str] | None) -> list[Check]
     return [Check("gold.latency_hist: every run is in it", runs["n"], counted["n"])]
 
 
-def service_checks(tables: Tables, attempts: DataFrame, hours: Collection[str] | None) -> list[Check]:
-    """Worker time is conserved: what the runs take inside these hours is what silver.service has there, to 1 us."""
+def service_checks(
+    tables: Tables, attempts: DataFrame, hours: Collection[str] | None
+) -> list[Check]:
+    """Worker time is conserved: what the runs take inside these hours is what silver.service has
+    there, to 1 us."""
     begin, end = F.unix_micros("started_at"), F.unix_micros("finished_at")
     if hours is None:
         inside = end - begin
     else:
         inside = _inside(begin, end, hours)
-    # Of two instants, one of them null, `greatest` takes the other: what never ran would count as if it had all along.
+    # Of two instants, one of them null, `greatest` takes the other: what never ran would count as
+    # if it had all along.
     spent = _one(attempts.where(F.col("started_at").isNotNull()).agg(F.sum(inside).alias("us")))
     served = _one(tables.read(SERVICE, hours).agg(F.sum("busy_us").alias("us")))
     return [Check("silver.service: worker time in microseconds", spent["us"], served["us"])]
@@ -78,7 +87,11 @@ def layer_checks(tables: Tables) -> list[Check]:
     """Over all that there is: the layers agree with each other."""
     attempts = tables.read(ATTEMPTS).transform(sound)
     runs = F.unix_micros("finished_at") - F.unix_micros("started_at")
-    bronze = _one(attempts.agg(F.sum(runs).alias("us"), F.count_distinct("store_id", "task_id").alias("tasks")))
+    bronze = _one(
+        attempts.agg(
+            F.sum(runs).alias("us"), F.count_distinct("store_id", "task_id").alias("tasks")
+        )
+    )
     silver = _one(
         tables.read(TASKS).agg(
             F.sum("run_us").alias("us"),
@@ -87,16 +100,24 @@ def layer_checks(tables: Tables) -> list[Check]:
             F.count_distinct("store_id", "task_id").alias("keys"),
         )
     )
-    served = _one(tables.read(SERVICE).agg(F.sum("busy_us").alias("us"), F.sum("attempts_started").alias("n")))
+    served = _one(
+        tables.read(SERVICE).agg(F.sum("busy_us").alias("us"), F.sum("attempts_started").alias("n"))
+    )
     checks = [
         Check("silver.tasks: tasks with an attempt", bronze["tasks"], silver["tasks"]),
         Check("silver.tasks: keys are unique", silver["rows"], silver["keys"]),
         Check("silver.tasks: worker time in microseconds", bronze["us"], silver["us"]),
         Check("silver.service: worker time in microseconds", bronze["us"], served["us"]),
     ]
-    for window in tables.read(TENANT_SHARE).groupBy("window_s").agg(F.sum("busy_us").alias("us")).collect():
+    for window in (
+        tables.read(TENANT_SHARE).groupBy("window_s").agg(F.sum("busy_us").alias("us")).collect()
+    ):
         checks.append(
-            Check(f"gold.tenant_share: worker time by {window['window_s']} s", served["us"] or 0, window["us"] or 0)
+            Check(
+                f"gold.tenant_share: worker time by {window['window_s']} s",
+                served["us"] or 0,
+                window["us"] or 0,
+            )
         )
     paid = _one(tables.read(COST).agg(F.sum("busy_us").alias("us")))
     checks.append(Check("gold.cost: worker time in microseconds", served["us"], paid["us"]))
@@ -107,7 +128,9 @@ def _inside(begin: Column, end: Column, hours: Collection[str]) -> Column:
     total = F.lit(0).cast("bigint")
     for since, until in runs_of(hours):
         low, high = round(since.timestamp() * 1_000_000), round(until.timestamp() * 1_000_000)
-        total = total + F.greatest(F.lit(0), F.least(end, F.lit(high)) - F.greatest(begin, F.lit(low)))
+        total = total + F.greatest(
+            F.lit(0), F.least(end, F.lit(high)) - F.greatest(begin, F.lit(low))
+        )
     return total
 
 

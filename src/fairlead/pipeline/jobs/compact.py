@@ -1,4 +1,5 @@
-"""`compact`: closed hours of bronze become one sorted file each, and what nobody needs any more is removed."""
+"""`compact`: closed hours of bronze become one sorted file each, and what nobody needs any more is
+removed."""
 
 from __future__ import annotations
 
@@ -18,22 +19,31 @@ def what_to_compact(lake: Lake, clock: Clock, everything: bool) -> dict[str, lis
     """By table, the hours that would be rewritten."""
     now = clock.now()
     tables = [lake.table(table) for table in (ATTEMPTS, EVENTS)]
-    return {t.table.name: to_compact(t, t.manifests.newest(), now, everything=everything) for t in tables}
+    return {
+        t.table.name: to_compact(t, t.manifests.newest(), now, everything=everything)
+        for t in tables
+    }
 
 
-def compact(lake: Lake, clock: Clock, everything: bool = False, tell: Tell = lambda table, rows: None) -> Run:
+def compact(
+    lake: Lake, clock: Clock, everything: bool = False, tell: Tell = lambda table, rows: None
+) -> Run:
     """Compact bronze; sweep all tables. Raises CheckFailed, BrokenLake."""
     with recorded(lake, clock, "compact", {"all": everything}) as run:
         for table in (ATTEMPTS, EVENTS):
             done = compact_table(
-                lake.table(table), clock.now(), everything=everything, tell=partial(_tell, tell, table.name)
+                lake.table(table),
+                clock.now(),
+                everything=everything,
+                tell=partial(_tell, tell, table.name),
             )
             run.rows_in += done.rows
             run.rows_out += done.rows
             run.tables[table.name] = done.rows
             if done.skipped:
                 run.notes.append(
-                    f"{table.name}: rows came meanwhile, left for the next time: {', '.join(done.skipped)}"
+                    f"{table.name}: rows came meanwhile, left for the next time:"
+                    f" {', '.join(done.skipped)}"
                 )
         for table in TABLES:
             lake.table(table).sweep(clock.now() - GRACE)

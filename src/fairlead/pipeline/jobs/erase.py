@@ -1,4 +1,5 @@
-"""`erase`: no row of a key is left in any table or file of the lake, and none comes back. Run it again after any crash."""
+"""`erase`: no row of a key is left in any table or file of the lake, and none comes back. Run it
+again after any crash."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from fairlead.pipeline.erase.catalog import CatalogErasure
 
 _LAST = (QUARANTINE, EVENTS, ATTEMPTS)
-"""What all else is made of, and what tells which days were touched: whoever dies before finds it whole."""
+"""What all else is made of, and what tells which days were touched: whoever dies before finds it
+whole."""
 
 
 class Erasure(msgspec.Struct, frozen=True):
@@ -49,7 +51,8 @@ class Erasure(msgspec.Struct, frozen=True):
     catalog: dict[str, int] = {}
     """By table of the Iceberg catalog, rows deleted."""
     catalog_held: dict[str, int] = {}
-    """By table of the catalog, rows of the key that are still in some file below it: empty, or something is wrong."""
+    """By table of the catalog, rows of the key that are still in some file below it: empty, or
+    something is wrong."""
 
     @property
     def rows(self) -> int:
@@ -63,10 +66,12 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 def wanted_in(lake: Lake, key: str) -> Wanted:
-    """The key under all names it has in this lake. Raises ConfigurationError for no key, and when the secret is missing
-    with which the lake's keys are hashed."""
+    """The key under all names it has in this lake. Raises ConfigurationError for no key, and when
+    the secret is missing with which the lake's keys are hashed."""
     if not key:
-        raise ConfigurationError("an empty key is that of all tasks without one: name the key to erase")
+        raise ConfigurationError(
+            "an empty key is that of all tasks without one: name the key to erase"
+        )
     hashing = hashing_of(lake)
     return Wanted(frozenset({key} if hashing is None else {key, hashing.name_of(key)}))
 
@@ -81,11 +86,12 @@ def erase(
     tell: Tell = lambda table, rows: None,
     catalog: tuple[SparkSession, str] | None = None,
 ) -> Erasure:
-    """Erase the key from the lake, from these pages beside those that `report` wrote, and from the tables of an Iceberg
-    catalog, if its Spark session and name are given; see docs/how-to/pipeline-operate.md.
+    """Erase the key from the lake, from these pages beside those that `report` wrote, and from the
+    tables of an Iceberg catalog, if its Spark session and name are given; see
+    docs/how-to/pipeline-operate.md.
 
-    Files that were replaced stay for `grace_us` (microseconds) for those who are reading them; run it again then. Raises
-    NotAllowed while a build is under way, BrokenLake, ConfigurationError.
+    Files that were replaced stay for `grace_us` (microseconds) for those who are reading them; run
+    it again then. Raises NotAllowed while a build is under way, BrokenLake, ConfigurationError.
     """
     wanted = wanted_in(lake, key)
     stones = [tombstone(lake, name) for name in sorted(wanted.names)]
@@ -108,7 +114,8 @@ def erase(
 
 
 def let_in_again(lake: Lake, key: str, clock: Clock) -> bool:
-    """What is exported from now on may be the key's; False: it was not erased. Raises ConfigurationError."""
+    """What is exported from now on may be the key's; False: it was not erased. Raises
+    ConfigurationError."""
     stones = [tombstone(lake, name) for name in wanted_in(lake, key).names]
     readmitted = [readmit(lake.table(table), stones, clock.now()) for table in (ATTEMPTS, EVENTS)]
     return any(readmitted)
@@ -131,7 +138,8 @@ def _erase(
     found = trace(lake.table(ATTEMPTS), wanted)
     if not dry_run:
         build_again(lake.root, (f"{date}/00" for date in found.dates))
-    # Before bronze, which tells which days and errors were touched, and of which the catalog's is made.
+    # Before bronze, which tells which days and errors were touched, and of which the catalog's is
+    # made.
     in_catalog = {} if catalog is None else catalog.erase(found, tell)
     known = [page for page in (*_pages_of(lake), *pages) if _shows(page, wanted)]
     done: dict[str, Erased] = {}
@@ -143,7 +151,9 @@ def _erase(
     removed = 0
     if not dry_run:
         for table in TABLES:
-            removed += purge(lake.table(table), wanted, clock.now() - grace_us if grace_us else None)
+            removed += purge(
+                lake.table(table), wanted, clock.now() - grace_us if grace_us else None
+            )
         for page in known:
             page.unlink(missing_ok=True)
     waiting = [] if dry_run or not grace_us else list(_waiting(lake))

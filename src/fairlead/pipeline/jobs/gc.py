@@ -1,4 +1,5 @@
-"""`gc`: what nobody needs any more. Nothing that a reader may still want, and no row of bronze, silver or gold."""
+"""`gc`: what nobody needs any more. Nothing that a reader may still want, and no row of bronze,
+silver or gold."""
 
 from __future__ import annotations
 
@@ -54,10 +55,12 @@ def gc(
     catalog: tuple[SparkSession, str] | None = None,
     tell: Tell = lambda table, rows: None,
 ) -> Collected:
-    """Find, and with `apply` remove: files that were replaced more than a day ago, files of jobs that died more than a day
-    ago, rows of BY_AGE older than `keep`; in a catalog, snapshots older than a day and files of nobody older than three.
+    """Find, and with `apply` remove: files that were replaced more than a day ago, files of jobs
+    that died more than a day ago, rows of BY_AGE older than `keep`; in a catalog, snapshots older
+    than a day and files of nobody older than three.
 
-    Raises NotAllowed while a build is under way, BrokenLake, ConfigurationError for a catalog that cannot be used.
+    Raises NotAllowed while a build is under way, BrokenLake, ConfigurationError for a catalog that
+    cannot be used.
     """
     params = {"keep_days": keep and keep.days, "apply": apply}
     with alone(lake), recorded(lake, clock, "gc", params, keep_idle=False) as run:
@@ -81,7 +84,8 @@ def gc(
 
 
 def _aged(lake: Lake, oldest: str, apply_at: int | None) -> dict[str, list[str]]:
-    """Days before `oldest` of the tables that go by age; they stop counting at once, and their files go a day later."""
+    """Days before `oldest` of the tables that go by age; they stop counting at once, and their
+    files go a day later."""
     found = {}
     for table in BY_AGE:
         here = lake.table(table)
@@ -106,11 +110,14 @@ def _in_catalog(spark: SparkSession, catalog: str, lake: Lake, clock: Clock) -> 
         system, _, rest = name.partition(".")
         given = {"name": rest, "older": to_datetime(clock.now() - GRACE).replace(tzinfo=None)}
         [expired] = spark.sql(
-            f"CALL {system}.system.expire_snapshots(table => :name, older_than => :older, retain_last => 1)", args=given
+            f"CALL {system}.system.expire_snapshots(table => :name, older_than => :older,"
+            " retain_last => 1)",
+            args=given,
         ).collect()
         given["older"] = (to_datetime(clock.now()) - ORPHANS_AFTER).replace(tzinfo=None)
         orphans = spark.sql(
-            f"CALL {system}.system.remove_orphan_files(table => :name, older_than => :older)", args=given
+            f"CALL {system}.system.remove_orphan_files(table => :name, older_than => :older)",
+            args=given,
         ).count()
         removed[table.name] = expired["deleted_data_files_count"] + orphans
     return removed

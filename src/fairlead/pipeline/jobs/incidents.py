@@ -1,4 +1,5 @@
-"""`incidents`: what went wrong on these days, into gold.incidents. Needs no Spark for a lake in a folder."""
+"""`incidents`: what went wrong on these days, into gold.incidents. Needs no Spark for a lake in a
+folder."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.gold import ALL
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents import signs
 from fairlead.pipeline.incidents.seen import seen_by_alerts
 from fairlead.pipeline.incidents.signs import MINUTE_US, Minute, Stretch
@@ -25,7 +27,6 @@ from fairlead.pipeline.runs import Tell, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 from fairlead.pipeline.silver.backlog import BACKLOG
 from fairlead.pipeline.silver.service import SERVICE
-from fairlead.pipeline.small import SmallTables
 
 BY_DEFAULT = 7
 """Days looked at, the last ones."""
@@ -56,8 +57,9 @@ def incidents(
     until: datetime | None = None,
     tell: Tell = lambda table, rows: None,
 ) -> list[Incident]:
-    """Find the incidents that began on the days from `since` to `until` (default: the last BY_DEFAULT that the tables have),
-    in order, and let gold.incidents have just these for those days, and what alerts alone can tell: again makes the same.
+    """Find the incidents that began on the days from `since` to `until` (default: the last
+    BY_DEFAULT that the tables have), in order, and let gold.incidents have just these for those
+    days, and what alerts alone can tell: again makes the same.
 
     Raises ConfigurationError when the tables have nothing, BrokenLake.
     """
@@ -70,21 +72,31 @@ def incidents(
         last = to_datetime(micros_of(hours[-1])) if until is None else until
         first = last - timedelta(days=BY_DEFAULT - 1) if since is None else since
         days = _days(first, last)
-        # A day more on either side: what began the day before is not taken for new, what goes on is seen to its end.
+        # A day more on either side: what began the day before is not taken for new, what goes on is
+        # seen to its end.
         around = _days(first - timedelta(days=1), last + timedelta(days=1))
         queues = _minutes(tables, around)
         minutes = len(around) * 1440
-        found = [each for each in _stretches(tables, around, queues, minutes) if _day(each.start) in days]
-        made = [_told(tables, each, queues, minutes, known) for each in sorted(found, key=lambda s: (s.start, s))]
+        found = [
+            each for each in _stretches(tables, around, queues, minutes) if _day(each.start) in days
+        ]
+        made = [
+            _told(tables, each, queues, minutes, known)
+            for each in sorted(found, key=lambda s: (s.start, s))
+        ]
         rows = [msgspec.structs.asdict(each) | {"schema_version": SCHEMA_VERSION} for each in made]
         kept = seen_by_alerts(tables, days, to_datetime(known * MINUTE_US))
-        tables.replace(INCIDENTS, pa.concat_tables([kept, pa.Table.from_pylist(rows, INCIDENTS.arrow())]), days)
+        tables.replace(
+            INCIDENTS, pa.concat_tables([kept, pa.Table.from_pylist(rows, INCIDENTS.arrow())]), days
+        )
         tell(INCIDENTS.name, len(rows))
         run.rows_in, run.rows_out = sum(map(len, queues.values())), len(rows)
     return made
 
 
-def _stretches(tables: SmallTables, days: list[str], queues: Queues, minutes: int) -> Iterator[Stretch]:
+def _stretches(
+    tables: SmallTables, days: list[str], queues: Queues, minutes: int
+) -> Iterator[Stretch]:
     for queue, told in queues.items():
         yield from signs.stalls(queue, told)
         yield from signs.bursts(queue, told)
@@ -102,23 +114,32 @@ def _minutes(tables: SmallTables, days: Collection[str]) -> Queues:
     waits = ("depth_min", "depth_end", "arrived", "grabbed")
     for part in _hours(tables, BACKLOG, days):
         rows = tables.load(BACKLOG, [part], ["minute", "queue", *waits])
-        for row in rows.group_by(["minute", "queue"]).aggregate([(name, "sum") for name in waits]).to_pylist():
+        for row in (
+            rows.group_by(["minute", "queue"])
+            .aggregate([(name, "sum") for name in waits])
+            .to_pylist()
+        ):
             told = Minute(*(row[f"{name}_sum"] for name in waits))
             queues.setdefault(row["queue"], {})[_minute(row["minute"])] = told
     for part in _hours(tables, SERVICE, days):
         rows = tables.load(SERVICE, [part], ["window_start", "queue", "attempts_done", "failed"])
-        grouped = rows.group_by(["window_start", "queue"]).aggregate([("attempts_done", "sum"), ("failed", "sum")])
+        grouped = rows.group_by(["window_start", "queue"]).aggregate(
+            [("attempts_done", "sum"), ("failed", "sum")]
+        )
         for row in grouped.to_pylist():
             minutes, minute = queues.setdefault(row["queue"], {}), _minute(row["window_start"])
             before = minutes.get(minute, Minute())
-            minutes[minute] = before._replace(done=row["attempts_done_sum"], failed=row["failed_sum"])
+            minutes[minute] = before._replace(
+                done=row["attempts_done_sum"], failed=row["failed_sum"]
+            )
     return queues
 
 
 def _arrivals(
     tables: SmallTables, days: Collection[str]
 ) -> tuple[dict[str, list[tuple[int, str, int]]], dict[str, dict[str, int]]]:
-    """By queue: (minute, key, tasks) of minutes in which a key brought many, and what these keys brought in all."""
+    """By queue: (minute, key, tasks) of minutes in which a key brought many, and what these keys
+    brought in all."""
     heavy: dict[str, list[tuple[int, str, int]]] = {}
     total: dict[str, dict[str, int]] = {}
     for part in _hours(tables, BACKLOG, days):
@@ -126,7 +147,9 @@ def _arrivals(
         for row in rows.filter(pc.greater_equal(rows["arrived"], signs.FLOOD_TASKS)).to_pylist():
             told = (_minute(row["minute"]), row["fairness_key"], row["arrived"])
             heavy.setdefault(row["queue"], []).append(told)
-        for row in rows.group_by(["queue", "fairness_key"]).aggregate([("arrived", "sum")]).to_pylist():
+        for row in (
+            rows.group_by(["queue", "fairness_key"]).aggregate([("arrived", "sum")]).to_pylist()
+        ):
             keys = total.setdefault(row["queue"], {})
             keys[row["fairness_key"]] = keys.get(row["fairness_key"], 0) + row["arrived_sum"]
     return heavy, total
@@ -136,7 +159,9 @@ def _starved(tables: SmallTables, days: Collection[str]) -> Iterator[tuple[str, 
     columns = ["window_start", "window_s", "queue", "fairness_key", "starved"]
     for part in sorted(set(days) & set(tables.parts(TENANT_SHARE))):
         rows = tables.load(TENANT_SHARE, [part], columns)
-        for row in rows.filter(pc.and_(rows["starved"], pc.equal(rows["window_s"], 60))).to_pylist():
+        for row in rows.filter(
+            pc.and_(rows["starved"], pc.equal(rows["window_s"], 60))
+        ).to_pylist():
             yield row["queue"], row["fairness_key"], _minute(row["window_start"])
 
 
@@ -148,7 +173,9 @@ def _lost(tables: SmallTables, days: Collection[str]) -> Iterator[tuple[str, str
                 yield ALL, row["node"], _minute(row["finished_at"])
 
 
-def _told(tables: SmallTables, stretch: Stretch, queues: Queues, minutes: int, known: int) -> Incident:
+def _told(
+    tables: SmallTables, stretch: Stretch, queues: Queues, minutes: int, known: int
+) -> Incident:
     told = queues.get(stretch.queue, {})
     inside = [told[minute] for minute in range(stretch.start, stretch.end) if minute in told]
     keys, lost = _hit(tables, stretch)
@@ -174,7 +201,8 @@ def _told(tables: SmallTables, stretch: Stretch, queues: Queues, minutes: int, k
 
 
 def _hit(tables: SmallTables, stretch: Stretch) -> tuple[int, int]:
-    """Keys that had something waiting, or runs that failed or were lost, meanwhile; and runs that were lost."""
+    """Keys that had something waiting, or runs that failed or were lost, meanwhile; and runs that
+    were lost."""
     first, last = (to_datetime(minute * MINUTE_US) for minute in (stretch.start, stretch.end - 1))
     hours, hour = set(), first.replace(minute=0)
     while hour <= last:
@@ -184,15 +212,22 @@ def _hit(tables: SmallTables, stretch: Stretch) -> tuple[int, int]:
         "error burst": (SERVICE, "window_start", "failed"),
         "node loss": (ATTEMPTS, "finished_at", "node"),
     }.get(stretch.kind, (BACKLOG, "minute", "depth_end"))
-    rows = tables.load(table, sorted(hours & set(tables.parts(table))), [instant, "queue", "fairness_key", sign])
-    low, high = (pa.scalar(to_datetime(minute * MINUTE_US)) for minute in (stretch.start, stretch.end))
+    rows = tables.load(
+        table, sorted(hours & set(tables.parts(table))), [instant, "queue", "fairness_key", sign]
+    )
+    low, high = (
+        pa.scalar(to_datetime(minute * MINUTE_US)) for minute in (stretch.start, stretch.end)
+    )
     inside = pc.and_(pc.greater_equal(rows[instant], low), pc.less(rows[instant], high))
     if stretch.kind == "node loss":
         rows = tables.load(
-            table, sorted(hours & set(tables.parts(table))), [instant, "fairness_key", "node", "outcome"]
+            table,
+            sorted(hours & set(tables.parts(table))),
+            [instant, "fairness_key", "node", "outcome"],
         )
         is_hit = pc.and_(
-            pc.equal(rows["outcome"], "lost"), pc.fill_null(pc.equal(rows["node"], stretch.subject), False)
+            pc.equal(rows["outcome"], "lost"),
+            pc.fill_null(pc.equal(rows["node"], stretch.subject), False),
         )
     else:
         is_hit = pc.and_(pc.equal(rows["queue"], stretch.queue), pc.greater(rows[sign], 0))
@@ -222,9 +257,14 @@ def as_rows(found: list[Incident]) -> list[tuple[Any, ...]]:
     """For a table on the terminal."""
     return [
         (
-            each.kind, each.queue, each.subject, f"{each.start_at:%Y-%m-%d %H:%M}",
-            f"{each.end_at:%H:%M}" if each.is_over else "goes on", each.keys_hit, f"{each.tasks_delayed:,}",
+            each.kind,
+            each.queue,
+            each.subject,
+            f"{each.start_at:%Y-%m-%d %H:%M}",
+            f"{each.end_at:%H:%M}" if each.is_over else "goes on",
+            each.keys_hit,
+            f"{each.tasks_delayed:,}",
             f"{each.extra_wait_us / MICROS / 3600:,.1f}",
         )
         for each in found
-    ]  # fmt: skip
+    ]

@@ -1,7 +1,9 @@
-"""`ingest --stream`: attempts from Kafka into the lake by Spark's structured streaming, each exactly once.
+"""`ingest --stream`: attempts from Kafka into the lake by Spark's structured streaming, each
+exactly once.
 
-The checkpoint only says where Spark reads on; what counts is the lake's manifest (see `stream.intake_batch`). So a lost
-checkpoint, a batch that is repeated, a kill at any moment and a second stream change nothing.
+The checkpoint only says where Spark reads on; what counts is the lake's manifest (see
+`stream.intake_batch`). So a lost checkpoint, a batch that is repeated, a kill at any moment and a
+second stream change nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlead.channels.kafka_place import Place
+from fairlead.backends.kafka.endpoint import Place
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.jobs.following import follow, told_by
+from fairlead.pipeline.jobs.follow_loop import follow, told_by
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import Run, recorded
 from fairlead.pipeline.source.kafka_tables import MESSAGES_SENT
@@ -76,8 +78,8 @@ class IngestStream:
         self._came_through: Callable[[], None] = lambda: None
 
     def run(self) -> None:
-        """Until `stops` is set. A Kafka or a store that is away is waited for. Raises CheckFailed for a gap, BrokenLake,
-        ConfigurationError, and what Spark fails by again and again."""
+        """Until `stops` is set. A Kafka or a store that is away is waited for. Raises CheckFailed
+        for a gap, BrokenLake, ConfigurationError, and what Spark fails by again and again."""
 
         def query(came_through: Callable[[], None]) -> None:
             self._came_through = came_through
@@ -152,7 +154,8 @@ class IngestStream:
 
 
 class _Runs:
-    """What was done, as rows of ops.pipeline_runs: one for each stretch of some minutes in which rows came."""
+    """What was done, as rows of ops.pipeline_runs: one for each stretch of some minutes in which
+    rows came."""
 
     def __init__(self, stream: IngestStream) -> None:
         self._stream = stream
@@ -167,7 +170,9 @@ class _Runs:
             if self._run is None:
                 one = self._stream
                 told = {"topic": Place.of(one.url).attempts, "checkpoint": str(one.checkpoint)}
-                self._run = self._under_way.enter_context(recorded(one.lake, one.clock, "ingest --stream", told))
+                self._run = self._under_way.enter_context(
+                    recorded(one.lake, one.clock, "ingest --stream", told)
+                )
                 self._run.spark_version = one.spark.version
                 self._began = time.monotonic()
             self._run.rows_in += counted.messages

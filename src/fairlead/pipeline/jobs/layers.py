@@ -1,7 +1,9 @@
-"""Silver and gold from bronze: what changed since the last build, and all that it touches, is computed anew.
+"""Silver and gold from bronze: what changed since the last build, and all that it touches, is
+computed anew.
 
-Recomputing whole partitions makes batch and increments the same code with the same result, and late rows need no special
-way (pipeline.md, finding 9). Nothing is shown to readers before the checks have passed.
+Recomputing whole partitions makes batch and increments the same code with the same result, and late
+rows need no special way (pipeline.md, finding 9). Nothing is shown to readers before the checks
+have passed.
 """
 
 from __future__ import annotations
@@ -41,7 +43,14 @@ SLO_DAYS_BACK = 3
 class Build:
     """One build: the steps of the plan, in order. `rows` says how many each table got."""
 
-    def __init__(self, spark: SparkSession, tables: Tables, plan: Plan, settings: PipelineSettings, tell: Tell) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: Tables,
+        plan: Plan,
+        settings: PipelineSettings,
+        tell: Tell,
+    ) -> None:
         self._spark = spark
         self._tables = tables
         self._plan = plan
@@ -57,7 +66,7 @@ class Build:
         self._silver()
         self._gold()
 
-    # silver -----------------------------------------------------------------------------------------------------------
+    # silver ---------------------------------------------------------------------------------------
 
     def _silver(self) -> None:
         ended = self._hours(self._plan.changed_attempts)
@@ -65,7 +74,11 @@ class Build:
 
         hours = self._hours(self.touched.tasks)
         attempts, events = self._sound(("submitted_at",), hours), self._submitted(hours)
-        self._replace(TASKS, tasks(_within(attempts, "submitted_at", hours), _within(events, "at", hours)), hours)
+        self._replace(
+            TASKS,
+            tasks(_within(attempts, "submitted_at", hours), _within(events, "at", hours)),
+            hours,
+        )
 
         hours = self._hours(self.touched.service)
         attempts = self._sound(("started_at",), hours)
@@ -79,11 +92,17 @@ class Build:
             for since, until in p.runs_of(self._backlog_hours(open_tasks))
         ]
         if stretches:
-            self._replace(BACKLOG, reduce(DataFrame.unionByName, stretches), self._hours(self.touched.backlog))
+            self._replace(
+                BACKLOG, reduce(DataFrame.unionByName, stretches), self._hours(self.touched.backlog)
+            )
 
-    def parts_for(self, first_instants: Collection[str], hours: Collection[str] | None) -> Collection[str] | None:
+    def parts_for(
+        self, first_instants: Collection[str], hours: Collection[str] | None
+    ) -> Collection[str] | None:
         """Partitions of bronze.attempts that can hold what touches these hours; None: all."""
-        return None if hours is None else p.holding(self._plan.attempts.parts, first_instants, hours)
+        return (
+            None if hours is None else p.holding(self._plan.attempts.parts, first_instants, hours)
+        )
 
     def _sound(self, first_instants: Collection[str], hours: Collection[str] | None) -> DataFrame:
         return self._tables.read(ATTEMPTS, self.parts_for(first_instants, hours)).transform(sound)
@@ -92,17 +111,20 @@ class Build:
         return self._tables.read(EVENTS, hours).where(F.col("kind") == "submitted")
 
     def _backlog_hours(self, open_tasks: DataFrame) -> Collection[str]:
-        """The hours whose backlog is made anew: in a full build all from the first task that became ready."""
+        """The hours whose backlog is made anew: in a full build all from the first task that became
+        ready."""
         if not self._plan.full:
             return self.touched.backlog
         spans = [part.span for part in self._plan.attempts.parts.values()]
-        instants = [span[name][0] for span in spans for name in ("ready_at", "finished_at") if name in span]
+        instants = [
+            span[name][0] for span in spans for name in ("ready_at", "finished_at") if name in span
+        ]
         first_open = open_tasks.agg(F.min("ready_at").alias("first")).first()
         if first_open is not None and first_open["first"] is not None:
             instants.append(round(first_open["first"].replace(tzinfo=UTC).timestamp() * 1_000_000))
         return hours_between(min(instants), self._plan.until) if instants else []
 
-    # gold -------------------------------------------------------------------------------------------------------------
+    # gold -----------------------------------------------------------------------------------------
 
     def _gold(self) -> None:
         ended = self._dates(self._plan.changed_attempts)
@@ -126,23 +148,29 @@ class Build:
             self._replace(SLO, slo(self._tables.read(SLO_COUNTS), self._objectives()), None)
             return
         later = p.days_from(dates, SLO_DAYS_BACK)
-        needed = set(later) | {(p.start_of(d) - timedelta(days=SLO_DAYS_BACK)).strftime("%Y-%m-%d") for d in later}
+        needed = set(later) | {
+            (p.start_of(d) - timedelta(days=SLO_DAYS_BACK)).strftime("%Y-%m-%d") for d in later
+        }
         burnt = slo(self._days(SLO_COUNTS, sorted(needed)), self._objectives())
         self._replace(SLO, _within(burnt, "window_start", later), later)
 
     def _cost(self, dates: list[str] | None) -> None:
         days = p.dates_of(self._tables.parts(SERVICE)) if dates is None else dates
         bills = self._spark.createDataFrame(
-            self._settings.bills_for(days), "day date, queue string, worker_us bigint, amount decimal(18,6)"
+            self._settings.bills_for(days),
+            "day date, queue string, worker_us bigint, amount decimal(18,6)",
         )
-        self._replace(COST, cost(self._days(SERVICE, dates), bills, self._settings.cost.method), dates)
+        self._replace(
+            COST, cost(self._days(SERVICE, dates), bills, self._settings.cost.method), dates
+        )
 
     def _objectives(self) -> list[Objective]:
         return [
-            Objective(s.id, s.queue, s.name, s.measure, s.threshold_us, float(s.objective)) for s in self._settings.slo
+            Objective(s.id, s.queue, s.name, s.measure, s.threshold_us, float(s.objective))
+            for s in self._settings.slo
         ]
 
-    # how --------------------------------------------------------------------------------------------------------------
+    # how ------------------------------------------------------------------------------------------
 
     def _hours(self, hours: Collection[str]) -> Collection[str] | None:
         return None if self._plan.full else hours
@@ -156,7 +184,10 @@ class Build:
         return self._tables.read(table, p.hours_of(dates) if table.by == "hour" else dates)
 
     def _replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None) -> None:
-        self.rows[table.name], self.parts[table.name] = self._tables.replace(table, rows, parts), parts
+        self.rows[table.name], self.parts[table.name] = (
+            self._tables.replace(table, rows, parts),
+            parts,
+        )
         self._tell(table.name, self.rows[table.name])
 
 
@@ -169,8 +200,8 @@ class Touched(NamedTuple):
 
 
 def touched(tables: Tables, plan: Plan) -> Touched:
-    """What the changed partitions touch: the hours of their submits, of their runs, of their waits, and, as long as tasks
-    wait, every hour since the last build."""
+    """What the changed partitions touch: the hours of their submits, of their runs, of their waits,
+    and, as long as tasks wait, every hour since the last build."""
     attempts = tables.read(ATTEMPTS, plan.changed_attempts).transform(sound)
     events = tables.read(EVENTS, plan.changed_events).where(F.col("kind") == "submitted")
     first_ready = F.least(F.coalesce("ready_at", "finished_at"), "finished_at")
@@ -196,16 +227,22 @@ def touched(tables: Tables, plan: Plan) -> Touched:
 
 
 def median_pickups(latency: DataFrame) -> DataFrame:
-    """(day, queue, pickup_p50_us): the median pick-up delay of each queue on each day, that of its middle name."""
+    """(day, queue, pickup_p50_us): the median pick-up delay of each queue on each day, that of its
+    middle name."""
     return (
-        latency.where((F.col("window_s") == DAY) & (F.col("measure") == "pickup") & (F.col("fairness_key") == ALL))
+        latency.where(
+            (F.col("window_s") == DAY)
+            & (F.col("measure") == "pickup")
+            & (F.col("fairness_key") == ALL)
+        )
         .groupBy(F.unix_seconds("window_start").alias("day"), "queue")
         .agg(F.expr("cast(percentile_approx(p50, 0.5) as bigint)").alias("pickup_p50_us"))
     )
 
 
 def hours_between(first: int, last: int) -> list[str]:
-    """Names of the hours from that of the first instant to that of the last, both in microseconds."""
+    """Names of the hours from that of the first instant to that of the last, both in
+    microseconds."""
     hours = range(first // p.HOUR_US, last // p.HOUR_US + 1)
     return [p.hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in hours]
 

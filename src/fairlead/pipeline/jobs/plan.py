@@ -1,4 +1,5 @@
-"""What a build has to make anew: the partitions that changed since the last one, and what they touch. Pure, but for a file."""
+"""What a build has to make anew: the partitions that changed since the last one, and what they
+touch. Pure, but for a file."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Built(msgspec.Struct, frozen=True):
     until: int = 0
     """Microseconds: up to there the store's history was exported."""
     again: list[str] = []
-    """Hours that the next build makes anew though nothing changed in them: rows were taken out of them."""
+    """Hours that the next build makes anew though nothing changed in them: rows were taken out of
+    them."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -50,9 +52,15 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan(attempts: Manifest, events: Manifest, before: Built, settings: str, full: bool) -> Plan:
-    """Compare what is there with what was built. A partition that is gone, or another edition, asks for a full build."""
-    new_attempts, new_events = changed(attempts.parts, before.attempts), changed(events.parts, before.events)
-    gone = (before.attempts.keys() - attempts.parts.keys()) | (before.events.keys() - events.parts.keys())
+    """Compare what is there with what was built. A partition that is gone, or another edition, asks
+    for a full build."""
+    new_attempts, new_events = (
+        changed(attempts.parts, before.attempts),
+        changed(events.parts, before.events),
+    )
+    gone = (before.attempts.keys() - attempts.parts.keys()) | (
+        before.events.keys() - events.parts.keys()
+    )
     everything = full or bool(gone) or before.edition != EDITION or before.settings != settings
     return Plan(
         full=everything,
@@ -66,7 +74,8 @@ def plan(attempts: Manifest, events: Manifest, before: Built, settings: str, ful
 
 
 def last_build(root: Path) -> Built:
-    """Of this lake; of none, or one that cannot be read, nothing is known, and everything is built."""
+    """Of this lake; of none, or one that cannot be read, nothing is known, and everything is
+    built."""
     try:
         return msgspec.json.decode((root / _FILE).read_bytes(), type=Built)
     except (OSError, msgspec.DecodeError):
@@ -75,7 +84,10 @@ def last_build(root: Path) -> Built:
 
 def built(root: Path, plan: Plan, settings: str) -> None:
     """Note that the plan was carried out."""
-    note(root, Built(EDITION, settings, seen(plan.attempts.parts), seen(plan.events.parts), plan.until))
+    note(
+        root,
+        Built(EDITION, settings, seen(plan.attempts.parts), seen(plan.events.parts), plan.until),
+    )
 
 
 def build_again(root: Path, hours: Iterable[str]) -> None:

@@ -9,8 +9,11 @@ from fairlead.pipeline.runs import Check, Run, Tell, recorded
 from fairlead.ports.history import HistoryStore
 
 
-def reconcile(history: HistoryStore, lake: Lake, clock: Clock, tell: Tell = lambda table, rows: None) -> Run:
-    """Compare everything exported since the last time. Raises CheckFailed naming what differs; nothing is cleaned then."""
+def reconcile(
+    history: HistoryStore, lake: Lake, clock: Clock, tell: Tell = lambda table, rows: None
+) -> Run:
+    """Compare everything exported since the last time. Raises CheckFailed naming what differs;
+    nothing is cleaned then."""
     with recorded(lake, clock, "reconcile", {}) as run:
         found = compare(history, lake, clock, tell=lambda rows: tell("attempts", rows))
         run.rows_in = found.rows

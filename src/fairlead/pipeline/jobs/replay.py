@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fairlead.clock import Clock
+from fairlead.lab.policies.arrivals import Arrivals
+from fairlead.lab.policies.runner import InProcess, Runner
+from fairlead.lab.policies.study import Plan, Study, study
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.policies.arrivals import Arrivals
-from fairlead.pipeline.policies.runner import InProcess, Runner
-from fairlead.pipeline.policies.study import Plan, Study, study
-from fairlead.pipeline.policies.tables import REPLAY_WAITS, REPLAYS, replay_rows, wait_rows
+from fairlead.pipeline.replay.tables import REPLAY_WAITS, REPLAYS, replay_rows, wait_rows
 from fairlead.pipeline.runs import Run, Tell, recorded
 from fairlead.pipeline.schema import Table
 
@@ -38,9 +38,11 @@ def replay(
     spark: SparkSession | None = None,
     tell: Tell = lambda what, count: None,
 ) -> Replayed:
-    """Make the study, on Spark or else in this process, and keep it in the lake: the same study again replaces its rows.
+    """Make the study, on Spark or else in this process, and keep it in the lake: the same study
+    again replaces its rows.
 
-    Raises ConfigurationError for a plan that does not fit the arrivals, BrokenLake when the files are swept away meanwhile.
+    Raises ConfigurationError for a plan that does not fit the arrivals, BrokenLake when the files
+    are swept away meanwhile.
     """
     replay_id = identity(arrivals, plan)
     params = {"replay_id": replay_id, "queue": arrivals.queue, "objective": str(plan.objective)}
@@ -52,7 +54,9 @@ def replay(
             found = _on_spark(spark, arrivals, plan, tell)
             run.spark_version = spark.version
         run.tables = {
-            REPLAYS.name: _keep(lake, clock, REPLAYS, replay_id, replay_rows(replay_id, arrivals.origin, found)),
+            REPLAYS.name: _keep(
+                lake, clock, REPLAYS, replay_id, replay_rows(replay_id, arrivals.origin, found)
+            ),
             REPLAY_WAITS.name: _keep(
                 lake, clock, REPLAY_WAITS, replay_id, wait_rows(replay_id, arrivals.origin, found)
             ),
@@ -64,7 +68,12 @@ def replay(
 
 def identity(arrivals: Arrivals, plan: Plan) -> str:
     """The same arrivals under the same plan have the same one, and the same results."""
-    told = (plan.grid.policies, plan.grid.recorded, *(getattr(plan, name) for name in _OPTIONS), arrivals.digest())
+    told = (
+        plan.grid.policies,
+        plan.grid.recorded,
+        *(getattr(plan, name) for name in _OPTIONS),
+        arrivals.digest(),
+    )
     return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()[:16]
 
 
@@ -72,18 +81,24 @@ _OPTIONS = tuple(name for name in Plan.__dataclass_fields__ if name != "grid")
 
 
 def _on_spark(spark: SparkSession, arrivals: Arrivals, plan: Plan, tell: Tell) -> Study:
-    from fairlead.pipeline.policies.on_spark import OnSpark
+    from fairlead.pipeline.replay.on_spark import OnSpark
 
     with OnSpark(spark, arrivals) as runner:
         made: Runner = runner
         return study(arrivals, plan, made, tell)
 
 
-def _keep(lake: Lake, clock: Clock, table: Table, replay_id: str, rows: Iterable[dict[str, Any]]) -> int:
+def _keep(
+    lake: Lake, clock: Clock, table: Table, replay_id: str, rows: Iterable[dict[str, Any]]
+) -> int:
     import pyarrow as pa
 
     here = lake.table(table)
-    written = here.write(pa.Table.from_pylist(list(rows), schema=table.arrow()), "0", f"{replay_id}.parquet")
+    written = here.write(
+        pa.Table.from_pylist(list(rows), schema=table.arrow()), "0", f"{replay_id}.parquet"
+    )
     if here.append(written, {}, clock.now()) is None:
-        raise BrokenLake(f"{here.folder}: files were swept away before they counted: run this again")
+        raise BrokenLake(
+            f"{here.folder}: files were swept away before they counted: run this again"
+        )
     return sum(file.rows for file in written)

@@ -57,14 +57,26 @@ class PipelineStatus(msgspec.Struct, frozen=True):
 
 
 def look(lake: Lake, history: HistoryStore | None) -> PipelineStatus:
-    """The lake as it is; with a store, also who follows its history. Raises BrokenLake, StoreUnavailable."""
+    """The lake as it is; with a store, also who follows its history. Raises BrokenLake,
+    StoreUnavailable."""
     tables = []
     for table in TABLES:
         manifest = lake.table(table).manifests.newest()
         newest = max(manifest.parts, default="")
-        tables.append(TableStatus(table.name, manifest.rows, len(manifest.parts), newest, manifest.written_at or None))
+        tables.append(
+            TableStatus(
+                table.name, manifest.rows, len(manifest.parts), newest, manifest.written_at or None
+            )
+        )
     runs = [
-        RunStatus(job, row["state"], _micros(row["started_at"]), row["seconds"], row["rows_out"], row["error"])
+        RunStatus(
+            job,
+            row["state"],
+            _micros(row["started_at"]),
+            row["seconds"],
+            row["rows_out"],
+            row["error"],
+        )
         for job, row in sorted(last_runs(lake).items())
     ]
     return PipelineStatus(tables, runs, [] if history is None else readers(history))
@@ -78,7 +90,9 @@ def readers(history: HistoryStore) -> list[ReaderStatus]:
     for reader in history.database.look(history.readers()):
         # People's events are few; how far attempts were read is what counts.
         behind = (
-            0 if reader.kind == "events" else history.database.look(history.attempts_between(reader.place, last)).rows
+            0
+            if reader.kind == "events"
+            else history.database.look(history.attempts_between(reader.place, last)).rows
         )
         checked = "" if reader.kind != "lake" else str(reader.checked or START)
         found.append(ReaderStatus(reader.name, reader.kind, reader.updated_at, behind, checked))
@@ -86,7 +100,8 @@ def readers(history: HistoryStore) -> list[ReaderStatus]:
 
 
 def forget_reader(history: HistoryStore, name: str) -> None:
-    """What it has not read may be cleaned. Raises ConfigurationError when there is none of that name."""
+    """What it has not read may be cleaned. Raises ConfigurationError when there is none of that
+    name."""
     known = history.database.look(history.readers())
     doomed = [reader.name for reader in known if reader.name in (name, f"{name}/events")]
     if not doomed:

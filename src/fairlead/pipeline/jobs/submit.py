@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from fairlead.pipeline.bulk.job import Totals
     from fairlead.pipeline.runs import Tell
 
-_FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_FORMATS = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
 
 
 @dataclass(frozen=True)
@@ -35,12 +41,15 @@ class Submission:
 
     @property
     def identity(self) -> str:
-        """The submission id: as given, or from path, time of change and size of every file, and from what is made of them."""
+        """The submission id: as given, or from path, time of change and size of every file, and
+        from what is made of them."""
         if self.submission_id:
             return self.submission_id
         files = sorted(self.file.rglob("*")) if self.file.is_dir() else [self.file]
         stats = [
-            (str(path.absolute()), path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()
+            (str(path.absolute()), path.stat().st_mtime_ns, path.stat().st_size)
+            for path in files
+            if path.is_file()
         ]
         made = (stats, self.queue, self.task, self.args)
         return f"{self.file.name}-{hashlib.sha256(repr(made).encode()).hexdigest()[:16]}"
@@ -52,19 +61,26 @@ class Submission:
             return "parquet"
         found = _FORMATS.get(self.file.suffix.lower())
         if found is None:
-            raise ConfigurationError(f"{self.file}: unknown kind of file; known: {', '.join(sorted(_FORMATS))}")
+            raise ConfigurationError(
+                f"{self.file}: unknown kind of file; known: {', '.join(sorted(_FORMATS))}"
+            )
         return found
 
     def described(self) -> dict[str, Any]:
         """For a dry run; no secrets."""
-        return {name: str(value) for name, value in asdict(self).items() if name != "url" and value is not None} | {
+        return {
+            name: str(value)
+            for name, value in asdict(self).items()
+            if name != "url" and value is not None
+        } | {
             "submission_id": self.identity,
             "format": self.format,
         }
 
 
 def run_submit(spark: SparkSession, submission: Submission, tell: Tell) -> Totals:
-    """Submit it. Raises RefusedRows naming row, column and reason; ConfigurationError for columns that do not fit."""
+    """Submit it. Raises RefusedRows naming row, column and reason; ConfigurationError for columns
+    that do not fit."""
     from fairlead.pipeline.submit import bulk_submit
 
     totals = bulk_submit(

@@ -1,5 +1,5 @@
-"""`tune`: history into weights and limits. Judges what is on trial, computes what should count, publishes what the guard rails
-allow."""
+"""`tune`: history into weights and limits. Judges what is on trial, computes what should count,
+publishes what the guard rails allow."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import msgspec
 
 from fairlead.app import App
 from fairlead.clock import to_datetime, to_micros
-from fairlead.core.control import Change, Key, Proposal, horizon, propose
-from fairlead.core.guard_rails import Situation
-from fairlead.core.limit_control import LimitChange, Workers, propose_limits
-from fairlead.core.trial import Measured, Verdict, judge
+from fairlead.core.tuning.canary import Measured, Verdict, judge
+from fairlead.core.tuning.control import Change, Key, Proposal, horizon, propose
+from fairlead.core.tuning.guard_rails import Situation
+from fairlead.core.tuning.limit_control import LimitChange, Workers, propose_limits
 from fairlead.errors import NotSupported
+from fairlead.operate.policies import DECLARED, PolicyManagement
 from fairlead.pipeline.hashing import is_hashed
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import NOTHING_TO_DO, Run, Tell, last_runs, recorded
 from fairlead.pipeline.tuning.contracts import Objective, TuneSettings
 from fairlead.pipeline.tuning.gold import Gold, KeyUse, Load, from_lake
 from fairlead.pipeline.tuning.incidents import Incidents
-from fairlead.policy_management import DECLARED, PolicyManagement
 from fairlead.ports.policy_store import EVERY_QUEUE, Draft, Policy, PolicyState, SwitchMode, Weights
 
 _HOUR = timedelta(hours=1)
@@ -41,7 +41,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     canary: tuple[str, ...] = ()
     """These go first; none: the one with least work of those that would change."""
     limits: bool | None = None
-    """Compute limits too; False: take away those that count; None: leave them as they are, unless the settings say it."""
+    """Compute limits too; False: take away those that count; None: leave them as they are, unless
+    the settings say it."""
     author: str
     apply: bool = False
     """False: say what would be done, and do nothing."""
@@ -85,15 +86,19 @@ class _Place(msgspec.Struct):
 
 
 def tune(
-    app: App, lake: Lake, options: Options, load: Load | None = None, tell: Tell = lambda table, rows: None
+    app: App,
+    lake: Lake,
+    options: Options,
+    load: Load | None = None,
+    tell: Tell = lambda table, rows: None,
 ) -> list[QueueTuned]:
-    """See the module. `load`: how tables are read; the lake's own Parquet files by default. Raises BrokenLake,
-    NotSupported where tasks do not live in a SQL database or the lake's keys are hashed, NotAllowed when somebody else
-    publishes at the same time."""
+    """See the module. `load`: how tables are read; the lake's own Parquet files by default. Raises
+    BrokenLake, NotSupported where tasks do not live in a SQL database or the lake's keys are
+    hashed, NotAllowed when somebody else publishes at the same time."""
     if is_hashed(lake):
         raise NotSupported(
-            "the fairness keys of this lake are hashed, so nothing that is computed from it is of a key that a queue knows; tune "
-            "from a lake that was not filled with --hash-keys"
+            "the fairness keys of this lake are hashed, so nothing that is computed from it is of a"
+            " key that a queue knows; tune from a lake that was not filled with --hash-keys"
         )
     params = {"objective": options.objective, "queues": options.queues}
     if not options.apply:
@@ -103,7 +108,9 @@ def tune(
 
 
 class _Tuning:
-    def __init__(self, app: App, lake: Lake, options: Options, load: Load, run: Run, tell: Tell) -> None:
+    def __init__(
+        self, app: App, lake: Lake, options: Options, load: Load, run: Run, tell: Tell
+    ) -> None:
         self._options = options
         self._guards = options.settings.guards
         self._limits = options.settings.limits if options.limits is None else options.limits
@@ -132,7 +139,7 @@ class _Tuning:
             self._run.state = NOTHING_TO_DO
         return found
 
-    # one queue --------------------------------------------------------------------------------------------------------
+    # one queue ------------------------------------------------------------------------------------
 
     def _look(self, queue: str, use: Mapping[str, KeyUse], newest: Policy | None) -> _Place:
         active = newest if newest is not None and newest.state == PolicyState.ACTIVE else None
@@ -151,7 +158,11 @@ class _Tuning:
         limits = {} if active is None else active.limits
         keys = self._keys(queue, use, self._management.weights(queue), limits)
         situation = Situation(
-            input_age=None if self._newest_minute is None else (self._instant - self._newest_minute).total_seconds(),
+            input_age=(
+                None
+                if self._newest_minute is None
+                else (self._instant - self._newest_minute).total_seconds()
+            ),
             is_known=queue in self._known,
             failed=self._failed,
             incidents=self._incidents.of(queue),
@@ -164,7 +175,14 @@ class _Tuning:
         self._tell(queue, rows)
         proposal = propose(keys, situation, self._guards)
         return _Place(
-            queue, keys, situation, active, trial, rows, proposal, self._propose_limits(queue, keys, limits, proposal)
+            queue,
+            keys,
+            situation,
+            active,
+            trial,
+            rows,
+            proposal,
+            self._propose_limits(queue, keys, limits, proposal),
         )
 
     def _propose_limits(
@@ -173,15 +191,22 @@ class _Tuning:
         is_held = bool(proposal.holds)
         if self._limits:
             workers: list[Workers] = self._workers.get(queue, [])
-            found = propose_limits(keys, workers, self._incidents.nodes(queue), is_held, self._guards)
+            found = propose_limits(
+                keys, workers, self._incidents.nodes(queue), is_held, self._guards
+            )
             why = "not seen for a long time"
         else:
             found = []
-            why = "as it was: limits are computed with --limits" if self._limits is None else "limits are switched off"
+            why = (
+                "as it was: limits are computed with --limits"
+                if self._limits is None
+                else "limits are switched off"
+            )
         rest = limits.keys() - {change.fairness_key for change in found}
         stays = is_held or self._limits is None
         return found + [
-            LimitChange(key, limits[key], None, limits[key] if stays else None, why) for key in sorted(rest)
+            LimitChange(key, limits[key], None, limits[key] if stays else None, why)
+            for key in sorted(rest)
         ]
 
     def _keys(
@@ -212,7 +237,7 @@ class _Tuning:
             return None
         return active.supersedes, (self._now - active.computed_at) / 1e6
 
-    # the trial --------------------------------------------------------------------------------------------------------
+    # the trial ------------------------------------------------------------------------------------
 
     def _verdict(self, policy: Policy) -> Verdict | None:
         """None: the tables do not know the hours after it yet."""
@@ -235,7 +260,9 @@ class _Tuning:
         if not limited:
             return Measured(waits, astray)
         busy, kept_waiting = self._gold.kept_waiting(queue, since, until, limited)
-        return Measured(waits, astray, busy, kept_waiting, self._gold.wait(queue, since, until, limited))
+        return Measured(
+            waits, astray, busy, kept_waiting, self._gold.wait(queue, since, until, limited)
+        )
 
     def _keep(self, policy: Policy, verdict: Verdict) -> str:
         if self._options.apply:
@@ -244,25 +271,35 @@ class _Tuning:
 
     def _back(self, policy: Policy, why: str) -> Policy:
         to = DECLARED if policy.supersedes is None else policy.supersedes
-        return self._management.policy(self._management.roll_back(policy, to, self._options.author, why))
+        return self._management.policy(
+            self._management.roll_back(policy, to, self._options.author, why)
+        )
 
-    # who goes first ---------------------------------------------------------------------------------------------------
+    # who goes first -------------------------------------------------------------------------------
 
     def _canaries(self, places: Collection[_Place]) -> frozenset[str]:
-        """Those that go before the others now. Where one has come through, or none of those named has anything to try,
-        all go; the others are told whom they wait for."""
-        first = [place for place in places if not self._options.canary or place.queue in self._options.canary]
+        """Those that go before the others now. Where one has come through, or none of those named
+        has anything to try, all go; the others are told whom they wait for."""
+        first = [
+            place
+            for place in places
+            if not self._options.canary or place.queue in self._options.canary
+        ]
         if any(self._has_come_through(place) for place in first):
             return frozenset()
         busy = [place for place in first if self._is_busy(place)]
         ready = [place for place in first if place.is_change]
         if not busy and not ready:
             return frozenset()
-        chosen = busy or (ready if self._options.canary else [min(ready, key=lambda place: place.worker_seconds)])
+        chosen = busy or (
+            ready if self._options.canary else [min(ready, key=lambda place: place.worker_seconds)]
+        )
         names = frozenset(place.queue for place in chosen)
         for place in places:
             if place.queue not in names and place.is_change:
-                place.situation = msgspec.structs.replace(place.situation, canary=", ".join(sorted(names)))
+                place.situation = msgspec.structs.replace(
+                    place.situation, canary=", ".join(sorted(names))
+                )
                 place.proposal = propose(place.keys, place.situation, self._guards)
                 limits = {} if place.active is None else place.active.limits
                 place.limits = self._propose_limits(place.queue, place.keys, limits, place.proposal)
@@ -271,17 +308,23 @@ class _Tuning:
     def _is_busy(self, place: _Place) -> bool:
         """On trial, or resting after one that it did not stand."""
         situation = place.situation
-        rests = situation.rolled_back is not None and situation.rolled_back[1] < self._guards.cool_down
+        rests = (
+            situation.rolled_back is not None and situation.rolled_back[1] < self._guards.cool_down
+        )
         return situation.on_trial is not None or rests
 
     @staticmethod
     def _has_come_through(place: _Place) -> bool:
         situation = place.situation
-        if place.active is None or situation.on_trial is not None or situation.rolled_back is not None:
+        if (
+            place.active is None
+            or situation.on_trial is not None
+            or situation.rolled_back is not None
+        ):
             return False
         return place.active.judged_at is not None or place.trial is not None
 
-    # the end ----------------------------------------------------------------------------------------------------------
+    # the end --------------------------------------------------------------------------------------
 
     def _finish(self, place: _Place, is_canary: bool) -> QueueTuned:
         active, proposal, limits = place.active, place.proposal, place.limits
@@ -293,13 +336,20 @@ class _Tuning:
                 version = self._management.publish(self._draft(place, is_canary), version)
                 outcome = "published"
                 self._run.rows_out += len(proposal.changes) + len(limits)
-        return QueueTuned(place.queue, outcome, version, place.trial, proposal.holds, proposal.changes, limits)
+        return QueueTuned(
+            place.queue, outcome, version, place.trial, proposal.holds, proposal.changes, limits
+        )
 
     def _draft(self, place: _Place, is_canary: bool) -> Draft:
         tuned = [change for change in place.proposal.changes if change.is_tuned]
-        # A weight computed earlier counts on while its key has too little data to compute another one.
+        # A weight computed earlier counts on while its key has too little data to compute another
+        # one.
         earlier = {} if place.active is None else place.active.guarded
-        kept = {c.fairness_key: c.now for c in place.proposal.changes if not c.is_tuned and c.fairness_key in earlier}
+        kept = {
+            c.fairness_key: c.now
+            for c in place.proposal.changes
+            if not c.is_tuned and c.fairness_key in earlier
+        }
         return Draft(
             queue=place.queue,
             author=self._options.author,
@@ -312,8 +362,14 @@ class _Tuning:
             guarded=kept | {change.fairness_key: change.guarded for change in tuned},
             reasons={change.fairness_key: change.reason for change in tuned},
             due={change.fairness_key: place.keys[change.fairness_key].due for change in tuned},
-            raw_limits={change.fairness_key: change.raw for change in place.limits if change.raw is not None},
-            limits={change.fairness_key: change.guarded for change in place.limits if change.guarded is not None},
+            raw_limits={
+                change.fairness_key: change.raw for change in place.limits if change.raw is not None
+            },
+            limits={
+                change.fairness_key: change.guarded
+                for change in place.limits
+                if change.guarded is not None
+            },
             limit_reasons={change.fairness_key: change.reason for change in place.limits},
             is_canary=is_canary,
         )
@@ -324,5 +380,7 @@ def _failed(lake: Lake) -> str | None:
     runs = last_runs(lake)
     for job in _JOBS_THAT_CHECK:
         if job in runs and runs[job]["state"] == "failed":
-            return f"the last {job} failed: {runs[job]['error']}; run `fairlead pipeline {job}` again"
+            return (
+                f"the last {job} failed: {runs[job]['error']}; run `fairlead pipeline {job}` again"
+            )
     return None

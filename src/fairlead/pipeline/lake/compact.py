@@ -1,4 +1,5 @@
-"""Compaction: the many small files of a closed partition become one, sorted so that readers may skip most of it."""
+"""Compaction: the many small files of a closed partition become one, sorted so that readers may
+skip most of it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CLOSES_AFTER = 26 * HOUR
-"""A partition is closed when nothing has changed in it for so long (microseconds) after its end: late rows are in."""
+"""A partition is closed when nothing has changed in it for so long (microseconds) after its end:
+late rows are in."""
 
 GROUP_ROWS = 250_000
 """Rows of a row group, some 10 MB: what a reader takes or skips as a whole."""
@@ -48,10 +50,12 @@ def compact(
     everything: bool = False,
     tell: Callable[[str, int], None] = lambda part, rows: None,
 ) -> Compacted:
-    """Compact the closed partitions, or all but the current one; `tell` hears of each with its rows.
+    """Compact the closed partitions, or all but the current one; `tell` hears of each with its
+    rows.
 
-    Holds one partition in memory at a time, some 800 MB for a million attempts. Raises CheckFailed when rows got lost or
-    came twice, BrokenLake when a file cannot be read; what was compacted before stays so.
+    Holds one partition in memory at a time, some 800 MB for a million attempts. Raises CheckFailed
+    when rows got lost or came twice, BrokenLake when a file cannot be read; what was compacted
+    before stays so.
     """
     manifest = table.manifests.newest()
     parts = files = rows = 0
@@ -61,7 +65,8 @@ def compact(
         after = _rewritten(table, manifest, name)
         if table.replace({name: after}, {name: before}, now) is None:
             skipped.append(name)
-            # Not left to the sweep: somebody may have replaced the partition because of what is in it.
+            # Not left to the sweep: somebody may have replaced the partition because of what is in
+            # it.
             for file in after.files:
                 (table.folder / file).unlink(missing_ok=True)
             continue
@@ -71,7 +76,11 @@ def compact(
 
 
 def to_compact(
-    table: LakeTable, manifest: Manifest, now: int, closes_after: int = CLOSES_AFTER, everything: bool = False
+    table: LakeTable,
+    manifest: Manifest,
+    now: int,
+    closes_after: int = CLOSES_AFTER,
+    everything: bool = False,
 ) -> list[str]:
     """The partitions that `compact` would rewrite."""
 
@@ -98,7 +107,8 @@ def _rewritten(table: LakeTable, manifest: Manifest, name: str) -> Part:
     rows = pq.read_metadata(path).num_rows
     if rows != before.rows:
         raise CheckFailed(
-            f"compaction of {table.table.name}, partition {name}: {before.rows:,} rows before, {rows:,} after"
+            f"compaction of {table.table.name}, partition {name}: {before.rows:,} rows before,"
+            f" {rows:,} after"
         )
     return msgspec.structs.replace(before, files=[f"{where}/{SORTED}"], bytes=path.stat().st_size)
 
@@ -107,7 +117,9 @@ def _write_sorted(table: LakeTable, manifest: Manifest, name: str, path: Path) -
     import pyarrow.parquet as pq
 
     schema = table.table.arrow()
-    with pq.ParquetWriter(path, schema, **_options(table.table, manifest.parts[name].rows)) as writer:
+    with pq.ParquetWriter(
+        path, schema, **_options(table.table, manifest.parts[name].rows)
+    ) as writer:
         for group in _sorted_groups(table, manifest, name):
             writer.write_table(group.cast(schema), row_group_size=GROUP_ROWS)
 
@@ -119,7 +131,10 @@ def _sorted_groups(table: LakeTable, manifest: Manifest, name: str) -> Iterator[
     columns = table.table.column_names
     keys = [key for key in ("queue", "fairness_key", table.table.instant) if key in columns]
     # Text of more than 2 GiB does not fit one column of the plain type.
-    wide = [field.with_type(pa.large_string()) if field.type == pa.string() else field for field in table.table.arrow()]
+    wide = [
+        field.with_type(pa.large_string()) if field.type == pa.string() else field
+        for field in table.table.arrow()
+    ]
     rows = table.load(manifest, [name]).cast(pa.schema(wide))
     order = pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys])
     # Group by group: only one of them is there twice.
@@ -130,8 +145,15 @@ def _sorted_groups(table: LakeTable, manifest: Manifest, name: str) -> Iterator[
 def _options(table: Table, rows: int) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
-    options: dict[str, Any] = {"compression": "zstd", "coerce_timestamps": "us", "write_statistics": True}
+    options: dict[str, Any] = {
+        "compression": "zstd",
+        "coerce_timestamps": "us",
+        "write_statistics": True,
+    }
     # Only newer releases can; without it a look for one task reads one column of each row group.
-    if "task_id" in table.column_names and "bloom_filter_options" in inspect.signature(pq.ParquetWriter).parameters:
+    if (
+        "task_id" in table.column_names
+        and "bloom_filter_options" in inspect.signature(pq.ParquetWriter).parameters
+    ):
         options["bloom_filter_options"] = {"task_id": {"ndv": min(rows, GROUP_ROWS)}}
     return options

@@ -21,8 +21,8 @@ def write(path: Path, fill: Callable[[Path], object]) -> None:
 
 
 def create(path: Path, content: bytes) -> bool:
-    """Make `path` with this content; False when it is there already, whoever was first. Nobody ever sees half of it.
-    Raises OSError where the file system knows no hard links."""
+    """Make `path` with this content; False when it is there already, whoever was first. Nobody ever
+    sees half of it. Raises OSError where the file system knows no hard links."""
     aside = _aside(path)
     try:
         aside.write_bytes(content)
@@ -30,7 +30,8 @@ def create(path: Path, content: bytes) -> bool:
         try:
             os.link(aside, path)
         except FileExistsError:
-            # NFS repeats a request whose answer was lost, and then finds the link that it has made itself.
+            # NFS repeats a request whose answer was lost, and then finds the link that it has made
+            # itself.
             if aside.stat().st_nlink == 1:
                 return False
     finally:

@@ -7,8 +7,9 @@ from fairlead.pipeline.schema import Table
 
 
 def checked_rows(path: str, table: Table) -> int:
-    """How many rows the file has. Raises BrokenLake when it is missing or cut off, and when a column of the table is missing
-    or of another type; one that may be null may be missing: the file was written before it was added."""
+    """How many rows the file has. Raises BrokenLake when it is missing or cut off, and when a
+    column of the table is missing or of another type; one that may be null may be missing: the file
+    was written before it was added."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -16,7 +17,9 @@ def checked_rows(path: str, table: Table) -> int:
         footer = pq.read_metadata(path)
         found = footer.schema.to_arrow_schema()
     except FileNotFoundError as error:
-        raise BrokenLake(f"{path} is listed in the manifest but is not there; restore it") from error
+        raise BrokenLake(
+            f"{path} is listed in the manifest but is not there; restore it"
+        ) from error
     except (pa.ArrowInvalid, OSError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BrokenLake(f"{path} is no whole Parquet file: {reason}; restore it") from error
@@ -26,6 +29,7 @@ def checked_rows(path: str, table: Table) -> int:
             raise BrokenLake(f"{path}: column {field.name!r} of {table.name} is missing")
         if position >= 0 and found.field(position).type != field.type:
             raise BrokenLake(
-                f"{path}: column {field.name!r} of {table.name} is {found.field(position).type}, not {field.type}"
+                f"{path}: column {field.name!r} of {table.name} is {found.field(position).type},"
+                f" not {field.type}"
             )
     return int(footer.num_rows)

@@ -26,12 +26,15 @@ class Garbage(msgspec.Struct, frozen=True):
 
 
 def garbage(table: LakeTable, now: int, is_leased: bool) -> Iterator[Garbage]:
-    """What may go at this instant (microseconds). While a reader has a lease only what nobody can ever read: half made."""
+    """What may go at this instant (microseconds). While a reader has a lease only what nobody can
+    ever read: half made."""
     newest = table.manifests.newest()
     listed = {file for part in newest.parts.values() for file in part.files} | {*newest.ledger}
     for path in sorted(table.folder.rglob("*")):
         file = str(path.relative_to(table.folder))
-        if file in listed or (path.parent == table.manifests.folder and not path.name.startswith(".")):
+        if file in listed or (
+            path.parent == table.manifests.folder and not path.name.startswith(".")
+        ):
             continue
         try:
             if not path.is_file():
@@ -50,14 +53,16 @@ def garbage(table: LakeTable, now: int, is_leased: bool) -> Iterator[Garbage]:
 
 
 def remove(table: LakeTable, found: list[Garbage]) -> int:
-    """Remove them, but for what has come to count since, and folders that are empty then; answers how many files."""
+    """Remove them, but for what has come to count since, and folders that are empty then; answers
+    how many files."""
     newest = table.manifests.newest()
     listed = {file for part in newest.parts.values() for file in part.files} | {*newest.ledger}
     gone = [each.file for each in found if each.file not in listed]
     for file in gone:
         (table.folder / file).unlink(missing_ok=True)
     for folder in sorted(
-        {parent for file in gone for parent in Path(file).parents if str(parent) != "."}, reverse=True
+        {parent for file in gone for parent in Path(file).parents if str(parent) != "."},
+        reverse=True,
     ):
         try:
             (table.folder / folder).rmdir()

@@ -23,7 +23,8 @@ class Lake:
         text = str(root)
         if "://" in text and not text.startswith("file://"):
             raise ConfigurationError(
-                f"lake {text!r}: Parquet tables need a local or POSIX file system; on an object store use --catalog (Iceberg)"
+                f"lake {text!r}: Parquet tables need a local or POSIX file system; on an object"
+                " store use --catalog (Iceberg)"
             )
         self.root = Path(text.removeprefix("file://")).absolute()
         try:
@@ -46,7 +47,8 @@ class Lake:
                 durable.create(path, uuid.uuid4().hex.encode())
             except OSError as error:
                 raise ConfigurationError(
-                    f"lake {self.root}: {error.strerror}; give a folder that can be written, on a file system with hard links"
+                    f"lake {self.root}: {error.strerror}; give a folder that can be written, on a"
+                    " file system with hard links"
                 ) from error
         return path.read_text()
 

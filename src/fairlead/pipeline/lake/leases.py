@@ -1,4 +1,5 @@
-"""Leases of readers: while one lasts, nothing that was replaced is removed, however long ago that was."""
+"""Leases of readers: while one lasts, nothing that was replaced is removed, however long ago that
+was."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class Lease(msgspec.Struct, frozen=True):
 
 @contextmanager
 def lease(lake: Lake, who: str, seconds: float) -> Iterator[Lease]:
-    """Keep every file that is listed now, for so many seconds at most, or until the block ends. For readers that take longer
-    than the day for which files stay anyway."""
+    """Keep every file that is listed now, for so many seconds at most, or until the block ends. For
+    readers that take longer than the day for which files stay anyway."""
     taken = Lease(who, time.time() + seconds)
     path = durable.folder(lake.root / _FOLDER) / f"{uuid.uuid4().hex}.json"
     durable.write(path, lambda aside: aside.write_bytes(msgspec.json.encode(taken)))

@@ -1,8 +1,8 @@
 """The manifest of a table: which files count. Numbered, written once each; the newest is the table.
 
-As in pipeline.md, section 6: a writer reads the newest, makes its successor and creates it under the next number; who
-comes second is refused and starts over (compare-and-set). For local and POSIX file systems, which can create a name
-exclusively; object stores cannot, for them there is Iceberg.
+As in pipeline.md, section 6: a writer reads the newest, makes its successor and creates it under
+the next number; who comes second is refused and starts over (compare-and-set). For local and POSIX
+file systems, which can create a name exclusively; object stores cannot, for them there is Iceberg.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from fairlead.pipeline.lake import durable
 from fairlead.pipeline.schema import SCHEMA_VERSION
 
 KEPT_SECONDS = 600.0
-"""A manifest stays so long after it was superseded. Each lists the whole table, and one is written every minute."""
+"""A manifest stays so long after it was superseded. Each lists the whole table, and one is written
+every minute."""
 
 _NAME = re.compile(r"^(\d{12})\.json$")
 
@@ -40,21 +41,24 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Which files of a table count, by partition (`2026-11-21/13`, or `2026-11-21` of a table by date)."""
+    """Which files of a table count, by partition (`2026-11-21/13`, or `2026-11-21` of a table by
+    date)."""
 
     number: int = 0
     schema_version: int = SCHEMA_VERSION
     written_at: int = 0
     parts: dict[str, Part] = {}
     cursors: dict[str, str] = {}
-    """What was exported, by "<store id>/<feed>": the last place; by "kafka/<topic>/<partition>": see
-    `fairlead.pipeline.stream.cursors`. Moved in the same act as the files are made to count."""
+    """What was exported, by "<store id>/<feed>": the last place; by "kafka/<topic>/<partition>":
+    see `fairlead.pipeline.stream.cursors`. Moved in the same act as the files are made to count."""
     dropped: dict[str, int] = {}
-    """Files that no longer count, and since when (microseconds): they stay for a while, somebody may be reading them."""
+    """Files that no longer count, and since when (microseconds): they stay for a while, somebody
+    may be reading them."""
     erased: list[str] = []
     """Tombstones (see `tombstones`): rows of these keys are never let in again."""
     ledger: list[str] = []
-    """Files that tell of attempts which were erased what `reconcile` has yet to count: no key, no task."""
+    """Files that tell of attempts which were erased what `reconcile` has yet to count: no key, no
+    task."""
 
     @property
     def rows(self) -> int:
@@ -69,7 +73,8 @@ class Manifests:
         self.folder = table_folder / "_manifest"
 
     def newest(self) -> Manifest:
-        """The table as it is; an empty one when there is none yet. Raises BrokenLake for one that cannot be read."""
+        """The table as it is; an empty one when there is none yet. Raises BrokenLake for one that
+        cannot be read."""
         while True:
             numbers = self.numbers()
             if not numbers:
@@ -83,10 +88,13 @@ class Manifests:
         """Of all manifests kept, ascending."""
         if not self.folder.is_dir():
             return []
-        return sorted(int(match[1]) for entry in self.folder.iterdir() if (match := _NAME.match(entry.name)))
+        return sorted(
+            int(match[1]) for entry in self.folder.iterdir() if (match := _NAME.match(entry.name))
+        )
 
     def read(self, number: int) -> Manifest:
-        """One of them. Raises FileNotFoundError, BrokenLake, and ConfigurationError when a newer Fairlead wrote it."""
+        """One of them. Raises FileNotFoundError, BrokenLake, and ConfigurationError when a newer
+        Fairlead wrote it."""
         path = self._path(number)
         try:
             manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -94,17 +102,19 @@ class Manifests:
             raise
         except (OSError, msgspec.DecodeError) as error:
             raise BrokenLake(
-                f"{path} cannot be read: {error}; restore it, or remove it to go back to the one before"
+                f"{path} cannot be read: {error}; restore it, or remove it to go back to the one"
+                " before"
             ) from error
         if manifest.schema_version > SCHEMA_VERSION:
             raise ConfigurationError(
-                f"{path} was written under schema version {manifest.schema_version}; this Fairlead knows up to "
-                f"{SCHEMA_VERSION}: upgrade it"
+                f"{path} was written under schema version {manifest.schema_version}; this Fairlead"
+                f" knows up to {SCHEMA_VERSION}: upgrade it"
             )
         return manifest
 
     def update(self, change: Callable[[Manifest], Manifest | None], now: int) -> Manifest | None:
-        """Replace the newest by what `change` makes of it, again whenever somebody else was first; None: it gave up."""
+        """Replace the newest by what `change` makes of it, again whenever somebody else was first;
+        None: it gave up."""
         durable.folder(self.folder)
         if not self.numbers():
             durable.create(self._path(0), msgspec.json.encode(Manifest(written_at=now)))
@@ -122,14 +132,16 @@ class Manifests:
             if self._path(before.number).exists():
                 self.forget()
                 return after
-            # We were asleep so long that our number had come, was superseded and forgotten: it is free, and not ours.
+            # We were asleep so long that our number had come, was superseded and forgotten: it is
+            # free, and not ours.
             path.unlink()
 
     def forget(self, kept: float = KEPT_SECONDS) -> int:
         """Remove manifests that were superseded more than `kept` seconds ago; answers how many."""
         numbers = self.numbers()
         superseded = 0
-        # In order, so that a manifest never outlives its predecessor: `update` knows by that whether it is too late.
+        # In order, so that a manifest never outlives its predecessor: `update` knows by that
+        # whether it is too late.
         for number, next_one in pairwise(numbers):
             try:
                 if self._path(next_one).stat().st_mtime >= time.time() - kept:

@@ -1,4 +1,5 @@
-"""One table of the lake: Parquet files by hour or date, and the manifests that say which of them count."""
+"""One table of the lake: Parquet files by hour or date, and the manifests that say which of them
+count."""
 
 from __future__ import annotations
 
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 
 HOUR, DAY = 3600 * MICROS, 86_400 * MICROS
 GRACE = DAY
-"""How long files that count no more, or not yet, are left alone (microseconds): somebody may be reading or making them."""
+"""How long files that count no more, or not yet, are left alone (microseconds): somebody may be
+reading or making them."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = 253_402_300_799 * MICROS
-"""The last second of the year 9999: what lies beyond, or before 1970, is put into the first partition; a clock was wrong."""
+"""The last second of the year 9999: what lies beyond, or before 1970, is put into the first
+partition; a clock was wrong."""
 
 _PARQUET = {"compression": "zstd", "coerce_timestamps": "us", "write_statistics": True}
 
@@ -59,10 +62,11 @@ class LakeTable:
         date, _, hour = part.partition("/")
         return f"date={date}/hour={hour}/g={generation}" if hour else f"date={date}/g={generation}"
 
-    # writing ----------------------------------------------------------------------------------------------------------
+    # writing --------------------------------------------------------------------------------------
 
     def write(self, rows: pa.Table, generation: str, name: str) -> list[Written]:
-        """Put the rows on disk, one file for each partition they belong to. The same name again replaces the same files."""
+        """Put the rows on disk, one file for each partition they belong to. The same name again
+        replaces the same files."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -73,7 +77,9 @@ class LakeTable:
         written = []
         for slot in sorted(pc.unique(slots).to_pylist()):
             written.append(
-                self.write_part(rows.filter(pc.equal(slots, slot)), self.part_of(slot * unit), generation, name)
+                self.write_part(
+                    rows.filter(pc.equal(slots, slot)), self.part_of(slot * unit), generation, name
+                )
             )
         return written
 
@@ -84,7 +90,9 @@ class LakeTable:
         where = self.path_of(part, generation)
         path = durable.folder(self.folder / where) / name
         durable.write(path, lambda aside: pq.write_table(rows, aside, **_PARQUET))
-        return Written(part, f"{where}/{name}", rows.num_rows, path.stat().st_size, _span(self.table, rows))
+        return Written(
+            part, f"{where}/{name}", rows.num_rows, path.stat().st_size, _span(self.table, rows)
+        )
 
     def append(
         self,
@@ -95,10 +103,11 @@ class LakeTable:
         without: Sequence[str] | None = None,
         only_if: Callable[[Manifest], bool] = lambda before: True,
     ) -> Manifest | None:
-        """Let files count, and move cursors from one place to the next (None: there is no cursor), in one act; None, and
-        nothing happens, when one of the cursors is not where we think it is (somebody else has exported these rows), a file
-        was swept away, the tombstones are not those `without` whose rows the files were made (None: they may be any), or the
-        manifest that is replaced is not one `only_if` agrees with."""
+        """Let files count, and move cursors from one place to the next (None: there is no cursor),
+        in one act; None, and nothing happens, when one of the cursors is not where we think it is
+        (somebody else has exported these rows), a file was swept away, the tombstones are not those
+        `without` whose rows the files were made (None: they may be any), or the manifest that is
+        replaced is not one `only_if` agrees with."""
 
         def change(before: Manifest) -> Manifest | None:
             if not only_if(before):
@@ -114,7 +123,9 @@ class LakeTable:
                 parts[file.part] = _joined(parts.get(file.part), file, now)
             moved = before.cursors | {name: place for name, (_, place) in moves.items()}
             cursors = {name: place for name, place in moved.items() if place is not None}
-            return msgspec.structs.replace(before, parts=parts, cursors=cursors, ledger=[*before.ledger, *ledger])
+            return msgspec.structs.replace(
+                before, parts=parts, cursors=cursors, ledger=[*before.ledger, *ledger]
+            )
 
         return self.manifests.update(change, now)
 
@@ -125,21 +136,32 @@ class LakeTable:
         now: int,
         ledger: Sequence[str] = (),
     ) -> Manifest | None:
-        """Let these partitions be what is given (None: nothing); None, and nothing happens, when one of them is no longer
-        what was `expected`, or a file was swept away."""
+        """Let these partitions be what is given (None: nothing); None, and nothing happens, when
+        one of them is no longer what was `expected`, or a file was swept away."""
         new = {name: part for name, part in parts.items() if part is not None}
 
         def change(before: Manifest) -> Manifest | None:
             if any(before.parts.get(name) != part for name, part in expected.items()):
                 return None
-            if not self._are_here([*(file for part in new.values() for file in part.files), *ledger]):
+            if not self._are_here(
+                [*(file for part in new.values() for file in part.files), *ledger]
+            ):
                 return None
             kept = {name: part for name, part in before.parts.items() if name not in parts}
-            replaced = {file for name in parts if name in before.parts for file in before.parts[name].files}
-            dropped = {file: since for file, since in before.dropped.items() if since >= now - GRACE}
-            dropped |= dict.fromkeys(replaced.difference(*(part.files for part in new.values())), now)
+            replaced = {
+                file for name in parts if name in before.parts for file in before.parts[name].files
+            }
+            dropped = {
+                file: since for file, since in before.dropped.items() if since >= now - GRACE
+            }
+            dropped |= dict.fromkeys(
+                replaced.difference(*(part.files for part in new.values())), now
+            )
             return msgspec.structs.replace(
-                before, parts=dict(sorted((kept | new).items())), dropped=dropped, ledger=[*before.ledger, *ledger]
+                before,
+                parts=dict(sorted((kept | new).items())),
+                dropped=dropped,
+                ledger=[*before.ledger, *ledger],
             )
 
         return self.manifests.update(change, now)
@@ -147,27 +169,36 @@ class LakeTable:
     def _are_here(self, files: Iterable[str]) -> bool:
         return all((self.folder / file).exists() for file in files)
 
-    # reading ----------------------------------------------------------------------------------------------------------
+    # reading --------------------------------------------------------------------------------------
 
     def paths(self, manifest: Manifest, parts: Iterable[str] | None = None) -> list[str]:
         """The files of these partitions (all by default) as this manifest has them."""
-        names = sorted(manifest.parts) if parts is None else sorted(set(parts) & manifest.parts.keys())
+        names = (
+            sorted(manifest.parts) if parts is None else sorted(set(parts) & manifest.parts.keys())
+        )
         return [str(self.folder / file) for name in names for file in manifest.parts[name].files]
 
     def check(self, manifest: Manifest, parts: Iterable[str] | None = None) -> None:
-        """Look at the footers of the files. Raises BrokenLake naming the file that is missing or cut off, the column that
-        is missing or of another type, the partition that has more or fewer rows than its manifest says."""
-        names = sorted(manifest.parts) if parts is None else sorted(set(parts) & manifest.parts.keys())
+        """Look at the footers of the files. Raises BrokenLake naming the file that is missing or
+        cut off, the column that is missing or of another type, the partition that has more or fewer
+        rows than its manifest says."""
+        names = (
+            sorted(manifest.parts) if parts is None else sorted(set(parts) & manifest.parts.keys())
+        )
         for name in names:
             rows = sum(checked_rows(path, self.table) for path in self.paths(manifest, [name]))
             if rows != manifest.parts[name].rows:
                 raise BrokenLake(
-                    f"{self.table.name}, partition {name}: {rows:,} rows in its files, {manifest.parts[name].rows:,} in "
-                    f"manifest {manifest.number}; restore {', '.join(self.paths(manifest, [name]))}"
+                    f"{self.table.name}, partition {name}: {rows:,} rows in its files,"
+                    f" {manifest.parts[name].rows:,} in manifest {manifest.number}; restore"
+                    f" {', '.join(self.paths(manifest, [name]))}"
                 )
 
     def load(
-        self, manifest: Manifest, parts: Iterable[str] | None = None, columns: list[str] | None = None
+        self,
+        manifest: Manifest,
+        parts: Iterable[str] | None = None,
+        columns: list[str] | None = None,
     ) -> pa.Table:
         """The rows of these partitions, in memory; columns added later are null in older files."""
         import pyarrow as pa
@@ -180,11 +211,12 @@ class LakeTable:
             return pa.schema([schema.field(name) for name in wanted]).empty_table()
         return ds.dataset(paths, schema=schema, format="parquet").to_table(columns=wanted)
 
-    # housekeeping -----------------------------------------------------------------------------------------------------
+    # housekeeping ---------------------------------------------------------------------------------
 
     def sweep(self, before: int) -> tuple[int, int]:
-        """Remove superseded manifests, and files that do not count and were written, and dropped, before this instant
-        (microseconds; GRACE ago as a rule). Answers how many of each. While a reader has a lease, files stay."""
+        """Remove superseded manifests, and files that do not count and were written, and dropped,
+        before this instant (microseconds; GRACE ago as a rule). Answers how many of each. While a
+        reader has a lease, files stay."""
         forgotten = self.manifests.forget()
         if live(self.folder.parent):
             return forgotten, 0
@@ -194,7 +226,9 @@ class LakeTable:
         removed = 0
         # Deepest first: a folder is empty when what it had is gone.
         for path in sorted(self.folder.glob("date=*/**/*"), reverse=True):
-            removed += _removed(path, before) if str(path.relative_to(self.folder)) not in needed else 0
+            removed += (
+                _removed(path, before) if str(path.relative_to(self.folder)) not in needed else 0
+            )
         for path in self.manifests.folder.glob(".*"):  # what was written aside when its writer died
             removed += _removed(path, before)
         return forgotten, removed
@@ -209,7 +243,8 @@ def part_from(written: Iterable[Written], now: int) -> Part | None:
 
 
 def _removed(path: Path, before: int) -> int:
-    """Remove a file, or an empty folder, older than `before` (microseconds); answers how many files."""
+    """Remove a file, or an empty folder, older than `before` (microseconds); answers how many
+    files."""
     try:
         if path.stat().st_mtime * MICROS >= before:
             return 0
@@ -228,10 +263,20 @@ def _joined(part: Part | None, file: Written, now: int) -> Part:
     if file.file in part.files:
         return part
     span = {
-        name: (min(low, part.span[name][0]), max(high, part.span[name][1])) if name in part.span else (low, high)
+        name: (
+            (min(low, part.span[name][0]), max(high, part.span[name][1]))
+            if name in part.span
+            else (low, high)
+        )
         for name, (low, high) in file.span.items()
     }
-    return Part([*part.files, file.file], part.rows + file.rows, part.bytes + file.bytes, now, part.span | span)
+    return Part(
+        [*part.files, file.file],
+        part.rows + file.rows,
+        part.bytes + file.bytes,
+        now,
+        part.span | span,
+    )
 
 
 def _span(table: Table, rows: pa.Table) -> dict[str, tuple[int, int]]:

@@ -1,4 +1,5 @@
-"""Tombstones: keys that were erased, so that a late export does not bring them back. They do not tell the key."""
+"""Tombstones: keys that were erased, so that a late export does not bring them back. They do not
+tell the key."""
 
 from __future__ import annotations
 
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 
 
 def tombstone(lake: Lake, key: str) -> str:
-    """A digest of the key, another one in each lake. Who has the lake and guesses a key can check it; nobody can list them."""
-    return hmac.new(lake.identity.encode(), key.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
+    """A digest of the key, another one in each lake. Who has the lake and guesses a key can check
+    it; nobody can list them."""
+    return hmac.new(
+        lake.identity.encode(), key.encode(errors="surrogatepass"), hashlib.sha256
+    ).hexdigest()
 
 
 def bury(table: LakeTable, stones: Collection[str], now: int) -> None:
-    """From here on, rows of these keys are not let into the table: an export under way is refused, and made again."""
+    """From here on, rows of these keys are not let into the table: an export under way is refused,
+    and made again."""
 
     def change(before: Manifest) -> Manifest | None:
         if set(stones) <= set(before.erased):
@@ -34,12 +39,15 @@ def bury(table: LakeTable, stones: Collection[str], now: int) -> None:
 
 
 def readmit(table: LakeTable, stones: Collection[str], now: int) -> bool:
-    """What is exported from here on may hold rows of these keys again; False: none of them was erased."""
+    """What is exported from here on may hold rows of these keys again; False: none of them was
+    erased."""
 
     def change(before: Manifest) -> Manifest | None:
         if not set(stones) & set(before.erased):
             return None
-        return msgspec.structs.replace(before, erased=[stone for stone in before.erased if stone not in stones])
+        return msgspec.structs.replace(
+            before, erased=[stone for stone in before.erased if stone not in stones]
+        )
 
     return table.manifests.update(change, now) is not None
 
@@ -51,6 +59,8 @@ def parted(lake: Lake, rows: pa.Table, stones: Collection[str]) -> tuple[pa.Tabl
 
     if not stones:
         return rows, rows.slice(0, 0)
-    gone = [key for key in pc.unique(rows["fairness_key"]).to_pylist() if tombstone(lake, key) in stones]
+    gone = [
+        key for key in pc.unique(rows["fairness_key"]).to_pylist() if tombstone(lake, key) in stones
+    ]
     is_gone = pc.is_in(rows["fairness_key"], value_set=pa.array(gone, pa.string()))
     return rows.filter(pc.invert(is_gone)), rows.filter(is_gone)

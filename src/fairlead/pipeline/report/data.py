@@ -1,4 +1,5 @@
-"""Everything the page shows, gathered from the tables: small frames, in which no key appears that must not."""
+"""Everything the page shows, gathered from the tables: small frames, in which no key appears that
+must not."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ HIDDEN = "(hidden, as keys are)"
 
 @dataclass(frozen=True)
 class ReportData:
-    """What the functions of `facts` answer; see there for the columns. Instants of frames are naive and UTC."""
+    """What the functions of `facts` answer; see there for the columns. Instants of frames are naive
+    and UTC."""
 
     period: Period
     made_at: int
@@ -79,8 +81,9 @@ def gather(
     unexported: int | None = None,
     tell: Callable[[str, int], None] = lambda part, rows: None,
 ) -> ReportData:
-    """Read and aggregate. `now` is in microseconds; `since` and `until` as in `period`. `hash_keys`: show `hashed_key` of each
-    key instead of the key. Raises ConfigurationError, BrokenLake."""
+    """Read and aggregate. `now` is in microseconds; `since` and `until` as in `period`.
+    `hash_keys`: show `hashed_key` of each key instead of the key. Raises ConfigurationError,
+    BrokenLake."""
     when = period(tables, now, since, until)
 
     def told(part: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -121,7 +124,8 @@ def gather(
 
 
 def hashed_key(key: str) -> str:
-    """The first ten hexadecimal digits of the key's SHA-256: the same in every report; who guesses a key can check it."""
+    """The first ten hexadecimal digits of the key's SHA-256: the same in every report; who guesses
+    a key can check it."""
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:10]
 
 
@@ -132,8 +136,16 @@ def with_hashed_keys(data: ReportData) -> ReportData:
         frame = getattr(data, field.name)
         if not hasattr(frame, "columns"):
             continue
-        keys = {name: frame[name].map(_hidden, na_action="ignore") for name in KEY_COLUMNS if name in frame}
-        texts = {name: frame[name].where(frame[name].isna(), HIDDEN) for name in TELLING_COLUMNS if name in frame}
+        keys = {
+            name: frame[name].map(_hidden, na_action="ignore")
+            for name in KEY_COLUMNS
+            if name in frame
+        }
+        texts = {
+            name: frame[name].where(frame[name].isna(), HIDDEN)
+            for name in TELLING_COLUMNS
+            if name in frame
+        }
         hidden[field.name] = frame.assign(**keys, **texts)
     return replace(data, **hidden)
 

@@ -26,7 +26,15 @@ class Finding(NamedTuple):
 
 def standing_out(data: ReportData) -> list[Finding]:
     """Nothing of tables that are empty."""
-    found = [_load(data), _runs(data), _pickup(data), _evenness(data), _starved(data), _lag(data), _objectives(data)]
+    found = [
+        _load(data),
+        _runs(data),
+        _pickup(data),
+        _evenness(data),
+        _starved(data),
+        _lag(data),
+        _objectives(data),
+    ]
     return [finding for finding in [*found, _cost(data)] if finding is not None]
 
 
@@ -47,7 +55,9 @@ def _runs(data: ReportData) -> Finding | None:
     wasted = total["wasted_us"] / max(total["busy_us"], 1)
     note = f"{numbers.percent(failed)} failed; {numbers.percent(wasted)} of the worker time wasted"
     storms = "; there were storms" if len(data.storms) else ""
-    return Finding("Runs", numbers.count(total["started"]), note + storms, LOOK if storms else OK, "failures")
+    return Finding(
+        "Runs", numbers.count(total["started"]), note + storms, LOOK if storms else OK, "failures"
+    )
 
 
 def _pickup(data: ReportData) -> Finding | None:
@@ -64,7 +74,10 @@ def _evenness(data: ReportData) -> Finding | None:
     if not len(judged):
         return None
     worst = judged.loc[judged["jain_median"].idxmin()]
-    note = f"median Jain index of {numbers.shortened(worst['queue'], 20)}, the least even queue; 1 is even"
+    note = (
+        f"median Jain index of {numbers.shortened(worst['queue'], 20)}, the least even queue; 1 is"
+        " even"
+    )
     state = OK if worst["jain_median"] >= EVEN else LOOK
     return Finding("Evenness", numbers.ratio(worst["jain_median"]), note, state, "fairness")
 
@@ -77,7 +90,9 @@ def _starved(data: ReportData) -> Finding | None:
         return Finding("Starved keys", "0", "none waited long without being served", OK, "fairness")
     queues = data.fairness_by_queue
     queue = numbers.shortened(queues.loc[queues["starved_keys"].idxmax(), "queue"], 20)
-    return Finding("Starved keys", numbers.count(most), f"in the worst window, in {queue}", BAD, "fairness")
+    return Finding(
+        "Starved keys", numbers.count(most), f"in the worst window, in {queue}", BAD, "fairness"
+    )
 
 
 def _lag(data: ReportData) -> Finding | None:
@@ -85,7 +100,10 @@ def _lag(data: ReportData) -> Finding | None:
     if not len(behind) or behind["max_lag_us"].max() <= 0:
         return None
     worst = behind.loc[behind["max_lag_us"].idxmax()]
-    note = f"owed to {numbers.shortened(worst['max_lag_key'], 30)} in {numbers.shortened(worst['queue'], 20)}"
+    note = (
+        f"owed to {numbers.shortened(worst['max_lag_key'], 30)} in"
+        f" {numbers.shortened(worst['queue'], 20)}"
+    )
     return Finding("Greatest lag", numbers.work(worst["max_lag_us"]), note, OK, "lag")
 
 
@@ -96,7 +114,9 @@ def _objectives(data: ReportData) -> Finding | None:
     worst = BAD if "page" in states else LOOK if "ticket" in states else OK
     least = data.objectives.iloc[0]
     note = f"{numbers.shortened(least['slo_id'], 30)}: {_budget(least['budget_left'])}"
-    told = ", ".join(f"{states[state]} {state}" for state in ("page", "ticket", "ok") if state in states)
+    told = ", ".join(
+        f"{states[state]} {state}" for state in ("page", "ticket", "ok") if state in states
+    )
     return Finding("Objectives", told, note, worst, "objectives")
 
 
@@ -110,5 +130,8 @@ def _cost(data: ReportData) -> Finding | None:
     if not len(data.cost) or not is_billed(data.cost):
         return None
     dearest = data.cost.iloc[0]
-    note = f"{numbers.percent(parts_of_whole(data.cost).iloc[0])} for {numbers.shortened(dearest['fairness_key'], 30)}"
+    note = (
+        f"{numbers.percent(parts_of_whole(data.cost).iloc[0])} for"
+        f" {numbers.shortened(dearest['fairness_key'], 30)}"
+    )
     return Finding("Cost", numbers.amount(data.cost["amount"].sum()), note, OK, "cost")

@@ -1,4 +1,5 @@
-"""Tables on the page: a frame and a list of columns in, rows of text with their exact values out."""
+"""Tables on the page: a frame and a list of columns in, rows of text with their exact values
+out."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ NUMBERS = ("amount", "count", "duration", "percent", "ratio", "work")
 
 
 class Shown(NamedTuple):
-    """A column on the page: its heading, the frame's column, and how its values are written: a name in `_FORMATS`."""
+    """A column on the page: its heading, the frame's column, and how its values are written: a name
+    in `_FORMATS`."""
 
     heading: str
     column: str
@@ -55,12 +57,16 @@ class Grid(NamedTuple):
     """Rows of the frame that are not shown."""
 
 
-def grid(caption: str, frame: pd.DataFrame, columns: Sequence[Shown], most: int | None = None) -> Grid:
-    """The first `most` rows of the frame (all by default). A key that is null stands for the others, of which the frame's
-    column `keys` says how many."""
+def grid(
+    caption: str, frame: pd.DataFrame, columns: Sequence[Shown], most: int | None = None
+) -> Grid:
+    """The first `most` rows of the frame (all by default). A key that is null stands for the
+    others, of which the frame's column `keys` says how many."""
     shown = frame if most is None else frame.head(most)
     rows = [[_cell(row, column) for column in columns] for row in shown.to_dict("records")]
-    return Grid(caption, [(c.heading, _align(c.kind)) for c in columns], rows, len(frame) - len(shown))
+    return Grid(
+        caption, [(c.heading, _align(c.kind)) for c in columns], rows, len(frame) - len(shown)
+    )
 
 
 def _cell(row: dict[Any, Any], column: Shown) -> Cell:

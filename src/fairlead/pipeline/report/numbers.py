@@ -1,4 +1,5 @@
-"""Values as people read them: durations in a unit that fits, counts with commas, instants without a zone (all is UTC)."""
+"""Values as people read them: durations in a unit that fits, counts with commas, instants without a
+zone (all is UTC)."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ def instant(at: datetime) -> str:
 
 
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """At most so many characters: head and tail, since keys that begin alike differ at the end. What cannot be printed, and
-    what ends a line, is shown as a dot."""
+    """At most so many characters: head and tail, since keys that begin alike differ at the end.
+    What cannot be printed, and what ends a line, is shown as a dot."""
     plain = "".join(letter if letter.isprintable() else "·" for letter in text)
     if len(plain) <= longest:
         return plain

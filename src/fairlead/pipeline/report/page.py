@@ -15,7 +15,9 @@ from fairlead.pipeline.report.sections import Section, cost, quality, service, t
 def render(data: ReportData) -> str:
     """The page as text. The same data makes the same page."""
     template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    page = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     return page.from_string(template).render(
         since=numbers.instant(data.period.since),
         until=numbers.instant(data.period.until),

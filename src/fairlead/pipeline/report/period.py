@@ -24,12 +24,28 @@ BY_DEFAULT = timedelta(days=7)
 """How far a report looks back when it is not told."""
 
 _DAY_S = 86_400
-_STEPS = (60, 120, 300, 600, 1200, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY_S, 2 * _DAY_S, 7 * _DAY_S)
+_STEPS = (
+    60,
+    120,
+    300,
+    600,
+    1200,
+    1800,
+    3600,
+    7200,
+    10_800,
+    21_600,
+    43_200,
+    _DAY_S,
+    2 * _DAY_S,
+    7 * _DAY_S,
+)
 """Seconds. Each is a whole number of windows of a size that gold has."""
 
 
 class Period(NamedTuple):
-    """Instants from `since` up to `until`, which is not included: whole hours UTC, and whole steps when these are longer."""
+    """Instants from `since` up to `until`, which is not included: whole hours UTC, and whole steps
+    when these are longer."""
 
     since: datetime
     until: datetime
@@ -41,41 +57,54 @@ class Period(NamedTuple):
         return max(window for window in WINDOWS if self.step_s % window == 0)
 
     def step(self, instant: str, least_s: int = 0) -> Expression:
-        """The step that an instant lies in, as the instant it starts; of steps of at least so many seconds."""
+        """The step that an instant lies in, as the instant it starts; of steps of at least so many
+        seconds."""
         return window_start(F.col(instant), self.step_of(least_s))
 
     def step_of(self, least_s: int) -> int:
-        """Seconds of a step, when what is drawn comes in windows of so many seconds: the one is a multiple of the other."""
+        """Seconds of a step, when what is drawn comes in windows of so many seconds: the one is a
+        multiple of the other."""
         return max(self.step_s, least_s)
 
     def parts(self, tables: Tables, table: Table) -> list[str]:
         """The partitions of the table that hold some of this time."""
         length = timedelta(hours=1) if table.by == "hour" else timedelta(days=1)
         return [
-            part for part in tables.parts(table) if start_of(part) < self.until and start_of(part) + length > self.since
+            part
+            for part in tables.parts(table)
+            if start_of(part) < self.until and start_of(part) + length > self.since
         ]
 
     def rows(self, tables: Tables, table: Table) -> DataFrame:
         """The rows of the table whose instant lies in this time."""
-        since, until = (F.timestamp_micros(F.lit(to_micros(instant))) for instant in (self.since, self.until))
+        since, until = (
+            F.timestamp_micros(F.lit(to_micros(instant))) for instant in (self.since, self.until)
+        )
         inside = (F.col(table.instant) >= since) & (F.col(table.instant) < until)
         return tables.read(table, self.parts(tables, table)).where(inside)
 
 
-def period(tables: Tables, now: int, since: datetime | None = None, until: datetime | None = None) -> Period:
-    """From `since` (default: seven days before the end) until `until` (default: the end), as far as anything ran then.
+def period(
+    tables: Tables, now: int, since: datetime | None = None, until: datetime | None = None
+) -> Period:
+    """From `since` (default: seven days before the end) until `until` (default: the end), as far as
+    anything ran then.
 
-    `now` (microseconds) is the end of a lake in which nothing has run. Raises ConfigurationError when nothing lies between.
+    `now` (microseconds) is the end of a lake in which nothing has run. Raises ConfigurationError
+    when nothing lies between.
     """
     hours = [start_of(part) for part in tables.parts(SERVICE)]
-    first, last = (min(hours), max(hours) + timedelta(hours=1)) if hours else (None, to_datetime(now))
+    first, last = (
+        (min(hours), max(hours) + timedelta(hours=1)) if hours else (None, to_datetime(now))
+    )
     end = last if until is None or (first is not None and until > last) else until
     begin = end - BY_DEFAULT if since is None else since
     if first is not None and begin < first < end:
         begin = first
     if begin >= end:
         raise ConfigurationError(
-            f"nothing lies between {begin:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC: give an earlier --since"
+            f"nothing lies between {begin:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC: give an"
+            " earlier --since"
         )
     begin, end = _rounded(begin, 3600, up=False), _rounded(end, 3600, up=True)
     step_s = _step(end - begin)

@@ -26,7 +26,12 @@ def trust(data: ReportData) -> list[Finding]:
 def _fresh(data: ReportData) -> Finding:
     newest = _of_table(data, ATTEMPTS.name)["newest"]
     if _is_none(newest):
-        return Finding("Newest attempt", "none", "`fairlead pipeline ingest` brings attempts into the lake", LOOK)
+        return Finding(
+            "Newest attempt",
+            "none",
+            "`fairlead pipeline ingest` brings attempts into the lake",
+            LOOK,
+        )
     age = data.made_at - _micros(newest)
     note = f"before this report: {numbers.instant(newest)}"
     return Finding("Newest attempt", numbers.duration(age), note, LOOK if age > _OLD_US else OK)
@@ -35,14 +40,23 @@ def _fresh(data: ReportData) -> Finding:
 def _exported(data: ReportData) -> Finding:
     if data.unexported is None:
         return Finding("Not yet exported", "not known", "the store was not asked", OK)
-    note = "finished attempts that are not in the lake" if data.unexported else "every finished attempt is in the lake"
-    return Finding("Not yet exported", numbers.count(data.unexported), note, LOOK if data.unexported else OK)
+    note = (
+        "finished attempts that are not in the lake"
+        if data.unexported
+        else "every finished attempt is in the lake"
+    )
+    return Finding(
+        "Not yet exported", numbers.count(data.unexported), note, LOOK if data.unexported else OK
+    )
 
 
 def _built(data: ReportData) -> Finding:
     if not data.built_until:
         return Finding(
-            "Tables built", "never", "`fairlead pipeline build` makes them", BAD if data.exported_until else LOOK
+            "Tables built",
+            "never",
+            "`fairlead pipeline build` makes them",
+            BAD if data.exported_until else LOOK,
         )
     until = f"with all that was exported until {numbers.instant(to_datetime(data.built_until))}"
     if data.exported_until > data.built_until:
@@ -53,10 +67,15 @@ def _built(data: ReportData) -> Finding:
 def _sound(data: ReportData) -> Finding:
     aside, attempts = (_of_table(data, table.name)["rows"] for table in (QUARANTINE, ATTEMPTS))
     note = (
-        f"{numbers.percent(aside / attempts)} of the attempts make no sense" if aside else "every attempt makes sense"
+        f"{numbers.percent(aside / attempts)} of the attempts make no sense"
+        if aside
+        else "every attempt makes sense"
     )
     return Finding(
-        "In quarantine", numbers.count(aside), note if attempts else "no attempts yet", LOOK if aside else OK
+        "In quarantine",
+        numbers.count(aside),
+        note if attempts else "no attempts yet",
+        LOOK if aside else OK,
     )
 
 

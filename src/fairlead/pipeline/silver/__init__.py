@@ -1,1 +1,2 @@
-"""Silver: what the attempts say about tasks, service and backlog, each row made from sound attempts only."""
+"""Silver: what the attempts say about tasks, service and backlog, each row made from sound attempts
+only."""

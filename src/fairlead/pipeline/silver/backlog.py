@@ -1,4 +1,5 @@
-"""Who waited, minute by minute: how deep each key's queue was, how much work was left to do, how old its oldest task.
+"""Who waited, minute by minute: how deep each key's queue was, how much work was left to do, how
+old its oldest task.
 
 The changes that stays make are added up by second, then summed along each hour.
 """
@@ -18,7 +19,8 @@ from fairlead.pipeline.silver.stays import CHANGES, HOUR, IN_HOUR, MINUTE, floor
 
 BACKLOG = Table(
     "silver.backlog",
-    "what a key had waiting in a minute, on a grid of seconds; no row: nothing waited, arrived or was left to do",
+    "what a key had waiting in a minute, on a grid of seconds; no row: nothing waited, arrived or"
+    " was left to do",
     key=("minute", "queue", "fairness_key"),
     instant="minute",
     together=True,
@@ -33,25 +35,43 @@ BACKLOG = Table(
         Column("depth_end", "bigint", "waiting in the minute's last second"),
         Column("depth_min", "bigint", "least number waiting at its start or in any of its seconds"),
         Column("backlogged_us", "bigint", "its seconds in which any waited"),
-        Column("work_us", "bigint", "worker time still to be spent, at its start, on what was ready before"),
-        Column("oldest_ready_at", "timestamp", "least ready_at of those waiting in its last second", nullable=True),
+        Column(
+            "work_us",
+            "bigint",
+            "worker time still to be spent, at its start, on what was ready before",
+        ),
+        Column(
+            "oldest_ready_at",
+            "timestamp",
+            "least ready_at of those waiting in its last second",
+            nullable=True,
+        ),
         WRITTEN_UNDER,
     ),
 )
 
 
 def backlog(
-    attempts: DataFrame, waiting: DataFrame, since: datetime, until: datetime, known: datetime | None = None
+    attempts: DataFrame,
+    waiting: DataFrame,
+    since: datetime,
+    until: datetime,
+    known: datetime | None = None,
 ) -> DataFrame:
-    """Rows of silver.backlog for the minutes in [since, until), from sound rows of bronze.attempts and rows of
-    `waiting`; rows that do not overlap may be there too. Who still waits, waits up to the minute of `known`, the instant up
-    to which history is known (default: `until`). Raises ValueError for bounds off the hour or naive."""
+    """Rows of silver.backlog for the minutes in [since, until), from sound rows of bronze.attempts
+    and rows of `waiting`; rows that do not overlap may be there too. Who still waits, waits up to
+    the minute of `known`, the instant up to which history is known (default: `until`). Raises
+    ValueError for bounds off the hour or naive."""
     first, end = to_micros(since), to_micros(until)
     if first % HOUR or end % HOUR:
         raise ValueError(f"the backlog is built by whole hours, not from {since} to {until}")
     return (
         attempts.transform(stays.of_attempts)
-        .unionByName(waiting.transform(stays.of_waiting, min(end, -(-to_micros(known or until) // MINUTE) * MINUTE)))
+        .unionByName(
+            waiting.transform(
+                stays.of_waiting, min(end, -(-to_micros(known or until) // MINUTE) * MINUTE)
+            )
+        )
         .transform(stays.by_hour, first, end)
         # Moved once, while there is one row for a stay: all that follows is done within an hour.
         .repartition("hour")
@@ -64,7 +84,8 @@ def backlog(
 
 
 def _minutes(changes: DataFrame) -> DataFrame:
-    """The changes of each minute that has any, with the least depth and the time in which any waited."""
+    """The changes of each minute that has any, with the least depth and the time in which any
+    waited."""
     along = Window.partitionBy(*IN_HOUR).orderBy("place")
     place, depth = F.col("place"), F.col("depth_now")
     until = F.least(F.col("next"), F.col("minute") + MINUTE)
@@ -78,7 +99,11 @@ def _minutes(changes: DataFrame) -> DataFrame:
         .withColumns(
             {
                 "minute": floor(place, MINUTE),
-                "depth_now": F.sum("depth").over(along.rowsBetween(Window.unboundedPreceding, Window.currentRow)),
+                "depth_now": (
+                    F.sum("depth").over(
+                        along.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+                    )
+                ),
                 "next": F.lead("place", 1, HOUR).over(along),
             }
         )
@@ -95,18 +120,27 @@ def _minutes(changes: DataFrame) -> DataFrame:
 
 
 def _running_totals(minutes: DataFrame) -> DataFrame:
-    """Beside a minute's changes the totals since before the hour, and how long nothing changes after it."""
+    """Beside a minute's changes the totals since before the hour, and how long nothing changes
+    after it."""
     along = Window.partitionBy(*IN_HOUR).orderBy("minute")
     so_far = along.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    totals = {f"total_{name}": F.sum(name).over(so_far) for name in ("depth", "work", "running", "run_from")}
+    totals = {
+        f"total_{name}": F.sum(name).over(so_far)
+        for name in ("depth", "work", "running", "run_from")
+    }
     later = along.rowsBetween(1, Window.unboundedFollowing)
     return minutes.withColumns(
         {
             **totals,
             "next": F.lead("minute", 1, HOUR).over(along),
-            # Whoever leaves in a later minute and is ready by now waits now: the least ready_at of all who leave later.
+            # Whoever leaves in a later minute and is ready by now waits now: the least ready_at of
+            # all who leave later.
             "oldest": F.min("oldest").over(later),
-            "weight": F.max("weight").over(along.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)),
+            "weight": (
+                F.max("weight").over(
+                    along.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+                )
+            ),
         }
     ).where(F.col("minute") < HOUR)
 
@@ -121,15 +155,21 @@ def _dense(minutes: DataFrame) -> DataFrame:
     return (
         minutes.withColumn("at", F.explode(F.sequence("minute", last, F.lit(MINUTE))))
         .withColumn("own", when(at == F.col("minute"), 1))
-        .withColumns({name: F.col(name) * own for name in ("arrived", "arrived_us", "grabbed", "depth")})
+        .withColumns(
+            {name: F.col(name) * own for name in ("arrived", "arrived_us", "grabbed", "depth")}
+        )
         .withColumn("depth_start", depth_end - F.col("depth"))
         .withColumns(
             {
                 "minute": F.timestamp_micros(F.col("hour") + at),
                 "depth_end": depth_end,
-                "depth_min": F.when(own == 1, F.least(depth_start, "depth_least")).otherwise(depth_end),
-                "backlogged_us": F.when(own == 1, F.col("backlogged") + before_changes).otherwise(
-                    when(depth_end > 0, MINUTE)
+                "depth_min": (
+                    F.when(own == 1, F.least(depth_start, "depth_least")).otherwise(depth_end)
+                ),
+                "backlogged_us": (
+                    F.when(own == 1, F.col("backlogged") + before_changes).otherwise(
+                        when(depth_end > 0, MINUTE)
+                    )
                 ),
                 "work_us": _work(at, own),
                 "oldest_ready_at": F.timestamp_micros(F.when(depth_end > 0, F.col("oldest"))),
@@ -142,8 +182,8 @@ def _dense(minutes: DataFrame) -> DataFrame:
 
 
 def _work(at: Expression, own: Expression) -> Expression:
-    """Outstanding at a place where nothing changed since the totals, but this minute's own changes when `own` is 1:
-    what was ready, less what every run has had since it started."""
+    """Outstanding at a place where nothing changed since the totals, but this minute's own changes
+    when `own` is 1: what was ready, less what every run has had since it started."""
     ready = F.col("total_work") - F.col("work") * own
     running = F.col("total_running") - F.col("running") * own
     run_from = F.col("total_run_from") - F.col("run_from") * own

@@ -1,4 +1,5 @@
-"""Who was served when: every run split over the minutes it lasted, so that no worker-second is counted in another."""
+"""Who was served when: every run split over the minutes it lasted, so that no worker-second is
+counted in another."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _HOUR_US = 60 * _WINDOW_US
 
 SERVICE = Table(
     "silver.service",
-    "worker time that a key's tasks of one name took in one minute; the sum of busy_us is that of all runs, exactly",
+    "worker time that a key's tasks of one name took in one minute; the sum of busy_us is that of"
+    " all runs, exactly",
     key=("window_start", "window_s", "queue", "fairness_key", "name"),
     instant="window_start",
     together=True,
@@ -27,17 +29,26 @@ SERVICE = Table(
         Column("busy_us", "bigint", "worker time spent inside the window"),
         Column("attempts_started", "bigint", "runs that started in it"),
         Column("attempts_done", "bigint", "runs that finished in it with outcome done"),
-        Column("failed", "bigint", "runs that finished in it with outcome failed, retried, timed_out or lost"),
+        Column(
+            "failed",
+            "bigint",
+            "runs that finished in it with outcome failed, retried, timed_out or lost",
+        ),
         Column("wasted_us", "bigint", "busy_us of runs whose outcome is neither done nor snoozed"),
-        Column("longest_run_us", "bigint", "whole length of the longest run that took worker time in it"),
+        Column(
+            "longest_run_us",
+            "bigint",
+            "whole length of the longest run that took worker time in it",
+        ),
         WRITTEN_UNDER,
     ),
 )
 
 
 def service(attempts: DataFrame) -> DataFrame:
-    """Rows of silver.service from sound rows of bronze.attempts, which overlap any windows. An attempt without a run
-    adds nothing; a run of no length counts as started and ended in its window."""
+    """Rows of silver.service from sound rows of bronze.attempts, which overlap any windows. An
+    attempt without a run adds nothing; a run of no length counts as started and ended in its
+    window."""
     window, busy, outcome = F.col("window"), F.col("busy_us"), F.col("outcome")
     ends_here = window == F.col("last")
     return (
@@ -51,7 +62,9 @@ def service(attempts: DataFrame) -> DataFrame:
             F.sum(busy).alias("busy_us"),
             F.count_if(window == F.col("first")).alias("attempts_started"),
             F.count_if(ends_here & (outcome == "done")).alias("attempts_done"),
-            F.count_if(ends_here & outcome.isin("failed", "retried", "timed_out", "lost")).alias("failed"),
+            F.count_if(ends_here & outcome.isin("failed", "retried", "timed_out", "lost")).alias(
+                "failed"
+            ),
             F.sum(F.when(outcome.isin("done", "snoozed"), 0).otherwise(busy)).alias("wasted_us"),
             F.max(F.when(busy > 0, F.col("run_us")).otherwise(0)).alias("longest_run_us"),
         )
@@ -71,9 +84,13 @@ def _pieces(runs: DataFrame) -> DataFrame:
     start, finish, window = F.col("start"), F.col("finish"), F.col("window")
     inside = F.least(finish, window + _WINDOW_US) - F.greatest(start, window)
     return (
-        runs.withColumns({"start": F.unix_micros("started_at"), "finish": F.unix_micros("finished_at")})
+        runs.withColumns(
+            {"start": F.unix_micros("started_at"), "finish": F.unix_micros("finished_at")}
+        )
         .select("queue", "fairness_key", "name", "weight", "outcome", "start", "finish")
         .withColumns({"first": start - start % _WINDOW_US, "last": finish - finish % _WINDOW_US})
-        .withColumn("window", F.explode(F.sequence(F.col("first"), F.col("last"), F.lit(_WINDOW_US))))
+        .withColumn(
+            "window", F.explode(F.sequence(F.col("first"), F.col("last"), F.lit(_WINDOW_US)))
+        )
         .withColumns({"busy_us": inside, "run_us": finish - start})
     )

@@ -1,6 +1,8 @@
-"""A task's stay in its queue and with its worker, told as changes: from this second of the hour on one more, or one less.
+"""A task's stay in its queue and with its worker, told as changes: from this second of the hour on
+one more, or one less.
 
-What lasts from before the hour is a change a minute before it, so that an hour needs nothing but what overlaps it.
+What lasts from before the hour is a change a minute before it, so that an hour needs nothing but
+what overlaps it.
 """
 
 from __future__ import annotations
@@ -22,34 +24,56 @@ IN_HOUR = (SORTER, "hour", "queue", "fairness_key")
 """Whose hour it is; `hour` in microseconds since 1970."""
 
 CHANGES = ("arrived", "arrived_us", "grabbed", "depth", "work", "running", "run_from")
-"""What adds up: counts and worker time of those who became ready; who was grabbed; change of the number waiting; worker time
-still to be spent; change of the number running; and of where in the hour their runs began, added up."""
+"""What adds up: counts and worker time of those who became ready; who was grabbed; change of the
+number waiting; worker time still to be spent; change of the number running; and of where in the
+hour their runs began, added up."""
 
-_STAY = ("queue", "fairness_key", "weight", "ready", "left", "is_grabbed", "start", "finish", "run_us")
+_STAY = (
+    "queue",
+    "fairness_key",
+    "weight",
+    "ready",
+    "left",
+    "is_grabbed",
+    "start",
+    "finish",
+    "run_us",
+)
 
 
 def of_attempts(attempts: DataFrame) -> DataFrame:
-    """Each sound attempt waits in [ready, left) and runs in [start, finish), all in microseconds since 1970.
+    """Each sound attempt waits in [ready, left) and runs in [start, finish), all in microseconds
+    since 1970.
 
-    Clocks of several machines may differ: nothing is taken to be later than finished_at, by whose hour the rows are kept,
-    nobody waits less than no time, and no run counts before its task was ready.
+    Clocks of several machines may differ: nothing is taken to be later than finished_at, by whose
+    hour the rows are kept, nobody waits less than no time, and no run counts before its task was
+    ready.
     """
     finished, grabbed = F.unix_micros("finished_at"), F.unix_micros("grabbed_at")
     ready = F.least(F.unix_micros("ready_at"), finished)
     has_run = F.col("started_at").isNotNull()
     ended_by_hand = ~has_run & F.col("outcome").isin("cancelled", "failed")
-    # What a person ends still carries the times of the run before: it was not taken since it became ready again.
-    is_grabbed = F.col("grabbed_at").isNotNull() & ~(ended_by_hand & (F.col("grabbed_at") < F.col("ready_at")))
+    # What a person ends still carries the times of the run before: it was not taken since it became
+    # ready again.
+    is_grabbed = F.col("grabbed_at").isNotNull() & ~(
+        ended_by_hand & (F.col("grabbed_at") < F.col("ready_at"))
+    )
     return (
         # A task is marked failed when its runs are over and done with; it waited for none.
-        attempts.where(F.col("ready_at").isNotNull() & ~(ended_by_hand & (F.col("outcome") == "failed"))).select(
+        attempts.where(
+            F.col("ready_at").isNotNull() & ~(ended_by_hand & (F.col("outcome") == "failed"))
+        ).select(
             "queue",
             "fairness_key",
             "weight",
             ready.alias("ready"),
-            F.greatest(ready, F.when(is_grabbed, F.least(grabbed, finished)).otherwise(finished)).alias("left"),
+            F.greatest(
+                ready, F.when(is_grabbed, F.least(grabbed, finished)).otherwise(finished)
+            ).alias("left"),
             is_grabbed.alias("is_grabbed"),
-            F.when(has_run, F.greatest(ready, F.unix_micros("started_at"))).otherwise(ready).alias("start"),
+            F.when(has_run, F.greatest(ready, F.unix_micros("started_at")))
+            .otherwise(ready)
+            .alias("start"),
             F.when(has_run, finished).otherwise(ready).alias("finish"),
             F.when(has_run, finished - F.unix_micros("started_at")).otherwise(0).alias("run_us"),
         )
@@ -88,18 +112,31 @@ def by_hour(stays: DataFrame, first: int, end: int) -> DataFrame:
 
 
 def changes(stays: DataFrame) -> DataFrame:
-    """One row for each `place` (microseconds into the hour) where a stay changes anything: the number waiting at the
-    second, all else at the minute. Beside CHANGES the stay's `weight`, and where it leaves its ready instant, `oldest`."""
+    """One row for each `place` (microseconds into the hour) where a stay changes anything: the
+    number waiting at the second, all else at the minute. Beside CHANGES the stay's `weight`, and
+    where it leaves its ready instant, `oldest`."""
     place = F.col("place")
-    ready, left, start, finish = (F.col(f"{name}_minute") for name in ("ready", "left", "start", "finish"))
+    ready, left, start, finish = (
+        F.col(f"{name}_minute") for name in ("ready", "left", "start", "finish")
+    )
     from_second, to_second = F.col("ready_second"), F.col("left_second")
     # A wait inside one second is not seen on the grid: it changes nothing but what its minutes say.
-    seconds = (F.when(from_second != to_second, second).otherwise(ready) for second in (from_second, to_second))
+    seconds = (
+        F.when(from_second != to_second, second).otherwise(ready)
+        for second in (from_second, to_second)
+    )
     outstanding = F.greatest(F.col("finish") - F.greatest("start", "hour"), F.lit(0))
     return (
-        stays.withColumns({f"{name}_minute": _place(name, MINUTE) for name in ("ready", "left", "start", "finish")})
+        stays.withColumns(
+            {
+                f"{name}_minute": _place(name, MINUTE)
+                for name in ("ready", "left", "start", "finish")
+            }
+        )
         .withColumns({f"{name}_second": _place(name, MICROS) for name in ("ready", "left")})
-        .withColumn("place", F.explode(F.array_distinct(F.array(ready, left, start, finish, *seconds))))
+        .withColumn(
+            "place", F.explode(F.array_distinct(F.array(ready, left, start, finish, *seconds)))
+        )
         .select(
             *IN_HOUR,
             "place",
@@ -110,7 +147,10 @@ def changes(stays: DataFrame) -> DataFrame:
             (when(from_second == place, 1) - when(to_second == place, 1)).alias("depth"),
             when(ready == place, outstanding).alias("work"),
             (when(start == place, 1) - when(finish == place, 1)).alias("running"),
-            (when(start == place, _into_hour("start")) - when(finish == place, _into_hour("finish"))).alias("run_from"),
+            (
+                when(start == place, _into_hour("start"))
+                - when(finish == place, _into_hour("finish"))
+            ).alias("run_from"),
             F.when(left == place, F.col("ready")).alias("oldest"),
         )
     )

@@ -9,7 +9,8 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 from fairlead.pipeline.sorting import SORTER, sorter
 
 SHORTEST_RUN_US = 10_000_000
-"""Runs shorter than this count as this long in the slowdown, or a task of a millisecond would rule every average."""
+"""Runs shorter than this count as this long in the slowdown, or a task of a millisecond would rule
+every average."""
 
 TASKS = Table(
     "silver.tasks",
@@ -25,7 +26,12 @@ TASKS = Table(
         Column("fairness_key", "string", "as submitted"),
         Column("weight", "double", "as submitted"),
         Column("priority", "tinyint", "as submitted"),
-        Column("ordering_key", "string", "as submitted; null too while no attempt is known", nullable=True),
+        Column(
+            "ordering_key",
+            "string",
+            "as submitted; null too while no attempt is known",
+            nullable=True,
+        ),
         Column("submitted_at", "timestamp", "when submit was called"),
         Column(
             "first_ready_at",
@@ -38,13 +44,26 @@ TASKS = Table(
         Column("last_finished_at", "timestamp", "when its latest attempt ended", nullable=True),
         Column("attempts", "int", "runs, lost ones included"),
         Column("retries", "int", "runs after the first"),
-        Column("state", "string", "after its latest attempt, or after its submit when there is none"),
-        Column("wait_us", "bigint", "first grab less first ready; null: never grabbed", nullable=True),
+        Column(
+            "state", "string", "after its latest attempt, or after its submit when there is none"
+        ),
+        Column(
+            "wait_us", "bigint", "first grab less first ready; null: never grabbed", nullable=True
+        ),
         Column("queue_us", "bigint", "time between ready and grab, of all its attempts together"),
         Column("run_us", "bigint", "worker time of all its attempts together"),
         Column("e2e_us", "bigint", "end less submit; null: it has not ended", nullable=True),
-        Column("slowdown", "double", "bounded: (queue_us + run_us) / run_us, for runs of at least 10 s; at least 1"),
-        Column("deadline_missed", "boolean", "null: tasks have no deadlines in this version", nullable=True),
+        Column(
+            "slowdown",
+            "double",
+            "bounded: (queue_us + run_us) / run_us, for runs of at least 10 s; at least 1",
+        ),
+        Column(
+            "deadline_missed",
+            "boolean",
+            "null: tasks have no deadlines in this version",
+            nullable=True,
+        ),
         WRITTEN_UNDER,
     ),
 )
@@ -56,18 +75,22 @@ _ENDED = ("DONE", "FAILED", "CANCELLED", "ERROR")
 
 
 def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
-    """Rows of silver.tasks from sound rows of bronze.attempts and rows of bronze.events; of the events only `submitted`
-    is used, by tasks without an attempt. Either may lack a task; one that is in both is told by its attempts."""
+    """Rows of silver.tasks from sound rows of bronze.attempts and rows of bronze.events; of the
+    events only `submitted` is used, by tasks without an attempt. Either may lack a task; one that
+    is in both is told by its attempts."""
     return (
         attempts.transform(_attempted)
         .unionByName(events.transform(_submitted))
-        # Most tasks have one attempt: adding up before they are moved would sort all rows once more, for nothing.
+        # Most tasks have one attempt: adding up before they are moved would sort all rows once
+        # more, for nothing.
         .withColumn("hour", F.date_trunc("hour", "submitted_at"))
         .repartition("hour")
         .withColumn(SORTER, sorter(*TASKS.key))
         .groupBy(SORTER, *TASKS.key, "hour")
         .agg(
-            F.max_by(F.struct(*_CONSTANT, "ordering_key", "next_state", "due_at"), "version").alias("latest"),
+            F.max_by(F.struct(*_CONSTANT, "ordering_key", "next_state", "due_at"), "version").alias(
+                "latest"
+            ),
             F.min("ready_at").alias("first_ready_at"),
             F.min("grabbed_at").alias("first_grabbed_at"),
             F.min("started_at").alias("first_started_at"),
@@ -116,13 +139,19 @@ def _submitted(events: DataFrame) -> DataFrame:
         .select(
             "store_id",
             "task_id",
-            # Below the version of every attempt: a task cancelled at once still has the version of its submit.
+            # Below the version of every attempt: a task cancelled at once still has the version of
+            # its submit.
             F.lit(-1).alias("version"),
             *_CONSTANT,
             F.lit(None).cast("string").alias("ordering_key"),
-            F.when(F.col("run_at") > F.col("submitted_at"), "WAITING").otherwise("SUBMITTED").alias("next_state"),
+            F.when(F.col("run_at") > F.col("submitted_at"), "WAITING")
+            .otherwise("SUBMITTED")
+            .alias("next_state"),
             F.greatest("run_at", "submitted_at").alias("due_at"),
-            *[instant.alias(name) for name in ("ready_at", "grabbed_at", "started_at", "finished_at")],
+            *[
+                instant.alias(name)
+                for name in ("ready_at", "grabbed_at", "started_at", "finished_at")
+            ],
             *[F.lit(0).cast("bigint").alias(name) for name in ("is_run", "queue_us", "run_us")],
         )
     )
@@ -139,7 +168,9 @@ def _judged(tasks: DataFrame) -> DataFrame:
             "state": F.col("next_state"),
             "wait_us": F.when(wait.isNotNull(), F.greatest(wait, F.lit(0))),
             "e2e_us": F.when(F.col("next_state").isin(*_ENDED), F.greatest(e2e, F.lit(0))),
-            "slowdown": F.greatest(taken / F.greatest("run_us", F.lit(SHORTEST_RUN_US)), F.lit(1.0)),
+            "slowdown": F.greatest(
+                taken / F.greatest("run_us", F.lit(SHORTEST_RUN_US)), F.lit(1.0)
+            ),
             "deadline_missed": F.lit(None).cast("boolean"),
             WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
         }

@@ -1,11 +1,14 @@
-"""The PySpark data source `fairlead`: reads tasks, attempts and backlogs, streams attempts, and submits tasks in bulk.
-From Kafka (`kafka://...`) it streams the attempts that `fairlead pipeline relay` sends there.
+"""The PySpark data source `fairlead`: reads tasks, attempts and backlogs, streams attempts, and
+submits tasks in bulk. From Kafka (`kafka://...`) it streams the attempts that `fairlead pipeline
+relay` sends there.
 
     spark.dataSource.register(fairlead.pipeline.FairleadSource)
-    spark.read.format("fairlead").option("url", "postgresql://app@db/shop").option("table", "attempts").load()
+    spark.read.format("fairlead").option("url", "postgresql://app@db/shop").option("table",
+    "attempts").load()
 
-What is read is chosen by options (see `options`), never by filters handed down: a reader with `pushFilters` is kept by this
-Spark for every use of the DataFrame, so that `df.filter(a).union(df.filter(b))` answers b twice.
+What is read is chosen by options (see `options`), never by filters handed down: a reader with
+`pushFilters` is kept by this Spark for every use of the DataFrame, so that
+`df.filter(a).union(df.filter(b))` answers b twice.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ class FairleadSource(DataSource):
         return "fairlead"
 
     def schema(self) -> StructType:
-        """Of the columns chosen. Raises ConfigurationError for options that are unknown, missing or wrong."""
+        """Of the columns chosen. Raises ConfigurationError for options that are unknown, missing or
+        wrong."""
         from fairlead.pipeline.source.options import ReadOptions, is_kafka
 
         if is_kafka(self.options):
@@ -58,7 +62,9 @@ class FairleadSource(DataSource):
             from fairlead.pipeline.source.kafka import KafkaOptions, KafkaStreamReader
 
             return KafkaStreamReader(KafkaOptions.parse(self.options).with_schema(schema))
-        return FairleadStreamReader(ReadOptions.parse(self.options, ONLY_STREAM).with_schema(schema))
+        return FairleadStreamReader(
+            ReadOptions.parse(self.options, ONLY_STREAM).with_schema(schema)
+        )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from fairlead.pipeline.source.sink import batch_writer

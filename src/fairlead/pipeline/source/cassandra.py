@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from cassandra import InvalidRequest
 
+from fairlead.backends.cassandra.backlog import CassandraBacklogStore
+from fairlead.backends.sql.sql_file import load
 from fairlead.errors import SchemaMismatch
 from fairlead.model import LaneRecord
 from fairlead.pipeline.source.columns import arrow_schema, from_rows
 from fairlead.pipeline.source.options import ReadOptions
 from fairlead.pipeline.source.scan import Piece
 from fairlead.pipeline.source.tables import BACKLOG_READ
-from fairlead.stores.cassandra import CassandraBacklogStore
-from fairlead.stores.sql_file import load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,18 +25,22 @@ if TYPE_CHECKING:
 _SQL = load("cassandra.cql", __package__)
 _FIRST_TOKEN, _LAST_TOKEN = -(2**63), 2**63 - 1
 _record = msgspec.json.Decoder(LaneRecord)
-_CONVERTED: dict[str, Callable[[Any], Any]] = {"task_id": str, "order_at": lambda order_at: order_at or None}
+_CONVERTED: dict[str, Callable[[Any], Any]] = {
+    "task_id": str,
+    "order_at": lambda order_at: order_at or None,
+}
 
 
 class CassandraScan:
-    """See `scan.Scan`. Each lane is read above the ack level that was kept when its piece began; its pages are not of one
-    moment."""
+    """See `scan.Scan`. Each lane is read above the ack level that was kept when its piece began;
+    its pages are not of one moment."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def plan(self) -> list[Piece]:
-        """Ranges that cover all tokens, each with one of the partitions there are now, or with several."""
+        """Ranges that cover all tokens, each with one of the partitions there are now, or with
+        several."""
         with self._session() as session:
             tokens = sorted(token for _, _, token in session.execute(_SQL["tokens"]))
         parts = min(self._options.partitions or len(tokens), len(tokens))
@@ -50,7 +54,9 @@ class CassandraScan:
         """The lanes of its partitions, one after the other."""
         queue = self._options.queue
         with self._session() as session:
-            found = session.execute(session.prepare(_SQL["lanes"]), (piece.values["above"], piece.values["through"]))
+            found = session.execute(
+                session.prepare(_SQL["lanes"]), (piece.values["above"], piece.values["through"])
+            )
             for of_queue, partition, records in found:
                 if queue in (None, of_queue):
                     for priority, record in sorted((records or {}).items()):
@@ -80,11 +86,15 @@ class CassandraScan:
                 session.set_keyspace(store.url.keyspace)
                 yield session
             except InvalidRequest as error:
-                what = f"Cassandra's keyspace {store.url.keyspace} or a table of it is missing: run migrate()"
+                what = (
+                    f"Cassandra's keyspace {store.url.keyspace} or a table of it is missing: run"
+                    " migrate()"
+                )
                 raise SchemaMismatch(what) from error
 
 
 def _converted(columns: tuple[str, ...], row: tuple[Any, ...]) -> list[Any]:
     return [
-        convert(value) if (convert := _CONVERTED.get(name)) else value for name, value in zip(columns, row, strict=True)
+        convert(value) if (convert := _CONVERTED.get(name)) else value
+        for name, value in zip(columns, row, strict=True)
     ]

@@ -25,16 +25,20 @@ def arrow_schema(table: Table, columns: Sequence[str]) -> pa.Schema:
 
 
 def from_rows(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of at least one row, whose columns are those of `fetched`; instants are microseconds."""
+    """One batch of at least one row, whose columns are those of `fetched`; instants are
+    microseconds."""
     return from_arrays(list(zip(*rows, strict=True)), schema)
 
 
 def from_arrays(arrays: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of the columns of `fetched`, each a sequence or an Arrow array, as the schema's types."""
+    """One batch of the columns of `fetched`, each a sequence or an Arrow array, as the schema's
+    types."""
     named = dict(zip(fetched(schema.names), arrays, strict=True))
     if "payload" in named:
         named["payload"] = _texts(named["payload"], named[_FORMAT])
-    return pa.RecordBatch.from_arrays([_typed(named[field.name], field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [_typed(named[field.name], field.type) for field in schema], schema=schema
+    )
 
 
 def _typed(values: Any, type: pa.DataType) -> pa.Array:
@@ -42,7 +46,10 @@ def _typed(values: Any, type: pa.DataType) -> pa.Array:
 
 
 def _texts(payloads: Iterable[Any], formats: Iterable[Any]) -> list[str]:
-    return [unpack(_plain(payload), _plain(format)).decode() for payload, format in zip(payloads, formats, strict=True)]
+    return [
+        unpack(_plain(payload), _plain(format)).decode()
+        for payload, format in zip(payloads, formats, strict=True)
+    ]
 
 
 def _plain(value: Any) -> Any:

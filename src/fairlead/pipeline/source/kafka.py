@@ -1,5 +1,6 @@
-"""The stream of attempts from a topic of Kafka, as `fairlead pipeline relay` sends them: each message once, in the order of its
-partition. What a relay has sent twice comes twice: `ingest --stream` tells by the places of a store what is new."""
+"""The stream of attempts from a topic of Kafka, as `fairlead pipeline relay` sends them: each
+message once, in the order of its partition. What a relay has sent twice comes twice: `ingest
+--stream` tells by the places of a store what is new."""
 
 from __future__ import annotations
 
@@ -10,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
-from fairlead.channels.kafka_place import Place
+from fairlead.backends.kafka.endpoint import Place
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.source.kafka_tables import TOPIC_TABLES, TopicTable
-from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH, choice_of, columns_of, count_of, url_of
+from fairlead.pipeline.source.options import (
+    MOST_ROWS_PER_BATCH,
+    choice_of,
+    columns_of,
+    count_of,
+    url_of,
+)
 from fairlead.pipeline.source.stream_offsets import StreamReader, most_rows, read_limit
 from fairlead.pipeline.stream.topic import Topic
 
@@ -26,7 +33,10 @@ _KNOWN = {
     "url": "kafka://host:9092/?prefix=fairlead.",
     "table": "attempts (default), messages: as they are, or signs",
     "columns": "names with commas between; else all",
-    "startingoffsets": 'earliest (default), or {"0": 12, "1": 9}: by partition, the first offset to read; -2: the earliest',
+    "startingoffsets": (
+        'earliest (default), or {"0": 12, "1": 9}: by partition, the first offset to read; -2: the'
+        " earliest"
+    ),
     "max_rows_per_batch": f"of a micro-batch, {MOST_ROWS_PER_BATCH} by default",
 }
 _EARLIEST = -2
@@ -45,12 +55,17 @@ class KafkaOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> KafkaOptions:
-        """Of Spark's options, whose names have no case. Raises ConfigurationError, which lists what is known."""
+        """Of Spark's options, whose names have no case. Raises ConfigurationError, which lists what
+        is known."""
         given = {name.lower(): value for name, value in options.items()}
         if strange := sorted(given.keys() - _KNOWN.keys()):
             lines = "".join(f"\n  {name}: {meaning}" for name, meaning in _KNOWN.items())
-            raise ConfigurationError(f"unknown option {', '.join(strange)} of a topic; known:{lines}")
-        read_as = TOPIC_TABLES[choice_of("table", given.get("table", "attempts"), list(TOPIC_TABLES))]
+            raise ConfigurationError(
+                f"unknown option {', '.join(strange)} of a topic; known:{lines}"
+            )
+        read_as = TOPIC_TABLES[
+            choice_of("table", given.get("table", "attempts"), list(TOPIC_TABLES))
+        ]
         url = url_of(given.get("url"))
         Place.of(url)  # what is wrong with it is told before anything is read
         return cls(
@@ -78,11 +93,14 @@ class KafkaOptions:
         return StructType([every[name] for name in self.columns])
 
     def with_schema(self, schema: StructType) -> KafkaOptions:
-        """The columns of a schema that a user gave. Raises ConfigurationError when the table has no such columns."""
+        """The columns of a schema that a user gave. Raises ConfigurationError when the table has no
+        such columns."""
         every = self.table.spark()
         columns = columns_of(self.table, ",".join(schema.names))
         if wrong := [one.name for one in schema.fields if one.dataType != every[one.name].dataType]:
-            raise ConfigurationError(f"column {', '.join(wrong)} of {self.table.name} is of another type")
+            raise ConfigurationError(
+                f"column {', '.join(wrong)} of {self.table.name} is of another type"
+            )
         return replace(self, columns=columns)
 
 
@@ -96,10 +114,12 @@ class Stretch(InputPartition):
 
 
 class KafkaStreamReader(StreamReader):
-    """See `FairleadSource`. An offset is, by partition, that of the next message: {"0": 12, "1": 9}.
+    """See `FairleadSource`. An offset is, by partition, that of the next message: {"0": 12, "1":
+    9}.
 
-    A batch is the same whenever it is read, for as long as Kafka keeps its messages; a batch that it keeps no longer is an
-    error, never a gap. A partition that was added later is refused, since a task's attempts would change theirs.
+    A batch is the same whenever it is read, for as long as Kafka keeps its messages; a batch that
+    it keeps no longer is an error, never a gap. A partition that was added later is refused, since
+    a task's attempts would change theirs.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -113,15 +133,19 @@ class KafkaStreamReader(StreamReader):
         extents = self._options.topic().extents()
         if strange := sorted(starts.keys() - extents.keys()):
             raise ConfigurationError(
-                f"option startingOffsets: {self._options.topic().location} has no partition {strange[0]}"
+                f"option startingOffsets: {self._options.topic().location} has no partition"
+                f" {strange[0]}"
             )
         return {
-            str(n): first if starts.get(n, _EARLIEST) == _EARLIEST else starts[n] for n, (first, _) in extents.items()
+            str(n): first if starts.get(n, _EARLIEST) == _EARLIEST else starts[n]
+            for n, (first, _) in extents.items()
         }
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The end of the next batch: at most `max_rows_per_batch` messages on, of each partition as many as its part is."""
-        # Before 4.2 Spark does not say from where. Of an old checkpoint it has had the empty batch at its end planned.
+        """The end of the next batch: at most `max_rows_per_batch` messages on, of each partition as
+        many as its part is."""
+        # Before 4.2 Spark does not say from where. Of an old checkpoint it has had the empty batch
+        # at its end planned.
         after = start or self._planned or self.initialOffset()
         ends = self._options.topic().ends()
         self._same_partitions(after, ends)
@@ -142,20 +166,28 @@ class KafkaStreamReader(StreamReader):
         self._target = self._options.topic().ends()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Stretch]:
-        """Of the batch from `start` up to `end`. Raises CheckFailed when Kafka has some of it no longer."""
+        """Of the batch from `start` up to `end`. Raises CheckFailed when Kafka has some of it no
+        longer."""
         self._planned = end
-        stretches = [Stretch(int(n), start[n], end[n]) for n in sorted(end, key=int) if start[n] < end[n]]
+        stretches = [
+            Stretch(int(n), start[n], end[n]) for n in sorted(end, key=int) if start[n] < end[n]
+        ]
         if not stretches:
             return []
         topic = self._options.topic()
         extents = topic.extents()
         self._same_partitions(end, extents)
         if self._options.read_as.may_be_gone:
-            return [replace(one, start=max(one.start, min(one.end, extents[one.partition][0]))) for one in stretches]
+            return [
+                replace(one, start=max(one.start, min(one.end, extents[one.partition][0])))
+                for one in stretches
+            ]
         for stretch in stretches:
             first, last = extents[stretch.partition]
             if stretch.start < first or stretch.end > last:
-                raise topic.lost(stretch.partition, last if first <= stretch.start < last else stretch.start)
+                raise topic.lost(
+                    stretch.partition, last if first <= stretch.start < last else stretch.start
+                )
         return stretches
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -168,7 +200,11 @@ class KafkaStreamReader(StreamReader):
         for page in topic.read(partition.partition, partition.start, partition.end):
             offsets, told = self._options.read_as.rows(page, whence)
             if offsets:
-                named = {**told, "kafka_partition": [partition.partition] * len(offsets), "kafka_offset": offsets}
+                named = {
+                    **told,
+                    "kafka_partition": [partition.partition] * len(offsets),
+                    "kafka_offset": offsets,
+                }
                 yield from_arrays([named[name] for name in schema.names], schema)
 
     def commit(self, end: dict[str, int]) -> None:
@@ -177,8 +213,9 @@ class KafkaStreamReader(StreamReader):
     def _same_partitions(self, offset: Mapping[str, int], found: Mapping[int, Any]) -> None:
         if set(map(int, offset)) != found.keys():
             raise ConfigurationError(
-                f"{self._options.topic().location} has {len(found)} partitions, and the checkpoint {len(offset)}: a task's "
-                "attempts would no longer follow each other in one of them. Relay to another prefix, with a new checkpoint"
+                f"{self._options.topic().location} has {len(found)} partitions, and the checkpoint"
+                f" {len(offset)}: a task's attempts would no longer follow each other in one of"
+                " them. Relay to another prefix, with a new checkpoint"
             )
 
 
@@ -190,5 +227,6 @@ def _starts(text: str) -> dict[int, int]:
     except (ValueError, AttributeError, TypeError):
         # Not "latest": after a crash in its first batch a checkpoint does not know where it began.
         raise ConfigurationError(
-            f'option startingOffsets: {text!r} is unknown; use earliest, or {{"0": 12, "1": 9}}: an offset for each partition'
+            f'option startingOffsets: {text!r} is unknown; use earliest, or {{"0": 12, "1": 9}}: an'
+            " offset for each partition"
         ) from None

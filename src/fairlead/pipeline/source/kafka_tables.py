@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.channels.kafka_place import Place
+from fairlead.backends.kafka.endpoint import Place
 from fairlead.pipeline.alerts.sign import decode
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.history_rows import TOLD_FIELDS
@@ -28,7 +28,8 @@ class TopicTable:
     table: Table
     topic: Callable[[Place], Topic]
     rows: Callable[[Page, str], tuple[Sequence[int], Columns]]
-    """Of a page that came from there, in words for errors: the offsets of the messages that are rows, and what they say."""
+    """Of a page that came from there, in words for errors: the offsets of the messages that are
+    rows, and what they say."""
     may_be_gone: bool = False
     """Old messages are of no use: what Kafka no longer has is passed over."""
 
@@ -65,7 +66,13 @@ def _table(name: str, meaning: str, *columns: Column, instant: str = "") -> Tabl
         Column("kafka_partition", "int", "of the topic"),
         Column("kafka_offset", "bigint", "of the message in its partition"),
     )
-    return Table(name, meaning, key=tuple(each.name for each in placed), instant=instant, columns=(*placed, *columns))
+    return Table(
+        name,
+        meaning,
+        key=tuple(each.name for each in placed),
+        instant=instant,
+        columns=(*placed, *columns),
+    )
 
 
 _BRONZE = {column.name: column for column in ATTEMPTS.columns}

@@ -22,7 +22,9 @@ MOST_ROWS_PER_BATCH = 1_000_000
 """Of a micro-batch, so that a first run over a long history is many commits, not one."""
 
 _BOTH = {
-    "url": "sqlite:///tasks.db, postgresql://..., cassandra://... (backlog only); else $FAIRLEAD_URL",
+    "url": (
+        "sqlite:///tasks.db, postgresql://..., cassandra://... (backlog only); else $FAIRLEAD_URL"
+    ),
     "table": "tasks, attempts or backlog",
     "columns": "names with commas between; else all but payload and context",
     "queue": "a queue's name; else all",
@@ -30,13 +32,17 @@ _BOTH = {
 }
 ONLY_BATCH = {
     **_BOTH,
-    "since": "first instant, as 2026-01-31T12:00:00Z, of finished_at (attempts) or submitted_at (tasks)",
+    "since": (
+        "first instant, as 2026-01-31T12:00:00Z, of finished_at (attempts) or submitted_at (tasks)"
+    ),
     "until": "first instant beyond",
     "partitions": "how many; else by size",
 }
 ONLY_STREAM = {
     **_BOTH,
-    "startingoffsets": "earliest (default), or latest: behind what was there when its reader was first seen",
+    "startingoffsets": (
+        "earliest (default), or latest: behind what was there when its reader was first seen"
+    ),
     "max_rows_per_batch": f"of a micro-batch, {MOST_ROWS_PER_BATCH} by default",
     "reader": "a name under which the store keeps what this stream has not read",
 }
@@ -63,7 +69,8 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], known: Mapping[str, str] = _EVERY) -> ReadOptions:
-        """Of Spark's options, whose names have no case. Raises ConfigurationError, which lists what is known."""
+        """Of Spark's options, whose names have no case. Raises ConfigurationError, which lists what
+        is known."""
         given = {name.lower(): value for name, value in options.items()}
         if strange := sorted(given.keys() - known.keys()):
             lines = "".join(f"\n  {name}: {meaning}" for name, meaning in known.items())
@@ -71,7 +78,9 @@ class ReadOptions:
         table = TABLES[choice_of("table", given.get("table"), list(TABLES))]
         since, until = _instant("since", given.get("since")), _instant("until", given.get("until"))
         if not table.instant and (since is not None or until is not None):
-            raise ConfigurationError(f"table {table.name} has no instant that since and until could go by")
+            raise ConfigurationError(
+                f"table {table.name} has no instant that since and until could go by"
+            )
         if since is not None and until is not None and since >= until:
             raise ConfigurationError("option since must be before until")
         return cls(
@@ -83,9 +92,12 @@ class ReadOptions:
             since=since,
             until=until,
             partitions=count_of("partitions", given.get("partitions")),
-            is_latest=choice_of("startingOffsets", given.get("startingoffsets", "earliest"), ["earliest", "latest"])
+            is_latest=choice_of(
+                "startingOffsets", given.get("startingoffsets", "earliest"), ["earliest", "latest"]
+            )
             == "latest",
-            max_rows_per_batch=count_of("max_rows_per_batch", given.get("max_rows_per_batch")) or MOST_ROWS_PER_BATCH,
+            max_rows_per_batch=count_of("max_rows_per_batch", given.get("max_rows_per_batch"))
+            or MOST_ROWS_PER_BATCH,
             reader=given.get("reader"),
         )
 
@@ -97,21 +109,25 @@ class ReadOptions:
         return StructType([every[name] for name in self.columns])
 
     def with_schema(self, schema: StructType) -> ReadOptions:
-        """The columns of a schema that a user gave. Raises ConfigurationError when the table has no such columns."""
+        """The columns of a schema that a user gave. Raises ConfigurationError when the table has no
+        such columns."""
         every = self.table.spark()
         columns = columns_of(self.table, ",".join(schema.names))
         for given in schema.fields:
             if given.dataType != every[given.name].dataType:
                 ours = every[given.name].dataType.simpleString()
                 raise ConfigurationError(
-                    f"column {given.name} of {self.table.name} is {ours}, not {given.dataType.simpleString()}"
+                    f"column {given.name} of {self.table.name} is {ours}, not"
+                    f" {given.dataType.simpleString()}"
                 )
         return replace(self, columns=columns)
 
 
 def is_kafka(options: Mapping[str, str]) -> bool:
     """Whether the URL names Kafka: then a topic is read (see `source.kafka`), no store."""
-    return any(name.lower() == "url" and value.startswith("kafka:") for name, value in options.items())
+    return any(
+        name.lower() == "url" and value.startswith("kafka:") for name, value in options.items()
+    )
 
 
 def url_of(text: str | None) -> str:
@@ -133,13 +149,15 @@ def choice_of(option: str, text: str | None, known: list[str]) -> str:
 
 
 def columns_of(table: Table, text: str | None) -> tuple[str, ...]:
-    """Those chosen, or all but those that are read only when asked for. Raises ConfigurationError."""
+    """Those chosen, or all but those that are read only when asked for. Raises
+    ConfigurationError."""
     if text is None:
         return tuple(name for name in table.column_names if name not in ONLY_WHEN_ASKED)
     chosen = tuple(name.strip() for name in text.split(","))
     if strange := [name for name in chosen if name not in table.column_names]:
         raise ConfigurationError(
-            f"{table.name} has no column {', '.join(map(repr, strange))}; known: {', '.join(table.column_names)}"
+            f"{table.name} has no column {', '.join(map(repr, strange))}; known:"
+            f" {', '.join(table.column_names)}"
         )
     if len(set(chosen)) < len(chosen):
         raise ConfigurationError(f"option columns names one twice: {text}")
@@ -161,7 +179,11 @@ def _instant(option: str, text: str | None) -> int | None:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigurationError(f"option {option}: {text!r} is no instant; write 2026-01-31T12:00:00Z") from None
+        raise ConfigurationError(
+            f"option {option}: {text!r} is no instant; write 2026-01-31T12:00:00Z"
+        ) from None
     if instant.tzinfo is None:
-        raise ConfigurationError(f"option {option}: {text!r} has no time zone; write 2026-01-31T12:00:00Z")
+        raise ConfigurationError(
+            f"option {option}: {text!r} has no time zone; write 2026-01-31T12:00:00Z"
+        )
     return (instant - _EPOCH) // timedelta(microseconds=1)

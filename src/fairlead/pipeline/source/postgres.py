@@ -11,6 +11,8 @@ from adbc_driver_postgresql import StatementOptions, dbapi
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.sql.sql_file import load
 from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
 from fairlead.pipeline.source.columns import arrow_schema, fetched, from_arrays
@@ -19,8 +21,6 @@ from fairlead.pipeline.source.scan import Piece, ranges
 from fairlead.pipeline.source.tables import BACKLOG_READ
 from fairlead.ports.history import Place
 from fairlead.ports.statements import Row, Statement, Steps
-from fairlead.stores.postgres_database import PostgresDatabase
-from fairlead.stores.sql_file import load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,10 +43,11 @@ _MISSING = ("42P01", "42703")
 class PostgresScan:
     """See `scan.Scan`.
 
-    Attempts never move and never change, and what a transaction before the horizon wrote is there: each is read once,
-    whatever is added meanwhile. Of tasks and the backlog each piece is a moment of its own, so not all of one moment: a task
-    may end before its piece is read; and an update moves a row to another block when its own is full, so that a task can be
-    seen twice or not at all while it is worked on: its id tells, and its version which one is newer.
+    Attempts never move and never change, and what a transaction before the horizon wrote is there:
+    each is read once, whatever is added meanwhile. Of tasks and the backlog each piece is a moment
+    of its own, so not all of one moment: a task may end before its piece is read; and an update
+    moves a row to another block when its own is full, so that a task can be seen twice or not at
+    all while it is worked on: its id tells, and its version which one is newer.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -63,7 +64,10 @@ class PostgresScan:
         step = max(1, -(-blocks // options.partitions)) if options.partitions else BLOCKS_PER_PIECE
         firsts = [first for first, _ in ranges(0, blocks, step)]
         return [
-            Piece(options.table.name, {"first": f"({first},0)", "past": f"({past},0)", "horizon": horizon})
+            Piece(
+                options.table.name,
+                {"first": f"({first},0)", "past": f"({past},0)", "horizon": horizon},
+            )
             for first, past in pairwise([*firsts, _NO_BLOCK])
         ]
 
@@ -78,24 +82,38 @@ class PostgresScan:
         cuts = [Place(*row) for row in self._ask("cuts", *after, *through, ROWS_PER_PIECE)]
         ends = [after, *(place for place in cuts if place < through), through]
         return [
-            Piece("stretch", {"after_xid": a.xid, "after_seq": a.seq, "through_xid": b.xid, "through_seq": b.seq})
+            Piece(
+                "stretch",
+                {
+                    "after_xid": a.xid,
+                    "after_seq": a.seq,
+                    "through_xid": b.xid,
+                    "through_seq": b.seq,
+                },
+            )
             for a, b in pairwise(ends)
         ]
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """One statement, so one moment; the server keeps what it needs for that until it has been read."""
+        """One statement, so one moment; the server keeps what it needs for that until it has been
+        read."""
         options, database = self._options, self._database()
         schema = arrow_schema(options.table, options.columns)
         statement = self._composed(piece)
         conninfo = make_conninfo(database.url, application_name="fairlead")
         try:
             with dbapi.connect(conninfo) as connection, connection.cursor() as cursor:
-                cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
+                cursor.adbc_statement.set_options(
+                    **{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)}
+                )
                 cursor.execute(statement)
                 for batch in cursor.fetch_record_batch():
                     for start in range(0, batch.num_rows, options.batch_rows):
                         yield from_arrays(batch.slice(start, options.batch_rows).columns, schema)
-        except (Error, OSError) as error:  # the second: pyarrow's, for a connection that is lost between two batches
+        except (
+            Error,
+            OSError,
+        ) as error:  # the second: pyarrow's, for a connection that is lost between two batches
             said = f"{database.location}: {str(error).splitlines()[0]}"
             # Not chained: what the driver says of a connection may hold more than may be shown.
             if isinstance(error, Error) and error.sqlstate in _MISSING:
@@ -105,7 +123,12 @@ class PostgresScan:
     def _composed(self, piece: Piece) -> str:
         options = self._options
         columns = sql.SQL(", ").join(sql.Identifier(name) for name in fetched(options.columns))
-        values = {"queue": options.queue, "since": options.since, "until": options.until, **piece.values}
+        values = {
+            "queue": options.queue,
+            "since": options.since,
+            "until": options.until,
+            **piece.values,
+        }
         literals = {name: sql.Literal(value) for name, value in values.items()}
         return sql.SQL(_SQL[piece.statement]).format(columns=columns, **literals).as_string(None)
 

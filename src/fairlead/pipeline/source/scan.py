@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """One named statement of a store's file, with the values that say which rows of the table it reads."""
+    """One named statement of a store's file, with the values that say which rows of the table it
+    reads."""
 
     statement: str
     values: Mapping[str, str | int]
@@ -33,7 +34,8 @@ class Part(InputPartition):
 
 
 class Scan(Protocol):
-    """A store as it is read. It is pickled to executors: connections are opened for each call and closed after it."""
+    """A store as it is read. It is pickled to executors: connections are opened for each call and
+    closed after it."""
 
     def plan(self) -> list[Piece]:
         """Pieces that hold every row of the table once."""
@@ -46,8 +48,8 @@ class FollowedScan(Scan, Protocol):
     """A store with a history of attempts."""
 
     def newest(self, after: Place, most: int | None) -> Place:
-        """The place of the last attempt behind `after`, or of the last of the first `most`; `after` when there is none.
-        No attempt will ever appear at or before it."""
+        """The place of the last attempt behind `after`, or of the last of the first `most`; `after`
+        when there is none. No attempt will ever appear at or before it."""
 
     def stretch(self, after: Place, through: Place) -> list[Piece]:
         """Pieces that hold every attempt behind `after` up to `through` once."""
@@ -68,7 +70,8 @@ def followed_scan_of(options: ReadOptions) -> FollowedScan:
 
     if urlsplit(options.url).scheme == "cassandra":
         raise ConfigurationError(
-            f"Cassandra keeps no {options.table.name}, only backlogs: read them from sqlite:///... or postgresql://..."
+            f"Cassandra keeps no {options.table.name}, only backlogs: read them from sqlite:///..."
+            " or postgresql://..."
         )
     if task_store(options.url).database.dialect == "sqlite":
         from fairlead.pipeline.source.sqlite import SqliteScan
@@ -97,7 +100,8 @@ class FairleadReader(DataSourceReader):
 
 
 def spread(pieces: Sequence[Piece], parts: int | None) -> list[Part]:
-    """At most `parts` parts of about as many pieces each, else one for each; at least one, as Spark wants it."""
+    """At most `parts` parts of about as many pieces each, else one for each; at least one, as Spark
+    wants it."""
     count = max(1, min(parts or len(pieces), len(pieces)))
     return [Part(tuple(pieces[n::count])) for n in range(count)]
 

@@ -1,4 +1,5 @@
-"""Writing to the data source `fairlead`: one bulk submit for a batch write, one for each micro-batch of a stream."""
+"""Writing to the data source `fairlead`: one bulk submit for a batch write, one for each
+micro-batch of a stream."""
 
 from __future__ import annotations
 
@@ -8,7 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.columns import check
@@ -32,13 +37,15 @@ class Staged(WriterCommitMessage):
 
 
 class BulkWriter(DataSourceArrowWriter):
-    """A batch write. Made once by the driver; its copies stage in the tasks, and one of them commits or aborts."""
+    """A batch write. Made once by the driver; its copies stage in the tasks, and one of them
+    commits or aborts."""
 
     def __init__(self, job: BulkJob) -> None:
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage the rows of this partition. What this does counts only if Spark hands the answer to `commit`."""
+        """Stage the rows of this partition. What this does counts only if Spark hands the answer to
+        `commit`."""
         return _stage(self._job, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -51,9 +58,11 @@ class BulkWriter(DataSourceArrowWriter):
 
 
 class BulkStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming write: each micro-batch is a submission of its own, named by the query and the number of the batch.
+    """A streaming write: each micro-batch is a submission of its own, named by the query and the
+    number of the batch.
 
-    Spark commits in another process than the one that began, so all that `commit` knows are the messages.
+    Spark commits in another process than the one that began, so all that `commit` knows are the
+    messages.
     """
 
     def __init__(self, options: BulkOptions, schema: pa.Schema) -> None:
@@ -86,19 +95,24 @@ class BulkStreamWriter(DataSourceStreamArrowWriter):
         if not begun:
             return None
         if len(begun) > 1 or not begun[0][0].endswith(f"/{batch}"):
-            raise ConfigurationError(f"messages of {begun} came with batch {batch}: nothing of it is published")
+            raise ConfigurationError(
+                f"messages of {begun} came with batch {batch}: nothing of it is published"
+            )
         submission_id, epoch = begun[0]
         return BulkJob(self._options.named(submission_id), epoch)
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BulkWriter:
-    """Opens the submission. Raises ConfigurationError, InvalidTask listing what is wrong with options or columns."""
+    """Opens the submission. Raises ConfigurationError, InvalidTask listing what is wrong with
+    options or columns."""
     job = BulkJob(_read(options, overwrite))
     job.open(_arrow(schema))
     return BulkWriter(job)
 
 
-def stream_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BulkStreamWriter:
+def stream_writer(
+    schema: StructType, options: Mapping[str, str], overwrite: bool
+) -> BulkStreamWriter:
     """The same; submissions are opened as their micro-batches come."""
     read, columns = _read(options, overwrite), _arrow(schema)
     check(columns, read.named("each micro-batch has one"))
@@ -107,7 +121,9 @@ def stream_writer(schema: StructType, options: Mapping[str, str], overwrite: boo
 
 def _read(options: Mapping[str, str], overwrite: bool) -> BulkOptions:
     if overwrite:
-        raise ConfigurationError('fairlead takes mode "append" only: tasks that run cannot be overwritten')
+        raise ConfigurationError(
+            'fairlead takes mode "append" only: tasks that run cannot be overwritten'
+        )
     return BulkOptions.read(options)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fairlead.backends.sql.sql_file import load
+from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
 from fairlead.pipeline.source.columns import arrow_schema, fetched, from_rows
@@ -14,8 +16,6 @@ from fairlead.pipeline.source.options import ReadOptions
 from fairlead.pipeline.source.scan import Piece, ranges
 from fairlead.pipeline.source.tables import BACKLOG_READ
 from fairlead.ports.history import Place
-from fairlead.stores.sql_file import load
-from fairlead.stores.sqlite_database import SqliteDatabase
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +33,9 @@ _BUSY_SECONDS = 30.0
 class SqliteScan:
     """See `scan.Scan`. All executors must see the file: one machine.
 
-    Attempts never change and their numbers never come back: what was there at planning is read once, whenever that happens.
-    Of tasks and the backlog each piece is a moment of its own: a task may end before its piece is read.
+    Attempts never change and their numbers never come back: what was there at planning is read
+    once, whenever that happens. Of tasks and the backlog each piece is a moment of its own: a task
+    may end before its piece is read.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -62,10 +63,16 @@ class SqliteScan:
         return self._pieces("attempts", first, through.seq + 1, None)
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """One statement, so one moment; the write-ahead log keeps growing until it has been read."""
+        """One statement, so one moment; the write-ahead log keeps growing until it has been
+        read."""
         options = self._options
         columns = ", ".join(f'"{name}"' for name in fetched(options.columns))
-        values = {"queue": options.queue, "since": options.since, "until": options.until, **piece.values}
+        values = {
+            "queue": options.queue,
+            "since": options.since,
+            "until": options.until,
+            **piece.values,
+        }
         schema = arrow_schema(options.table, options.columns)
         with self._connection() as connection:
             cursor = connection.execute(_SQL[piece.statement].format(columns=columns), values)
@@ -86,7 +93,9 @@ class SqliteScan:
         """For one statement. Raises StoreUnavailable, or SchemaMismatch for missing tables."""
         url = f"{self._path.absolute().as_uri()}?mode=ro"
         try:
-            with closing(sqlite3.connect(url, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
+            with closing(
+                sqlite3.connect(url, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+            ) as connection:
                 yield connection
         except sqlite3.Error as error:
             if str(error).startswith(("no such table", "no such column")):

@@ -1,4 +1,5 @@
-"""The stream of attempts: each once, in the order of their commits, from where the checkpoint stands."""
+"""The stream of attempts: each once, in the order of their commits, from where the checkpoint
+stands."""
 
 from __future__ import annotations
 
@@ -7,16 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.source.options import ReadOptions
 from fairlead.pipeline.source.scan import Part, followed_scan_of
-from fairlead.pipeline.source.stream_offsets import StreamReader, most_rows, read_limit, to_offset, to_place
+from fairlead.pipeline.source.stream_offsets import (
+    StreamReader,
+    most_rows,
+    read_limit,
+    to_offset,
+    to_place,
+)
 from fairlead.pipeline.source.tables import ATTEMPTS_READ
 from fairlead.ports.history import START, Place
 from fairlead.ports.statements import Steps
-from fairlead.stores.sql_history import SqlHistory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,19 +37,23 @@ KIND = "stream"
 class FairleadStreamReader(StreamReader):
     """See `FairleadSource`. An offset is the place of the last attempt read.
 
-    It moves only over attempts that are settled: none will appear at or before it any more. So a batch is the same whenever
-    it is read, for as long as the store keeps its rows: give the stream a name by the option `reader`.
-    On PostgreSQL a transaction that has written and stays open holds back what others commit after it.
+    It moves only over attempts that are settled: none will appear at or before it any more. So a
+    batch is the same whenever it is read, for as long as the store keeps its rows: give the stream
+    a name by the option `reader`. On PostgreSQL a transaction that has written and stays open holds
+    back what others commit after it.
     """
 
     def __init__(self, options: ReadOptions) -> None:
         """Raises ConfigurationError."""
         if options.table is not ATTEMPTS_READ:
-            raise ConfigurationError(f"table {options.table.name} cannot be streamed, attempts can: read it as a batch")
+            raise ConfigurationError(
+                f"table {options.table.name} cannot be streamed, attempts can: read it as a batch"
+            )
         if options.is_latest and options.reader is None:
             # After a crash in its first batch a checkpoint does not know where it began.
             raise ConfigurationError(
-                "startingOffsets latest: give the option reader too; the store then keeps where it began"
+                "startingOffsets latest: give the option reader too; the store then keeps where it"
+                " began"
             )
         self._options = options
         self._scan = followed_scan_of(options)
@@ -52,15 +63,19 @@ class FairleadStreamReader(StreamReader):
         self._target: Place | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where a new checkpoint begins. Spark asks again after a crash in the first batch: it is the same then."""
+        """Where a new checkpoint begins. Spark asks again after a crash in the first batch: it is
+        the same then."""
         return self._offset(self._beginning())
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
         """The end of the next batch: at most `max_rows_per_batch` attempts on."""
-        # Before 4.2 Spark does not say from where. Of an old checkpoint it has had the empty batch at its end planned.
+        # Before 4.2 Spark does not say from where. Of an old checkpoint it has had the empty batch
+        # at its end planned.
         after = self._place(start) if start else self._planned or self._beginning()
         newest = self._scan.newest(after, most_rows(limit, self._options.max_rows_per_batch))
-        return self._offset(newest if self._target is None else max(after, min(newest, self._target)))
+        return self._offset(
+            newest if self._target is None else max(after, min(newest, self._target))
+        )
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         return read_limit(self._options.max_rows_per_batch)

@@ -1,4 +1,5 @@
-"""Offsets of the stream, and what versions of Spark ask of them: the one file that tells versions apart."""
+"""Offsets of the stream, and what versions of Spark ask of them: the one file that tells versions
+apart."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ try:
     )
 
     class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-        """From Spark 4.2 on: says where to read from and how many rows, and runs availableNow to its end."""
+        """From Spark 4.2 on: says where to read from and how many rows, and runs availableNow to
+        its end."""
 
 except ImportError:
     ReadAllAvailable = ReadMaxRows = None
@@ -33,7 +35,8 @@ def read_limit(most: int) -> Any:
 
 
 def most_rows(limit: Any, most: int) -> int | None:
-    """How many rows the next batch may have when Spark gives `limit`, None before 4.2; None: all there are."""
+    """How many rows the next batch may have when Spark gives `limit`, None before 4.2; None: all
+    there are."""
     if limit is None:
         return most
     if isinstance(limit, ReadAllAvailable):
@@ -51,7 +54,7 @@ def to_place(offset: Mapping[str, int], is_sqlite: bool) -> Place:
     names = ("rowid",) if is_sqlite else ("xid", "seq")
     if offset.keys() != set(names):
         raise ConfigurationError(
-            f"the checkpoint's offset {dict(offset)} is not of this store, whose offsets have {' and '.join(names)}: "
-            "give the URL it was begun with, or begin a new checkpoint"
+            f"the checkpoint's offset {dict(offset)} is not of this store, whose offsets have"
+            f" {' and '.join(names)}: give the URL it was begun with, or begin a new checkpoint"
         )
     return Place(0, offset["rowid"]) if is_sqlite else Place(offset["xid"], offset["seq"])

@@ -46,15 +46,20 @@ TASKS_READ = Table(
         Column("error_type", "string", "class of the last error", nullable=True),
         Column("error_text", "string", "its text", nullable=True),
         Column("payload_bytes", "int", "stored size of its arguments"),
-        Column("context", "string", "JSON object of strings that travels with it; only when asked for", nullable=True),
+        Column(
+            "context",
+            "string",
+            "JSON object of strings that travels with it; only when asked for",
+            nullable=True,
+        ),
         Column("payload", "string", "its arguments as JSON; only when asked for"),
     ),
 )
 
 BACKLOG_READ = Table(
     "backlog",
-    "a trigger of a fair queue that did not fit in memory, above the ack level its lane has kept: each was not dispatched "
-    "when the level was kept, and may have been since",
+    "a trigger of a fair queue that did not fit in memory, above the ack level its lane has kept:"
+    " each was not dispatched when the level was kept, and may have been since",
     key=("queue", "partition", "priority", "turn", "id"),
     instant="",
     columns=(
@@ -70,11 +75,14 @@ BACKLOG_READ = Table(
         Column("weight", "double", "the key's share, as submitted"),
         Column("ordering_key", "string", "as submitted", nullable=True),
         Column("seq", "bigint", "its place in the channel"),
-        Column("order_at", "timestamp", "its place among the tasks of its ordering key", nullable=True),
+        Column(
+            "order_at", "timestamp", "its place among the tasks of its ordering key", nullable=True
+        ),
     ),
 )
 
 TABLES = {table.name: table for table in (TASKS_READ, ATTEMPTS_READ, BACKLOG_READ)}
 
 ONLY_WHEN_ASKED = frozenset({"payload", "context"})
-"""Columns that are read only when the option `columns` names them: what a user's own code put there, of any size."""
+"""Columns that are read only when the option `columns` names them: what a user's own code put
+there, of any size."""

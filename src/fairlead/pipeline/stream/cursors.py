@@ -1,7 +1,8 @@
-"""How far the lake has read a topic: cursors in the manifest of bronze.attempts, moved in the act that lets files count.
+"""How far the lake has read a topic: cursors in the manifest of bronze.attempts, moved in the act
+that lets files count.
 
-"kafka/<topic>/<partition>" tells where to read on and, for each store, up to which place its attempts of this partition are in
-the lake; "<store id>/attempts" up to which place all of them are.
+"kafka/<topic>/<partition>" tells where to read on and, for each store, up to which place its
+attempts of this partition are in the lake; "<store id>/attempts" up to which place all of them are.
 """
 
 from __future__ import annotations
@@ -52,11 +53,14 @@ def reached(manifest: Manifest, store_id: str) -> Place:
 
 def cursors_of(manifest: Manifest, topic: str) -> dict[int, Cursor]:
     """By partition."""
-    return {partition: cursor for (name, partition), cursor in _all(manifest).items() if name == topic}
+    return {
+        partition: cursor for (name, partition), cursor in _all(manifest).items() if name == topic
+    }
 
 
 def topics_of(manifest: Manifest, store_id: str) -> dict[str, dict[int, Cursor]]:
-    """The topics that attempts of this store came from, and have not been let go of; at most one as a rule."""
+    """The topics that attempts of this store came from, and have not been let go of; at most one as
+    a rule."""
     found: dict[str, dict[int, Cursor]] = {}
     for (topic, partition), cursor in _all(manifest).items():
         if store_id in cursor.stores:
@@ -74,7 +78,8 @@ def topics_by_store(manifest: Manifest) -> dict[str, set[str]]:
 
 
 def streamed(manifest: Manifest, store_id: str) -> Callable[[Place, str], bool]:
-    """Tells whether an attempt behind the store's own cursor, by its place and its task, has come by a stream already."""
+    """Tells whether an attempt behind the store's own cursor, by its place and its task, has come
+    by a stream already."""
     topics = topics_of(manifest, store_id).values()
 
     def has_come(place: Place, task_id: str) -> bool:
@@ -88,8 +93,11 @@ def streamed(manifest: Manifest, store_id: str) -> Callable[[Place, str], bool]:
     return has_come
 
 
-def let_go(manifest: Manifest, store_id: str, through: Place) -> dict[str, tuple[str | None, str | None]]:
-    """Moves by which the topics no longer bring this store's attempts; none while they have some beyond `through`."""
+def let_go(
+    manifest: Manifest, store_id: str, through: Place
+) -> dict[str, tuple[str | None, str | None]]:
+    """Moves by which the topics no longer bring this store's attempts; none while they have some
+    beyond `through`."""
     moves: dict[str, tuple[str | None, str | None]] = {}
     for topic, cursors in topics_of(manifest, store_id).items():
         for partition, cursor in cursors.items():

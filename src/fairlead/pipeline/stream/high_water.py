@@ -1,9 +1,11 @@
 """Which messages of a partition are new: the high-water mark of places, by store. Pure.
 
-Relays send what a store has in the order of places, again when they cannot know that it has arrived, several at once, and
-die. Each message names the place before which everything of its partition has come (`after`): a message is new if that is
-read and its own place is not. So what comes twice is dropped, what comes before its elders waits to be sent again, and what
-Kafka has lost is found out by the next mark. tests/unit/test_high_water.py proves it over all ways in which relays may crash.
+Relays send what a store has in the order of places, again when they cannot know that it has
+arrived, several at once, and die. Each message names the place before which everything of its
+partition has come (`after`): a message is new if that is read and its own place is not. So what
+comes twice is dropped, what comes before its elders waits to be sent again, and what Kafka has lost
+is found out by the next mark. tests/unit/test_high_water.py proves it over all ways in which relays
+may crash.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class HighWater:
         self.doubles = 0
         """Attempts that came again."""
         self.early = 0
-        """Attempts that came before one that stands before them. Their relay knows that it has failed, and sends both."""
+        """Attempts that came before one that stands before them. Their relay knows that it has
+        failed, and sends both."""
 
     def takes(self, store_id: str, place: Place, after: Place) -> bool:
         """Whether this attempt is new; it then counts as read."""
@@ -38,12 +41,14 @@ class HighWater:
         return True
 
     def passes(self, store_id: str, through: Place, after: Place) -> None:
-        """A mark was read: everything up to `through` has come. Raises CheckFailed when something is missing."""
+        """A mark was read: everything up to `through` has come. Raises CheckFailed when something
+        is missing."""
         reached = self.places[store_id]
         if through <= reached:
             return
         if after > reached:
             raise CheckFailed(
-                f"attempts of store {store_id} behind {reached} and up to {after} were sent and are not there"
+                f"attempts of store {store_id} behind {reached} and up to {after} were sent and are"
+                " not there"
             )
         self.places[store_id] = through

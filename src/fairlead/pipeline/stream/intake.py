@@ -1,4 +1,5 @@
-"""What a task of Spark does with one partition's part of a batch: what is new becomes files that do not count yet."""
+"""What a task of Spark does with one partition's part of a batch: what is new becomes files that do
+not count yet."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ Numbered = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class Plan:
-    """How a batch is to be read: the lake as it was when the batch was planned. It is pickled to executors."""
+    """How a batch is to be read: the lake as it was when the batch was planned. It is pickled to
+    executors."""
 
     root: str
     """The lake's folder."""
@@ -69,8 +71,9 @@ class Outcome(msgspec.Struct, frozen=True):
 def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> Outcome:
     """Read messages of one partition in order; those below its cursor are in the lake already.
 
-    Raises CheckFailed when some are missing, and ConfigurationError for a lake whose keys are hashed without its secret, a
-    topic with another number of partitions than before, and a store whose attempts come by another topic.
+    Raises CheckFailed when some are missing, and ConfigurationError for a lake whose keys are
+    hashed without its secret, a topic with another number of partitions than before, and a store
+    whose attempts come by another topic.
     """
     part = _Part(plan, partition)
     for offset, value in messages:
@@ -108,9 +111,9 @@ class _Part:
             return
         if expected is not None and offset > expected:
             raise CheckFailed(
-                f"{plan.location}: partition {self._partition} goes on at offset {offset}, and the lake is at {expected}: the "
-                "checkpoint is not of this lake, or the lake lost its newest manifest. Begin with a new checkpoint: it begins "
-                "where the lake stands"
+                f"{plan.location}: partition {self._partition} goes on at offset {offset}, and the"
+                f" lake is at {expected}: the checkpoint is not of this lake, or the lake lost its"
+                " newest manifest. Begin with a new checkpoint: it begins where the lake stands"
             )
         where = f"{plan.location}, partition {self._partition}, offset {offset}"
         message = read(value, where)
@@ -119,8 +122,9 @@ class _Part:
             self._sort_in(message)
         except CheckFailed as missing:
             raise CheckFailed(
-                f"{where}: {missing}: Kafka has lost them, or keeps them for too short a time (retention.ms). The store still "
-                "has what is not in the lake: `fairlead pipeline ingest --take-over` brings it from there"
+                f"{where}: {missing}: Kafka has lost them, or keeps them for too short a time"
+                " (retention.ms). The store still has what is not in the lake: `fairlead pipeline"
+                " ingest --take-over` brings it from there"
             ) from None
         self._next = offset + 1
         self._messages += 1
@@ -162,7 +166,8 @@ class _Part:
 
 
 def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same in a task of Spark, which reads one partition: rows of `MESSAGES_SENT` in, one outcome out as JSON."""
+    """The same in a task of Spark, which reads one partition: rows of `MESSAGES_SENT` in, one
+    outcome out as JSON."""
     import pyarrow as pa
 
     partitions: list[int] = []
@@ -191,11 +196,12 @@ def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 def _check(plan: Plan, message: Message, where: str) -> None:
     if message.partitions != plan.partitions:
         raise ConfigurationError(
-            f"{where}: the topic had {message.partitions} partitions then and now has {plan.partitions}, so that a task's "
-            "attempts no longer follow each other in one of them: relay to another prefix"
+            f"{where}: the topic had {message.partitions} partitions then and now has"
+            f" {plan.partitions}, so that a task's attempts no longer follow each other in one of"
+            " them: relay to another prefix"
         )
     if (other := plan.elsewhere.get(message.store_id)) is not None:
         raise ConfigurationError(
-            f"{where}: the attempts of store {message.store_id} come into this lake by topic {other}: "
-            "`fairlead pipeline ingest --take-over` lets go of it first"
+            f"{where}: the attempts of store {message.store_id} come into this lake by topic"
+            f" {other}: `fairlead pipeline ingest --take-over` lets go of it first"
         )

@@ -1,7 +1,9 @@
-"""One batch of the stream, as the driver counts it in: once, whatever is repeated and whoever else exports.
+"""One batch of the stream, as the driver counts it in: once, whatever is repeated and whoever else
+exports.
 
-The manifest is the one truth, as for the exporter: it lists the files and moves the cursors of the partitions, and the one of
-the store, in the same act. What was done on another manifest is refused, and done anew.
+The manifest is the one truth, as for the exporter: it lists the files and moves the cursors of the
+partitions, and the one of the store, in the same act. What was done on another manifest is refused,
+and done anew.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from fairlead.ports.history import START, Place
 log = logging.getLogger("fairlead.stream")
 
 Run = Callable[[Plan], Sequence[Outcome]]
-"""Reads the batch as the plan says, one outcome for each partition; called again when the lake has changed meanwhile."""
+"""Reads the batch as the plan says, one outcome for each partition; called again when the lake has
+changed meanwhile."""
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -61,7 +64,8 @@ class IntakeBatch:
         self._clock = clock
 
     def take(self, run: Run) -> Counted:
-        """Let what is new in a batch count. Raises BrokenLake, and what `run` raises: see `intake.take`."""
+        """Let what is new in a batch count. Raises BrokenLake, and what `run` raises: see
+        `intake.take`."""
         started = time.monotonic()
         hashing_of(self._lake)
         partitions = self._topic.partitions()
@@ -72,7 +76,9 @@ class IntakeBatch:
             if self._count_in(before, plan, outcomes):
                 break
             take_away(self._table, (outcome.landed for outcome in outcomes))
-            log.info("a batch is read again: the lake has changed meanwhile", extra={"topic": plan.topic})
+            log.info(
+                "a batch is read again: the lake has changed meanwhile", extra={"topic": plan.topic}
+            )
         after = self._table.manifests.newest()
         return Counted(
             sum(outcome.messages for outcome in outcomes),
@@ -85,7 +91,8 @@ class IntakeBatch:
         )
 
     def starts(self) -> dict[int, int]:
-        """Where a new checkpoint begins, by partition: where the lake stands; -2: with the first message there is."""
+        """Where a new checkpoint begins, by partition: where the lake stands; -2: with the first
+        message there is."""
         known = cursors_of(self._table.manifests.newest(), self._topic.name)
         return {n: known[n].next if n in known else -2 for n in range(self._topic.partitions())}
 
@@ -128,7 +135,9 @@ class IntakeBatch:
         stores = {store for outcome in outcomes for store in outcome.stores}
         for store in stores:
             known = plan.floors.get(store)
-            least = min(cursors[n].reached(store) if n in cursors else START for n in range(plan.partitions))
+            least = min(
+                cursors[n].reached(store) if n in cursors else START for n in range(plan.partitions)
+            )
             if least > (START if known is None else Place.of(known)):
                 moves[store_cursor(store)] = (known, str(least))
 
@@ -141,5 +150,7 @@ class IntakeBatch:
 
         written = [file for outcome in outcomes for file in outcome.landed.written]
         noted = [file for outcome in outcomes for file in outcome.landed.noted]
-        done = self._table.append(written, moves, self._clock.now(), noted, plan.stones, is_as_planned)
+        done = self._table.append(
+            written, moves, self._clock.now(), noted, plan.stones, is_as_planned
+        )
         return done is not None

@@ -1,4 +1,5 @@
-"""What the topic of attempts holds: one JSON object a message, an attempt or a mark; other programs may read it too."""
+"""What the topic of attempts holds: one JSON object a message, an attempt or a mark; other programs
+may read it too."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from fairlead.core.partitions import partition_of
+from fairlead.core.sharding.partitions import partition_of
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.history_rows import TOLD_FIELDS, told
@@ -16,12 +17,13 @@ from fairlead.ports.statements import Row
 
 
 class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
-    """One attempt: what bronze.attempts has, under the same names, as far as a store can tell. Instants are microseconds
-    since 1970 UTC. The message's key is the task's id."""
+    """One attempt: what bronze.attempts has, under the same names, as far as a store can tell.
+    Instants are microseconds since 1970 UTC. The message's key is the task's id."""
 
     store_id: str
     after: str
-    """A place: every attempt of this store that belongs to this partition and stands up to there came before."""
+    """A place: every attempt of this store that belongs to this partition and stands up to there
+    came before."""
     partitions: int
     """Of the topic: which one a task belongs to depends on it."""
     schema_version: int
@@ -63,7 +65,8 @@ class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
 
 
 class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="mark"):
-    """Everything of this store up to a place is in the topic; one such message goes into every partition."""
+    """Everything of this store up to a place is in the topic; one such message goes into every
+    partition."""
 
     store_id: str
     after: str
@@ -98,7 +101,8 @@ def topic_partition(task_id: str, partitions: int) -> int:
 
 
 class Batch:
-    """Rows of a store that follow each other, as messages: in each partition, each names the one before."""
+    """Rows of a store that follow each other, as messages: in each partition, each names the one
+    before."""
 
     def __init__(self, store_id: str, after: Place, partitions: int) -> None:
         """`after`: everything up to there is in the topic already, and marked."""
@@ -130,18 +134,19 @@ def told_of(attempts: Sequence[Attempt]) -> dict[str, Sequence[object]]:
 
 
 def read(value: bytes, where: str) -> Message:
-    """Raises CheckFailed for what no relay has sent, and ConfigurationError when a newer Fairlead has; `where` is for people."""
+    """Raises CheckFailed for what no relay has sent, and ConfigurationError when a newer Fairlead
+    has; `where` is for people."""
     try:
         message: Message = _decoder.decode(value)
     except msgspec.DecodeError as error:
         raise CheckFailed(
-            f"{where}: this is no message of `fairlead pipeline relay` ({error}): the topic is for its messages alone, give "
-            "the relay another prefix"
+            f"{where}: this is no message of `fairlead pipeline relay` ({error}): the topic is for"
+            " its messages alone, give the relay another prefix"
         ) from None
     if message.schema_version > SCHEMA_VERSION:
         raise ConfigurationError(
-            f"{where} was written under schema version {message.schema_version}; this Fairlead knows up to "
-            f"{SCHEMA_VERSION}: upgrade it"
+            f"{where} was written under schema version {message.schema_version}; this Fairlead"
+            f" knows up to {SCHEMA_VERSION}: upgrade it"
         )
     return message
 
@@ -150,4 +155,6 @@ _BEFORE = 4
 """Fields of a message before those that are told of an attempt."""
 _TASK_ID = TOLD_FIELDS.index("task_id")
 
-assert Attempt.__struct_fields__[_BEFORE:] == TOLD_FIELDS  # messages are made and taken apart by position
+assert (
+    Attempt.__struct_fields__[_BEFORE:] == TOLD_FIELDS
+)  # messages are made and taken apart by position

@@ -1,8 +1,9 @@
-"""The relay: finished attempts from a store into Kafka, in the order of their commits, each at least once.
+"""The relay: finished attempts from a store into Kafka, in the order of their commits, each at
+least once.
 
-A batch is sent, then confirmed by Kafka, then marked in every partition; only then does the store hear that it was read, and
-may clean it. So a relay that dies sends its last batch again, and several at once send some of it twice: who reads the topic
-tells by `high_water` what is new.
+A batch is sent, then confirmed by Kafka, then marked in every partition; only then does the store
+hear that it was read, and may clean it. So a relay that dies sends its last batch again, and
+several at once send some of it twice: who reads the topic tells by `high_water` what is new.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from fairlead.channels.kafka_place import Place as KafkaPlace
+from fairlead.backends.kafka.endpoint import Place as KafkaPlace
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
@@ -33,8 +34,9 @@ KIND = "stream"
 """What the store knows the relay as."""
 
 Also = Callable[[Sender, Sequence[Row]], None]
-"""Called in every round with the attempts of each batch (rows of ATTEMPT_FIELDS), or once with none: may send more messages,
-to topics of its own; they are confirmed with the batch. After a crash it is called with the same attempts again."""
+"""Called in every round with the attempts of each batch (rows of ATTEMPT_FIELDS), or once with
+none: may send more messages, to topics of its own; they are confirmed with the batch. After a crash
+it is called with the same attempts again."""
 
 
 class Relayed(msgspec.Struct, frozen=True):
@@ -53,7 +55,8 @@ def reader_name(place: KafkaPlace) -> str:
 
 
 class Relay:
-    """From one store to one topic; any number of them may run, and one is enough. For one thread, but for `stop`."""
+    """From one store to one topic; any number of them may run, and one is enough. For one thread,
+    but for `stop`."""
 
     def __init__(
         self,
@@ -66,8 +69,8 @@ class Relay:
         also: Also | None = None,
         seconds: float = SECONDS,
     ) -> None:
-        """`partitions`: of the topic; None: as it has them, or the default. `rows`: of a batch. `seconds`: what is not
-        confirmed by then has failed."""
+        """`partitions`: of the topic; None: as it has them, or the default. `rows`: of a batch.
+        `seconds`: what is not confirmed by then has failed."""
         self.topic = AttemptsTopic(place)
         self._history = history
         self._look = history.database.look
@@ -84,9 +87,10 @@ class Relay:
         """Everything up to there is in the topic, and marked."""
 
     def round(self, tell: Callable[[int], None] = lambda rows: None) -> Relayed:
-        """Send all that is settled by now; `tell` hears of each batch, in rows. Raises StoreUnavailable when the store or
-        Kafka is away (the next round sends the last batch again), ConfigurationError for a topic that cannot be used, and
-        CheckFailed when the store is not the one that was sent."""
+        """Send all that is settled by now; `tell` hears of each batch, in rows. Raises
+        StoreUnavailable when the store or Kafka is away (the next round sends the last batch
+        again), ConfigurationError for a topic that cannot be used, and CheckFailed when the store
+        is not the one that was sent."""
         started = time.monotonic()
         store_id: str = self._look(self._history.store_id())
         after = self._begin(store_id)
@@ -114,7 +118,8 @@ class Relay:
         return Relayed(rows, batches, str(after), round(time.monotonic() - started, 3))
 
     def run(self, every: float, tell: Callable[[Relayed], None] = lambda relayed: None) -> None:
-        """A round each so many seconds until `stop`; a store or a Kafka that is away is waited for. Raises the rest."""
+        """A round each so many seconds until `stop`; a store or a Kafka that is away is waited for.
+        Raises the rest."""
         trouble = ""
         while not self._stops.is_set():
             try:
@@ -122,7 +127,10 @@ class Relay:
             except StoreUnavailable as error:
                 if str(error) != trouble and not self._stops.is_set():
                     trouble = str(error)
-                    log.warning("the relay waits: it sends again what was not confirmed", extra={"error": trouble})
+                    log.warning(
+                        "the relay waits: it sends again what was not confirmed",
+                        extra={"error": trouble},
+                    )
             else:
                 if trouble:
                     log.info("the relay goes on", extra={"place": relayed.place})
@@ -133,7 +141,8 @@ class Relay:
             self._stops.wait(every)
 
     def stop(self) -> None:
-        """From any thread, or a signal's handler: end after this batch; what cannot be sent is given up."""
+        """From any thread, or a signal's handler: end after this batch; what cannot be sent is
+        given up."""
         self._stops.set()
         self._sender.stop()
 
@@ -142,8 +151,8 @@ class Relay:
         self._sender.close()
 
     def _begin(self, store_id: str) -> Place:
-        """Behind where to read. The topic is looked at, and the store told of us before the first row is read, so that
-        nothing is cleaned that is not in Kafka."""
+        """Behind where to read. The topic is looked at, and the store told of us before the first
+        row is read, so that nothing is cleaned that is not in Kafka."""
         reader = self._look(self._history.reader(self._name))
         if not self._partitions:
             self._open(store_id)
@@ -169,12 +178,15 @@ class Relay:
             self._sender.send(self.topic.name, message.partition, message.key, message.value)
 
     def _advance(self, place: Place) -> None:
-        self._history.database.run(self._history.advance(self._name, KIND, place, self._clock.now()))
+        self._history.database.run(
+            self._history.advance(self._name, KIND, place, self._clock.now())
+        )
         self._place = place
 
     def _went_back(self, sent: Place, until: Place) -> CheckFailed:
         return CheckFailed(
-            f"{self.topic.location} has attempts up to {sent}, and this store only up to {until}: the store was restored from "
-            "a backup, or moved to another server. Give it another store_id in its table fairlead_store: it then counts as a "
-            "new one; and let go of the reader: `fairlead pipeline status --forget` " + repr(self._name)
+            f"{self.topic.location} has attempts up to {sent}, and this store only up to {until}:"
+            " the store was restored from a backup, or moved to another server. Give it another"
+            " store_id in its table fairlead_store: it then counts as a new one; and let go of the"
+            " reader: `fairlead pipeline status --forget` " + repr(self._name)
         )

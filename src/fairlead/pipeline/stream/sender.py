@@ -1,4 +1,5 @@
-"""Sends messages to Kafka and says when all of them are there for good: a producer that is idempotent, for one thread."""
+"""Sends messages to Kafka and says when all of them are there for good: a producer that is
+idempotent, for one thread."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import time
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from fairlead.channels.kafka_place import Place, silent
+from fairlead.backends.kafka.endpoint import Place, silent
 from fairlead.errors import StoreUnavailable
 
 SECONDS = 30.0
@@ -29,8 +30,8 @@ class Sender:
         self._stops = threading.Event()
 
     def send(self, topic: str, partition: int, key: str, value: bytes) -> None:
-        """Give a message to the producer. Raises StoreUnavailable when it could not be sent; then none that was sent since
-        the last `confirm` may be taken for sent."""
+        """Give a message to the producer. Raises StoreUnavailable when it could not be sent; then
+        none that was sent since the last `confirm` may be taken for sent."""
         until = time.monotonic() + self._seconds
         while True:
             try:
@@ -44,7 +45,8 @@ class Sender:
                 return
 
     def confirm(self) -> None:
-        """Wait until all that was sent is there for good, with every broker in sync. Raises StoreUnavailable otherwise."""
+        """Wait until all that was sent is there for good, with every broker in sync. Raises
+        StoreUnavailable otherwise."""
         if self._producer is None:
             return
         until = time.monotonic() + self._seconds
@@ -69,9 +71,11 @@ class Sender:
             self._producer = Producer(
                 self._place.settings(
                     {
-                        "enable.idempotence": True,  # nothing comes twice, or out of order, by retries
+                        # nothing comes twice, or out of order, by retries
+                        "enable.idempotence": True,
                         "acks": "all",
-                        "message.timeout.ms": 0,  # or a message in the middle might be left out; we give up as a whole
+                        # or a message in the middle might be left out; we give up as a whole
+                        "message.timeout.ms": 0,
                         "linger.ms": 5,
                         "compression.type": "lz4",
                         "delivery.report.only.error": True,
@@ -92,8 +96,12 @@ class Sender:
             self._give_up(self._error.str())
         if self._producer is not None and len(self._producer):
             now = time.monotonic()
-            if now > until or (self._stops.is_set() and now > until - self._seconds + _STOP_SECONDS):
-                self._give_up(f"not all was sent in {self._seconds:g} s, or before it was told to stop")
+            if now > until or (
+                self._stops.is_set() and now > until - self._seconds + _STOP_SECONDS
+            ):
+                self._give_up(
+                    f"not all was sent in {self._seconds:g} s, or before it was told to stop"
+                )
 
     def _give_up(self, why: str) -> None:
         self.close()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from fairlead.channels.kafka_place import Place, reason, silent
+from fairlead.backends.kafka.endpoint import Place, reason, silent
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.messages import Message, read
@@ -51,27 +51,38 @@ class Topic:
     def partitions(self) -> int:
         """Raises ConfigurationError when it is not there, and StoreUnavailable."""
         try:
-            about = self.place.admin().list_topics(self.name, timeout=ANSWER_SECONDS).topics[self.name]
+            about = (
+                self.place.admin().list_topics(self.name, timeout=ANSWER_SECONDS).topics[self.name]
+            )
         except KafkaException as error:
             raise StoreUnavailable(f"{self.place.location}: {reason(error)}") from error
         if about.error is not None:
-            if about.error.code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            if about.error.code() not in (
+                KafkaError.UNKNOWN_TOPIC_OR_PART,
+                KafkaError._UNKNOWN_TOPIC,
+            ):
                 raise StoreUnavailable(f"{self.location}: {about.error.str()}")
-            raise ConfigurationError(f"{self.location}: there is none; `fairlead pipeline relay` makes it")
+            raise ConfigurationError(
+                f"{self.location}: there is none; `fairlead pipeline relay` makes it"
+            )
         return len(about.partitions)
 
     def extents(self, partitions: int | None = None) -> dict[int, tuple[int, int]]:
-        """By partition, the first offset that Kafka still has, and the one the next message gets; `partitions`, if it is known
-        how many there are, as of a topic that was just made. Raises ConfigurationError when the topic is not there, and
-        StoreUnavailable."""
+        """By partition, the first offset that Kafka still has, and the one the next message gets;
+        `partitions`, if it is known how many there are, as of a topic that was just made. Raises
+        ConfigurationError when the topic is not there, and StoreUnavailable."""
         count = partitions or self.partitions()
         until = time.monotonic() + ANSWER_SECONDS
         with self._consumer() as consumer:
             while True:
                 try:
                     return {
-                        n: consumer.get_watermark_offsets(TopicPartition(self.name, n), timeout=ANSWER_SECONDS)
-                        or (0, 0)
+                        n: (
+                            consumer.get_watermark_offsets(
+                                TopicPartition(self.name, n), timeout=ANSWER_SECONDS
+                            )
+                            or (0, 0)
+                        )
                         for n in range(count)
                     }
                 except KafkaException as error:
@@ -84,8 +95,8 @@ class Topic:
         return {n: end for n, (_, end) in self.extents().items()}
 
     def read(self, partition: int, start: int, end: int) -> Iterator[list[tuple[int, bytes]]]:
-        """Messages of [start, end) with their offsets, page by page, and none left out. Raises CheckFailed when Kafka has
-        some of them no longer, and StoreUnavailable."""
+        """Messages of [start, end) with their offsets, page by page, and none left out. Raises
+        CheckFailed when Kafka has some of them no longer, and StoreUnavailable."""
         expected = start
         with self._consumer() as consumer:
             consumer.assign([TopicPartition(self.name, partition, start)])
@@ -96,7 +107,9 @@ class Topic:
                 if found:
                     until = time.monotonic() + _QUIET_SECONDS
                 elif time.monotonic() > until:
-                    raise StoreUnavailable(f"{self.location}: partition {partition} brings nothing from {expected} on")
+                    raise StoreUnavailable(
+                        f"{self.location}: partition {partition} brings nothing from {expected} on"
+                    )
                 page = []
                 for message in found:
                     error, offset, value = message.error(), message.offset(), message.value()
@@ -114,9 +127,10 @@ class Topic:
     def lost(self, partition: int, offset: int) -> CheckFailed:
         """What to say of an offset that Kafka does not have."""
         return CheckFailed(
-            f"{self.location}: partition {partition} no longer has offset {offset}: the topic keeps messages for too short a "
-            "time (retention.ms), or was made anew. The store still has what is not in the lake: `fairlead pipeline ingest "
-            "--take-over` brings it from there; then begin the stream with a new checkpoint"
+            f"{self.location}: partition {partition} no longer has offset {offset}: the topic keeps"
+            " messages for too short a time (retention.ms), or was made anew. The store still has"
+            " what is not in the lake: `fairlead pipeline ingest --take-over` brings it from"
+            " there; then begin the stream with a new checkpoint"
         )
 
     @contextmanager
@@ -147,22 +161,24 @@ class AttemptsTopic(Topic):
         super().__init__(place, place.attempts)
 
     def settle(self, partitions: int | None = None) -> int:
-        """Make it if it is missing; answers how many partitions it has. Raises ConfigurationError when that are others than
-        are wanted (None: any), and StoreUnavailable."""
+        """Make it if it is missing; answers how many partitions it has. Raises ConfigurationError
+        when that are others than are wanted (None: any), and StoreUnavailable."""
         count = self.place.made(self.name, partitions or PARTITIONS, {}, ANSWER_SECONDS)
         if partitions not in (None, count):
             raise ConfigurationError(
-                f"{self.location}: it has {count} partitions, not {partitions}, and must keep them: leave out --partitions, or "
-                "give another prefix"
+                f"{self.location}: it has {count} partitions, not {partitions}, and must keep them:"
+                " leave out --partitions, or give another prefix"
             )
         return count
 
     def check(self, message: Message, partitions: int) -> None:
-        """Raises ConfigurationError when the topic had another number of partitions when this was sent."""
+        """Raises ConfigurationError when the topic had another number of partitions when this was
+        sent."""
         if message.partitions != partitions:
             raise ConfigurationError(
-                f"{self.location}: it had {message.partitions} partitions and now has {partitions}, so that a task's attempts "
-                "no longer follow each other in one of them: give another prefix, or make the topic anew"
+                f"{self.location}: it had {message.partitions} partitions and now has {partitions},"
+                " so that a task's attempts no longer follow each other in one of them: give"
+                " another prefix, or make the topic anew"
             )
 
     def last(self, partitions: int) -> list[Message]:
@@ -171,5 +187,8 @@ class AttemptsTopic(Topic):
         for partition, (first, end) in self.extents(partitions).items():
             if first < end:
                 for page in self.read(partition, end - 1, end):
-                    found += [read(value, f"{self.location}, partition {partition}, offset {n}") for n, value in page]
+                    found += [
+                        read(value, f"{self.location}, partition {partition}, offset {n}")
+                        for n, value in page
+                    ]
         return found

@@ -1,4 +1,5 @@
-"""What `tune` is told in a file: contracts and guard rails. See docs/how-to/tune.md for an example."""
+"""What `tune` is told in a file: contracts and guard rails. See docs/how-to/tune.md for an
+example."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead.core.guard_rails import Guards
+from fairlead.core.tuning.guard_rails import Guards
 from fairlead.errors import ConfigurationError
 
 
@@ -43,7 +44,11 @@ class TuneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def due(self, queue: str) -> dict[str, float]:
         """The shares of a queue, by key."""
-        return {c.fairness_key: c.share for c in self.contract if c.queue == queue and c.share is not None}
+        return {
+            c.fairness_key: c.share
+            for c in self.contract
+            if c.queue == queue and c.share is not None
+        }
 
     def fixed(self, queue: str) -> frozenset[str]:
         """The keys of a queue that are not touched."""
@@ -51,21 +56,27 @@ class TuneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: Path | None, objective: Objective | None) -> tuple[TuneSettings, Objective]:
-    """The settings of a file, and the objective: contracts, if there are any, unless it was asked for another. Raises
-    ConfigurationError naming what is wrong."""
+    """The settings of a file, and the objective: contracts, if there are any, unless it was asked
+    for another. Raises ConfigurationError naming what is wrong."""
     settings = TuneSettings()
     if path is not None:
         try:
             settings = msgspec.convert(tomllib.loads(path.read_text()), TuneSettings)
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from error
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        except (
+            OSError,
+            UnicodeDecodeError,
+            tomllib.TOMLDecodeError,
+            msgspec.ValidationError,
+        ) as error:
             raise ConfigurationError(f"{path}: {error}") from error
         _check(path, settings)
     has_shares = any(contract.share is not None for contract in settings.contract)
     if objective == Objective.CONTRACTS and not has_shares:
         raise ConfigurationError(
-            "--objective contracts needs --contracts FILE with [[contract]] entries that name a share"
+            "--objective contracts needs --contracts FILE with [[contract]] entries that name a"
+            " share"
         )
     if objective is None:
         objective = Objective.CONTRACTS if has_shares else Objective.WORKER_SECONDS

@@ -1,4 +1,5 @@
-"""The gold tables as `tune` reads them: a row for each key and hour, in memory, without a Spark job of its own."""
+"""The gold tables as `tune` reads them: a row for each key and hour, in memory, without a Spark job
+of its own."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead.core.control import Used
-from fairlead.core.limit_control import Workers
-from fairlead.core.trial import Wait, astray
+from fairlead.core.tuning.canary import Wait, astray
+from fairlead.core.tuning.control import Used
+from fairlead.core.tuning.limit_control import Workers
 from fairlead.pipeline.gold import ALL, HOUR, MINUTE
 from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.gold.latency import GROWTH, LATENCY_HIST
@@ -47,7 +48,8 @@ class Gold:
         self._now = now
 
     def newest(self, within: timedelta) -> datetime | None:
-        """The end of the newest minute of which there is anything; None: there is none `within` that time."""
+        """The end of the newest minute of which there is anything; None: there is none `within`
+        that time."""
         rows = self._shares(self._now - within, self._now + CLOCKS_DIFFER, MINUTE, ["window_start"])
         starts = rows["window_start"].to_pylist()
         return max(starts) + timedelta(seconds=MINUTE) if starts else None
@@ -55,9 +57,20 @@ class Gold:
     def use(self, since: datetime) -> dict[str, dict[str, KeyUse]]:
         """By queue and key: what it used, hour by hour."""
         found: dict[str, dict[str, KeyUse]] = {}
-        columns = ["window_start", "queue", "fairness_key", "weight", "busy_us", "grabbed", "demand_us", "throughout"]
+        columns = [
+            "window_start",
+            "queue",
+            "fairness_key",
+            "weight",
+            "busy_us",
+            "grabbed",
+            "demand_us",
+            "throughout",
+        ]
         rows = self._shares(since, self._now + CLOCKS_DIFFER, HOUR, columns).sort_by("window_start")
-        for start, queue, key, weight, busy_us, grabbed, demand_us, throughout in _tuples(rows, columns):
+        for start, queue, key, weight, busy_us, grabbed, demand_us, throughout in _tuples(
+            rows, columns
+        ):
             known = found.setdefault(queue, {}).get(key)
             use = [] if known is None else known.use
             # What still waits has no run time yet, so the demand does not know of it.
@@ -66,16 +79,20 @@ class Gold:
             found[queue][key] = KeyUse(weight, use)
         return found
 
-    def at_once(self, since: datetime, use: dict[str, dict[str, KeyUse]]) -> dict[str, list[Workers]]:
-        """By queue: its workers, hour by hour. Puts into `use` how many of them each key had at once, and whether it waited
-        for more."""
+    def at_once(
+        self, since: datetime, use: dict[str, dict[str, KeyUse]]
+    ) -> dict[str, list[Workers]]:
+        """By queue: its workers, hour by hour. Puts into `use` how many of them each key had at
+        once, and whether it waited for more."""
         import pyarrow.compute as pc
 
         columns = ["window_start", "queue", "fairness_key", "busy_us", "throughout"]
         rows = self._shares(since, self._now + CLOCKS_DIFFER, MINUTE, columns)
         rows = rows.append_column("hour", pc.floor_temporal(rows["window_start"], unit="hour"))
         sums = rows.group_by(["hour", "queue", "window_start"]).aggregate([("busy_us", "sum")])
-        hours = sums.group_by(["hour", "queue"]).aggregate([("busy_us_sum", "sum"), ("busy_us_sum", "max")])
+        hours = sums.group_by(["hour", "queue"]).aggregate(
+            [("busy_us_sum", "sum"), ("busy_us_sum", "max")]
+        )
         workers: dict[str, list[Workers]] = {}
         for start, queue, busy_us, most_us in _tuples(
             hours.sort_by("hour"), ["hour", "queue", "busy_us_sum_sum", "busy_us_sum_max"]
@@ -103,14 +120,18 @@ class Gold:
         """Seconds since its end."""
         return max(0.0, (self._now - hour).total_seconds() - HOUR)
 
-    def astray(self, queue: str, since: datetime, until: datetime, due: dict[str, float]) -> float | None:
-        """Part of the worker time of these hours that went to others than it was due to: by `due`, or else by the weight
-        of the key's tasks. None: nobody worked."""
+    def astray(
+        self, queue: str, since: datetime, until: datetime, due: dict[str, float]
+    ) -> float | None:
+        """Part of the worker time of these hours that went to others than it was due to: by `due`,
+        or else by the weight of the key's tasks. None: nobody worked."""
         columns = ["window_start", "queue", "fairness_key", "weight", "busy_us", "demand_us"]
         busy: dict[datetime, dict[str, float]] = {}
         demand: dict[datetime, dict[str, float]] = {}
         parts: dict[datetime, dict[str, float]] = {}
-        for start, of, key, weight, busy_us, demand_us in _tuples(self._shares(since, until, HOUR, columns), columns):
+        for start, of, key, weight, busy_us, demand_us in _tuples(
+            self._shares(since, until, HOUR, columns), columns
+        ):
             if of == queue:
                 busy.setdefault(start, {})[key] = float(busy_us)
                 demand.setdefault(start, {})[key] = float(max(busy_us, demand_us))
@@ -123,25 +144,31 @@ class Gold:
     def kept_waiting(
         self, queue: str, since: datetime, until: datetime, limited: Collection[str]
     ) -> tuple[float, float]:
-        """Worker-seconds of these hours: all that the queue used, and what the keys with a limit could have used beside
-        what they got; infinite, if one had tasks waiting all the time."""
+        """Worker-seconds of these hours: all that the queue used, and what the keys with a limit
+        could have used beside what they got; infinite, if one had tasks waiting all the time."""
         columns = ["queue", "fairness_key", "busy_us", "demand_us", "throughout"]
         busy = missed = 0.0
-        for of, key, busy_us, demand_us, throughout in _tuples(self._shares(since, until, HOUR, columns), columns):
+        for of, key, busy_us, demand_us, throughout in _tuples(
+            self._shares(since, until, HOUR, columns), columns
+        ):
             if of == queue:
                 busy += busy_us / _MICROS
                 if key in limited:
                     missed += math.inf if throughout else max(0.0, demand_us - busy_us) / _MICROS
         return busy, missed
 
-    def waits(self, queue: str, since: datetime, until: datetime, but: Collection[str]) -> dict[str, Wait]:
+    def waits(
+        self, queue: str, since: datetime, until: datetime, but: Collection[str]
+    ) -> dict[str, Wait]:
         """How long tasks that finished in these hours had waited, of the keys `but` these."""
         buckets: dict[str, list[tuple[int, int]]] = {}
         for key, bucket, n in self._pickups(queue, since, until, but):
             buckets.setdefault(key, []).append((bucket, n))
         return {key: _wait(of_key) for key, of_key in buckets.items()}
 
-    def wait(self, queue: str, since: datetime, until: datetime, but: Collection[str]) -> Wait | None:
+    def wait(
+        self, queue: str, since: datetime, until: datetime, but: Collection[str]
+    ) -> Wait | None:
         """The same of all these keys together; None: there were none."""
         counts: dict[int, int] = {}
         for _, bucket, n in self._pickups(queue, since, until, but):
@@ -158,7 +185,9 @@ class Gold:
         rows = self._load(LATENCY_HIST, _dates(since, until), columns)
         wanted = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["measure"], "pickup"))
         rows = _between(rows.filter(wanted), "hour", since, until)
-        counts = rows.group_by(["fairness_key", "bucket"]).aggregate([("n", "sum")]).sort_by("bucket")
+        counts = (
+            rows.group_by(["fairness_key", "bucket"]).aggregate([("n", "sum")]).sort_by("bucket")
+        )
         for key, bucket, n in _tuples(counts, ["fairness_key", "bucket", "n_sum"]):
             if key != ALL and key not in but:
                 yield key, bucket, n
@@ -167,12 +196,15 @@ class Gold:
         """Objectives that burn their budget so fast that somebody should be woken."""
         columns = ["window_start", "slo_id", "state"]
         rows = self._load(SLO, _dates(self._now - _RECENT, self._now), columns)
-        rows = _between(rows, "window_start", self._now - _RECENT, self._now).sort_by("window_start")
+        rows = _between(rows, "window_start", self._now - _RECENT, self._now).sort_by(
+            "window_start"
+        )
         newest = {slo_id: state for _, slo_id, state in _tuples(rows, columns)}
         return sorted(slo_id for slo_id, state in newest.items() if state == "page")
 
     def storms(self) -> dict[str, list[str]]:
-        """By queue: names of tasks of which more than half failed in one of the last hours, and none succeeded any more in it."""
+        """By queue: names of tasks of which more than half failed in one of the last hours, and
+        none succeeded any more in it."""
         columns = ["hour", "queue", "name", "recovered_at", "storm"]
         rows = self._load(FAILURES, _dates(self._now - _RECENT, self._now), columns)
         found: dict[str, list[str]] = {}
@@ -183,16 +215,21 @@ class Gold:
                 found[queue].append(name)
         return {queue: names for queue, names in found.items() if names}
 
-    def _shares(self, since: datetime, until: datetime, window_s: int, columns: list[str]) -> pa.Table:
+    def _shares(
+        self, since: datetime, until: datetime, window_s: int, columns: list[str]
+    ) -> pa.Table:
         import pyarrow.compute as pc
 
         wanted = ["window_s", *columns, *({"window_start"} - set(columns))]
         rows = self._load(TENANT_SHARE, _dates(since, until), wanted)
-        return _between(rows.filter(pc.equal(rows["window_s"], window_s)), "window_start", since, until)
+        return _between(
+            rows.filter(pc.equal(rows["window_s"], window_s)), "window_start", since, until
+        )
 
 
 def from_lake(lake: Lake) -> Load:
-    """Plain Parquet: the files that the newest manifests list. Reading raises BrokenLake for one that is not whole."""
+    """Plain Parquet: the files that the newest manifests list. Reading raises BrokenLake for one
+    that is not whole."""
 
     def load(table: Table, dates: Collection[str], columns: list[str]) -> pa.Table:
         here = lake.table(table)
@@ -204,7 +241,8 @@ def from_lake(lake: Lake) -> Load:
 
 
 def _wait(buckets: list[tuple[int, int]]) -> Wait:
-    """Of (bucket, count), ascending; the p99 is what the report says: nearest rank, the middle of its bucket."""
+    """Of (bucket, count), ascending; the p99 is what the report says: nearest rank, the middle of
+    its bucket."""
     total, seen = sum(n for _, n in buckets), 0
     for bucket, n in buckets:
         seen += n

@@ -1,4 +1,5 @@
-"""What is going wrong just now, as far as the store and the tables know it: while it does, no weight is changed."""
+"""What is going wrong just now, as far as the store and the tables know it: while it does, no
+weight is changed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ class Incidents:
     def __init__(self, app: App, gold: Gold) -> None:
         store = app.sql_store
         self._paused = {
-            queue for queue, settings in store.database.look(store.queue_settings()).items() if settings.paused
+            queue
+            for queue, settings in store.database.look(store.queue_settings()).items()
+            if settings.paused
         }
         self._nodes = store.database.look(store.nodes())
         self._silent = _silent(app, self._nodes)
@@ -28,7 +31,9 @@ class Incidents:
     def of(self, queue: str) -> tuple[str, ...]:
         """Those that concern a queue, in words."""
         found = [f"queue {queue} is paused"] if queue in self._paused else []
-        found += [f"node {node} is silent" for node, queues in self._silent.items() if queue in queues]
+        found += [
+            f"node {node} is silent" for node, queues in self._silent.items() if queue in queues
+        ]
         found += [f"objective {slo!r} burns its budget" for slo in self._pages]
         found += [f"most runs of {name} fail" for name in self._storms.get(queue, [])]
         return tuple(found)

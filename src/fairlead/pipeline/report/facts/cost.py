@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 
 def by_key(tables: Tables, period: Period, top: int) -> pd.DataFrame:
-    """The dearest keys of all days of the period (whole days, also where the period has only a part of one), and the rest as
-    one row, by rank; the key '*' stands for what was paid for while nobody ran anything.
+    """The dearest keys of all days of the period (whole days, also where the period has only a part
+    of one), and the rest as one row, by rank; the key '*' stands for what was paid for while nobody
+    ran anything.
 
-    Columns: rank (from 1; null: the rest), fairness_key (null: the rest), keys (how many the row stands for), busy_us,
-    wasted_us, idle_allocated_us, amount (Decimal). By amount, then by worker time, as without a bill all amounts are 0. At
-    most top + 1 rows.
+    Columns: rank (from 1; null: the rest), fairness_key (null: the rest), keys (how many the row
+    stands for), busy_us, wasted_us, idle_allocated_us, amount (Decimal). By amount, then by worker
+    time, as without a bill all amounts are 0. At most top + 1 rows.
     """
     is_shown = F.col("place") <= top
     rows = (
@@ -53,9 +54,13 @@ def parts_of_whole(cost: pd.DataFrame) -> pd.Series:
 
 
 def _sums() -> list[Expression]:
-    return [F.sum(name).alias(name) for name in ("busy_us", "wasted_us", "idle_allocated_us", "amount")]
+    return [
+        F.sum(name).alias(name) for name in ("busy_us", "wasted_us", "idle_allocated_us", "amount")
+    ]
 
 
 def _ranked(keys: DataFrame) -> DataFrame:
-    dearest_first = Window.partitionBy().orderBy(F.desc("amount"), F.desc("busy_us"), "fairness_key")
+    dearest_first = Window.partitionBy().orderBy(
+        F.desc("amount"), F.desc("busy_us"), "fairness_key"
+    )
     return keys.withColumn("place", F.row_number().over(dearest_first))

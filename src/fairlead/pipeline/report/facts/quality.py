@@ -1,4 +1,5 @@
-"""How far the report can be trusted: what is in the lake, how fresh it is, what was put aside, what the jobs said."""
+"""How far the report can be trusted: what is in the lake, how fresh it is, what was put aside, what
+the jobs said."""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ _MINUTE = "yyyy-MM-dd HH:mm"
 
 
 def freshness(tables: Tables, now: int) -> pd.DataFrame:
-    """One row a table, in the order of the data dictionary: table, rows, newest (its greatest instant up to `now`, in
-    microseconds: a clock may have been wrong; null: none), and written_at (when rows last changed; null: a catalog knows).
+    """One row a table, in the order of the data dictionary: table, rows, newest (its greatest
+    instant up to `now`, in microseconds: a clock may have been wrong; null: none), and written_at
+    (when rows last changed; null: a catalog knows).
     """
     import pandas as pd
 
@@ -44,7 +46,9 @@ def freshness(tables: Tables, now: int) -> pd.DataFrame:
                 "table": table.name,
                 "rows": manifest.rows if manifest.number else found[table.name].rows,
                 "newest": found[table.name].newest,
-                "written_at": to_datetime(manifest.written_at).replace(tzinfo=None) if manifest.number else pd.NaT,
+                "written_at": to_datetime(manifest.written_at).replace(tzinfo=None)
+                if manifest.number
+                else pd.NaT,
             }
         )
     return pd.DataFrame(rows)
@@ -56,14 +60,15 @@ def exported_until(lake: Lake) -> int:
 
 
 def quarantined(tables: Tables) -> pd.DataFrame:
-    """The rows put aside, ever, by table and reason, most first: source, column, reason, rows, first_seen, last_seen. At
-    most 20 rows."""
+    """The rows put aside, ever, by table and reason, most first: source, column, reason, rows,
+    first_seen, last_seen. At most 20 rows."""
     rows = (
         tables.read(QUARANTINE)
         .groupBy(F.substring_index("source", "/", 1).alias("source"), "column", "reason")
         .agg(
             F.count(F.lit(1)).alias("rows"),
-            # As text: a clock that was wrong may have been wrong by more years than pandas can hold.
+            # As text: a clock that was wrong may have been wrong by more years than pandas can
+            # hold.
             F.date_format(F.min("seen_at"), _MINUTE).alias("first_seen"),
             F.date_format(F.max("seen_at"), _MINUTE).alias("last_seen"),
         )
@@ -74,29 +79,50 @@ def quarantined(tables: Tables) -> pd.DataFrame:
 
 
 def runs(lake: Lake) -> pd.DataFrame:
-    """The last run of each job: job, started_at, seconds, state, rows_out, quarantined, checks (how many it made),
-    failed_checks (text; empty: all hold), error (null: none)."""
+    """The last run of each job: job, started_at, seconds, state, rows_out, quarantined, checks (how
+    many it made), failed_checks (text; empty: all hold), error (null: none)."""
     import pandas as pd
 
     found = []
     for job, row in sorted(last_runs(lake).items()):
         checks = msgspec.json.decode(row["checks"], type=list[Check])
-        failed = [f"{c.name}: expected {c.expected:,.0f}, found {c.found:,.0f}" for c in checks if not c.holds]
-        kept = {name: row[name] for name in ("seconds", "state", "rows_out", "quarantined", "error")}
+        failed = [
+            f"{c.name}: expected {c.expected:,.0f}, found {c.found:,.0f}"
+            for c in checks
+            if not c.holds
+        ]
+        kept = {
+            name: row[name] for name in ("seconds", "state", "rows_out", "quarantined", "error")
+        }
         started_at = row["started_at"].replace(tzinfo=None)
         found.append(
-            {"job": job, "started_at": started_at, **kept, "checks": len(checks), "failed_checks": "; ".join(failed)}
+            {
+                "job": job,
+                "started_at": started_at,
+                **kept,
+                "checks": len(checks),
+                "failed_checks": "; ".join(failed),
+            }
         )
     return pd.DataFrame(found, columns=_RUN_COLUMNS)
 
 
 _RUN_COLUMNS = [
-    "job", "started_at", "seconds", "state", "rows_out", "quarantined", "error", "checks", "failed_checks",
-]  # fmt: skip
+    "job",
+    "started_at",
+    "seconds",
+    "state",
+    "rows_out",
+    "quarantined",
+    "error",
+    "checks",
+    "failed_checks",
+]
 
 
 def _look(tables: Tables, table: Table, now: int) -> DataFrame:
-    """What its newest partition says, where a manifest counts the rows of the others; else all of it."""
+    """What its newest partition says, where a manifest counts the rows of the others; else all of
+    it."""
     is_counted = isinstance(tables, ParquetTables)
     past = [part for part in tables.parts(table) if micros_of(part) <= now] if is_counted else []
     instant = F.col(table.instant)

@@ -28,7 +28,8 @@ _POINTS = MOST_POINTS + 2
 
 
 def queues(tables: Tables, period: Period) -> pd.DataFrame:
-    """The queue that took most worker time first: queue, busy_us, started, done, failed, wasted_us. At most 1000 rows."""
+    """The queue that took most worker time first: queue, busy_us, started, done, failed, wasted_us.
+    At most 1000 rows."""
     return collect(
         period.rows(tables, SERVICE)
         .groupBy("queue")
@@ -46,11 +47,13 @@ def queues(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def keys(tables: Tables, period: Period, queues: Sequence[str], top: int) -> pd.DataFrame:
-    """The keys of these queues that matter most, and the rest of each queue as one row, by queue and rank.
+    """The keys of these queues that matter most, and the rest of each queue as one row, by queue
+    and rank.
 
-    Columns: queue, rank (from 1; null: the rest), fairness_key (null: the rest), keys (how many the row stands for), weight
-    (the latest), busy_us, entitled_us, lag_us (the greatest of any window) and lag_at. What matters is to be among the
-    first by worker time or by lag. At most (top + 1) rows a queue.
+    Columns: queue, rank (from 1; null: the rest), fairness_key (null: the rest), keys (how many the
+    row stands for), weight (the latest), busy_us, entitled_us, lag_us (the greatest of any window)
+    and lag_at. What matters is to be among the first by worker time or by lag. At most (top + 1)
+    rows a queue.
     """
     by_key = (
         _shares(tables, period, queues)
@@ -85,8 +88,9 @@ def keys(tables: Tables, period: Period, queues: Sequence[str], top: int) -> pd.
 
 
 def over_time(tables: Tables, period: Period, keys: pd.DataFrame) -> pd.DataFrame:
-    """The same keys in steps of the period: at, queue, rank (null: the rest), busy_us, entitled_us, lag_us (the one farthest
-    from 0 in the step). Steps in which a key neither ran nor waited have no row. At most 202 rows for each row of `keys`."""
+    """The same keys in steps of the period: at, queue, rank (null: the rest), busy_us, entitled_us,
+    lag_us (the one farthest from 0 in the step). Steps in which a key neither ran nor waited have
+    no row. At most 202 rows for each row of `keys`."""
     shown = keys.dropna(subset=["rank"])
     if shown.empty:
         return collect(_none_over_time(tables, period), 0)
@@ -103,7 +107,11 @@ def over_time(tables: Tables, period: Period, keys: pd.DataFrame) -> pd.DataFram
 
 
 def _none_over_time(tables: Tables, period: Period) -> DataFrame:
-    return tables.read(TENANT_SHARE, []).withColumn("rank", F.lit(None).cast("int")).transform(_in_steps, period)
+    return (
+        tables.read(TENANT_SHARE, [])
+        .withColumn("rank", F.lit(None).cast("int"))
+        .transform(_in_steps, period)
+    )
 
 
 def _in_steps(shares: DataFrame, period: Period) -> DataFrame:
@@ -124,13 +132,20 @@ def _shares(tables: Tables, period: Period, queues: Sequence[str]) -> DataFrame:
 
 
 def _ranked(by_key: DataFrame) -> DataFrame:
-    """Adds `place`: 1 for the key with most worker time, and then in turn by worker time and by lag."""
+    """Adds `place`: 1 for the key with most worker time, and then in turn by worker time and by
+    lag."""
     of_queue = Window.partitionBy("queue")
     return (
-        by_key.withColumn("by_busy", F.row_number().over(of_queue.orderBy(F.desc("busy_us"), "fairness_key")))
-        .withColumn("by_lag", F.row_number().over(of_queue.orderBy(F.desc("lag_us"), "fairness_key")))
+        by_key.withColumn(
+            "by_busy", F.row_number().over(of_queue.orderBy(F.desc("busy_us"), "fairness_key"))
+        )
+        .withColumn(
+            "by_lag", F.row_number().over(of_queue.orderBy(F.desc("lag_us"), "fairness_key"))
+        )
         .withColumn(
             "place",
-            F.row_number().over(of_queue.orderBy(F.least("by_busy", "by_lag"), "by_busy", "fairness_key")),
+            F.row_number().over(
+                of_queue.orderBy(F.least("by_busy", "by_lag"), "by_busy", "fairness_key")
+            ),
         )
     )

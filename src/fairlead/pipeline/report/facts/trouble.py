@@ -26,12 +26,18 @@ _HOUR_S = 3600
 
 
 def objectives(tables: Tables, period: Period) -> pd.DataFrame:
-    """Each objective at its last window of the period, the one with the least budget left first: slo_id, at, objective,
-    budget_left, burn_1h, burn_6h, burn_3d, state; of the whole period: good, bad, page_s and ticket_s (seconds spent in that
-    state). At most 50 rows."""
+    """Each objective at its last window of the period, the one with the least budget left first:
+    slo_id, at, objective, budget_left, burn_1h, burn_6h, burn_3d, state; of the whole period: good,
+    bad, page_s and ticket_s (seconds spent in that state). At most 50 rows."""
     last = F.max_by(
         F.struct(
-            F.col("window_start").alias("at"), "objective", "budget_left", "burn_1h", "burn_6h", "burn_3d", "state"
+            F.col("window_start").alias("at"),
+            "objective",
+            "budget_left",
+            "burn_1h",
+            "burn_6h",
+            "burn_3d",
+            "state",
         ),
         "window_start",
     )
@@ -42,7 +48,10 @@ def objectives(tables: Tables, period: Period) -> pd.DataFrame:
             last.alias("last"),
             F.sum("good").alias("good"),
             F.sum("bad").alias("bad"),
-            *((F.count_if(F.col("state") == state) * STEP_S).alias(f"{state}_s") for state in ("page", "ticket")),
+            *(
+                (F.count_if(F.col("state") == state) * STEP_S).alias(f"{state}_s")
+                for state in ("page", "ticket")
+            ),
         )
         .select("slo_id", "last.*", "good", "bad", "page_s", "ticket_s")
         .orderBy("budget_left", "slo_id")
@@ -52,8 +61,8 @@ def objectives(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def budgets_over_time(tables: Tables, period: Period, objectives: pd.DataFrame) -> pd.DataFrame:
-    """These objectives in steps of at least five minutes: at, slo_id, budget_left (the last of the step) and state (the worst
-    of the step). At most 202 rows an objective."""
+    """These objectives in steps of at least five minutes: at, slo_id, budget_left (the last of the
+    step) and state (the worst of the step). At most 202 rows an objective."""
     severity = F.array_position(F.array(*map(F.lit, _STATES)), F.col("state"))
     rows = (
         period.rows(tables, SLO)
@@ -69,8 +78,9 @@ def budgets_over_time(tables: Tables, period: Period, objectives: pd.DataFrame) 
 
 
 def failures(tables: Tables, period: Period, top: int) -> pd.DataFrame:
-    """The kinds of errors that failed most runs: queue, name, error_type, error_text (the earliest), n, wasted_us,
-    first_seen, last_seen, retry_amplification (of the worst hour), storm_hours. At most `top` rows."""
+    """The kinds of errors that failed most runs: queue, name, error_type, error_text (the
+    earliest), n, wasted_us, first_seen, last_seen, retry_amplification (of the worst hour),
+    storm_hours. At most `top` rows."""
     rows = (
         period.rows(tables, FAILURES)
         .groupBy("queue", "name", "error_fp")
@@ -92,7 +102,8 @@ def failures(tables: Tables, period: Period, top: int) -> pd.DataFrame:
 
 
 def failures_over_time(tables: Tables, period: Period) -> pd.DataFrame:
-    """In steps of at least an hour: at, error_type (null: all but the five most frequent), n. At most 6 x 202 rows."""
+    """In steps of at least an hour: at, error_type (null: all but the five most frequent), n. At
+    most 6 x 202 rows."""
     found = period.rows(tables, FAILURES)
     frequent = (
         found.groupBy("error_type")
@@ -103,7 +114,9 @@ def failures_over_time(tables: Tables, period: Period) -> pd.DataFrame:
     )
     rows = (
         found.join(F.broadcast(frequent), on="error_type", how="left")
-        .groupBy(period.step(FAILURES.instant, _HOUR_S).alias("at"), F.col("kind").alias("error_type"))
+        .groupBy(
+            period.step(FAILURES.instant, _HOUR_S).alias("at"), F.col("kind").alias("error_type")
+        )
         .agg(F.sum("n").alias("n"))
         .orderBy("at", "error_type")
     )
@@ -111,8 +124,8 @@ def failures_over_time(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def storms(tables: Tables, period: Period, top: int) -> pd.DataFrame:
-    """The latest storms, one row an hour: hour, queue, name, error_type, n, retry_amplification, wasted_us, last_seen,
-    recovered_at (null: not in that hour). At most `top` rows."""
+    """The latest storms, one row an hour: hour, queue, name, error_type, n, retry_amplification,
+    wasted_us, last_seen, recovered_at (null: not in that hour). At most `top` rows."""
     rows = (
         period.rows(tables, FAILURES)
         .where("storm")

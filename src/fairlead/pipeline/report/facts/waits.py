@@ -37,7 +37,8 @@ SLOWDOWN_BINS = 110
 
 
 def pickup_over_time(tables: Tables, period: Period, queues: Sequence[str]) -> pd.DataFrame:
-    """In steps of at least an hour: at, queue, n, p50, p99, p999 (microseconds). At most 202 rows a queue."""
+    """In steps of at least an hour: at, queue, n, p50, p99, p999 (microseconds). At most 202 rows a
+    queue."""
     rows = (
         latency(
             _of_all_keys(tables, period)
@@ -53,25 +54,32 @@ def pickup_over_time(tables: Tables, period: Period, queues: Sequence[str]) -> p
 
 
 def by_name(tables: Tables, period: Period, top: int) -> pd.DataFrame:
-    """Of the whole period, the name with the longest pickup p99 first: queue, name, n, and p50, p99, p999, max_us of pickup;
-    run_p50 and run_p99. Microseconds. At most `top` rows."""
+    """Of the whole period, the name with the longest pickup p99 first: queue, name, n, and p50,
+    p99, p999, max_us of pickup; run_p50 and run_p99. Microseconds. At most `top` rows."""
     measured = latency(
         _of_all_keys(tables, period)
         .where(F.col("measure").isin("pickup", "run"))
         .withColumn(LATENCY_HIST.instant, F.timestamp_seconds(F.lit(0))),
         HOUR_S,
     )
-    pickup = measured.where(F.col("measure") == "pickup").select("queue", "name", "n", "p50", "p99", "p999", "max_us")
+    pickup = measured.where(F.col("measure") == "pickup").select(
+        "queue", "name", "n", "p50", "p99", "p999", "max_us"
+    )
     run = measured.where(F.col("measure") == "run").select(
         "queue", "name", F.col("p50").alias("run_p50"), F.col("p99").alias("run_p99")
     )
-    rows = pickup.join(run, on=["queue", "name"], how="left").orderBy(F.desc("p99"), "queue", "name").limit(top)
+    rows = (
+        pickup.join(run, on=["queue", "name"], how="left")
+        .orderBy(F.desc("p99"), "queue", "name")
+        .limit(top)
+    )
     return collect(rows, top)
 
 
 def by_hour_of_week(tables: Tables, period: Period) -> pd.DataFrame:
-    """All queues together: hour (0: Monday 00:00 UTC, to 167), busy_us (of all such hours of the period together), n, p50
-    and p99 of pickup in microseconds (null: nothing started). At most 168 rows."""
+    """All queues together: hour (0: Monday 00:00 UTC, to 167), busy_us (of all such hours of the
+    period together), n, p50 and p99 of pickup in microseconds (null: nothing started). At most 168
+    rows."""
     hour = _hour_of_week("window_start")
     load = (
         period.rows(tables, TENANT_SHARE)
@@ -90,11 +98,12 @@ def by_hour_of_week(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def slowdown_by_load(tables: Tables, period: Period) -> pd.DataFrame:
-    """Tasks that ended, by the load of their queue in the minute they became ready and by their slowdown: load (bin 0 to 19,
-    each a twentieth of the queue's busiest minute), slowdown (bin, see SLOWDOWN_STEP), n. At most 20 x 111 rows.
+    """Tasks that ended, by the load of their queue in the minute they became ready and by their
+    slowdown: load (bin 0 to 19, each a twentieth of the queue's busiest minute), slowdown (bin, see
+    SLOWDOWN_STEP), n. At most 20 x 111 rows.
 
-    After Feitelson, Workload Modeling for Computer Systems Performance Evaluation, 2015: how a system does is to be looked
-    at under each load by itself.
+    After Feitelson, Workload Modeling for Computer Systems Performance Evaluation, 2015: how a
+    system does is to be looked at under each load by itself.
     """
     minutes = (
         period.rows(tables, SERVICE)
@@ -108,11 +117,16 @@ def slowdown_by_load(tables: Tables, period: Period) -> pd.DataFrame:
         period.rows(tables, TASKS)
         .where(F.col("e2e_us").isNotNull() & (F.col("attempts") > 0))
         .select(
-            "queue", "slowdown", F.date_trunc("minute", F.coalesce("first_ready_at", "submitted_at")).alias("minute")
+            "queue",
+            "slowdown",
+            F.date_trunc("minute", F.coalesce("first_ready_at", "submitted_at")).alias("minute"),
         )
         .join(F.broadcast(minutes), on=["queue", "minute"], how="left")
         .join(F.broadcast(busiest), on="queue", how="left")
-        .groupBy(_bin(load * LOAD_BINS, LOAD_BINS - 1).alias("load"), _bin(slowdown, SLOWDOWN_BINS).alias("slowdown"))
+        .groupBy(
+            _bin(load * LOAD_BINS, LOAD_BINS - 1).alias("load"),
+            _bin(slowdown, SLOWDOWN_BINS).alias("slowdown"),
+        )
         .agg(F.count(F.lit(1)).alias("n"))
         .orderBy("load", "slowdown")
     )
@@ -121,14 +135,16 @@ def slowdown_by_load(tables: Tables, period: Period) -> pd.DataFrame:
 
 def times_seen(period: Period) -> list[int]:
     """How often each hour of the week lies in the period."""
-    first, last = ((to_micros(at) // MICROS - _FIRST_MONDAY_S) // HOUR_S for at in (period.since, period.until))
+    first, last = (
+        (to_micros(at) // MICROS - _FIRST_MONDAY_S) // HOUR_S for at in (period.since, period.until)
+    )
     whole_weeks, rest = divmod(last - first, HOURS_OF_WEEK)
     return [whole_weeks + ((hour - first) % HOURS_OF_WEEK < rest) for hour in range(HOURS_OF_WEEK)]
 
 
 def slowdown_percentiles(tasks: pd.DataFrame, bands: int = LOAD_BINS) -> pd.DataFrame:
-    """Of the bins of `slowdown_by_load`, by so many bands of load: load (the band, from 0), n, p50, p90, p99 (bounded
-    slowdown, the middle of its bin by ratio: 5 % off at most)."""
+    """Of the bins of `slowdown_by_load`, by so many bands of load: load (the band, from 0), n, p50,
+    p90, p99 (bounded slowdown, the middle of its bin by ratio: 5 % off at most)."""
     band = (tasks["load"] * bands // LOAD_BINS).rename("band")
     bins = tasks.groupby([band, "slowdown"])["n"].sum().reset_index()
     total = bins.groupby("band")["n"].transform("sum")

@@ -1,4 +1,5 @@
-"""A figure that becomes SVG to stand inside a page: the same for the same data, whatever runs, and with no address in it."""
+"""A figure that becomes SVG to stand inside a page: the same for the same data, whatever runs, and
+with no address in it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 COLOURS = ("#332288", "#DDCC77", "#117733", "#CC6677", "#88CCEE", "#882255", "#44AA99", "#999933")
-"""Told apart by colour-blind people too: the scheme `muted` of Paul Tol, Colour Schemes, SRON/EPS/TN/09-002, 2021."""
+"""Told apart by colour-blind people too: the scheme `muted` of Paul Tol, Colour Schemes,
+SRON/EPS/TN/09-002, 2021."""
 
 REST = "#BBBBBB"
 INK, SOFT = "#1f2933", "#6b7785"
@@ -63,13 +65,15 @@ _STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.6,
 }
 _ROUND = [
-    *(10**n for n in range(6)), *(n * MICROS for n in (1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000)),
-]  # fmt: skip
+    *(10**n for n in range(6)),
+    *(n * MICROS for n in (1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000)),
+]
 """Durations that stand at an axis."""
 
 _DATES = ["%Y", "%b", "%a %d", "%H:%M", "%H:%M", "%H:%M:%S"]
 _FIRST_DATES = ["", "%b %Y", "%d %b", "%a %d", "%H:%M", "%H:%M"]
-"""By the unit that ticks are apart: years, months, days, hours, minutes, seconds; and of the ticks that begin a larger one."""
+"""By the unit that ticks are apart: years, months, days, hours, minutes, seconds; and of the ticks
+that begin a larger one."""
 
 LONGEST_LABEL = 26
 
@@ -80,7 +84,8 @@ _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
 class Canvas:
-    """`with Canvas("name", width, height) as canvas:` draw on `canvas.figure` (inches); afterwards `canvas.svg` is there.
+    """`with Canvas("name", width, height) as canvas:` draw on `canvas.figure` (inches); afterwards
+    `canvas.svg` is there.
 
     `name` must be unique on the page: it is in the ids of the picture's parts.
     """
@@ -100,7 +105,10 @@ class Canvas:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         with self._settings:
             if kind is None:
@@ -116,7 +124,8 @@ class Canvas:
         return _TAG.sub(self._inline, svg).strip()
 
     def _inline(self, tag: re.Match[str]) -> str:
-        """A tag as HTML wants it: without namespaces, and with ids that are unique on the page; and no finer than seen."""
+        """A tag as HTML wants it: without namespaces, and with ids that are unique on the page; and
+        no finer than seen."""
         plain = _NAMESPACE.sub("", _LONG_NUMBER.sub(r"\1", tag[0])).replace("xlink:href", "href")
         return _ID.sub(rf"\g<1>{self._name}-", plain)
 
@@ -141,7 +150,9 @@ def on_grid(steps: pd.DataFrame, period: Period, step_s: int | None = None) -> p
     """A row for every step of the period; one without data is a gap, not a line drawn across it."""
     import pandas as pd
 
-    return steps.reindex(pd.date_range(naive(period.since), naive(period.until), freq=f"{step_s or period.step_s}s"))
+    return steps.reindex(
+        pd.date_range(naive(period.since), naive(period.until), freq=f"{step_s or period.step_s}s")
+    )
 
 
 def naive(instant: datetime) -> datetime:
@@ -157,7 +168,9 @@ def duration_axis(axis: Axis, least_us: float, greatest_us: float) -> None:
     axis.set_major_formatter(FuncFormatter(lambda us, _: duration(us)))
 
 
-def legend_right(place: Axes | Figure, handles: list[Any], labels: list[str], title: str | None = None) -> None:
+def legend_right(
+    place: Axes | Figure, handles: list[Any], labels: list[str], title: str | None = None
+) -> None:
     """A legend beside the axes, or beside all of the figure."""
     if isinstance(place, Figure):
         where: dict[str, Any] = {"loc": "outside right upper"}

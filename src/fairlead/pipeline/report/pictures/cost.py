@@ -16,8 +16,9 @@ _HOUR_US = 3600 * MICROS
 
 
 def pareto(cost: pd.DataFrame, name: str) -> str:
-    """A bar for each key, the dearest on top and all others below: worker time that was of use, that was wasted, and that
-    stood idle for it. Beside it what it cost (with a bill only), its part of the whole, and all parts down to it."""
+    """A bar for each key, the dearest on top and all others below: worker time that was of use,
+    that was wasted, and that stood idle for it. Beside it what it cost (with a bill only), its part
+    of the whole, and all parts down to it."""
     billed = is_billed(cost)
     parts = parts_of_whole(cost)
     pieces = {
@@ -29,7 +30,14 @@ def pareto(cost: pd.DataFrame, name: str) -> str:
         ax = canvas.figure.subplots()
         left = 0 * cost["busy_us"]
         for piece, (us, colour) in pieces.items():
-            ax.barh(range(len(cost)), us / _HOUR_US, left=left / _HOUR_US, color=colour, label=piece, height=0.7)
+            ax.barh(
+                range(len(cost)),
+                us / _HOUR_US,
+                left=left / _HOUR_US,
+                color=colour,
+                label=piece,
+                height=0.7,
+            )
             left = left + us
         for place, (part, so_far) in enumerate(zip(parts, parts.cumsum(), strict=True)):
             paid = f"{amount(cost['amount'].iloc[place])} · " if billed else ""

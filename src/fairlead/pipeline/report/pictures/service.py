@@ -31,13 +31,17 @@ REST_RANK = 0
 
 
 def share(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) -> str:
-    """Above, the workers that each key of a queue kept busy; below, those it was entitled to; on the same scale."""
+    """Above, the workers that each key of a queue kept busy; below, those it was entitled to; on
+    the same scale."""
     busy, entitled = (
-        _by_rank(service, column, period) / (period.step_s * MICROS) for column in ("busy_us", "entitled_us")
+        _by_rank(service, column, period) / (period.step_s * MICROS)
+        for column in ("busy_us", "entitled_us")
     )
     with Canvas(name, 11, 4.6) as canvas:
         axes = canvas.figure.subplots(2, 1, sharex=True, sharey=True)
-        for ax, workers, title in zip(axes, (busy, entitled), ("got", "was entitled to"), strict=True):
+        for ax, workers, title in zip(
+            axes, (busy, entitled), ("got", "was entitled to"), strict=True
+        ):
             ax.stackplot(
                 workers.index,
                 [workers[rank] for rank in workers],
@@ -50,22 +54,37 @@ def share(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) 
             ax.set_ylim(bottom=0)
             time_axis(ax, period)
         handles = [Patch(color=_colour(rank)) for rank in busy]
-        legend_right(canvas.figure, handles[::-1], [_label(keys, rank) for rank in busy][::-1], "key (as stacked)")
+        legend_right(
+            canvas.figure,
+            handles[::-1],
+            [_label(keys, rank) for rank in busy][::-1],
+            "key (as stacked)",
+        )
     return canvas.svg
 
 
 def lag(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) -> str:
-    """Above, the worker time owed to each key of a queue; below, on a scale of its own, how far others are ahead."""
-    lags = _by_rank(service.dropna(subset=["rank"]), "lag_us", period).drop(columns=REST_RANK, errors="ignore")
+    """Above, the worker time owed to each key of a queue; below, on a scale of its own, how far
+    others are ahead."""
+    lags = _by_rank(service.dropna(subset=["rank"]), "lag_us", period).drop(
+        columns=REST_RANK, errors="ignore"
+    )
     with Canvas(name, 11, 3.6) as canvas:
         behind, ahead = canvas.figure.subplots(2, 1, sharex=True)
-        for ax, us, what in ((behind, lags.clip(lower=0), "behind"), (ahead, -lags.clip(upper=0), "ahead")):
+        for ax, us, what in (
+            (behind, lags.clip(lower=0), "behind"),
+            (ahead, -lags.clip(upper=0), "ahead"),
+        ):
             greatest = us.max(axis=None)
             unit, size = unit_of(max(greatest, MICROS), days=False)
             lines = [
-                ax.plot(us.index, us[rank] / size, color=_colour(rank), linestyle=_line(rank), drawstyle="steps-post")[
-                    0
-                ]
+                ax.plot(
+                    us.index,
+                    us[rank] / size,
+                    color=_colour(rank),
+                    linestyle=_line(rank),
+                    drawstyle="steps-post",
+                )[0]
                 for rank in us
             ]
             ax.set_title(what)
@@ -78,7 +97,8 @@ def lag(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) ->
 
 
 def evenness(fairness: pd.DataFrame, queues: list[str], period: Period, name: str) -> str:
-    """One row a queue: left, Jain's index, mean and least of the windows; right, backlogged and starved keys."""
+    """One row a queue: left, Jain's index, mean and least of the windows; right, backlogged and
+    starved keys."""
     with Canvas(name, 11, 0.8 + 1.75 * len(queues)) as canvas:
         grid = canvas.figure.subplots(len(queues), 2, sharex=True, squeeze=False)
         for (even, many), queue in zip(grid, queues, strict=True):
@@ -88,12 +108,16 @@ def evenness(fairness: pd.DataFrame, queues: list[str], period: Period, name: st
             many.set_title(f"{label(queue)}: keys")
             _keys(many, steps)
             time_axis(even, period)
-        canvas.figure.legend(*grid[0, 1].get_legend_handles_labels(), loc="outside upper right", ncols=2)
+        canvas.figure.legend(
+            *grid[0, 1].get_legend_handles_labels(), loc="outside upper right", ncols=2
+        )
     return canvas.svg
 
 
 def _jain(ax: Axes, steps: pd.DataFrame) -> None:
-    ax.fill_between(steps.index, steps["jain_least"], steps["jain"], color=COLOURS[4], alpha=0.6, linewidth=0)
+    ax.fill_between(
+        steps.index, steps["jain_least"], steps["jain"], color=COLOURS[4], alpha=0.6, linewidth=0
+    )
     ax.plot(steps.index, steps["jain"], color=COLOURS[0], marker=".", markersize=3)
     ax.axhline(1, color=SOFT, linewidth=0.8, linestyle="--")
     ax.set_ylim(0, 1.06)
@@ -112,7 +136,9 @@ def _jain(ax: Axes, steps: pd.DataFrame) -> None:
 
 def _keys(ax: Axes, steps: pd.DataFrame) -> None:
     waiting, starved = steps["n_keys"].fillna(0), steps["starved_keys"].fillna(0)
-    ax.fill_between(steps.index, waiting, color=REST, step="post", linewidth=0, label="waiting all the time")
+    ax.fill_between(
+        steps.index, waiting, color=REST, step="post", linewidth=0, label="waiting all the time"
+    )
     ax.plot(steps.index, starved, color=BAD, drawstyle="steps-post", label="starved")
     ax.set_ylabel("keys")
     ax.set_ylim(0, 1.1 * max(1, waiting.max(), starved.max()))
@@ -120,11 +146,19 @@ def _keys(ax: Axes, steps: pd.DataFrame) -> None:
 
 
 def _by_rank(service: pd.DataFrame, column: str, period: Period) -> pd.DataFrame:
-    """One column a rank that has a colour, and one for all others together; a row for each step, 0 where nothing was."""
+    """One column a rank that has a colour, and one for all others together; a row for each step, 0
+    where nothing was."""
     ranks = service["rank"].fillna(REST_RANK).astype(int)
     drawn = ranks.where(ranks <= len(COLOURS), REST_RANK)
-    wide = service.assign(drawn=drawn).pivot_table(index="at", columns="drawn", values=column, aggfunc="sum")
-    ordered = wide[[*sorted(rank for rank in wide if rank != REST_RANK), *(rank for rank in wide if rank == REST_RANK)]]
+    wide = service.assign(drawn=drawn).pivot_table(
+        index="at", columns="drawn", values=column, aggfunc="sum"
+    )
+    ordered = wide[
+        [
+            *sorted(rank for rank in wide if rank != REST_RANK),
+            *(rank for rank in wide if rank == REST_RANK),
+        ]
+    ]
     return on_grid(ordered, period).fillna(0)
 
 

@@ -32,7 +32,8 @@ _OVERSPENT = -1.0
 
 
 def budgets(budgets: pd.DataFrame, objectives: list[str], period: Period, name: str) -> str:
-    """Above, what is left of each objective's error budget of three days; below, the state each was in."""
+    """Above, what is left of each objective's error budget of three days; below, the state each was
+    in."""
     step_s = period.step_of(STEP_S)
     with Canvas(name, 11, 2.6 + 0.28 * len(objectives)) as canvas:
         left, states = canvas.figure.subplots(
@@ -51,7 +52,10 @@ def budgets(budgets: pd.DataFrame, objectives: list[str], period: Period, name: 
         left.set_ylim(bottom=min(-5.0, left.get_ylim()[0]), top=105)
         legend_right(left, lines, [label(slo_id) for slo_id in objectives], "objective")
         states.set_ylim(len(objectives), 0)
-        states.set_yticks([number + 0.5 for number in range(len(objectives))], [label(each) for each in objectives])
+        states.set_yticks(
+            [number + 0.5 for number in range(len(objectives))],
+            [label(each) for each in objectives],
+        )
         states.grid(False)
         legend_right(states, [Patch(color=colour) for colour in STATES.values()], list(STATES))
         time_axis(left, period)
@@ -59,17 +63,29 @@ def budgets(budgets: pd.DataFrame, objectives: list[str], period: Period, name: 
 
 
 def _spells(states: pd.Series, step_s: int) -> list[tuple[str, pd.Timestamp, pd.Timestamp]]:
-    """Steps of the same state that follow each other, as one: state, begin, end; steps without a state are left out."""
+    """Steps of the same state that follow each other, as one: state, begin, end; steps without a
+    state are left out."""
     changes = (states.fillna("") != states.fillna("").shift()).cumsum()
-    spells = [(spell.iloc[0], spell.index[0], spell.index[-1]) for _, spell in states.dropna().groupby(changes)]
+    spells = [
+        (spell.iloc[0], spell.index[0], spell.index[-1])
+        for _, spell in states.dropna().groupby(changes)
+    ]
     return [(state, first, last + timedelta(seconds=step_s)) for state, first, last in spells]
 
 
 def failures(failures: pd.DataFrame, storms: pd.DataFrame, period: Period, name: str) -> str:
-    """Failed runs in each step, by class of error, one upon the other; a triangle where a storm began."""
+    """Failed runs in each step, by class of error, one upon the other; a triangle where a storm
+    began."""
     step_s = period.step_of(HOUR_S)
-    kinds = failures.dropna(subset=["error_type"]).groupby("error_type")["n"].sum().sort_values(ascending=False)
-    wide = failures.assign(kind=failures["error_type"].fillna("")).pivot_table(index="at", columns="kind", values="n")
+    kinds = (
+        failures.dropna(subset=["error_type"])
+        .groupby("error_type")["n"]
+        .sum()
+        .sort_values(ascending=False)
+    )
+    wide = failures.assign(kind=failures["error_type"].fillna("")).pivot_table(
+        index="at", columns="kind", values="n"
+    )
     steps = on_grid(wide, period, step_s).fillna(0)
     per_hour = steps * HOUR_S / step_s
     colours = dict(zip(kinds.index, COLOURS, strict=False)) | {"": REST}
@@ -87,7 +103,9 @@ def failures(failures: pd.DataFrame, storms: pd.DataFrame, period: Period, name:
         labels = [label(kind) if kind else "others" for kind in shown]
         greatest = per_hour.sum(axis=1).max()
         if len(storms):
-            handles += ax.plot(storms["hour"], [greatest * 1.07] * len(storms), "v", color=BAD, markersize=6)
+            handles += ax.plot(
+                storms["hour"], [greatest * 1.07] * len(storms), "v", color=BAD, markersize=6
+            )
             labels.append("storm")
         ax.set_ylabel("failed runs an hour")
         ax.set_ylim(0, max(greatest * 1.14, 1))

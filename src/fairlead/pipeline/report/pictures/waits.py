@@ -20,7 +20,15 @@ from fairlead.pipeline.report.facts.waits import (
 )
 from fairlead.pipeline.report.numbers import count
 from fairlead.pipeline.report.period import Period
-from fairlead.pipeline.report.pictures.canvas import BAD, COLOURS, Canvas, duration_axis, label, on_grid, time_axis
+from fairlead.pipeline.report.pictures.canvas import (
+    BAD,
+    COLOURS,
+    Canvas,
+    duration_axis,
+    label,
+    on_grid,
+    time_axis,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,14 +38,16 @@ _LINES = (("p50", COLOURS[6], "-"), ("p99", COLOURS[0], "-"), ("p999", BAD, ":")
 _NAMES = {"p50": "half", "p99": "99 %", "p999": "99.9 %"}
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MUCH, _LONG = (colormaps[name].resampled(32) for name in ("YlGnBu", "YlOrBr"))
-"""Few enough shades that the scale beside a map is drawn, too, and does not become an image within the image."""
+"""Few enough shades that the scale beside a map is drawn, too, and does not become an image within
+the image."""
 
 _BINS_A_ROW = 5
 """Bins of the slowdown that are drawn as one row."""
 
 
 def pickup(waits: pd.DataFrame, queues: list[str], period: Period, name: str) -> str:
-    """One picture a queue, on one logarithmic scale: the pickup that half, 99 % and 99.9 % of the runs did not exceed."""
+    """One picture a queue, on one logarithmic scale: the pickup that half, 99 % and 99.9 % of the
+    runs did not exceed."""
     columns = min(len(queues), 2)
     rows = -(-len(queues) // columns)
     step_s = period.step_of(HOUR_S)
@@ -49,7 +59,13 @@ def pickup(waits: pd.DataFrame, queues: list[str], period: Period, name: str) ->
             for measure, colour, style in _LINES:
                 shown = steps[measure].clip(lower=1)
                 ax.plot(
-                    steps.index, shown, color=colour, linestyle=style, marker=".", markersize=3, label=_NAMES[measure]
+                    steps.index,
+                    shown,
+                    color=colour,
+                    linestyle=style,
+                    marker=".",
+                    markersize=3,
+                    label=_NAMES[measure],
                 )
             ax.set_title(label(queue))
             ax.set_yscale("log")
@@ -67,27 +83,35 @@ def pickup(waits: pd.DataFrame, queues: list[str], period: Period, name: str) ->
 
 
 def hours_of_week(hours: pd.DataFrame, period: Period, name: str) -> str:
-    """Two maps of the week, hours UTC: left the workers kept busy, on average; right the pickup that 99 % did not exceed."""
+    """Two maps of the week, hours UTC: left the workers kept busy, on average; right the pickup
+    that 99 % did not exceed."""
     seen = np.array(times_seen(period))
     by_hour = hours.set_index("hour").reindex(range(HOURS_OF_WEEK))
-    workers = np.where(seen > 0, by_hour["busy_us"].fillna(0) / np.maximum(seen, 1) / (HOUR_S * MICROS), np.nan)
+    workers = np.where(
+        seen > 0, by_hour["busy_us"].fillna(0) / np.maximum(seen, 1) / (HOUR_S * MICROS), np.nan
+    )
     waits = by_hour["p99"].astype(float).clip(lower=1).to_numpy()
     with Canvas(name, 11, 2.9) as canvas:
         left, right = canvas.figure.subplots(1, 2)
         _week(left, "busy workers")
-        load = left.pcolormesh(_week_grid(workers), cmap=_MUCH, vmin=0, edgecolors="white", linewidth=0.5)
+        load = left.pcolormesh(
+            _week_grid(workers), cmap=_MUCH, vmin=0, edgecolors="white", linewidth=0.5
+        )
         canvas.figure.colorbar(load, ax=left, label="workers", pad=0.01)
         _week(right, "pickup, 99 %")
         if np.isfinite(waits).any():
             scale = LogNorm(np.nanmin(waits), max(np.nanmax(waits), 1.01 * np.nanmin(waits)))
-            slow = right.pcolormesh(_week_grid(waits), cmap=_LONG, norm=scale, edgecolors="white", linewidth=0.5)
+            slow = right.pcolormesh(
+                _week_grid(waits), cmap=_LONG, norm=scale, edgecolors="white", linewidth=0.5
+            )
             bar = canvas.figure.colorbar(slow, ax=right, pad=0.01)
             duration_axis(bar.ax.yaxis, scale.vmin, scale.vmax)  # type: ignore[arg-type]
     return canvas.svg
 
 
 def slowdown(tasks: pd.DataFrame, name: str) -> str:
-    """Tasks by the load when they became ready and by their slowdown: the darker, the more; a line through the medians."""
+    """Tasks by the load when they became ready and by their slowdown: the darker, the more; a line
+    through the medians."""
     rows = -(-(int(tasks["slowdown"].max()) + 1) // _BINS_A_ROW)
     counts = np.full((max(rows, 4), LOAD_BINS), np.nan)
     summed = tasks.groupby([tasks["slowdown"] // _BINS_A_ROW, "load"])["n"].sum()
@@ -99,16 +123,30 @@ def slowdown(tasks: pd.DataFrame, name: str) -> str:
         loads = np.arange(LOAD_BINS + 1) / LOAD_BINS * 100
         slow = SLOWDOWN_STEP ** (_BINS_A_ROW * np.arange(len(counts) + 1.0))
         scale = LogNorm(1, max(np.nanmax(counts), 2))
-        mesh = ax.pcolormesh(loads, slow, counts, cmap=_MUCH, norm=scale, edgecolors="white", linewidth=0.5)
-        canvas.figure.colorbar(mesh, ax=ax, label="tasks", pad=0.01, format=FuncFormatter(lambda n, _: count(n)))
+        mesh = ax.pcolormesh(
+            loads, slow, counts, cmap=_MUCH, norm=scale, edgecolors="white", linewidth=0.5
+        )
+        canvas.figure.colorbar(
+            mesh, ax=ax, label="tasks", pad=0.01, format=FuncFormatter(lambda n, _: count(n))
+        )
         middles = (by_load["load"] + 0.5) / LOAD_BINS * 100
         for percentile, style in (("p50", "-"), ("p99", ":")):
-            ax.plot(middles, by_load[percentile], style, color=BAD, marker="o", markersize=3, label=_NAMES[percentile])
+            ax.plot(
+                middles,
+                by_load[percentile],
+                style,
+                color=BAD,
+                marker="o",
+                markersize=3,
+                label=_NAMES[percentile],
+            )
         ax.legend(loc="upper left", title="of the tasks: at most", ncols=2, alignment="left")
         ax.set_yscale("log")
         ax.set_ylim(0.9, slow[-1])
         ax.set_xlim(0, 100)
-        ax.set_xlabel("load of the queue in the minute the task became ready (% of its busiest minute)")
+        ax.set_xlabel(
+            "load of the queue in the minute the task became ready (% of its busiest minute)"
+        )
         ax.set_ylabel("slowdown")
         ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
         ax.yaxis.set_minor_locator(NullLocator())

@@ -1,4 +1,5 @@
-"""The sections of the page: pictures with the numbers behind them, or why there are none. What they mean is in page.html."""
+"""The sections of the page: pictures with the numbers behind them, or why there are none. What they
+mean is in page.html."""
 
 from __future__ import annotations
 
@@ -32,9 +33,14 @@ class Section(NamedTuple):
 
 
 def without(data: ReportData, table: Table, else_: str = "") -> Section:
-    """A section whose table has no rows, at all or in the period; `else_` says what that means when it has rows elsewhere."""
+    """A section whose table has no rows, at all or in the period; `else_` says what that means when
+    it has rows elsewhere."""
     if data.freshness.set_index("table")["rows"][table.name] == 0:
         job = "ingest" if table.name.startswith("bronze.") else "build"
-        return Section([], f"There is nothing in {table.name} yet: `fairlead pipeline {job}` makes it. {else_}".strip())
+        return Section(
+            [],
+            f"There is nothing in {table.name} yet: "
+            f"`fairlead pipeline {job}` makes it. {else_}".strip(),
+        )
     since, until = numbers.instant(data.period.since), numbers.instant(data.period.until)
     return Section([], f"{table.name} has nothing between {since} and {until}.")

@@ -26,4 +26,9 @@ def cost(data: ReportData) -> Section:
         return without(data, COST)
     parts = parts_of_whole(data.cost)
     rows = data.cost.assign(part=parts, so_far=parts.cumsum())
-    return Section([Picture.of("Cost by key", pareto(data.cost, "cost")), grid("All queues together", rows, _COST)])
+    return Section(
+        [
+            Picture.of("Cost by key", pareto(data.cost, "cost")),
+            grid("All queues together", rows, _COST),
+        ]
+    )

@@ -31,7 +31,9 @@ _QUARANTINED = (
 def quality(data: ReportData) -> Section:
     """What is in the lake, what the jobs did, what was put aside."""
     runs = data.runs
-    rows = runs.assign(us=runs["seconds"] * 1e6, complaint=runs["error"].fillna(runs["failed_checks"]))
+    rows = runs.assign(
+        us=runs["seconds"] * 1e6, complaint=runs["error"].fillna(runs["failed_checks"])
+    )
     return Section(
         [
             grid("Tables", data.freshness, _FRESHNESS),

@@ -37,7 +37,11 @@ _SHARE = (
     Shown("part", "entitled_part", "percent"),
     Shown("got / entitled", "got", "ratio"),
 )
-_LAG = (Shown("key", "fairness_key"), Shown("greatest lag", "lag_us", "work"), Shown("at", "lag_at", "instant"))
+_LAG = (
+    Shown("key", "fairness_key"),
+    Shown("greatest lag", "lag_us", "work"),
+    Shown("at", "lag_at", "instant"),
+)
 _FAIRNESS = (
     Shown("queue", "queue"),
     Shown("windows", "windows", "count"),
@@ -85,7 +89,9 @@ def share(data: ReportData) -> Section:
             got=(got / due).where(due > 0),
         ).sort_values(["is_rest", "busy_us"], ascending=[True, False], kind="stable")
         title = f"{_name(queue)}: got, and was entitled to"
-        section.parts.append(Picture.of(title, pictures.share(steps, keys, data.period, f"share-{number}")))
+        section.parts.append(
+            Picture.of(title, pictures.share(steps, keys, data.period, f"share-{number}"))
+        )
         section.parts.append(grid(f"Keys of {_name(queue)} in the whole period", rows, _SHARE))
     return section if section.parts else without(data, TENANT_SHARE)
 
@@ -99,10 +105,14 @@ def lag(data: ReportData) -> Section:
             continue
         keys = _of_queue(data.keys, queue)
         section.parts.append(
-            Picture.of(f"{_name(queue)}: lag", pictures.lag(steps, keys, data.period, f"lag-{number}"))
+            Picture.of(
+                f"{_name(queue)}: lag", pictures.lag(steps, keys, data.period, f"lag-{number}")
+            )
         )
         behind = keys.dropna(subset=["rank"]).sort_values("lag_us", ascending=False, kind="stable")
-        section.parts.append(grid(f"Keys of {_name(queue)}, the one farthest behind first", behind, _LAG, _LAGGING))
+        section.parts.append(
+            grid(f"Keys of {_name(queue)}, the one farthest behind first", behind, _LAG, _LAGGING)
+        )
     return section if section.parts else without(data, TENANT_SHARE)
 
 
@@ -113,7 +123,10 @@ def fairness(data: ReportData) -> Section:
     title = "Evenness, and keys that had to wait"
     svg = pictures.evenness(data.fairness, data.drawn, data.period, "fairness")
     windows = numbers.duration(data.period.window_s * 1_000_000)
-    caption = f"In windows of {windows}; judged are those with two keys or more that had tasks waiting all the time"
+    caption = (
+        f"In windows of {windows}; judged are those with two keys or more that had tasks waiting"
+        " all the time"
+    )
     return Section([Picture.of(title, svg), grid(caption, data.fairness_by_queue, _FAIRNESS, TOP)])
 
 

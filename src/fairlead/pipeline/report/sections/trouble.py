@@ -61,14 +61,21 @@ def objectives(data: ReportData) -> Section:
     )
     drawn = list(rows["slo_id"][: len(COLOURS)])
     svg = pictures.budgets(data.budgets, drawn, data.period, "objectives")
-    caption = "At the end of the period, the least budget first; good, bad and the times are of the whole period"
+    caption = (
+        "At the end of the period, the least budget first; good, bad and the times are of the whole"
+        " period"
+    )
     return Section([Picture.of("Error budgets and states", svg), grid(caption, rows, _OBJECTIVES)])
 
 
 def failures(data: ReportData) -> Section:
     """What failed, and storms."""
     if not len(data.failures):
-        return Section([], "No run failed in this period.") if len(data.queues) else without(data, FAILURES)
+        return (
+            Section([], "No run failed in this period.")
+            if len(data.queues)
+            else without(data, FAILURES)
+        )
     svg = pictures.failures(data.failures_over_time, data.storms, data.period, "failures")
     parts: list[Picture | Grid] = [
         Picture.of("Failed runs", svg),

@@ -60,12 +60,18 @@ def week(data: ReportData) -> Section:
     rows = hours.assign(
         when=[f"{_DAYS[hour // 24]} {hour % 24:02}:00" for hour in hours["hour"]],
         workers=[
-            busy / (seen[hour] * HOUR_S * MICROS) for hour, busy in zip(hours["hour"], hours["busy_us"], strict=True)
+            busy / (seen[hour] * HOUR_S * MICROS)
+            for hour, busy in zip(hours["hour"], hours["busy_us"], strict=True)
         ],
     ).sort_values("p99", ascending=False, kind="stable")
     svg = pictures.hours_of_week(hours, data.period, "week")
     caption = "The hours with the longest pickup; all queues together"
-    return Section([Picture.of("Load and pickup by hour of the week", svg), grid(caption, rows, _WEEK, _HOURS_LISTED)])
+    return Section(
+        [
+            Picture.of("Load and pickup by hour of the week", svg),
+            grid(caption, rows, _WEEK, _HOURS_LISTED),
+        ]
+    )
 
 
 def slowdown(data: ReportData) -> Section:
@@ -74,7 +80,9 @@ def slowdown(data: ReportData) -> Section:
         return without(data, TASKS)
     bands = slowdown_percentiles(data.slowdown, _BANDS)
     width = 100 // _BANDS
-    rows = bands.assign(band=[f"{load * width} to {(load + 1) * width} %" for load in bands["load"]])
+    rows = bands.assign(
+        band=[f"{load * width} to {(load + 1) * width} %" for load in bands["load"]]
+    )
     svg = pictures.slowdown(data.slowdown, "slowdown")
     caption = "Slowdown by load of the queue; within 5 %"
     return Section([Picture.of("Tasks by load and slowdown", svg), grid(caption, rows, _SLOWDOWN)])

@@ -1,0 +1,1 @@
+"""Adapters of the ports, a folder for each technology."""

@@ -1,0 +1,353 @@
+"""The driver's side of every store on Cassandra: where it is, one session, statements by name,
+answers for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+from cassandra import (
+    ConsistencyLevel,
+    InvalidRequest,
+    OperationTimedOut,
+    ProtocolVersion,
+    RequestExecutionException,
+)
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.connection import ConnectionException
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.protocol import ErrorMessage
+from cassandra.query import BatchStatement, BatchType, TraceUnavailable, tuple_factory
+
+from fairlead.backends.sql.sql_file import load
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.ports.statements import Row
+
+MOST_BYTES = 512 * 1024
+"""Of rows in one batch: as a transaction of about 2,500 triggers it takes some 0.3 s, and the
+server gives it two."""
+
+REQUEST_TIMEOUT = 10.0
+"""Seconds to wait for an answer; the server's own limits are lower."""
+
+_SCAN_PAGE = 10_000
+_PORT = 9042
+_OUR_TABLES = re.compile(r"\b(?=fairlead_)")
+_SERIAL = {"LOCAL_QUORUM": ConsistencyLevel.LOCAL_SERIAL, "QUORUM": ConsistencyLevel.SERIAL}
+_TROUBLE = (
+    RequestExecutionException,
+    OperationTimedOut,
+    NoHostAvailable,
+    ConnectionException,
+    ErrorMessage,
+    TraceUnavailable,
+    OSError,
+)
+_TOMBSTONES = re.compile(r"Read \d+ live rows and (\d+) tombstone")
+_NAME = r"[A-Za-z0-9_.-]+"
+_REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
+
+
+class CassandraUrl(msgspec.Struct, frozen=True):
+    """`cassandra://user:password@host:port,host:port/keyspace?replication=1&consistency=LOCAL_QUORUM&local_dc=dc1`"""
+
+    hosts: list[tuple[str, int]]
+    keyspace: str
+    user: str | None
+    password: str
+    replication: str
+    """Copies of each row, when `migrate` makes the keyspace: "3" in each datacentre there is then,
+    or "dc1:3,dc2:3"."""
+    consistency: str
+    """LOCAL_QUORUM: fences owners of one datacentre from each other, which is where all must be.
+    QUORUM: owners in any."""
+    local_dc: str | None = None
+    """The datacentre to use while any of it answers; None: that of the first host that does."""
+
+    @property
+    def strategy(self) -> str:
+        """The replication of the keyspace, as CQL writes it."""
+        copies = (one.rpartition(":") for one in self.replication.split(","))
+        named = ", ".join(
+            f"'{datacentre or 'replication_factor'}': {count}" for datacentre, _, count in copies
+        )
+        return f"{{'class': 'NetworkTopologyStrategy', {named}}}"
+
+    @property
+    def location(self) -> str:
+        """Without secrets."""
+        return f"Cassandra at {', '.join(f'{host}:{port}' for host, port in self.hosts)}"
+
+    @classmethod
+    def parse(cls, url: str) -> CassandraUrl:
+        """Raises ConfigurationError, which says what is wrong and no secret."""
+        parts = urlsplit(url)
+        login, _, hosts = parts.netloc.rpartition("@")
+        user, _, password = login.partition(":")
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        consistency, replication = (
+            options.pop("consistency", "LOCAL_QUORUM"),
+            options.pop("replication", "1"),
+        )
+        local_dc = options.pop("local_dc", None)
+        keyspace = parts.path.removeprefix("/")
+        if re.fullmatch(r"[^:,]+(:\d+)?(,[^:,]+(:\d+)?)*", hosts) is None:
+            raise ConfigurationError(
+                "the Cassandra URL names no hosts; use cassandra://host:9042,host:9042/keyspace"
+            )
+        if re.fullmatch(r"[a-z][a-z0-9_]{0,47}", keyspace) is None:
+            raise ConfigurationError(
+                f"{keyspace!r} is no keyspace: at most 48 of a-z, 0-9 and _, a letter first"
+            )
+        if consistency not in _SERIAL:
+            raise ConfigurationError(
+                f"consistency {consistency!r} is unknown; use {' or '.join(_SERIAL)}"
+            )
+        if _REPLICATION.fullmatch(replication) is None:
+            raise ConfigurationError(
+                f"replication {replication!r} is no number of copies; use 1 or more, or"
+                " datacentres: dc1:3,dc2:3"
+            )
+        if local_dc is not None and re.fullmatch(_NAME, local_dc) is None:
+            raise ConfigurationError(
+                f"local_dc {local_dc!r} is no datacentre; use its name, as nodetool status shows it"
+            )
+        if options:
+            raise ConfigurationError(
+                f"unknown option {', '.join(sorted(options))}; use replication, consistency,"
+                " local_dc"
+            )
+        return cls(
+            hosts=[
+                (host, int(port or _PORT))
+                for host, _, port in (one.partition(":") for one in hosts.split(","))
+            ],
+            keyspace=keyspace,
+            user=unquote(user) if login else None,
+            password=unquote(password),
+            replication=replication,
+            consistency=consistency,
+            local_dc=local_dc,
+        )
+
+
+class CassandraSession:
+    """Connects when it is first used. Its methods raise StoreUnavailable, and SchemaMismatch for a
+    missing table."""
+
+    def __init__(
+        self, url: CassandraUrl, statements: str, schema: Collection[str], far_hosts: int = 0
+    ) -> None:
+        """`statements`: a file of them. `schema`: names of those that make the tables, in order.
+        `far_hosts`: of each other datacentre, so many are asked when none of our own is up; what is
+        local is theirs then."""
+        self.url = url
+        # Each statement names its keyspace, which cannot be a parameter: of those prepared under a
+        # USE the server warns.
+        self._cql = {
+            name: _OUR_TABLES.sub(f"{url.keyspace}.", cql)
+            for name, cql in load(statements, __package__).items()
+        }
+        self._schema = schema
+        self._far_hosts = far_hosts
+        self._opening = threading.Lock()
+        self._cluster: Any = None
+        self._session: Any = None
+        self._prepared: dict[str, Any] = {}
+
+    async def migrate(self) -> None:
+        """Make the keyspace and the tables that are missing."""
+        with self.trouble():
+            await asyncio.to_thread(self._migrate)
+
+    def _migrate(self) -> None:
+        with self.make_cluster() as cluster:
+            session = cluster.connect()
+            session.execute(
+                f"CREATE KEYSPACE IF NOT EXISTS {self.url.keyspace} WITH replication ="
+                f" {self.url.strategy}"
+            )
+            for name in self._schema:
+                session.execute(self._cql[name])
+
+    @property
+    def datacentres(self) -> int:
+        """That the keyspace has copies in; 0 before the first statement."""
+        if self._cluster is None:
+            return 0
+        strategy = self._cluster.metadata.keyspaces[self.url.keyspace].replication_strategy
+        return len(getattr(strategy, "dc_replication_factors", ["one"]))
+
+    # statements -----------------------------------------------------------------------------------
+
+    async def execute(self, name: str, *params: Any, **options: Any) -> list[Row]:
+        """All rows; options as of `rows`."""
+        return [row async for row in self.rows(name, *params, **options)]
+
+    async def rows(
+        self,
+        name: str,
+        *params: Any,
+        page: int = _SCAN_PAGE,
+        consistency: int | None = None,
+        scanned: list[int] | None = None,
+    ) -> AsyncGenerator[Row, None]:
+        """Its rows, so many in one request. `scanned`: gets, for each request, how many tombstones
+        it has met at the replica that met the most: a range tombstone counts as two, its start and
+        its end. That raises StoreUnavailable also when a trace is late."""
+        paging_state = None
+        while True:
+            with self.trouble():
+                response = await self._answered(
+                    lambda: self._bind(name, params, page, consistency),
+                    paging_state=paging_state,
+                    trace=scanned is not None,
+                )
+                found = response.result()
+                if scanned is not None:
+                    trace = await asyncio.to_thread(response.get_query_trace)
+                    met = [
+                        int(count)
+                        for event in trace.events
+                        for count in _TOMBSTONES.findall(event.description)
+                    ]
+                    scanned.append(max(met, default=0))
+            for row in found.current_rows:
+                yield row
+            paging_state = found.paging_state
+            if paging_state is None:
+                return
+
+    async def batch(self, statements: Sequence[tuple[str, Row]]) -> list[Row]:
+        """All or none of these, which have one key of Cassandra's partitions."""
+        with self.trouble():
+            response = await self._answered(lambda: self._batch(statements))
+            rows: list[Row] = response.result().current_rows
+        return rows
+
+    # made in a thread: a batch takes 20 microseconds a row ----------------------------------------
+
+    def _batch(self, statements: Sequence[tuple[str, Row]]) -> Any:
+        batch = BatchStatement(BatchType.UNLOGGED)
+        for name, params in statements:
+            batch.add(self._prepared[name], params)
+        return batch
+
+    def _bind(self, name: str, params: Row, page: int, consistency: int | None) -> Any:
+        statement = self._prepared[name].bind(params)
+        statement.fetch_size = page
+        if consistency is not None:
+            statement.consistency_level = consistency
+        return statement
+
+    # the driver -----------------------------------------------------------------------------------
+
+    async def _answered(self, made: Callable[[], Any], **options: Any) -> Any:
+        """The driver's future of the statement, once it has its answer; raises the driver's
+        errors."""
+        await self.connected()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: BaseException | None) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+        def on_answer(error: BaseException | None = None) -> None:
+            # In the driver's thread. Whoever asked may be gone, with its loop.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, error)
+
+        # It encodes the statement, and waits for a connection when all are busy.
+        response = await asyncio.to_thread(lambda: self._session.execute_async(made(), **options))
+        response.add_callbacks(lambda _: on_answer(), on_answer)
+        await answer
+        return response
+
+    async def connected(self) -> None:
+        """From here on there is a session."""
+        if self._session is None:
+            await asyncio.to_thread(self._open)
+
+    def _open(self) -> None:
+        with self._opening:
+            if self._session is not None:
+                return
+            cluster = self.make_cluster()
+            try:
+                session = cluster.connect()
+                self._prepared = {
+                    name: session.prepare(cql)
+                    for name, cql in self._cql.items()
+                    if name not in self._schema
+                }
+            except BaseException as error:
+                cluster.shutdown()
+                if isinstance(error, InvalidRequest):
+                    what = (
+                        f"Cassandra's keyspace {self.url.keyspace} or a table of it is missing: run"
+                        " migrate()"
+                    )
+                    raise SchemaMismatch(what) from error
+                raise
+            self._cluster, self._session = cluster, session
+
+    async def close(self) -> None:
+        """Let go of the connections. It may be used again."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        with self._opening:
+            cluster, self._cluster, self._session = self._cluster, None, None
+        if cluster is not None:
+            cluster.shutdown()
+
+    def make_cluster(self) -> Any:
+        """The driver's, not connected yet; whoever asked shuts it down."""
+        near = DCAwareRoundRobinPolicy(
+            self.url.local_dc or "", used_hosts_per_remote_dc=self._far_hosts
+        )
+        profile = ExecutionProfile(
+            load_balancing_policy=TokenAwarePolicy(near),
+            consistency_level=ConsistencyLevel.name_to_value[self.url.consistency],
+            serial_consistency_level=_SERIAL[self.url.consistency],
+            request_timeout=REQUEST_TIMEOUT,
+            row_factory=tuple_factory,
+        )
+        login = (
+            None
+            if self.url.user is None
+            else PlainTextAuthProvider(self.url.user, self.url.password)
+        )
+        return Cluster(
+            self.url.hosts,
+            auth_provider=login,
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            protocol_version=ProtocolVersion.V5,
+            reconnection_policy=ExponentialReconnectionPolicy(0.5, 10.0, max_attempts=None),
+        )
+
+    @contextlib.contextmanager
+    def trouble(self) -> Iterator[None]:
+        """The driver's errors as StoreUnavailable."""
+        try:
+            yield
+        except _TROUBLE as error:
+            raise StoreUnavailable(
+                f"{self.url.location}: {type(error).__name__}: {error}"
+            ) from error

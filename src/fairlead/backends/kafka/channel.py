@@ -1,0 +1,389 @@
+"""The trigger channel through Kafka: a message for each trigger, a topic for each queue, partitions
+shared by its group.
+
+The rows of the lanes stay the triggers (`fairlead.backends.sql.channel`); Kafka carries them early,
+so that a node asks the store for nothing but what it grabs. Three things follow:
+
+- What a node has no room for is dropped, and its lane is marked as behind: the reader of the rows
+  comes to it in time. So a flood fills no memory, and holds back no message behind it.
+- What the reader will pass anyway, or has passed, need not be taken from Kafka too.
+- A wake of the database waits a moment for its twin of Kafka. Only where none comes is the lane
+  read: the broker is away, or somebody submitted without a channel.
+
+An offset is done with when its trigger was grabbed, refused, or left to the rows. A trigger that
+waits in memory for longer than HOLD_SECONDS counts as left to them: it is there, and one that a
+limit holds back must hold back no offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from fairlead.backends.kafka.endpoint import Place
+from fairlead.backends.kafka.messages import encode_look, encode_trigger, key_of
+from fairlead.backends.kafka.receiver import Received, Receiver
+from fairlead.backends.kafka.sender import Outgoing, Sender
+from fairlead.backends.sql.channel import DatabaseChannel
+from fairlead.clock import MICROS, Clock
+from fairlead.core.sharding.offsets import Progress
+from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import ChannelStatus, Notifier, Owner, Room
+
+log = logging.getLogger("fairlead.kafka")
+
+GRACE = 0.25
+"""Seconds without any message after which a wake of the database no longer waits for its twin."""
+
+MOST_GRACE = 2.0
+"""Seconds that it waits at most."""
+
+MOST_CARRIED = 10_000
+"""Of a submit of more tasks than this, messages only say where to look: a read of the rows brings a
+thousand at a time."""
+
+MOST_ARRIVED = 10_000
+"""Triggers that have arrived and wait for room; what is beyond is left to the rows, of the lowest
+priority first."""
+
+HOLD_SECONDS = 5.0
+"""An offset waits for its trigger no longer than this."""
+
+LATE_SECONDS = 5.0
+"""A trigger that was sent longer ago, from a place that the reader has passed, was read by it."""
+
+COMMIT_EVERY = 1.0
+"""Seconds between two commits of offsets."""
+
+_HAND_OVER_SECONDS = 30.0
+
+
+class _Twins:
+    """Wakes of the database that wait for Kafka to bring the same, each from the clock's monotonic
+    seconds on."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Lane, float] = {}
+        self._brought: dict[Lane, float] = {}
+        """What Kafka has brought: a wake of the database may be slower."""
+        self._brought_at = 0.0
+
+    def wait(self, lane: Lane, now: float) -> None:
+        """A wake of the database."""
+        if lane not in self._brought:
+            self._waiting.setdefault(lane, now)
+
+    def brought(self, lane: Lane, now: float) -> None:
+        """The same by Kafka, if it was a wake at all."""
+        self._brought_at = now
+        self._waiting.pop(lane, None)
+        self._brought[lane] = now
+
+    def missing(self, now: float) -> tuple[list[Lane], float | None]:
+        """Those that have waited long enough, and in how many seconds to ask again; None: nobody
+        waits."""
+        found = []
+        for lane, since in self._waiting.items():
+            until = min(max(since, self._brought_at) + GRACE, since + MOST_GRACE)
+            if until > now:
+                break
+            found.append(lane)
+        for lane in found:
+            del self._waiting[lane]
+        return found, until - now if self._waiting else None
+
+    def forget(self, before: float) -> None:
+        """What was brought so long ago: no wake is slower."""
+        while self._brought and next(iter(self._brought.values())) <= before:
+            del self._brought[next(iter(self._brought))]
+
+
+class KafkaChannel(DatabaseChannel):
+    """See `fairlead.ports.trigger_channel.TriggerChannel`."""
+
+    carries_triggers = True
+    shares_partitions = True
+
+    def __init__(
+        self,
+        url: str,
+        store: TaskStore,
+        notifier: Notifier,
+        partitions: Mapping[str, int],
+        counted: Callable[[str, int], None],
+        clock: Clock,
+        heal_every: float = 15.0,
+    ) -> None:
+        """`partitions`: how many a queue has, as far as this process knows. Raises
+        ConfigurationError for a bad URL."""
+        super().__init__(store, notifier, clock, heal_every)
+        self._place = Place.of(url)
+        self.location = self._place.location
+        self._sender = Sender(self._place, partitions, counted)
+        self._counted = counted
+        self._receiver: Receiver | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._owner: Owner | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._progress = Progress()
+        self._twins = _Twins()
+        self._is_waiting_for_twins = False
+        self._waiting: dict[LaneKey, deque[Trigger]] = {}
+        """Triggers that have arrived and were not given away yet."""
+        self._arrived_count = 0
+        self._failure: BaseException | None = None
+        """What broke the consumer; raised to whoever receives."""
+
+    # the submitter's side -------------------------------------------------------------------------
+
+    def announce(self, wake: Wake) -> None:
+        self._notifier.ring(msgspec.structs.replace(wake, triggers=[]) if wake.triggers else wake)
+        if wake.ready:
+            self._sender.send(_messages(wake))
+
+    def shut(self) -> None:
+        self._sender.shut()
+
+    # the node's side ------------------------------------------------------------------------------
+
+    async def open(self, on_wake: Callable[[Wake], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().open(on_wake)
+
+    def join(
+        self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
+    ) -> None:
+        if self._receiver is None:
+            self._owner = owner
+            self._receiver = Receiver(self._place, node, session_seconds, self)
+            self._tick()
+        self._receiver.serve(partitions)
+
+    async def part(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            await asyncio.to_thread(receiver.end)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def close(self) -> None:
+        await self.part()
+        await super().close()
+        self._loop = None
+
+    async def status(self, queues: Collection[str]) -> ChannelStatus | None:
+        return await asyncio.to_thread(self._place.status, queues)
+
+    def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
+        known = set(self._lanes)
+        super().assign(partitions)
+        for lane in self._lanes.keys() - known:
+            # What the owner before had been given out of order, and had not come to, lies behind
+            # its last place.
+            self._lanes[lane].sweep_seq = 0
+        for key in [key for key in self._waiting if key not in self._lanes]:
+            waiting = self._waiting.pop(key)
+            self._arrived_count -= len(waiting)
+            self.settled(waiting)  # their rows are read when the partition is assigned again
+
+    def settled(self, triggers: Iterable[Trigger]) -> None:
+        self._progress.settled(triggers)
+
+    def _arrived(self, room: Room) -> Sequence[Trigger]:
+        if self._failure is not None:
+            raise self._failure
+        if not self._arrived_count:
+            return ()
+        given: list[Trigger] = []
+        for key in sorted(self._waiting, key=lambda lane: lane.priority):
+            waiting, lane = self._waiting[key], self._lanes[key]
+            if lane.is_behind:  # since they arrived: the reader will come to them
+                self._arrived_count -= len(waiting)
+                ahead = [trigger for trigger in waiting if trigger.seq > lane.read_seq]
+                waiting = self._waiting[key] = deque(
+                    trigger for trigger in waiting if trigger.seq <= lane.read_seq
+                )
+                self._arrived_count += len(waiting)
+                self.settled(ahead)
+            for _ in range(min(len(waiting), room.ahead(key))):
+                trigger = waiting.popleft()
+                given.append(trigger)
+                lane.read_seq = max(lane.read_seq, trigger.seq)
+                lane.highest_seq = max(lane.highest_seq, trigger.seq)
+            if not waiting:
+                del self._waiting[key]
+        self._arrived_count -= len(given)
+        return given
+
+    # what the notifier says -----------------------------------------------------------------------
+
+    def _heard(self, wake: Wake) -> None:
+        if wake.is_empty:
+            super()._heard(wake)
+            return
+        now = self._clock.monotonic()
+        for lane in wake.ready:
+            if (lane.queue, lane.partition, lane.priority) in self._lanes:
+                self._twins.wait(lane, now)
+        if not self._is_waiting_for_twins:
+            self._wait_for_twins()
+        self._on_wake(wake)
+
+    def _wait_for_twins(self) -> None:
+        """Read the lanes of which Kafka has brought nothing."""
+        missing, again = self._twins.missing(self._clock.monotonic())
+        for lane in missing:
+            self._look_at(lane)
+        self._is_waiting_for_twins = again is not None
+        if again is not None:
+            asyncio.get_running_loop().call_later(again, self._wait_for_twins)
+
+    # what the consumer says, in its own thread ----------------------------------------------------
+
+    def gained(self, keys: Collection[PartitionKey]) -> None:
+        self._tell(self._gained, keys)
+
+    def revoked(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
+        if self._loop is None:
+            return {}
+        work = asyncio.run_coroutine_threadsafe(self._hand_over(keys), self._loop)
+        try:
+            return work.result(_HAND_OVER_SECONDS)
+        except TimeoutError:
+            work.cancel()
+            log.error("partitions were not handed over in time", extra={"partitions": sorted(keys)})
+            return {}
+
+    def lost(self, keys: Collection[PartitionKey]) -> None:
+        self._tell(self._lost, keys)
+
+    def received(self, messages: Sequence[Received]) -> None:
+        self._tell(self._received, messages)
+
+    def failed(self, error: BaseException) -> None:
+        self._tell(self._failed, error)
+
+    def _tell(self, what: Callable[..., None], about: object) -> None:
+        with suppress(RuntimeError):  # the loop was closed without us
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(what, about)
+
+    # the same in the event loop -------------------------------------------------------------------
+
+    def _gained(self, keys: Collection[PartitionKey]) -> None:
+        self._progress.begin(keys)
+        if self._owner is not None:
+            self._owner.gained(keys)
+
+    async def _hand_over(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
+        # Before the node lets go of its triggers: those are not done with, the next owner is to get
+        # them.
+        positions = self._progress.to_commit(keys)
+        self._forget(keys)
+        if self._owner is not None:
+            await self._owner.hand_over(keys)
+        return positions
+
+    def _lost(self, keys: Collection[PartitionKey]) -> None:
+        self._forget(keys)
+        if self._owner is not None:
+            self._owner.lost(keys)
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = error
+        self._changed.set()
+
+    def _forget(self, keys: Collection[PartitionKey]) -> None:
+        self._progress.end(keys)
+        gone = set(keys)
+        for lane in [lane for lane in self._waiting if lane[:2] in gone]:
+            self._arrived_count -= len(self._waiting.pop(lane))
+
+    def _received(self, messages: Sequence[Received]) -> None:
+        now = self._clock.monotonic()
+        late = self._clock.now() / MICROS - LATE_SECONDS
+        corrupt = 0
+        for key, offset, at, content in messages:
+            if key not in self._progress:
+                continue  # revoked meanwhile
+            self._progress.read(key, offset)
+            if isinstance(content, Trigger) and self._takes(content, at < late, now):
+                self._progress.hold(content.id, key, offset, now)
+                continue
+            if isinstance(content, Lane):
+                self._twins.brought(content, now)
+                self._look_at(content)
+            corrupt += content is None
+            self._progress.done(key, offset)
+        if corrupt:
+            self._counted("corrupt_triggers", corrupt)
+        if self._arrived_count > MOST_ARRIVED:
+            self._leave_to_rows()
+        if self._receiver is not None:
+            self._receiver.processed(len(messages))
+        self._changed.set()
+
+    def _takes(self, trigger: Trigger, is_late: bool, now: float) -> bool:
+        """Whether the node gets it; otherwise it has it, or its row was read or will be."""
+        key = LaneKey(trigger.queue, trigger.partition, trigger.priority)
+        self._twins.brought(Lane(*key, trigger.seq), now)
+        lane = self._lanes.get(key)
+        if lane is None:
+            return False  # when the partition has been taken over, its rows are read
+        if trigger.seq > lane.read_seq and lane.is_behind:
+            lane.set_back = min(
+                lane.set_back, trigger.seq - 1
+            )  # a read under way may have begun too early
+            return False
+        if self._progress.holds(trigger.id) or (is_late and trigger.seq <= lane.read_seq):
+            return False
+        self._waiting.setdefault(key, deque()).append(trigger)
+        self._arrived_count += 1
+        return True
+
+    def _leave_to_rows(self) -> None:
+        """There is no room for so many: of the lowest priority first they are left to the
+        reader."""
+        for key in sorted(self._waiting, key=lambda lane: -lane.priority):
+            if self._arrived_count <= MOST_ARRIVED // 2:
+                return
+            waiting = self._waiting.pop(key)
+            self._arrived_count -= len(waiting)
+            self.settled(waiting)
+            self._look_at(Lane(*key, min(trigger.seq for trigger in waiting)))
+
+    def _tick(self) -> None:
+        """Every second: commit what is done with."""
+        now = self._clock.monotonic()
+        self._twins.forget(now - MOST_GRACE)
+        self._progress.give_up(now - HOLD_SECONDS)
+        if self._receiver is not None:
+            if news := self._progress.to_commit():
+                self._receiver.commit(news)
+            self._timer = asyncio.get_running_loop().call_later(COMMIT_EVERY, self._tick)
+
+
+def _messages(wake: Wake) -> list[Outgoing]:
+    """A message for each trigger; for lanes whose triggers are not there, or are too many, one that
+    says where to look."""
+    carried = wake.triggers if len(wake.triggers) <= MOST_CARRIED else []
+    first: dict[tuple[str, int, int], int] = {}
+    for t in carried:
+        lane = (t.queue, t.partition, t.priority)
+        first[lane] = min(t.seq, first.get(lane, t.seq))
+    looks = [
+        lane
+        for lane in wake.ready
+        if first.get((lane.queue, lane.partition, lane.priority)) != lane.first_seq
+    ]
+    return [
+        *(Outgoing(t.queue, t.partition, key_of(t), encode_trigger(t)) for t in carried),
+        *(Outgoing(lane.queue, lane.partition, None, encode_look(lane)) for lane in looks),
+    ]

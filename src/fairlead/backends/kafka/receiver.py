@@ -1,0 +1,271 @@
+"""A consumer of the group of all nodes, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, CLOSE_SECONDS, Place, reason
+from fairlead.backends.kafka.messages import decode
+from fairlead.errors import StoreUnavailable
+from fairlead.model import PartitionKey, Trigger
+from fairlead.ports.notification import Lane
+
+log = logging.getLogger("fairlead.kafka")
+
+PAGE = 1000
+"""Messages taken from the consumer at once."""
+
+MOST_UNPROCESSED = 20_000
+"""Messages that wait for the event loop; with more, partitions are paused."""
+
+_AGAIN_SECONDS = 1.0
+_POLL_SECONDS = 0.1
+_SAY_EVERY = 30.0
+
+
+class Received(NamedTuple):
+    """One message."""
+
+    key: PartitionKey
+    offset: int
+    at: float
+    """When it was sent, by the sender's clock (seconds since 1970)."""
+    content: Trigger | Lane | None
+    """None: it could not be read."""
+
+
+class Listener(Protocol):
+    """Who is told what the consumer gets. Called in its thread."""
+
+    def gained(self, keys: Collection[PartitionKey]) -> None:
+        """These are read from now on."""
+
+    def revoked(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
+        """Return when nothing happens with these any more; answers the offsets to commit."""
+
+    def lost(self, keys: Collection[PartitionKey]) -> None:
+        """Others may have these already."""
+
+    def received(self, messages: Sequence[Received]) -> None:
+        """In the order of each partition."""
+
+    def failed(self, error: BaseException) -> None:
+        """Nothing will be received any more."""
+
+
+class Receiver:
+    """A consumer of the group of all nodes, and its thread. Partitions come and go by cooperative
+    rebalancing (KIP-429)."""
+
+    def __init__(self, place: Place, node: str, session_seconds: float, listener: Listener) -> None:
+        self._place = place
+        self._listener = listener
+        self._served: dict[str, int] = {}
+        self._wanted: dict[str, int] = {}
+        self._commits: dict[PartitionKey, int] = {}
+        self._lock = threading.Lock()
+        self._unprocessed = 0
+        self._is_paused = False
+        self._is_ending = threading.Event()
+        self._said_at = float("-inf")
+        settings = place.settings(
+            {
+                "group.id": place.group,
+                "client.id": node,
+                "error_cb": self._troubled,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest" if isinstance(place.reset, float) else place.reset,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": round(session_seconds * 1000),
+                "heartbeat.interval.ms": round(session_seconds * 1000 / 20),
+                # Little is fetched ahead: what is not in memory can go to others.
+                "queued.min.messages": 10_000,
+                "queued.max.messages.kbytes": 8192,
+                "fetch.queue.backoff.ms": 20,
+            }
+        )
+        self._consumer = Consumer(settings)
+        self._thread = threading.Thread(
+            target=self._run, name="fairlead-kafka-receiver", daemon=True
+        )
+        self._thread.start()
+
+    def serve(self, partitions: Mapping[str, int]) -> None:
+        """Take part in sharing these queues' partitions, so many each."""
+        with self._lock:
+            self._wanted = dict(partitions)
+
+    def commit(self, offsets: Mapping[PartitionKey, int]) -> None:
+        """Everything below these is done with."""
+        with self._lock:
+            self._commits |= offsets
+
+    def processed(self, count: int) -> None:
+        """So many messages no longer wait for the event loop."""
+        with self._lock:
+            self._unprocessed -= count
+
+    def end(self) -> None:
+        """Give up all partitions, and leave the group. Blocks until it has, but not for ever: while
+        Kafka is away, a consumer of librdkafka with a commit on its way cannot be closed. The group
+        then takes it for dead."""
+        self._is_ending.set()
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            log.warning(
+                "Kafka was not told that this node has left",
+                extra={"channel": self._place.location},
+            )
+
+    # in the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        consumer = self._consumer
+        try:
+            while not self._is_ending.is_set():
+                try:
+                    self._turn(consumer)
+                except (KafkaException, StoreUnavailable) as error:
+                    self._said(reason(error))
+                    self._is_ending.wait(_AGAIN_SECONDS)
+        except BaseException as error:
+            self._listener.failed(error)
+        finally:
+            consumer.close()
+
+    def _turn(self, consumer: Consumer) -> None:
+        with self._lock:
+            wanted, commits, self._commits = self._wanted, self._commits, {}
+            is_too_much = self._unprocessed > (
+                MOST_UNPROCESSED // 2 if self._is_paused else MOST_UNPROCESSED
+            )
+        if wanted != self._served:
+            self._place.ensure(wanted)
+            consumer.subscribe(
+                [self._place.topic(queue) for queue in sorted(wanted)],
+                on_assign=self._assigned,
+                on_revoke=self._revoked,
+                on_lost=self._lost,
+            )
+            self._served = wanted
+        if not self._served:
+            self._is_ending.wait(_POLL_SECONDS)
+            return
+        if commits:
+            consumer.commit(offsets=self._offsets(commits), asynchronous=True)
+        if is_too_much != self._is_paused:
+            self._is_paused = is_too_much
+            (consumer.pause if is_too_much else consumer.resume)(consumer.assignment())
+        # One is waited for; `consume` alone would wait until it has all it may take.
+        first = consumer.poll(_POLL_SECONDS)
+        if first is not None:
+            self._pass_on([first, *consumer.consume(PAGE - 1, 0)])
+
+    def _pass_on(self, messages: Sequence[Message]) -> None:
+        found = []
+        for message in messages:
+            topic, number, offset = message.topic(), message.partition(), message.offset()
+            if (error := message.error()) is not None:
+                self._said(error.str())
+            elif topic is not None and number is not None and offset is not None:
+                key = PartitionKey(self._place.queue(topic), number)
+                found.append(
+                    Received(
+                        key, offset, message.timestamp()[1] / 1000, self._content(key, message)
+                    )
+                )
+        if found:
+            with self._lock:
+                self._unprocessed += len(found)
+            self._listener.received(found)
+
+    def _content(self, key: PartitionKey, message: Message) -> Trigger | Lane | None:
+        value: Any = message.value()
+        try:
+            return decode(key, value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            told = {
+                "topic": message.topic(),
+                "partition": message.partition(),
+                "offset": message.offset(),
+            }
+            log.error(
+                "a message of Kafka cannot be read and is passed over",
+                extra={**told, "error": str(error)},
+            )
+            return None
+
+    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        if isinstance(self._place.reset, float):
+            try:
+                places = since(consumer, places, time.time() - self._place.reset)
+            except KafkaException as error:
+                self._said(
+                    reason(error)
+                )  # then from the earliest: what ran long ago is passed over
+        consumer.incremental_assign(places)
+        if self._is_paused:
+            consumer.pause(places)
+        self._listener.gained(self._keys(places))
+
+    def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        offsets = self._listener.revoked(self._keys(places))
+        if offsets:
+            try:
+                consumer.commit(offsets=self._offsets(offsets), asynchronous=False)
+            except KafkaException as error:
+                self._said(reason(error))  # the next owner gets some of them again
+        consumer.incremental_unassign(places)
+
+    def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._listener.lost(self._keys(places))
+        consumer.incremental_unassign(places)
+
+    def _keys(self, places: Sequence[TopicPartition]) -> list[PartitionKey]:
+        return [PartitionKey(self._place.queue(place.topic), place.partition) for place in places]
+
+    def _offsets(self, offsets: Mapping[PartitionKey, int]) -> list[TopicPartition]:
+        return [
+            TopicPartition(self._place.topic(key.queue), key.partition, at)
+            for key, at in offsets.items()
+        ]
+
+    def _troubled(self, error: KafkaError) -> None:
+        self._said(error.str())
+
+    def _said(self, why: str) -> None:
+        now = time.monotonic()
+        if (
+            now - self._said_at >= _SAY_EVERY
+        ):  # brokers that are away are told of many times a second, in turns
+            self._said_at = now
+            log.warning(
+                "Kafka is in trouble", extra={"channel": self._place.location, "error": why}
+            )
+
+
+def since(
+    consumer: Consumer, places: Sequence[TopicPartition], instant: float
+) -> list[TopicPartition]:
+    """These partitions, each from its committed offset, or else from the first message not older
+    than `instant` (seconds since 1970). Raises KafkaException."""
+    committed = consumer.committed(list(places), timeout=ADMIN_SECONDS)
+    fresh = [place for place in committed if place.offset == OFFSET_INVALID]
+    asked = [TopicPartition(place.topic, place.partition, round(instant * 1000)) for place in fresh]
+    found = consumer.offsets_for_times(asked, timeout=ADMIN_SECONDS) if asked else []
+    return [place for place in committed if place.offset != OFFSET_INVALID] + found

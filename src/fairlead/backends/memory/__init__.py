@@ -1,0 +1,1 @@
+"""Adapters in the memory of one process."""

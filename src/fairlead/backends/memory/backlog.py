@@ -1,0 +1,106 @@
+"""The backlog store in memory: for tests and simulations, gone with the process."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
+from fairlead.ports.backlog_store import Fenced, Ownership
+
+
+class MemoryBacklogStore:
+    """See `fairlead.ports.backlog_store.BacklogStore`. No method waits, so each is one step to
+    everybody else."""
+
+    persist_seconds = 5.0
+    delete_acks = 1000
+
+    def __init__(self) -> None:
+        self._owners: dict[PartitionKey, int] = {}
+        """Range id of the present owner."""
+        self._records: dict[LaneKey, LaneRecord] = {}
+        self._rows: defaultdict[LaneKey, list[Trigger]] = defaultdict(list)
+        """Ascending by level."""
+
+    async def migrate(self) -> None:
+        pass
+
+    async def take_over(self, partition: PartitionKey) -> Ownership:
+        self._owners[partition] = self._owners.get(partition, 0) + 1
+        return self._ownership(partition)
+
+    async def write(
+        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
+    ) -> None:
+        self._fence(lane, range_id)
+        rows = self._rows[lane]
+        for entry in entries:
+            level = _level(entry)
+            place = bisect_left(rows, level, key=_level)
+            if place == len(rows) or rows[place].level != level:
+                rows.insert(place, msgspec.structs.replace(entry, path=TriggerPath.SPILL))
+        self._records[lane] = record
+
+    async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
+        first = self._place_after(lane, level)
+        return self._rows[lane][first : first + limit]
+
+    async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
+        self._fence(lane, range_id)
+        del self._rows[lane][: self._place_after(lane, level)]
+
+    async def levelled(
+        self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
+    ) -> set[str]:
+        wanted = set(tasks)
+        rows = self._rows[lane][self._place_after(lane, above) :]
+        return {row.id for row in rows if (row.id, row.version) in wanted}
+
+    async def records(self) -> dict[PartitionKey, Ownership]:
+        return {partition: self._ownership(partition) for partition in self._owners}
+
+    async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
+        rows = [row for row in self._rows[lane] if above < _level(row) < through]
+        return len(rows), len({row.fairness_key for row in rows})
+
+    async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
+        return next((row for row in reversed(self._rows[lane]) if row.id == task_id), None)
+
+    async def count(self, lane: LaneKey, above: Level) -> int:
+        return len(self._rows[lane]) - self._place_after(lane, above)
+
+    async def close(self) -> None:
+        """It has nothing to let go of."""
+
+    def rows(self, lane: LaneKey) -> Sequence[Trigger]:
+        """What is stored now, ascending by level: for a test to look at."""
+        return self._rows[lane]
+
+    def record(self, lane: LaneKey) -> LaneRecord:
+        """What is kept of the lane now: for a test to look at."""
+        return self._records.get(lane) or LaneRecord()
+
+    def _ownership(self, partition: PartitionKey) -> Ownership:
+        lanes = {
+            lane.priority: record for lane, record in self._records.items() if lane[:2] == partition
+        }
+        return Ownership(self._owners[partition], lanes)
+
+    def _fence(self, lane: LaneKey, range_id: int) -> None:
+        if self._owners.get(PartitionKey(lane.queue, lane.partition)) != range_id:
+            raise Fenced(
+                f"partition {lane.partition} of {lane.queue} was taken over: range id {range_id} is"
+                " void"
+            )
+
+    def _place_after(self, lane: LaneKey, level: Level) -> int:
+        return bisect_right(self._rows[lane], level, key=_level)
+
+
+def _level(trigger: Trigger) -> Level:
+    assert trigger.level is not None
+    return trigger.level

@@ -1,0 +1,144 @@
+"""The schedule store in memory, for the simulation: it keeps the contract of the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
+from fairlead.ports.schedule_store import Fenced, Owned, ScheduleStatus
+
+CLEANED_AT_ONCE = 1000
+
+
+@dataclass
+class Rows:
+    """One partition."""
+
+    range_id: int = 0
+    record: ScheduleRecord = field(default_factory=ScheduleRecord)
+    tasks: dict[TaskKey, ScheduledTask] = field(default_factory=dict)
+    completed: dict[TaskKey, int] = field(default_factory=dict)
+    """When, by key."""
+
+
+class MemoryScheduleStore:
+    """See `fairlead.ports.schedule_store.ScheduleStore`."""
+
+    location = "memory"
+
+    def __init__(self) -> None:
+        self.partitions: dict[PartitionKey, Rows] = {}
+        self.history: dict[tuple[str, int, int], RunEnd] = {}
+        """By task, attempt and time: a run is there once however often its end is told."""
+
+    async def migrate(self) -> None:
+        """There is nothing to make."""
+
+    async def take_over(self, partition: PartitionKey) -> Owned:
+        rows = self.partitions.setdefault(partition, Rows())
+        rows.range_id += 1
+        return Owned(rows.range_id, rows.record)
+
+    async def persist(
+        self,
+        partition: PartitionKey,
+        range_id: int,
+        tasks: Sequence[NewTask],
+        record: ScheduleRecord,
+    ) -> set[TaskKey]:
+        rows = self._fenced(partition, range_id)
+        rows.record = record
+        completed = set()
+        for task in tasks:
+            new = ScheduledTask.of(task)
+            known = rows.tasks.get(new.key)
+            if new.key in rows.completed:
+                completed.add(new.key)
+            elif known is None or known.task.id != task.id:
+                rows.tasks[new.key] = new
+        return completed
+
+    async def read(
+        self,
+        partition: PartitionKey,
+        after: TaskKey,
+        through: TaskKey,
+        limit: int,
+        ordering_key: str | None = None,
+    ) -> list[ScheduledTask]:
+        rows = self.partitions.get(partition, Rows()).tasks
+        keys = sorted(
+            key
+            for key in rows
+            if after < key <= through and ordering_key in (None, key.ordering_key)
+        )
+        return [rows[key] for key in keys[:limit]]
+
+    async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
+        return self.partitions.get(partition, Rows()).tasks.get(key)
+
+    async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
+        rows = self._fenced(partition, range_id)
+        for end in ends:
+            self.history.setdefault((end.scheduled.task.id, end.attempt, end.finished_at), end)
+            key = end.scheduled.key
+            if end.completes:
+                rows.completed.setdefault(key, end.finished_at)
+                rows.tasks.pop(key, None)
+            elif key in rows.tasks and rows.tasks[key].task.id == end.scheduled.task.id:
+                rows.tasks[key] = end.again
+
+    async def keep(
+        self,
+        partition: PartitionKey,
+        range_id: int,
+        record: ScheduleRecord,
+        done: Sequence[tuple[TaskKey, TaskKey]] = (),
+    ) -> None:
+        rows = self._fenced(partition, range_id)
+        rows.record = record
+        for above, below in done:
+            if left := [key for key in rows.tasks if above < key < below]:
+                raise AssertionError(
+                    f"between {above} and {below} these are unfinished: {left[:3]}"
+                )
+
+    async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
+        rows = self._fenced(partition, range_id)
+        old = sorted(
+            key for key, at in rows.completed.items() if at < before and key <= rows.record.floor
+        )
+        for key in old[:CLEANED_AT_ONCE]:
+            del rows.completed[key]
+        return len(old[:CLEANED_AT_ONCE])
+
+    async def unfinished(self, queue: str, now: int) -> int:
+        return sum(
+            key.run_at <= now or task.attempt > 0
+            for partition, rows in self.partitions.items()
+            if partition.queue == queue
+            for key, task in rows.tasks.items()
+        )
+
+    async def statuses(self, queue: str, stale_before: int) -> dict[int, ScheduleStatus]:
+        return {
+            partition.partition: ScheduleStatus(
+                rows.range_id,
+                rows.record,
+                len(rows.tasks),
+                sum(key.run_at < stale_before for key in rows.tasks),
+                min(rows.tasks, default=None),
+            )
+            for partition, rows in self.partitions.items()
+            if partition.queue == queue
+        }
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _fenced(self, partition: PartitionKey, range_id: int) -> Rows:
+        rows = self.partitions.get(partition)
+        if rows is None or rows.range_id != range_id:
+            raise Fenced(f"partition {partition} was taken over: range id {range_id} is void")
+        return rows

@@ -1,0 +1,76 @@
+"""The task log in memory, for the simulation: it keeps the contract of the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+
+from fairlead.clock import MICROS, Clock
+from fairlead.errors import NotSupported
+from fairlead.model import PartitionKey
+from fairlead.ports.statements import Steps
+from fairlead.ports.task_log import Batch, Entry, partition_of
+from fairlead.timed_event import TimedEvent
+
+_SWEEP_SECONDS = 2.0
+
+
+class MemoryTaskLog:
+    """See `fairlead.ports.task_log.TaskLog`. `beside`: another node's way to the same log."""
+
+    location = "memory"
+    joins_transactions = False
+
+    def __init__(self, clock: Clock, beside: MemoryTaskLog | None = None) -> None:
+        self._clock = clock
+        self._alarm = TimedEvent(clock)
+        self._out: set[PartitionKey] = set()
+        self.entries: dict[PartitionKey, list[Entry]] = {} if beside is None else beside.entries
+        """Not committed."""
+
+    def append(self, entries: Sequence[Entry]) -> Future[None]:
+        for entry in entries:
+            self.entries.setdefault(partition_of(entry), []).append(entry)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def appending(self, entries: Sequence[Entry]) -> Steps[None]:
+        raise NotSupported(
+            "a task log in memory joins no transaction; use one in SQLite or PostgreSQL"
+        )
+
+    async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
+        free = [key for key in sorted(set(wanted) - self._out) if self.entries.get(key)]
+        if not free:
+            await self._alarm.wait(self._clock.now() + round(_SWEEP_SECONDS * MICROS))
+            return ()
+        each = max(1, limit // len(free))
+        self._out.update(free)
+        return [
+            Batch(key, found, len(found)) for key in free if (found := self.entries[key][:each])
+        ]
+
+    async def commit(self, batch: Batch) -> None:
+        del self.entries[batch.partition][: batch.mark]
+        self._out.discard(batch.partition)
+
+    async def is_behind(self, partition: PartitionKey) -> bool:
+        return bool(self.entries.get(partition))
+
+    async def rewind(self, partition: PartitionKey) -> None:
+        self._out.discard(partition)
+        self._alarm.ring()
+
+    def look(self) -> None:
+        self._alarm.ring()
+
+    async def lag(self, queue: str) -> dict[int, int]:
+        return {
+            key.partition: len(found)
+            for key, found in self.entries.items()
+            if found and key.queue == queue
+        }
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""

@@ -1,0 +1,105 @@
+"""The backlog store on PostgreSQL."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import asyncpg
+
+from fairlead.backends.postgres.copy_format import (
+    COPY_FROM,
+    HEADER,
+    TRAILER,
+    Texts,
+    smallint,
+    text,
+    uuid,
+)
+from fairlead.backends.sql.backlog import SqlBacklogStore, columns
+from fairlead.model import LaneKey, LaneRecord, Trigger
+from fairlead.ports.statements import Copy, Steps
+
+_COLUMNS = (
+    "queue",
+    "partition",
+    "priority",
+    "turn",
+    "id",
+    "task_id",
+    "version",
+    "seq",
+    "order_at",
+    "weight",
+    "name",
+    "fairness_key",
+    "ordering_key",
+)
+
+_FIXED = struct.Struct(">iqiqi16siiiqiqid")
+"""From `turn` to `weight`, each after its length."""
+
+
+class PostgresBacklogStore(SqlBacklogStore):
+    """See `SqlBacklogStore`. Large writes go in by COPY, at a third of the cost of an INSERT."""
+
+    async def write(
+        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
+    ) -> None:
+        try:
+            await super().write(lane, range_id, entries, record)
+        except asyncpg.UniqueViolationError:
+            # An earlier try of this write has landed; levels are never given twice, so nothing else
+            # can have.
+            await self._database.run_async(
+                self._write(lane, range_id, entries, record, self._insert_missing)
+            )
+
+    def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:
+        if len(entries) < COPY_FROM:
+            yield from self._insert_missing(lane, entries)
+        else:
+            yield Copy("fairlead_backlog", _COLUMNS, _rows(lane, entries))
+
+    def _insert_missing(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:
+        yield self._statement("write", *lane, *map(list, zip(*map(columns, entries), strict=True)))
+
+    def _ids(self, ids: list[str]) -> list[str]:
+        return ids
+
+
+def _rows(lane: LaneKey, entries: Sequence[Trigger]) -> Iterator[bytes]:
+    head = (
+        struct.pack(">h", len(_COLUMNS))
+        + text(lane.queue)
+        + smallint(lane.partition)
+        + smallint(lane.priority)
+    )
+    fixed, texts = _FIXED.pack, Texts()
+    rows = [HEADER]
+    for entry in entries:
+        turn, number = entry.level  # type: ignore[misc]
+        rows += (
+            head,
+            fixed(
+                8,
+                turn,
+                8,
+                number,
+                16,
+                uuid(entry.id),
+                4,
+                entry.version,
+                8,
+                entry.seq,
+                8,
+                entry.order_at,
+                8,
+                entry.weight,
+            ),
+            texts[entry.name],
+            texts[entry.fairness_key],
+            texts[entry.ordering_key],
+        )
+    rows.append(TRAILER)
+    yield b"".join(rows)

@@ -1,0 +1,413 @@
+"""One PostgreSQL database: its connections, its transactions, and what its failures mean."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import select
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from enum import Enum
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from weakref import WeakKeyDictionary
+
+import asyncpg
+import psycopg
+
+from fairlead.backends.sql.drivers import (
+    asyncpg_executor,
+    drive,
+    drive_async,
+    executor,
+    executor_async,
+)
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.ports.statements import Row, Statement, Step, Steps
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT = 10
+"""Seconds to wait for a connection unless the URL says connect_timeout."""
+
+_NODE_SETTINGS = {
+    # A batch meets the table by primary key, a lane by its index. A plan made while the table was
+    # empty would scan it whole and be kept while the table grows, so the other ways are closed; a
+    # statement that has no index to go by (counts, incidents) still scans.
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_material": "off",
+    "enable_bitmapscan": "off",
+    "enable_seqscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
+_HANDLER_SETTINGS: dict[str, str] = {}
+
+
+class Kind(Enum):
+    """What an asynchronous connection is for; the value: the server settings it starts with."""
+
+    NODE = _NODE_SETTINGS
+    RELAXED = _NODE_SETTINGS | {"synchronous_commit": "off"}
+    HANDLER = _HANDLER_SETTINGS  # a user's own statements are planned as the server is set up
+
+
+_RETRIABLE = ("08", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
+"""SQLSTATEs after which another try may work: connection, lost race, resources, shutdown, system,
+read-only standby, lock timeout; and the database or role that an operator still has to make."""
+
+_PROTOCOL_VIOLATION = "08P01"  # filed under connections, but a mistake of ours
+_LIBPQ_ONLY = {
+    "connect_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
+}
+
+
+class Single(Generator[Step, Sequence[Row], T]):
+    """Steps of one statement only. Run alone they cost one round trip instead of three; as a part
+    of other steps (`yield from`) they are steps like any."""
+
+    def __init__(self, statement: Statement, answer: Callable[[Sequence[Row]], T]) -> None:
+        self.statement = statement
+        self.answer = answer
+        self._is_begun = False
+
+    def send(self, value: Sequence[Row] | None) -> Step:
+        if self._is_begun:
+            raise StopIteration(self.answer(value or ()))
+        self._is_begun = True
+        return self.statement
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Step:
+        return super().throw(typ, val, tb)
+
+
+class PostgresDatabase:
+    """Connections to one PostgreSQL database: psycopg from threads, asyncpg from event loops.
+
+    At most `pool_size` connections from threads, and for each event loop as many of each kind. All
+    are opened when first needed and dropped when found dead.
+    """
+
+    dialect = "postgres"
+
+    def __init__(self, url: str, pool_size: int = 8) -> None:
+        self.url, self.location, self._asyncpg_url, self._timeout = _read_url(url)
+        self.pool_size = pool_size
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._inherited: list[psycopg.Connection[Any]] = []
+        self._pid = os.getpid()
+        self._permits = threading.BoundedSemaphore(pool_size)
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Kind, _AsyncPool]] = (
+            WeakKeyDictionary()
+        )
+
+    # threads --------------------------------------------------------------------------------------
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A new psycopg connection in autocommit; the caller closes it. Raises StoreUnavailable."""
+        with self.failures():
+            return psycopg.connect(
+                self.url,
+                autocommit=True,
+                application_name="fairlead",
+                connect_timeout=self._timeout,
+                prepare_threshold=2,
+            )
+
+    @contextmanager
+    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection for a moment, from those at rest; one that is given back inside a
+        transaction is closed."""
+        with self._permits:
+            connection = self._rested() or self.connect()
+            try:
+                yield connection
+            finally:
+                if (
+                    not connection.closed
+                    and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+                ):
+                    self._idle.append(connection)
+                else:
+                    connection.close()
+
+    def _rested(self) -> psycopg.Connection[Any] | None:
+        if self._pid != os.getpid():
+            # After a fork these sockets are the parent's: kept, never used, never closed.
+            self._inherited, self._idle, self._pid = self._idle, [], os.getpid()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if _is_alive(connection):
+                return connection
+            connection.close()
+
+    def _close_rested(self) -> None:
+        while (connection := self._rested()) is not None:
+            connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        with self.connection() as connection:
+            with self.failures():
+                connection.execute("BEGIN")
+            try:
+                yield connection
+            except Exception:
+                if not connection.closed:
+                    connection.rollback()
+                raise
+            with self.failures():
+                connection.execute("COMMIT")
+
+    def run(self, steps: Steps[T]) -> T:
+        with self.connection() as connection, self.failures(connection):
+            execute = executor(connection)
+            if isinstance(steps, Single):
+                answer: T = steps.answer(execute(steps.statement))
+                return answer
+            with connection.transaction():
+                return drive(steps, execute)
+
+    def look(self, steps: Steps[T]) -> T:
+        with self.connection() as connection, self.failures(connection):
+            return drive(steps, executor(connection))
+
+    # event loops ----------------------------------------------------------------------------------
+
+    async def connect_async(self, kind: Kind = Kind.NODE) -> asyncpg.Connection:
+        """A new asyncpg connection; the caller closes it. Raises StoreUnavailable."""
+        with self.failures():
+            return await asyncpg.connect(
+                self._asyncpg_url,
+                timeout=self._timeout,
+                statement_cache_size=256,
+                max_cached_statement_lifetime=0,
+                server_settings={"application_name": "fairlead", **kind.value},
+            )
+
+    @asynccontextmanager
+    async def connection_async(self, kind: Kind = Kind.NODE) -> AsyncIterator[asyncpg.Connection]:
+        """A connection for a moment, from those at rest in the running loop; dropped when left in a
+        transaction."""
+        pool = self._pool(kind)
+        connection = await pool.acquire()
+        is_cut_off = True
+        try:
+            yield connection
+            is_cut_off = False
+        except Exception:
+            is_cut_off = False
+            raise
+        finally:
+            pool.release(connection, is_cut_off)
+
+    def _pool(self, kind: Kind) -> _AsyncPool:
+        loop = asyncio.get_running_loop()
+        pools = self._pools.get(loop)
+        if pools is None:
+            pools = self._pools[loop] = {each: _AsyncPool(self, each) for each in Kind}
+        return pools[kind]
+
+    @asynccontextmanager
+    async def transaction_async(self) -> AsyncIterator[asyncpg.Connection]:
+        async with self.connection_async(Kind.HANDLER) as connection:
+            transaction = connection.transaction()
+            with self.failures(connection):
+                await transaction.start()
+            try:
+                yield connection
+            except Exception:
+                if not connection.is_closed():
+                    await transaction.rollback()
+                raise
+            with self.failures(connection):
+                await transaction.commit()
+
+    async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
+        async with self.connection_async(Kind.NODE if durable else Kind.RELAXED) as connection:
+            with self.failures(connection):
+                execute = asyncpg_executor(connection)
+                if isinstance(steps, Single):
+                    answer: T = steps.answer(await execute(steps.statement))
+                    return answer
+                await connection.execute("BEGIN")
+                try:
+                    result = await drive_async(steps, execute)
+                    await connection.execute("COMMIT")
+                except Exception:
+                    if not connection.is_closed():
+                        await connection.execute("ROLLBACK")
+                    raise
+                return result
+
+    async def read(self, steps: Steps[T]) -> T:
+        async with self.connection_async() as connection:
+            with self.failures(connection):
+                return await drive_async(steps, asyncpg_executor(connection))
+
+    # the caller's connection ----------------------------------------------------------------------
+
+    def join(self, connection: Any, steps: Steps[T]) -> T:
+        return drive(steps, executor(connection))
+
+    async def join_async(self, connection: Any, steps: Steps[T]) -> T:
+        return await drive_async(steps, await executor_async(connection))
+
+    # all of them ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def failures(
+        self, connection: psycopg.Connection[Any] | asyncpg.Connection | None = None
+    ) -> Iterator[None]:
+        """What the drivers raise becomes StoreUnavailable if a new try may work, SchemaMismatch for
+        missing tables."""
+        try:
+            yield
+        except (psycopg.Error, asyncpg.PostgresError) as error:
+            state = error.sqlstate or ""
+            if state in ("42P01", "42703"):
+                raise SchemaMismatch(
+                    f"{self.location}: {_line(error)}; run `fairlead migrate`"
+                ) from error
+            is_stale_plan = "cached plan must not change result type" in str(error)
+            if is_stale_plan and isinstance(connection, psycopg.Connection):
+                # The others have prepared it too. (asyncpg forgets its own.)
+                connection.close()
+                self._close_rested()
+            lost = (
+                isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
+            )
+            if (
+                lost
+                or is_stale_plan
+                or (state.startswith(_RETRIABLE) and state != _PROTOCOL_VIOLATION)
+            ):
+                raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
+            raise
+        except (OSError, TimeoutError) as error:
+            raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
+        except asyncpg.ClientConfigurationError as error:
+            raise ConfigurationError(f"{self.location}: {_line(error)}") from None
+        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            # Of our own mistakes the driver also speaks as InterfaceError; what tells them apart is
+            # the connection.
+            if isinstance(connection, asyncpg.Connection) and connection.is_closed():
+                raise StoreUnavailable(f"{self.location}: the connection was lost") from error
+            raise
+
+    def close(self) -> None:
+        """Close what is at rest: the threads' connections, and those of event loops without waiting
+        for the server."""
+        self._close_rested()
+        for loop, pools in list(self._pools.items()):
+            for pool in pools.values():
+                pool.terminate(loop)
+        self._pools.clear()
+
+    async def close_async(self) -> None:
+        """Close everything at rest, and the running loop's connections politely."""
+        pools = self._pools.pop(asyncio.get_running_loop(), {})
+        await asyncio.gather(*(pool.close() for pool in pools.values()))
+        self.close()
+
+
+class _AsyncPool:
+    """Connections of one event loop, last used first out: few are busy, and those have their
+    statements prepared."""
+
+    def __init__(self, database: PostgresDatabase, kind: Kind) -> None:
+        self._database = database
+        self._kind = kind
+        self._idle: list[asyncpg.Connection] = []
+        self._permits = asyncio.Semaphore(database.pool_size)
+
+    async def acquire(self) -> asyncpg.Connection:
+        await self._permits.acquire()
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        try:
+            return await self._database.connect_async(self._kind)
+        except BaseException:
+            self._permits.release()
+            raise
+
+    def release(self, connection: asyncpg.Connection, is_cut_off: bool) -> None:
+        """Take it back; one that was cut off in the middle of something is dropped, which undoes
+        its work."""
+        self._permits.release()
+        if connection.is_closed():
+            return
+        if not is_cut_off and not connection.is_in_transaction():
+            self._idle.append(connection)
+        else:
+            connection.terminate()
+
+    async def close(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            try:
+                await connection.close(timeout=2)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                connection.terminate()
+
+    def terminate(self, loop: asyncio.AbstractEventLoop) -> None:
+        idle, self._idle = self._idle, []
+        if loop.is_closed():
+            return
+        for connection in idle:
+            loop.call_soon_threadsafe(connection.terminate)
+
+
+def _is_alive(connection: psycopg.Connection[Any]) -> bool:
+    """False when the server spoke while the connection was at rest: a last word before it hung up,
+    as a rule. No round trip, only a look at the socket."""
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return not poll.poll(0)
+
+
+def _line(error: BaseException) -> str:
+    """The first line of what went wrong."""
+    text = str(error).strip() or type(error).__name__
+    return re.sub(r"\s+", " ", text.splitlines()[0])
+
+
+def _read_url(url: str) -> tuple[str, str, str, int]:
+    """The URL for psycopg, what may be shown of it, the URL for asyncpg, and the time-out for
+    connecting in seconds."""
+    try:
+        parts = urlsplit(url)
+        scheme = parts.scheme.partition("+")[0]
+        if scheme not in ("postgresql", "postgres"):
+            raise ValueError(scheme)
+        _ = parts.port  # raises ValueError for one that is no number
+        parts = parts._replace(scheme="postgresql")
+        clean = urlunsplit(parts)
+        known = psycopg.conninfo.conninfo_to_dict(clean)
+        timeout = int(known.get("connect_timeout") or CONNECT_TIMEOUT)
+    except (ValueError, psycopg.Error):
+        # Not chained, not quoted: the text may hold a password.
+        raise ConfigurationError(
+            "cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database"
+        ) from None
+    query = urlencode(
+        [(name, value) for name, value in parse_qsl(parts.query) if name not in _LIBPQ_ONLY]
+    )
+    host, port = known.get("host") or "local socket", known.get("port") or 5432
+    location = f"PostgreSQL at {host}:{port}/{known.get('dbname') or ''}"
+    return clean, location, urlunsplit(parts._replace(query=query)), timeout

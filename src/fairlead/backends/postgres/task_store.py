@@ -1,0 +1,361 @@
+"""The task store on PostgreSQL."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
+from operator import attrgetter
+from typing import Any
+
+from fairlead.backends.postgres.copy_format import (
+    COPY_FROM,
+    HEADER,
+    NULL,
+    TRAILER,
+    Texts,
+    bigint,
+    smallint,
+    text,
+    uuid,
+)
+from fairlead.backends.postgres.database import PostgresDatabase, Single
+from fairlead.backends.sql.rows import batch
+from fairlead.backends.sql.sql_file import load
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.model import Finish, GrabbedTask, NewTask, State, Submitted
+from fairlead.ports.notification import Lane, Wake, pieces
+from fairlead.ports.statements import Copy, Row, Steps
+from fairlead.ports.task_store import Completed, Grab
+
+MOST_NOTIFY_BYTES = 7900  # PostgreSQL takes less than 8000
+_by_id = attrgetter("id")
+_lane_fields = attrgetter("queue", "partition", "priority")
+
+
+class PostgresTaskStore(SqlTaskStore):
+    """Tasks in PostgreSQL. What happens often is one statement for a whole batch, and one round
+    trip."""
+
+    database: PostgresDatabase
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        super().__init__(database, load("task_store.sql", __package__))
+
+    # the user's side ------------------------------------------------------------------------------
+
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+        if 0 < len(tasks) < COPY_FROM and all(task.unique_key is None for task in tasks):
+            params, due = _columns(tasks)
+
+            def answer(rows: Sequence[Row]) -> tuple[list[Submitted], Wake]:
+                wake, places = _inserted(rows, due)
+                return [Submitted(task.id, True, places.get(task.id)) for task in tasks], wake
+
+            return Single(self.statement("insert_tasks", *params), answer)
+        return super().submission(tasks)
+
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Wake, dict[str, int]]]:
+        if len(tasks) < COPY_FROM:
+            params, due = _columns(tasks)
+            return _inserted((yield self.statement("insert_tasks", *params)), due)
+        ready = [task for task in tasks if task.run_at <= task.submitted_at]
+        lanes: list[Lane] = []
+        if ready:
+            # A place before all of theirs: the rows take their own from the column's default.
+            seq = (yield from self.next_seqs(1))[0]
+            lanes = [Lane(*lane, seq) for lane in sorted(set(map(_lane_fields, ready)))]
+            yield Copy(
+                "fairlead_tasks", _READY_COLUMNS, [HEADER, copy_rows(ready, waiting=False), TRAILER]
+            )
+        due = None
+        if len(ready) < len(tasks):
+            waiting = [task for task in tasks if task.run_at > task.submitted_at]
+            due = min(task.run_at for task in waiting)
+            yield Copy(
+                "fairlead_tasks",
+                _WAITING_COLUMNS,
+                [HEADER, copy_rows(waiting, waiting=True), TRAILER],
+            )
+        wake = Wake(ready=lanes, due=due)
+        yield from self.announce(wake)
+        return wake, {}
+
+    def bulk(
+        self, pieces: Iterable[Sequence[NewTask]]
+    ) -> Steps[tuple[list[Submitted], list[Wake]]]:
+        """What may run now and has no unique key goes in by one COPY, as it is encoded; the rest
+        after it."""
+        first = (yield from self.next_seqs(1))[0]
+        all_tasks: list[NewTask] = []
+        rest: list[NewTask] = []
+        lanes: set[tuple[str, int, int]] = set()
+
+        def rows() -> Iterator[bytes]:
+            yield HEADER
+            for tasks in pieces:
+                plain = [
+                    task
+                    for task in tasks
+                    if task.unique_key is None and task.run_at <= task.submitted_at
+                ]
+                if len(plain) < len(tasks):
+                    rest.extend(
+                        task for task in tasks if task.unique_key is not None or not task.is_due
+                    )
+                all_tasks.extend(tasks)
+                lanes.update(map(_lane_fields, plain))
+                yield copy_rows(plain, waiting=False)
+            yield TRAILER
+
+        yield Copy("fairlead_tasks", _READY_COLUMNS, rows())
+        wakes = [Wake(ready=[Lane(*lane, first) for lane in sorted(lanes)])] if lanes else []
+        for wake in wakes:
+            yield from self.announce(wake)
+        if not rest:
+            return [Submitted(task.id, True) for task in all_tasks], wakes
+        submitted, wake = yield from self.submission(rest)
+        answers = dict(zip((task.id for task in rest), submitted, strict=True))
+        return [answers.get(task.id) or Submitted(task.id, True) for task in all_tasks], [
+            *wakes,
+            wake,
+        ]
+
+    def _claim(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
+        first: dict[tuple[str, str | None], NewTask] = {}
+        for task in tasks:
+            first.setdefault((task.queue, task.unique_key), task)
+        owners: dict[tuple[str, str | None], str] = {}
+        # More than once only when the cleaner deletes a taken key between the two statements.
+        while missing := sorted(key for key in first if key not in owners):
+            queues, keys = [key[0] for key in missing], [key[1] for key in missing]
+            ids, times = (
+                [first[key].id for key in missing],
+                [first[key].submitted_at for key in missing],
+            )
+            yield self.statement("claim_unique_keys", queues, keys, ids, times)
+            for queue, key, owner in (yield self.statement("unique_key_owners", queues, keys)):
+                owners[queue, key] = owner
+        return owners
+
+    def next_seqs(self, count: int) -> Steps[Sequence[int]]:
+        return [row[0] for row in (yield self.statement("next_seqs", count))]
+
+    def shared_clock(self, now: int) -> Steps[int]:
+        instant: int = (yield self.statement("clock"))[0][0]
+        return instant
+
+    def announce(self, wake: Wake) -> Steps[None]:
+        yield self.statement(
+            "announce", [piece.decode() for piece in pieces(wake, MOST_NOTIFY_BYTES)]
+        )
+
+    # the node's side ------------------------------------------------------------------------------
+
+    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+        # Not durable on its own: a crash of the server that undoes a grab also refuses the end of
+        # its run.
+        return await self.database.run_async(self._grab(node, wanted, now), durable=False)
+
+    def _grab(self, node: str, wanted: Sequence[Grab], now: int) -> Steps[list[GrabbedTask]]:
+        # By id, so that two nodes that want the same tasks wait for each other instead of
+        # dead-locking.
+        wanted = sorted(wanted, key=_by_id)
+        ids, versions = [w.id for w in wanted], [w.version for w in wanted]
+        paths, stuck_ats = [w.path for w in wanted], [w.stuck_at for w in wanted]
+        statement = self.statement("grab", ids, versions, paths, stuck_ats, node, now)
+        return Single(statement, lambda rows: [GrabbedTask(*row) for row in rows])
+
+    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+        return  # the rows themselves say who holds them; nothing more was noted
+
+    async def forget_node(self, node: str) -> None:
+        await self.database.run_async(
+            Single(self.statement("forget_node", node), lambda rows: None)
+        )
+
+    def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        if all(
+            f.next_state == State.DONE and f.result is None and f.error_type is None
+            for f in finishes
+        ):
+            return self._complete_done(node, finishes)
+        return super().completion(node, finishes)
+
+    def _complete_done(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        finishes = sorted(finishes, key=_by_id)
+        ids, versions = [f.id for f in finishes], [f.version for f in finishes]
+        starts, ends = [f.started_at for f in finishes], [f.finished_at for f in finishes]
+
+        def answer(rows: Sequence[Row]) -> Completed:
+            count, kept = rows[0]
+            return Completed(
+                [] if count == len(ids) else sorted(set(ids).difference(kept or ())), None
+            )
+
+        return Single(self.statement("complete_done", ids, versions, starts, ends, node), answer)
+
+    def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
+        rows = [
+            (
+                f.id,
+                f.version,
+                f.outcome,
+                f.next_state,
+                f.started_at,
+                f.finished_at,
+                f.error_type,
+                f.error_text,
+            )
+            for f in sorted(finishes, key=_by_id)
+        ]
+        return len((yield self.statement("record_attempts", batch(rows), node)))
+
+    # pollers --------------------------------------------------------------------------------------
+
+    def _clean(self, name: str, before: int, limit: int) -> Steps[int]:
+        # Who registers as a reader meanwhile waits until we have committed: what it then finds,
+        # stays.
+        yield self.statement("hold_readers")
+        return (yield from super()._clean(name, before, limit))
+
+
+# one INSERT ---------------------------------------------------------------------------------------
+
+_insert_fields = attrgetter(
+    "id",
+    "queue",
+    "partition",
+    "name",
+    "priority",
+    "fairness_key",
+    "weight",
+    "ordering_key",
+    "unique_key",
+    "keep_result",
+    "submitted_at",
+    "run_at",
+    "context",
+    "payload_format",
+    "payload",
+)
+
+
+def _columns(tasks: Sequence[NewTask]) -> tuple[tuple[Any, ...], int | None]:
+    """Parameters of insert_tasks, and when the first of those that wait is due."""
+    due = min((task.run_at for task in tasks if not task.is_due), default=None)
+    return (*map(list, zip(*map(_insert_fields, tasks), strict=True)), due), due
+
+
+def _inserted(rows: Sequence[Row], due: int | None) -> tuple[Wake, dict[str, int]]:
+    lanes = [row for row in rows if row[3] is not None]
+    places = {id: seq for row in lanes for id, seq in zip(row[4], row[5], strict=True)}
+    return Wake(ready=[Lane(*row[:4]) for row in lanes], due=due), places
+
+
+# bulk submit --------------------------------------------------------------------------------------
+
+_SHARED_COLUMNS = (
+    "queue",
+    "partition",
+    "name",
+    "priority",
+    "fairness_key",
+    "weight",
+    "keep_result",
+    "submitted_at",
+    "run_at",
+    "context",
+    "payload_format",
+)
+_STATE_COLUMNS = ("state", "ready_at", "triggered_at", "wake_at")
+# ready_seq: left to its default, the next place, for those that are ready; given as NULL for those
+# that wait.
+_READY_COLUMNS = (
+    "id",
+    *_SHARED_COLUMNS,
+    *_STATE_COLUMNS,
+    "ordering_key",
+    "order_at",
+    "unique_key",
+    "payload",
+)
+_WAITING_COLUMNS = (
+    "id",
+    *_SHARED_COLUMNS,
+    *_STATE_COLUMNS,
+    "ready_seq",
+    "ordering_key",
+    "order_at",
+    "unique_key",
+    "payload",
+)
+
+_shared_fields = attrgetter(*_SHARED_COLUMNS)
+
+
+def copy_rows(tasks: Sequence[NewTask], waiting: bool) -> bytes:
+    """The tasks as rows of the binary COPY format, columns as in _READY_COLUMNS or
+    _WAITING_COLUMNS.
+
+    What tasks of a batch have in common is encoded once for each distinct combination; the rest is
+    joined from whole columns, about a microsecond for a task.
+    """
+    heads = repeat(struct.pack(">hi", len(_WAITING_COLUMNS if waiting else _READY_COLUMNS), 16))
+    ids = [uuid(task.id) for task in tasks]
+    shared = list(map(_Shared(waiting).__getitem__, map(_shared_fields, tasks)))
+    payloads = [task.payload for task in tasks]
+    lengths = map(struct.Struct(">i").pack, map(len, payloads))
+    no_order = NULL + NULL
+    orderings = [
+        no_order if task.ordering_key is None else text(task.ordering_key) + bigint(task.run_at)
+        for task in tasks
+    ]
+    uniques = map(Texts().__getitem__, [task.unique_key for task in tasks])
+    rows = zip(heads, ids, shared, orderings, uniques, lengths, payloads)  # noqa: B905 - heads never ends
+    return b"".join(chain.from_iterable(rows))
+
+
+class _Shared(dict[tuple[Any, ...], bytes]):
+    """Encoded fields that many tasks of a batch have in common, by their values, each made when
+    first asked for."""
+
+    def __init__(self, waiting: bool) -> None:
+        super().__init__()
+        self._waiting = waiting
+
+    def __missing__(self, fields: tuple[Any, ...]) -> bytes:
+        (
+            queue,
+            partition,
+            name,
+            priority,
+            fairness_key,
+            weight,
+            keep_result,
+            submitted_at,
+            run_at,
+            context,
+            payload_format,
+        ) = fields
+        encoded = self[fields] = b"".join(
+            (
+                text(queue),
+                smallint(partition),
+                text(name),
+                smallint(priority),
+                text(fairness_key),
+                struct.pack(">id", 8, weight),
+                struct.pack(">i?", 1, keep_result),
+                bigint(submitted_at),
+                bigint(run_at),
+                text(context),
+                text(payload_format),
+                text(State.WAITING if self._waiting else State.SUBMITTED),
+                bigint(None if self._waiting else submitted_at),
+                bigint(None if self._waiting else submitted_at),
+                bigint(run_at if self._waiting else None),
+                NULL if self._waiting else b"",
+            )
+        )
+        return encoded

@@ -1,0 +1,341 @@
+"""The trigger channel through Redis: a message for each trigger, in the shuffle-sharded queue of
+`fairlead.sharded`.
+
+Any node takes any trigger, in the order that the sharded queue gives to tenants; priorities are its
+sections. The task rows stay the truth (`fairlead.backends.sql.channel`). Three things follow:
+
+- Whoever leases a partition keeps its rows: it reads them as the database channel does, after wakes
+  and by sweeps, and writes to Redis those whose trigger is not there. What Redis has lost, or was
+  never told, comes back that way.
+- A trigger is marked with its task and version for as long as it is there, waiting or held by a
+  node: nobody writes it twice.
+- A node holds what it has read until it has grabbed it or was refused. What it holds when it stops
+  is written anew; what it held when it died is reclaimed by others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+
+from fairlead.backends.redis.sender import ANSWER_SECONDS, Sender
+from fairlead.backends.redis.sharded.claims import Claim, Lane
+from fairlead.backends.redis.sharded.consumer import Consumer
+from fairlead.backends.redis.sharded.endpoint import GROUP, Place
+from fairlead.backends.redis.sharded.lanes import Delivery
+from fairlead.backends.redis.sharded.message import Finish
+from fairlead.backends.redis.sharded.running import run_async
+from fairlead.backends.redis.trigger_messages import decode, encode
+from fairlead.backends.sql.channel import PAGE, DatabaseChannel, healed
+from fairlead.clock import Clock
+from fairlead.errors import StoreUnavailable
+from fairlead.model import LaneKey, Trigger
+from fairlead.ports.notification import Lane as News
+from fairlead.ports.notification import Wake
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import ChannelStatus, Notifier, Owner, QueueLoad, Room
+
+log = logging.getLogger("fairlead.redis")
+
+GRACE = 0.1
+"""Seconds that the keeper of the rows leaves to their triggers after a wake: most are gone by
+then."""
+
+MOST_CARRIED = 10_000
+"""A submit of more tasks than this is left to the keepers: a read of the rows brings a thousand at
+a time."""
+
+MOST_DELIVERIES = 1_000_000_000
+"""No trigger becomes a dead letter: its row says how often a task is tried."""
+
+_PAUSE_AFTER_TROUBLE = 1.0  # seconds
+_PART_SECONDS = 5.0
+
+
+class _Pages:
+    """Room without end: what is read is not kept here."""
+
+    def ahead(self, lane: LaneKey) -> int:
+        return PAGE
+
+    def behind(self, lane: LaneKey) -> int:
+        return PAGE
+
+
+class RedisChannel(DatabaseChannel):
+    """See `fairlead.ports.trigger_channel.TriggerChannel`."""
+
+    carries_triggers = True
+    orders = True
+
+    def __init__(
+        self,
+        url: str,
+        store: TaskStore,
+        notifier: Notifier,
+        counted: Callable[[str, int], None],
+        clock: Clock,
+        heal_every: float = 15.0,
+    ) -> None:
+        """Raises ConfigurationError for a bad URL."""
+        super().__init__(store, notifier, clock, heal_every)
+        place = Place.of(url)
+        # Queues of an application that has its tasks in the same Redis are named without the second
+        # part.
+        self._place = replace(place, prefix=f"{place.prefix}:triggers")
+        self.location = place.location
+        self._sender = Sender(self._place, counted)
+        self._counted = counted
+        self._consumer: Consumer | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._room: Room | None = None
+        self._held: dict[str, Trigger] = {}
+        """By task, what was read and is not settled."""
+        self._waiting: list[Trigger] = []
+        """Triggers that have come and were not given away yet."""
+        self._came = asyncio.Event()
+        self._news: list[News] = []
+        """Where the keeper will look when the grace has passed."""
+        self._is_changed_by_people = asyncio.Event()
+        self._failure: BaseException | None = None
+        """What broke the consumer or the keeper; raised to whoever receives."""
+
+    # the submitter's side -------------------------------------------------------------------------
+
+    def announce(self, wake: Wake) -> None:
+        if 0 < len(wake.triggers) <= MOST_CARRIED:
+            self._sender.send(wake.triggers)
+        self._notifier.ring(msgspec.structs.replace(wake, triggers=[]) if wake.triggers else wake)
+
+    def shut(self) -> None:
+        self._sender.shut()
+
+    # the node's side ------------------------------------------------------------------------------
+
+    def join(
+        self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
+    ) -> None:
+        if self._consumer is None:
+            self._failure = None
+            self._consumer = Consumer(
+                self._place, node, MOST_DELIVERIES, self._received, self._room_for, self._clock
+            )
+            self._work = asyncio.create_task(self._run(self._consumer))
+            self._work.add_done_callback(self._ended)
+        self._consumer.serve(partitions)
+
+    async def part(self) -> None:
+        """Others have at once what this node still holds; it claims nothing more."""
+        if self._consumer is None:
+            return
+        try:
+            async with asyncio.timeout(_PART_SECONDS):
+                await self._consumer.part()
+                await self._give_back(self._consumer)
+        except (StoreUnavailable, TimeoutError) as error:
+            told = {"redis": self.location, "seconds": self._place.reclaim, "error": str(error)}
+            log.warning("what this node held is others' only when it is reclaimed", extra=told)
+
+    async def close(self) -> None:
+        await self.part()
+        consumer, self._consumer = self._consumer, None
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait([self._work])
+            self._work = None
+        if consumer is not None:
+            await consumer.close()
+        self._room = None
+        await super().close()
+
+    async def receive(self, room: Room) -> Sequence[Trigger]:
+        if self._room is not room:
+            self._room = room
+            self.room_freed()
+        while True:
+            self._came.clear()
+            if self._failure is not None:
+                raise self._failure
+            if self._waiting:
+                given, self._waiting = self._waiting, []
+                return given
+            await self._came.wait()
+
+    def settled(self, triggers: Iterable[Trigger]) -> None:
+        ids = [trigger.id for trigger in triggers]
+        for id in ids:
+            self._held.pop(id, None)
+        if self._consumer is not None:
+            self._consumer.done(ids)
+
+    def room_freed(self) -> None:
+        if self._consumer is not None:
+            self._consumer.look()
+
+    async def status(self, queues: Collection[str]) -> ChannelStatus | None:
+        redis = Redis.from_url(
+            self._place.url, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
+        )
+        try:
+            began = time.monotonic()
+            loads = [await self._load(redis, queue) for queue in queues]
+            took = (time.monotonic() - began) * 1000
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"{self.location}: {error}") from error
+        finally:
+            await redis.aclose()
+        return ChannelStatus(f"it answers within {took:,.0f} ms", [], loads)
+
+    async def _load(self, redis: Any, queue: str) -> QueueLoad:
+        lanes = self._place.lanes(queue, MOST_DELIVERIES)
+        waiting = held = 0
+        ages = []
+        for priority in await run_async(redis, queue, lanes.known()):
+            steps = lanes.at(priority)
+            stats = await run_async(redis, queue, steps.stats(GROUP))
+            waiting, held = waiting + stats.waiting, held + stats.pending
+            ages.append(None if stats.oldest is None else max(0.0, time.time() - stats.oldest))
+        return QueueLoad(
+            queue, waiting, held, max((age for age in ages if age is not None), default=None)
+        )
+
+    # what Redis brings ----------------------------------------------------------------------------
+
+    async def _run(self, consumer: Consumer) -> None:
+        async with asyncio.TaskGroup() as parts:
+            parts.create_task(consumer.run())
+            parts.create_task(self._keep())
+            parts.create_task(self._weigh(consumer))
+
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        if not work.cancelled() and (error := work.exception()) is not None:
+            self._failure = error
+            self._came.set()
+
+    def _room_for(self, queue: str, priority: int) -> int:
+        if self._room is None:
+            return 0
+        waiting = sum(
+            1 for trigger in self._waiting if (trigger.queue, trigger.priority) == (queue, priority)
+        )
+        return self._room.ahead(LaneKey(queue, 0, priority)) - waiting
+
+    def _received(self, queue: str, deliveries: Sequence[Delivery]) -> None:
+        assert self._consumer is not None
+        claims, corrupt = self._consumer.claims, []
+        for priority, message in deliveries:
+            claim = Claim(Lane(queue, priority), message.id)
+            try:
+                trigger = decode(queue, priority, message)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                told = {"queue": queue, "priority": priority, "id": message.id, "error": str(error)}
+                log.error("a message of Redis cannot be read and is passed over", extra=told)
+                claims.add(message.id, claim)
+                corrupt.append(message.id)
+                continue
+            if claims.add(trigger.id, claim):
+                self._held[trigger.id] = trigger
+                self._waiting.append(trigger)
+        if corrupt:
+            self._consumer.done(corrupt)
+            self._counted("corrupt_triggers", len(corrupt))
+        self._came.set()
+
+    async def _give_back(self, consumer: Consumer) -> None:
+        """Write anew, for others, what is held, in place of its claims."""
+        held, self._held, self._waiting = self._held, {}, []
+        finishes: defaultdict[Lane, list[Finish]] = defaultdict(list)
+        for task_id, trigger in held.items():
+            claims = consumer.claims.pop(task_id)
+            # If it came twice, it is written once, and last: what ends a message takes its mark
+            # away.
+            for n, claim in enumerate(claims, 1):
+                how = (
+                    Finish(claim.id, "done")
+                    if n < len(claims)
+                    else Finish(claim.id, "again", encode(trigger))
+                )
+                finishes[claim.lane].append(how)
+        await consumer.finish(finishes)
+
+    # the keeper of the rows -----------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """Of the partitions that this node has leased."""
+        trouble = ""
+        while True:
+            try:
+                await super().receive(_Pages())
+                trouble = ""
+            except StoreUnavailable as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning(
+                        "rows and Redis cannot be compared",
+                        extra={"redis": self.location, "error": trouble},
+                    )
+                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+
+    async def _rows(self, lane: Any, above: int, limit: int) -> list[Trigger]:
+        """What is read is written to Redis before it counts as read."""
+        rows = await super()._rows(lane, above, limit)
+        if rows and self._consumer is not None:
+            steps = self._consumer.lanes(lane.key.queue).at(lane.key.priority)
+            entries = [encode(row) for row in healed(rows, lane.highest_seq)]
+            # Of a long backlog nearly all are there: to ask costs a tenth of what it costs to be
+            # refused.
+            is_there = await self._consumer.do(
+                lane.key.queue, steps.marked([entry.once for entry in entries])
+            )
+            missing = [
+                entry for entry, is_marked in zip(entries, is_there, strict=True) if not is_marked
+            ]
+            await self._consumer.do(lane.key.queue, steps.put(missing))
+        return rows
+
+    async def _weigh(self, consumer: Consumer) -> None:
+        """Weights of keys that people have set: to Redis, again and again, as it may lose them."""
+        while True:
+            self._is_changed_by_people.clear()
+            try:
+                for queue in consumer.queues:
+                    await self._weigh_queue(consumer, queue)
+                async with asyncio.timeout(self._heal_every):
+                    await self._is_changed_by_people.wait()
+            except StoreUnavailable:
+                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)  # the keeper says so
+            except TimeoutError:
+                pass
+
+    async def _weigh_queue(self, consumer: Consumer, queue: str) -> None:
+        settings = await self._store.database.read(self._store.queue_settings())
+        if queue in settings and settings[queue].weights_version:
+            weights = await self._store.database.read(self._store.weights(queue))
+            lanes = consumer.lanes(queue)
+            for priority in await consumer.do(queue, lanes.known()):
+                await consumer.do(queue, lanes.at(priority).set_weights(weights))
+
+    def _heard(self, wake: Wake) -> None:
+        if wake.is_empty or wake.control:
+            self._is_changed_by_people.set()
+        if wake.is_empty:
+            super()._heard(wake)
+            return
+        if wake.ready:
+            if not self._news:
+                asyncio.get_running_loop().call_later(GRACE, self._look_at_news)
+            self._news += wake.ready
+        self._on_wake(wake)
+
+    def _look_at_news(self) -> None:
+        news, self._news = self._news, []
+        for lane in news:
+            self._look_at(lane)

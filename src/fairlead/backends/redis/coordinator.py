@@ -1,0 +1,52 @@
+"""No coordinator: every node may do what leases name, because doing it twice harms nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from fairlead.errors import NotSupported
+from fairlead.ports.coordinator import Lease
+from fairlead.ports.notification import Wake
+
+NEEDS_COORDINATOR = (
+    "nodes on Redis alone do not know of each other; give the App"
+    " coordinator='zookeeper://host:2181', or use Limit for each node"
+)
+
+
+class Alone:
+    """See `fairlead.ports.coordinator.Coordinator`. For a store whose own operations are safe from
+    any number of nodes."""
+
+    location = "no coordinator: every worker reads every queue"
+
+    def __init__(self) -> None:
+        self._held: dict[str, set[str]] = {}
+
+    async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
+        self._held.setdefault(owner, set()).update(names)
+        return dict.fromkeys(names, 1)
+
+    async def renew(self, owner: str, ttl: float) -> dict[str, int]:
+        return dict.fromkeys(self._held.get(owner, ()), 1)
+
+    async def release(self, names: Sequence[str], owner: str) -> Wake | None:
+        self._held.get(owner, set()).difference_update(names)
+        return None
+
+    async def leases(self) -> list[Lease]:
+        return []
+
+    async def read_book(self, limit: str) -> tuple[bytes, int]:
+        self._refuse(limit)
+
+    async def write_book(self, limit: str, book: bytes, version: int) -> bool:
+        self._refuse(limit)
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+    @staticmethod
+    def _refuse(limit: str) -> NoReturn:
+        raise NotSupported(f"cluster-wide limit {limit}: {NEEDS_COORDINATOR}")

@@ -1,0 +1,67 @@
+"""A Redis as the place where tasks live: it runs steps, and takes part in no transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, NoReturn, TypeVar
+
+from redis import Redis
+
+from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
+from fairlead.backends.redis.sharded.endpoint import Place
+from fairlead.backends.redis.sharded.running import run
+from fairlead.errors import NotSupported
+
+T = TypeVar("T")
+
+CAN = "sqlite:// and postgresql://"
+
+
+class RedisDatabase:
+    """See `fairlead.ports.statements.Database`, of whose steps it knows those of
+    `fairlead.sharded`."""
+
+    dialect = "redis"
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.location = place.location
+        # Made here, opens nothing: its pool notices when a process was forked.
+        self._redis: Any = Redis.from_url(place.url, max_connections=MOST_CONNECTIONS)
+
+    def run(self, steps: Any) -> Any:
+        return run(self._redis, self.place.prefix, steps)
+
+    look = run
+
+    async def run_async(self, steps: Any, durable: bool = True) -> Any:
+        return await asyncio.to_thread(self.run, steps)
+
+    async def read(self, steps: Any) -> Any:
+        return await asyncio.to_thread(self.run, steps)
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        self._refuse()
+
+    def transaction_async(self) -> AbstractAsyncContextManager[Any]:
+        self._refuse()
+
+    def join(self, connection: Any, steps: Any) -> NoReturn:
+        self._refuse()
+
+    async def join_async(self, connection: Any, steps: Any) -> NoReturn:
+        self._refuse()
+
+    async def close_async(self) -> None:
+        """Nothing was opened for the event loop alone."""
+
+    def close(self) -> None:
+        self._redis.close()
+
+    @staticmethod
+    def _refuse() -> NoReturn:
+        raise NotSupported(
+            "a task on Redis takes part in no transaction of yours: leave connection= out;"
+            f" {CAN} do"
+        )

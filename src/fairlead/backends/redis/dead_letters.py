@@ -1,0 +1,92 @@
+"""Tasks in ERROR on Redis alone: the dead letters of their queues, until a person decides."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.backends.redis.queues import Queues
+from fairlead.backends.redis.registry import Asked, Registry
+from fairlead.backends.redis.sharded.claims import Lane
+from fairlead.backends.redis.task_messages import Body, dead, entry, record
+from fairlead.model import TaskRecord
+from fairlead.ports.task_store import TaskFilter
+
+MOST_LISTED = 10_000
+"""Letters of a lane that are looked through."""
+
+
+class Letter(NamedTuple):
+    """A task in ERROR."""
+
+    place: str
+    """Among the dead letters of its lane."""
+    task: TaskRecord
+    body: Body
+
+    @property
+    def lane(self) -> Lane:
+        """Where it lies."""
+        return Lane(self.task.queue, self.task.priority)
+
+
+class Letters:
+    """Of all queues."""
+
+    def __init__(self, registry: Registry, queues: Queues) -> None:
+        self._registry = registry
+        self._queues = queues
+
+    def all(self) -> Asked[list[Letter]]:
+        """In no order; what is no task is left out."""
+        found = []
+        for queue in (yield from self._registry.settings()):
+            for lane in (yield from self._queues.written(queue)):
+                for place, letter in (yield from self._queues.at(lane).dead(MOST_LISTED)):
+                    if (body := dead(letter)) is not None:
+                        found.append(
+                            Letter(place, record(queue, lane.priority, letter, body), body)
+                        )
+        return found
+
+    def matching(self, where: TaskFilter, limit: int) -> Asked[list[TaskRecord]]:
+        """At most `limit`, the oldest first."""
+        found = [letter.task for letter in (yield from self.all()) if _matches(letter.task, where)]
+        return sorted(found, key=lambda task: task.submitted_at)[:limit]
+
+    def of(self, task_id: str) -> Asked[Letter | None]:
+        """None if this task is not in ERROR."""
+        return next(
+            (letter for letter in (yield from self.all()) if letter.task.id == task_id), None
+        )
+
+    def write_anew(self, task_id: str, version: int, reset_tries: bool) -> Asked[bool]:
+        """It waits again, from now on. False if it is not in ERROR in this version."""
+        letter = yield from self._in(task_id, version)
+        if letter is None:
+            return False
+        tries = 0 if reset_tries else letter.body.tries
+        anew = msgspec.structs.replace(letter.body, attempts=letter.task.attempt, tries=tries)
+        steps = self._queues.at(letter.lane)
+        return (yield from steps.revive(letter.place, entry(anew, letter.task.fairness_key)))
+
+    def drop(self, task_id: str, version: int) -> Asked[bool]:
+        """Nothing is kept of it. False if it is not in ERROR in this version."""
+        letter = yield from self._in(task_id, version)
+        return letter is not None and (
+            yield from self._queues.at(letter.lane).revive(letter.place, None)
+        )
+
+    def _in(self, task_id: str, version: int) -> Asked[Letter | None]:
+        letter = yield from self.of(task_id)
+        return letter if letter is not None and letter.task.version == version else None
+
+
+def _matches(record: TaskRecord, where: TaskFilter) -> bool:
+    return (
+        where.queue in (None, record.queue)
+        and where.name in (None, record.name)
+        and where.fairness_key in (None, record.fairness_key)
+        and (where.older_than is None or record.submitted_at < where.older_than)
+    )

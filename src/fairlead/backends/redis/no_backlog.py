@@ -1,0 +1,58 @@
+"""The backlog store of an application whose tasks are ordered elsewhere: there is nothing in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from fairlead.errors import NotSupported
+from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
+from fairlead.ports.backlog_store import Ownership
+
+
+class NoBacklog:
+    """See `fairlead.ports.backlog_store.BacklogStore`."""
+
+    persist_seconds = 60.0
+    delete_acks = 1000
+
+    async def migrate(self) -> None:
+        """It needs nothing."""
+
+    async def take_over(self, partition: PartitionKey) -> Ownership:
+        _refuse()
+
+    async def write(
+        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
+    ) -> None:
+        _refuse()
+
+    async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
+        _refuse()
+
+    async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
+        _refuse()
+
+    async def levelled(
+        self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
+    ) -> set[str]:
+        return set()
+
+    async def records(self) -> dict[PartitionKey, Ownership]:
+        return {}
+
+    async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
+        return 0, 0
+
+    async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
+        return None
+
+    async def count(self, lane: LaneKey, above: Level) -> int:
+        return 0
+
+    async def close(self) -> None:
+        """It opened nothing."""
+
+
+def _refuse() -> NoReturn:
+    raise NotSupported("there is no fair backlog beside tasks that live in Redis")

@@ -1,0 +1,33 @@
+"""The queues of tasks in a Redis, lane by lane: what to ask of each is made once."""
+
+from __future__ import annotations
+
+from fairlead.backends.redis.registry import Asked
+from fairlead.backends.redis.sharded.claims import Lane
+from fairlead.backends.redis.sharded.endpoint import Place
+from fairlead.backends.redis.sharded.lanes import Lanes
+from fairlead.backends.redis.sharded.steps import QueueSteps
+
+
+class Queues:
+    """Of one application; from any thread."""
+
+    def __init__(self, place: Place, max_deliveries: int) -> None:
+        """`max_deliveries`: after so many a task is a dead letter."""
+        self._place = place
+        self._max_deliveries = max_deliveries
+        self._lanes: dict[str, Lanes] = {}
+
+    def at(self, lane: Lane) -> QueueSteps:
+        """The steps of one lane."""
+        return self._of(lane.queue).at(lane.priority)
+
+    def written(self, queue: str) -> Asked[list[Lane]]:
+        """The lanes of a queue that were ever written to, the best first."""
+        return [Lane(queue, priority) for priority in (yield from self._of(queue).known())]
+
+    def _of(self, queue: str) -> Lanes:
+        found = self._lanes.get(queue)
+        if found is None:
+            found = self._lanes[queue] = self._place.lanes(queue, self._max_deliveries)
+        return found

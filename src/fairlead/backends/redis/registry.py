@@ -1,0 +1,76 @@
+"""What is known on a Redis beside the tasks: queues, which of them are paused, and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from fairlead.backends.redis.sharded.steps import Call
+from fairlead.clock import MICROS
+from fairlead.ports.task_store import NodeRecord, QueueSettings
+
+T = TypeVar("T")
+Asked = Generator[Any, Any, T]
+"""Steps of `fairlead.sharded`."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(NodeRecord).decode
+
+
+class Registry:
+    """Of the applications that share a prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self._nodes = f"{{{prefix}}}:nodes"
+        self._queues = f"{{{prefix}}}:queues"
+        self._paused = f"{{{prefix}}}:paused"
+
+    def register(self, queues: Iterable[str]) -> Asked[dict[str, QueueSettings]]:
+        """Make queues known; answers all that are."""
+        yield Call(("SADD", self._queues, *queues))
+        return (yield from self.settings())
+
+    def settings(self) -> Asked[dict[str, QueueSettings]]:
+        """Every queue known. There are no partitions, and whoever reads a queue has its weights
+        from Redis itself."""
+        names = sorted(name.decode() for name in (yield Call(("SMEMBERS", self._queues))))
+        paused = {name.decode() for name in (yield Call(("SMEMBERS", self._paused)))}
+        return {name: QueueSettings(0, name in paused, 0) for name in names}
+
+    def pause(self, queue: str, paused: bool) -> Asked[bool]:
+        """False when the queue is not known."""
+        if queue not in (yield from self.settings()):
+            return False
+        yield Call(("SADD" if paused else "SREM", self._paused, queue))
+        return True
+
+    def beat(self, node: str, queues: Sequence[str]) -> Asked[None]:
+        """The node lives."""
+        now = yield from self._now()
+        known = yield Call(("HGET", self._nodes, node))
+        started = now if known is None else _decode(known).started_at
+        yield Call(
+            ("HSET", self._nodes, node, _encode(NodeRecord(node, started, now, list(queues))))
+        )
+
+    def nodes(self) -> Asked[list[NodeRecord]]:
+        """All that have not left."""
+        return [_decode(found) for found in (yield Call(("HVALS", self._nodes)))]
+
+    def silent(self, silent_for: int) -> Asked[list[str]]:
+        """Those not heard of for so many microseconds."""
+        now = yield from self._now()
+        return [
+            found.node for found in (yield from self.nodes()) if found.seen_at < now - silent_for
+        ]
+
+    def forget(self, node: str) -> Asked[None]:
+        """It has left, or is dead."""
+        yield Call(("HDEL", self._nodes, node))
+
+    def _now(self) -> Asked[int]:
+        """Microseconds, by the clock that all nodes share."""
+        seconds, micros = yield Call(("TIME",))
+        return int(seconds) * MICROS + int(micros)

@@ -1,0 +1,1 @@
+"""Steps, scripts and clients of the shuffle-sharded queue."""

@@ -1,0 +1,109 @@
+"""Where queues of tasks live in a Redis: what a URL says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from redis import ConnectionPool
+
+from fairlead.backends.redis.sharded.connecting import KNOWN, check_url
+from fairlead.backends.redis.sharded.lanes import Lanes
+from fairlead.backends.redis.sharded.settings import Settings
+from fairlead.errors import ConfigurationError
+
+T = TypeVar("T", int, float)
+
+GROUP = "workers"
+
+_OPTIONS = {"streams", "per_shard", "reads", "prefix", "reclaim", "unique", "ttl"}
+_TTL = 30 * 86_400.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A Redis, and how the queues of an application are kept there."""
+
+    url: str
+    """For redis-py: what is Fairlead's own is taken out."""
+    location: str
+    """For people, without secrets."""
+    prefix: str = "fairlead"
+    streams: int = 64
+    per_shard: int = 6
+    reads: str = "tenants"
+    reclaim: float = 30.0
+    """Seconds after which what a node holds is another one's, if it was not heard of."""
+    unique: float = 86_400.0
+    """Seconds for which a unique key holds, from the submit on; only where Redis is the task
+    store."""
+    ttl: float = _TTL
+    """Seconds after which a queue that nobody writes to or reads is forgotten, with all that is in
+    it."""
+
+    @classmethod
+    def of(cls, url: str) -> Place:
+        """Raises ConfigurationError, without the password in its text."""
+        check_url(url)
+        parts = urlsplit(url)
+        given = parse_qsl(parts.query, keep_blank_values=True)
+        own = {name: value for name, value in given if name in _OPTIONS}
+        rest = urlencode([(name, value) for name, value in given if name not in _OPTIONS])
+        path = parts.path if parts.scheme == "unix" else parts.path.rstrip("/")
+        host = parts.hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+        location = f"{parts.scheme}://{host}{port}{path}"
+
+        def number(option: str, kind: Callable[[str], T], default: T) -> T:
+            try:
+                return kind(own[option]) if option in own else default
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"{location}: {option}={own[option]!r} is no number of the kind"
+                ) from error
+
+        found = cls(
+            urlunsplit(parts._replace(path=path, query=rest)),
+            location,
+            own.get("prefix", cls.prefix),
+            number("streams", int, cls.streams),
+            number("per_shard", int, cls.per_shard),
+            own.get("reads", cls.reads),
+            number("reclaim", float, cls.reclaim),
+            number("unique", float, cls.unique),
+            number("ttl", float, cls.ttl),
+        )
+        try:
+            ConnectionPool.from_url(found.url).make_connection()  # it connects to nothing yet
+        except (TypeError, ValueError) as error:
+            # Of redis-py: an option that it does not know, or cannot read.
+            option = next(
+                (name for name, _ in given if name not in _OPTIONS and name in str(error)), ""
+            )
+            why = f"option {option!r} is unknown, or has a bad value" if option else str(error)
+            raise ConfigurationError(
+                f"{location}: {why}; use {KNOWN}?streams=64&per_shard=6"
+            ) from error
+        if found.reclaim < 1 or found.unique < 0:
+            raise ConfigurationError(f"{location}: reclaim is 1 s or more, unique 0 s or more")
+        found.settings("queue", 1)
+        return found
+
+    def settings(self, queue: str, max_deliveries: int) -> Settings:
+        """Of one queue. Raises ConfigurationError."""
+        return Settings(
+            f"{self.prefix}:{queue}",
+            self.reads,  # type: ignore[arg-type]
+            self.streams,
+            self.per_shard,
+            self.ttl,
+            10.0,
+            max_deliveries,
+        )
+
+    def lanes(self, queue: str, max_deliveries: int) -> Lanes:
+        """One queue. Raises ConfigurationError."""
+        return Lanes(self.settings(queue, max_deliveries), time.monotonic)

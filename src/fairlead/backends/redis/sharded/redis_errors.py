@@ -1,0 +1,47 @@
+"""Errors of redis-py as Fairlead's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from redis import exceptions
+
+from fairlead.backends.redis.sharded.errors import QueueDamaged
+from fairlead.errors import ConfigurationError, StoreUnavailable
+
+_AWAY = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.ReadOnlyError,
+    exceptions.ClusterDownError,
+    exceptions.OutOfMemoryError,
+)
+_DAMAGED = "FAIRLEAD_DAMAGED "
+
+
+@contextmanager
+def telling(queue: str) -> Iterator[None]:
+    """Raises ConfigurationError, StoreUnavailable, QueueDamaged, with no password in their text."""
+    try:
+        yield
+    except exceptions.AuthenticationError as error:
+        raise ConfigurationError("Redis lets us not in: check user and password") from error
+    except exceptions.MaxConnectionsError as error:
+        raise ConfigurationError(
+            "every connection of the client is in use: a reader that waits holds one; give it a"
+            " greater max_connections"
+        ) from error
+    except _AWAY as error:
+        raise StoreUnavailable(
+            f"Redis does not answer ({type(error).__name__}); trying again may work"
+        ) from error
+    except exceptions.ResponseError as error:
+        text = str(error)
+        if _DAMAGED in text:
+            raise QueueDamaged(f"queue {queue}: {text.partition(_DAMAGED)[2]}") from error
+        if "WRONGTYPE" in text:
+            raise QueueDamaged(
+                f"queue {queue}: a key of it holds something else ({text})"
+            ) from error
+        raise

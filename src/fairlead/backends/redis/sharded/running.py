@@ -1,0 +1,125 @@
+"""Runs steps with a client of Redis, asynchronous or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, TypeVar
+
+from redis.exceptions import NoScriptError, ResponseError
+
+from fairlead.backends.redis.sharded.redis_errors import telling
+from fairlead.backends.redis.sharded.steps import Call, Claim, Command, Steps, Wait
+
+T = TypeVar("T")
+
+
+class Cancelled:
+    """Of the task in which it is made: whether somebody has cancelled it since.
+
+    redis-py sends inside asyncio.wait_for, which on Python 3.11 forgets a cancellation that comes
+    as it ends. Whoever waits for Redis again and again must look, or he never ends.
+    """
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task else 0
+
+    def obey(self) -> None:
+        """Raises asyncio.CancelledError if it has been."""
+        if self._task and self._task.cancelling() > self._before:
+            raise asyncio.CancelledError
+
+
+async def run_async(redis: Any, queue: str, steps: Steps[T]) -> T:
+    """What the steps answer. Raises what they raise, and ConfigurationError, StoreUnavailable,
+    QueueDamaged."""
+    answer: Any = None
+    cancelled = Cancelled()
+    while True:
+        try:
+            command = steps.send(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        try:
+            with telling(queue):
+                answer = await _do_async(redis, command)
+        finally:
+            cancelled.obey()
+
+
+def run(redis: Any, queue: str, steps: Steps[T]) -> T:
+    """The same with a synchronous client."""
+    answer: Any = None
+    while True:
+        try:
+            command = steps.send(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        with telling(queue):
+            answer = _do(redis, command)
+
+
+async def _do_async(redis: Any, command: Command) -> Any:
+    if isinstance(command, Wait):
+        return bool(await redis.xread(command.after, count=1, block=command.millis))
+    if isinstance(command, Call):
+        return await redis.execute_command(*command.arguments)
+    if isinstance(command, Claim):
+        with _missing() as missing:
+            return _claimed(await redis.execute_command(*_claim(command)))
+        return missing
+    try:
+        return await redis.evalsha(command.script.sha, 1, command.key, *command.arguments)
+    except NoScriptError:
+        return await redis.eval(command.script.text, 1, command.key, *command.arguments)
+
+
+def _do(redis: Any, command: Command) -> Any:
+    if isinstance(command, Wait):
+        return bool(redis.xread(command.after, count=1, block=command.millis))
+    if isinstance(command, Call):
+        return redis.execute_command(*command.arguments)
+    if isinstance(command, Claim):
+        with _missing() as missing:
+            return _claimed(redis.execute_command(*_claim(command)))
+        return missing
+    try:
+        return redis.evalsha(command.script.sha, 1, command.key, *command.arguments)
+    except NoScriptError:
+        return redis.eval(command.script.text, 1, command.key, *command.arguments)
+
+
+def _claim(claim: Claim) -> list[str | int]:
+    command: list[str | int] = [
+        "XREADGROUP",
+        "GROUP",
+        claim.group,
+        claim.consumer,
+        "COUNT",
+        1,
+        "BLOCK",
+        claim.millis,
+    ]
+    return [*command, "STREAMS", *claim.keys, *[">"] * len(claim.keys)]
+
+
+@contextmanager
+def _missing() -> Iterator[None]:
+    try:
+        yield
+    except ResponseError as error:
+        if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
+            raise
+
+
+def _claimed(answer: Any) -> list[tuple[bytes, bytes, list[bytes]]]:
+    """RESP2 and RESP3 differ."""
+    pairs = answer.items() if isinstance(answer, dict) else answer or ()
+    found = []
+    for key, entries in pairs:
+        for id, fields in entries[0] if isinstance(answer, dict) else entries:
+            found.append((key, id, list(chain.from_iterable(fields.items()))))
+    return found

@@ -1,0 +1,66 @@
+"""What a sharded queue is set to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fairlead.backends.redis.sharded.errors import InvalidMessage
+from fairlead.core.sharding.shards import shard
+from fairlead.errors import ConfigurationError
+
+Reads = Literal["streams", "tenants"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Seconds are kept to the millisecond. Raises ConfigurationError."""
+
+    name: str
+    reads: Reads
+    streams: int
+    streams_per_shard: int
+    ttl: float
+    shrink_after: float
+    max_deliveries: int
+    section: str = ""
+    """Sections of one queue share its notifications, and nothing else."""
+
+    def __post_init__(self) -> None:
+        if not self.name or set(self.name) & set("{}"):
+            raise ConfigurationError(
+                f"queue {self.name!r}: give it a name without braces, which Redis reads as a"
+                " hash tag"
+            )
+        if self.reads not in ("streams", "tenants"):
+            raise ConfigurationError(f"reads={self.reads!r}: 'streams' or 'tenants'")
+        if self.ttl < 1 or self.shrink_after < 0 or self.max_deliveries < 1:
+            raise ConfigurationError(
+                "ttl: 1 s or more; shrink_after: 0 s or more; max_deliveries: 1 or more"
+            )
+        try:
+            shard("", self.streams, self.streams_per_shard)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
+
+    @property
+    def prefix(self) -> str:
+        """What its keys begin with."""
+        return f"{{{self.name}}}:{self.section}:" if self.section else f"{{{self.name}}}:"
+
+    @property
+    def meta(self) -> str:
+        """The key from which the scripts make all others."""
+        return f"{self.prefix}meta"
+
+    def shard(
+        self, key: str, streams: int | None, per_shard: int | None
+    ) -> tuple[int, tuple[int, ...]]:
+        """How many streams there are to be, and those of the key. Raises InvalidMessage."""
+        count = self.streams if streams is None else streams
+        try:
+            return count, shard(
+                key, count, self.streams_per_shard if per_shard is None else per_shard
+            )
+        except ValueError as error:
+            raise InvalidMessage(str(error)) from error

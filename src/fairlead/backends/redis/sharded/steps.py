@@ -1,0 +1,389 @@
+"""What a sharded queue does, as generators: they say what to ask Redis and are told the answer.
+
+The asynchronous queue and its synchronous twin run the same steps; tests run them one at a time,
+with anything in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from fairlead.backends.redis.sharded import script
+from fairlead.backends.redis.sharded.errors import Empty, InvalidMessage, UnknownMessage
+from fairlead.backends.redis.sharded.message import (
+    Entry,
+    Field,
+    Finish,
+    Message,
+    NewMessage,
+    SetAside,
+    Value,
+    check_weight,
+    entry,
+    id_of,
+    message,
+    place,
+    set_aside,
+)
+from fairlead.backends.redis.sharded.script import Script
+from fairlead.backends.redis.sharded.settings import Settings
+from fairlead.backends.redis.sharded.stats import Stats
+from fairlead.errors import ConfigurationError
+
+WAIT_SECONDS = 2.0
+"""A reader waits for so long at a time, and then looks by itself: a client's socket may give up
+after 5 s."""
+
+MOST_AT_ONCE = 500
+"""Messages that one run of a script writes, reads or ends: it must not hold the server for long."""
+
+T = TypeVar("T")
+
+
+class Run(NamedTuple):
+    """Run a script. `key`: the queue's meta."""
+
+    script: Script
+    key: str
+    arguments: tuple[bytes | str | int | float, ...]
+
+
+class Wait(NamedTuple):
+    """Wait until one of the streams holds an entry after its id, and answer whether it does. By
+    XREAD, which all get that wait, without a group: what a reader that dies was told of is told to
+    others too."""
+
+    after: Mapping[str, str]
+    millis: int
+
+
+class Call(NamedTuple):
+    """Run one command of Redis."""
+
+    arguments: tuple[bytes | str | int | float, ...]
+
+
+class Claim(NamedTuple):
+    """Wait until one of the streams has a message, and claim it, as the group's consumer. Answers
+    the key, the entry and its fields of each that was claimed: one of a stream at most; None if a
+    stream or its group is not there."""
+
+    group: str
+    consumer: str
+    keys: Sequence[str]
+    millis: int
+
+
+Command = Run | Wait | Call | Claim
+Steps = Generator[Command, Any, T]
+
+
+class QueueSteps:
+    """The operations of one queue. For the promises see `ShardedQueue`."""
+
+    def __init__(self, settings: Settings, monotonic: Callable[[], float]) -> None:
+        """`monotonic`: seconds on a clock that never steps back."""
+        self._settings = settings
+        self._monotonic = monotonic
+        self._ttl = round(settings.ttl * 1000)
+        self._meta = settings.meta
+        self._notifications = f"{{{settings.name}}}:notifications"
+
+    def write(
+        self,
+        values: Mapping[str, Value],
+        shard_key: str,
+        streams: int | None,
+        streams_per_shard: int | None,
+        deadline: datetime | None,
+        weight: float,
+        at: datetime | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Steps[str]:
+        message = NewMessage(values, shard_key, deadline, weight, at, context)
+        return (yield from self.write_many([message], streams, streams_per_shard))[0]
+
+    def write_many(
+        self,
+        messages: Iterable[NewMessage],
+        streams: int | None = None,
+        streams_per_shard: int | None = None,
+    ) -> Steps[list[str]]:
+        entries = [entry(message) for message in messages]
+        return [
+            id_of(*found) for found in (yield from self.put(entries, streams, streams_per_shard))
+        ]
+
+    def put(
+        self,
+        entries: Sequence[Entry],
+        streams: int | None = None,
+        streams_per_shard: int | None = None,
+    ) -> Steps[list[tuple[bytes | None, bytes]]]:
+        """Write these; stream and entry of each, or None and the name or mark of the one that was
+        there before it."""
+        shards = [
+            self._settings.shard(each.shard_key, streams, streams_per_shard) for each in entries
+        ]
+        answers: list[tuple[bytes | None, bytes]] = []
+        for start in range(0, len(entries), MOST_AT_ONCE):
+            arguments: list[Field] = []
+            piece = range(start, min(start + MOST_AT_ONCE, len(entries)))
+            for i in piece:
+                each, (_, candidates) = entries[i], shards[i]
+                arguments += (
+                    each.at,
+                    each.ticket,
+                    each.once,
+                    each.unique,
+                    each.window,
+                    each.name,
+                    len(candidates),
+                )
+                arguments += candidates
+                arguments.append(len(each.fields))
+                arguments += each.fields
+            shrink_after = round(self._settings.shrink_after * 1000)
+            count = shards[start][0]
+            answers += yield self._run(
+                script.WRITE, count, self._ttl, shrink_after, len(piece), *arguments
+            )
+        return answers
+
+    def read(
+        self, group: str, consumer: str, block: float, prefer_stream: int | str | None
+    ) -> Steps[Message]:
+        return (yield from self.read_many(group, consumer, 1, block, prefer_stream))[0]
+
+    def read_many(
+        self,
+        group: str,
+        consumer: str,
+        count: int,
+        block: float,
+        prefer_stream: int | str | None = None,
+    ) -> Steps[list[Message]]:
+        _named(group, consumer)
+        if count < 1:
+            raise InvalidMessage(f"count={count}: 1 or more")
+        preferred = "" if prefer_stream is None else str(prefer_stream)
+        if preferred:
+            place(f"{preferred}/0-0")
+        until = self._monotonic() + block
+        woken_after = ""
+        while True:
+            found = yield self.look(group, consumer, count, preferred, woken_after)
+            if found[0] == b"messages":
+                return [
+                    message((stream, at, 1, found[1], fields)) for stream, at, fields in found[3:]
+                ]
+            if found[0] == b"empty":
+                left = until - self._monotonic()
+                if left <= 0:
+                    raise Empty(f"nothing to read in {self._settings.name}")
+                wait = self.waiting(found, left)
+                # Who has waited for a message for later asks like one that is woken: the first of
+                # them writes it, which wakes the others.
+                is_woken = (yield wait) or wait.millis < round(min(left, WAIT_SECONDS) * 1000)
+                woken_after = _text(found[3]) if is_woken else ""
+
+    def look(
+        self, group: str, consumer: str, count: int, preferred: str = "", woken_after: str = ""
+    ) -> Run:
+        """One pass over the streams; see read.lua for its answers. `woken_after`: nothing waited
+        when this was the newest notification, and one has come after it."""
+        reads = self._settings.reads
+        return self._run(
+            script.READ,
+            group,
+            consumer,
+            reads,
+            preferred,
+            self._ttl,
+            woken_after,
+            min(count, MOST_AT_ONCE),
+        )
+
+    @property
+    def notifier(self) -> str:
+        """The key of the section's notifier."""
+        return f"{self._settings.prefix}notifier"
+
+    def streams(self, count: int) -> list[str]:
+        """The keys of so many streams."""
+        return [f"{self._settings.prefix}s{stream}" for stream in range(count)]
+
+    def prepare(self, group: str) -> Steps[None]:
+        """From now on one can wait for all streams at once."""
+        yield self._run(script.PREPARE, group, self._ttl)
+
+    def waiting(self, found: Sequence[Any], seconds: float) -> Wait:
+        """For what comes after an empty pass, for so many seconds at most."""
+        _, now, _, latest, latest_default, next_due, _ = found
+        if next_due:
+            seconds = min(seconds, max(0.0, (int(next_due) - int(now)) / 1000))
+        after = {self._notifications: _text(latest)}
+        if latest_default:
+            after[self._settings.name] = _text(latest_default)
+        return Wait(after, max(1, math.ceil(min(seconds, WAIT_SECONDS) * 1000)))
+
+    def ack(self, group: str, ids: Iterable[str]) -> Steps[int]:
+        places = [part for id in ids for part in place(id)]
+        return int((yield self._run(script.ACK, group, *places)))
+
+    def extend(self, group: str, consumer: str, ids: Sequence[str]) -> Steps[list[str]]:
+        _named(group, consumer)
+        held: list[str] = []
+        for start in range(0, len(ids), MOST_AT_ONCE):
+            piece = ids[start : start + MOST_AT_ONCE]
+            places = [part for id in piece for part in place(id)]
+            answers = yield self._run(script.EXTEND, group, consumer, *places)
+            held += [id for id, is_held in zip(piece, answers, strict=True) if is_held]
+        return held
+
+    def held(self, group: str, consumer: str, known: Iterable[str]) -> Steps[list[Message]]:
+        """What the consumer holds but for these ids: answers to its reads were lost."""
+        places = [part for id in known for part in place(id)]
+        now, found = yield self._run(script.HELD, group, consumer, *places)
+        return [
+            message((stream, at, deliveries, now, fields))
+            for stream, at, deliveries, fields in found
+        ]
+
+    def finish(self, group: str, consumer: str, finishes: Sequence[Finish]) -> Steps[list[bool]]:
+        """End claims; of each, whether it was this consumer's: of others nothing is changed."""
+        answers: list[bool] = []
+        for start in range(0, len(finishes), MOST_AT_ONCE):
+            piece = finishes[start : start + MOST_AT_ONCE]
+            arguments: list[Field] = []
+            for id, how, each in piece:
+                arguments += (*place(id), how)
+                if how == "later":
+                    arguments += (each.at, each.ticket)
+                if how in ("later", "again"):
+                    _, candidates = self._settings.shard(each.shard_key, None, None)
+                    arguments += (len(candidates), *candidates)
+                if how != "done":
+                    arguments += (len(each.fields), *each.fields)
+            streams = self._settings.streams
+            done = yield self._run(
+                script.FINISH, group, consumer, self._ttl, streams, len(piece), *arguments
+            )
+            answers += map(bool, done)
+        return answers
+
+    def delete(self, id: str) -> Steps[None]:
+        if not (yield self._run(script.DELETE, *place(id))):
+            raise UnknownMessage(
+                f"message {id} is not in {self._settings.name}: acknowledged, deleted, set aside or"
+                " expired"
+            )
+
+    def stats(self, group: str) -> Steps[Stats]:
+        found = yield self._run(script.STATS, group)
+        *counts, oldest = found
+        return msgspec.convert([*counts, None if oldest == b"" else int(oldest) / 1000], Stats)
+
+    def len(self) -> Steps[int]:
+        return (yield from self.stats("")).messages
+
+    def pending(self, group: str) -> Steps[int]:
+        return (yield from self.stats(group)).pending
+
+    def reclaim(
+        self, group: str, consumer: str, min_idle: float, count: int
+    ) -> Steps[list[Message]]:
+        _named(group, consumer)
+        now, claimed = yield self._run(
+            script.RECLAIM,
+            group,
+            consumer,
+            round(min_idle * 1000),
+            count,
+            self._settings.max_deliveries,
+            self._ttl,
+        )
+        return [
+            message((stream, at, deliveries, now, fields))
+            for stream, at, deliveries, fields in claimed
+        ]
+
+    def cordon(self, window: float | None, count: int) -> Steps[list[SetAside]]:
+        since = "" if window is None else round(window * 1000)
+        return [
+            set_aside(copy) for copy in (yield self._run(script.CORDON, since, count, self._ttl))
+        ]
+
+    def cordoned(self, count: int) -> Steps[list[SetAside]]:
+        return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "cordoned", count))]
+
+    def marked(self, marks: Sequence[str]) -> Steps[list[bool]]:
+        """Of each mark, whether a message with it is there."""
+        found = yield Call(("SMISMEMBER", f"{self._settings.prefix}once", *marks))
+        return [bool(is_there) for is_there in found]
+
+    def unfinished(self, beginning: str) -> Steps[tuple[int, int]]:
+        """How many have not ended, at one moment: messages, and those for later whose tickets begin
+        so; and dead letters."""
+        messages, retries, dead = yield self._run(script.UNFINISHED, beginning)
+        return messages + retries, dead
+
+    def dead(self, count: int) -> Steps[list[tuple[str, SetAside]]]:
+        """Dead letters, each with its place among them."""
+        found = yield self._run(script.ASIDE, "dead", count)
+        return [(_text(copy[0]), set_aside(copy)) for copy in found]
+
+    def revive(self, place: str, entry: Entry | None) -> Steps[bool]:
+        """Take a letter out of the dead ones, and write this instead, or nothing. False if it is
+        not there."""
+        arguments: list[Field] = [place, self._settings.streams, self._ttl]
+        if entry is not None:
+            _, candidates = self._settings.shard(entry.shard_key, None, None)
+            arguments += (len(candidates), *candidates, len(entry.fields), *entry.fields)
+        return bool((yield self._run(script.REVIVE, *arguments)))
+
+    def dead_letters(self, count: int) -> Steps[list[SetAside]]:
+        return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "dead", count))]
+
+    def forget_group(self, group: str) -> Steps[int]:
+        return int((yield self._run(script.FORGET, group)))
+
+    def set_weight(self, shard_key: str, weight: float | None) -> Steps[None]:
+        if weight is not None:
+            check_weight(weight)
+        yield self._run(script.WEIGH, shard_key, "" if weight is None else float(weight), self._ttl)
+
+    def weights(self) -> Steps[dict[str, float]]:
+        """Those that were set, by shard key."""
+        found = yield Call(("HGETALL", f"{self._settings.prefix}weights"))
+        return {key.decode(): float(weight) for key, weight in found.items()}
+
+    def set_weights(self, weights: Mapping[str, float]) -> Steps[None]:
+        """These by shard key, and no others."""
+        yield self._run(
+            script.REWEIGH, self._ttl, *(part for each in sorted(weights.items()) for part in each)
+        )
+
+    def _run(self, wanted: Script, *arguments: bytes | str | int | float) -> Run:
+        return Run(wanted, self._meta, arguments)
+
+
+def waiting(wait: Wait) -> Steps[bool]:
+    """Whether what is waited for came."""
+    return bool((yield wait))
+
+
+def _named(group: str, consumer: str) -> None:
+    if not group or not consumer:
+        raise ConfigurationError(
+            "a reader needs the name of its group, and one of its own as consumer"
+        )
+
+
+def _text(value: bytes | int) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

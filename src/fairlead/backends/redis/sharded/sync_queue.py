@@ -1,0 +1,133 @@
+"""The sharded queue for synchronous code: the same steps, run by a synchronous client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Self, TypeVar
+
+from redis import Redis
+
+from fairlead.backends.redis.sharded.connecting import Connected
+from fairlead.backends.redis.sharded.message import Message, NewMessage, SetAside, Value
+from fairlead.backends.redis.sharded.running import run
+from fairlead.backends.redis.sharded.stats import Stats
+from fairlead.backends.redis.sharded.steps import Steps
+
+T = TypeVar("T")
+
+
+class SyncShardedQueue(Connected):
+    """See `ShardedQueue`, method by method. For any number of threads."""
+
+    _client = Redis
+
+    def write(
+        self,
+        values: Mapping[str, Value],
+        *,
+        shard_key: str = "",
+        streams: int | None = None,
+        streams_per_shard: int | None = None,
+        deadline: datetime | None = None,
+        weight: float = 1.0,
+        at: datetime | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> str:
+        """See `ShardedQueue.write`."""
+        return self._do(
+            self._steps.write(
+                values, shard_key, streams, streams_per_shard, deadline, weight, at, context
+            )
+        )
+
+    def write_many(
+        self,
+        messages: Iterable[NewMessage],
+        *,
+        streams: int | None = None,
+        streams_per_shard: int | None = None,
+    ) -> list[str]:
+        """See `ShardedQueue.write_many`."""
+        return self._do(self._steps.write_many(messages, streams, streams_per_shard))
+
+    def read(
+        self,
+        group: str,
+        consumer: str,
+        *,
+        block: float = 0.0,
+        prefer_stream: int | str | None = None,
+    ) -> Message:
+        """See `ShardedQueue.read`."""
+        return self._do(self._steps.read(group, consumer, block, prefer_stream))
+
+    def read_many(
+        self, group: str, consumer: str, *, count: int, block: float = 0.0
+    ) -> list[Message]:
+        """See `ShardedQueue.read_many`."""
+        return self._do(self._steps.read_many(group, consumer, count, block))
+
+    def extend(self, group: str, consumer: str, *ids: str) -> list[str]:
+        """See `ShardedQueue.extend`."""
+        return self._do(self._steps.extend(group, consumer, ids))
+
+    def ack(self, group: str, *ids: str) -> int:
+        """See `ShardedQueue.ack`."""
+        return self._do(self._steps.ack(group, ids))
+
+    def delete(self, id: str) -> None:
+        """See `ShardedQueue.delete`."""
+        self._do(self._steps.delete(id))
+
+    def len(self) -> int:
+        """See `ShardedQueue.len`."""
+        return self._do(self._steps.len())
+
+    def pending(self, group: str) -> int:
+        """See `ShardedQueue.pending`."""
+        return self._do(self._steps.pending(group))
+
+    def stats(self, group: str) -> Stats:
+        """See `ShardedQueue.stats`."""
+        return self._do(self._steps.stats(group))
+
+    def reclaim(
+        self, group: str, consumer: str, *, min_idle: float, count: int = 10
+    ) -> list[Message]:
+        """See `ShardedQueue.reclaim`."""
+        return self._do(self._steps.reclaim(group, consumer, min_idle, count))
+
+    def cordon(self, *, window: float | None = None, count: int = 1000) -> list[SetAside]:
+        """See `ShardedQueue.cordon`."""
+        return self._do(self._steps.cordon(window, count))
+
+    def cordoned(self, *, count: int = 1000) -> list[SetAside]:
+        """See `ShardedQueue.cordoned`."""
+        return self._do(self._steps.cordoned(count))
+
+    def dead_letters(self, *, count: int = 1000) -> list[SetAside]:
+        """See `ShardedQueue.dead_letters`."""
+        return self._do(self._steps.dead_letters(count))
+
+    def set_weight(self, shard_key: str, weight: float | None) -> None:
+        """See `ShardedQueue.set_weight`."""
+        self._do(self._steps.set_weight(shard_key, weight))
+
+    def forget_group(self, group: str) -> int:
+        """See `ShardedQueue.forget_group`."""
+        return self._do(self._steps.forget_group(group))
+
+    def close(self) -> None:
+        """See `ShardedQueue.close`."""
+        if self._is_ours:
+            self._redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _do(self, steps: Steps[T]) -> T:
+        return run(self._redis, self._settings.name, steps)

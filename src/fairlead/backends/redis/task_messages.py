@@ -1,0 +1,208 @@
+"""A task as it lies in Redis: one message, which is all that is known of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlead.backends.redis.sharded.lanes import Delivery
+from fairlead.backends.redis.sharded.message import RESERVED, Entry, SetAside
+from fairlead.backends.sql.rows import NODE_LOST
+from fairlead.model import (
+    DEFAULT_WEIGHT,
+    Finish,
+    GrabbedTask,
+    NewTask,
+    State,
+    TaskRecord,
+    Trigger,
+    TriggerPath,
+)
+
+RETRY = "retry/"
+"""Tickets of tasks for later begin so, if they ran before."""
+
+_FIELD = "task"
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="k1"):
+    """What is kept of a task. The tag is its format: a field may be added at the end, anything else
+    needs another tag."""
+
+    id: str
+    name: str
+    payload: bytes
+    payload_format: str
+    context: str | None
+    weight: float
+    run_at: int
+    submitted_at: int
+    attempts: int = 0
+    """Runs that have ended."""
+    tries: int = 0
+    """Those of them that were spent against the retry policy."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Body)
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """A task that this node has claimed."""
+
+    body: Body
+    queue: str
+    priority: int
+    fairness_key: str
+    deliveries: int
+    ready_at: int
+    """Microseconds."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every delivery, and once more with the grab."""
+        return 2 * (self.body.attempts + self.deliveries) - 1
+
+    def trigger(self) -> Trigger:
+        """The trigger of its next run."""
+        body = self.body
+        return Trigger(
+            body.id,
+            self.version,
+            self.queue,
+            0,
+            body.name,
+            self.priority,
+            self.fairness_key,
+            body.weight,
+            None,
+            self.path,
+        )
+
+    @property
+    def path(self) -> str:
+        if self.deliveries > 1:
+            return TriggerPath.HEAL
+        was_later = self.body.attempts > 0 or self.body.run_at > self.body.submitted_at
+        return TriggerPath.POLLER if was_later else TriggerPath.HOOK
+
+    def grabbed(self) -> GrabbedTask:
+        """As the engine takes it."""
+        body = self.body
+        attempt = body.attempts + self.deliveries
+        return GrabbedTask(
+            body.id,
+            self.version + 1,
+            attempt,
+            body.tries + 1,
+            body.payload,
+            body.payload_format,
+            self.ready_at,
+            False,
+            body.context,
+        )
+
+    def next(self, finish: Finish) -> Entry:
+        """Its message after a run that did not end it."""
+        tries = self.body.tries + finish.spends_try if not finish.resets_tries else 0
+        run_at = finish.run_at if finish.run_at is not None else self.body.run_at
+        attempts = self.body.attempts + self.deliveries
+        body = msgspec.structs.replace(self.body, attempts=attempts, tries=tries, run_at=run_at)
+        is_later = finish.next_state == State.WAITING
+        return entry(
+            body, self.fairness_key, at=millis(run_at) if is_later else "", ticket=RETRY + body.id
+        )
+
+    def again(self) -> Entry:
+        """Its message if it did not run at all."""
+        return entry(self.body, self.fairness_key)
+
+
+def entry(body: Body, fairness_key: str, *, at: int | str = "", ticket: str = "") -> Entry:
+    """A task as a message."""
+    fields: list[Any] = [f"{RESERVED}key", fairness_key]
+    if body.weight != DEFAULT_WEIGHT:
+        fields += [f"{RESERVED}weight", body.weight]
+    return Entry([*fields, _FIELD, _encode(body)], fairness_key, at, ticket)
+
+
+def new_entry(task: NewTask, window: int) -> Entry:
+    """A task that is submitted. `window`: milliseconds for which its unique key holds."""
+    body = Body(
+        task.id,
+        task.name,
+        task.payload,
+        task.payload_format,
+        task.context,
+        task.weight,
+        task.run_at,
+        task.submitted_at,
+    )
+    at: int | str = "" if task.is_due else millis(task.run_at)
+    found = entry(body, task.fairness_key, at=at, ticket=task.id)
+    return (
+        found
+        if task.unique_key is None
+        else found._replace(unique=task.unique_key, window=window, name=task.id)
+    )
+
+
+def held(queue: str, delivery: Delivery) -> Held:
+    """What was claimed. Raises msgspec.DecodeError, KeyError for what is no task."""
+    found = delivery.message
+    at = int(found.id.partition("/")[2].partition("-")[0])
+    body = _decoder.decode(found.values[_FIELD])
+    return Held(body, queue, delivery.priority, found.shard_key, found.deliveries, at * 1000)
+
+
+def of_error(finish: Finish) -> Entry:
+    """What a dead letter says beside its task."""
+    return Entry(("error_type", finish.error_type or "", "error_text", finish.error_text or ""), "")
+
+
+def dead(letter: SetAside) -> Body | None:
+    """The task of a dead letter; None if it is none."""
+    try:
+        return _decoder.decode(letter.values[_FIELD])
+    except (msgspec.DecodeError, KeyError):
+        return None
+
+
+def record(queue: str, priority: int, letter: SetAside, body: Body) -> TaskRecord:
+    """A task in ERROR, as people see it."""
+    attempts = body.attempts + letter.deliveries
+    lost = NODE_LOST, f"its workers went away {letter.deliveries} times while they had it"
+    error = (
+        (letter.values["error_type"].decode(), letter.values["error_text"].decode(errors="replace"))
+        if "error_type" in letter.values
+        else lost
+    )
+    return TaskRecord(
+        body.id,
+        queue,
+        0,
+        body.name,
+        State.ERROR,
+        2 * attempts + 1,
+        attempts,
+        body.tries + 1,
+        priority,
+        letter.shard_key,
+        body.weight,
+        None,
+        None,
+        body.submitted_at,
+        body.run_at,
+        None,
+        None,
+        None,
+        *error,
+        body.context,
+        len(body.payload),
+    )
+
+
+def millis(micros: int) -> int:
+    """Rounded up: nothing runs before its time."""
+    return -(-micros // 1000)

@@ -1,0 +1,403 @@
+"""The task store on Redis alone: a task is a message of a sharded queue, run at least once and then
+gone.
+
+There are no rows. What a node has claimed is its own for as long as it is heard of; the end of a
+run is the end of the message, or writes the next one in the same act; only what asks for a person
+is kept. What this cannot do raises NotSupported; docs/reference/guarantees.md has the table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import NoReturn
+
+import msgspec
+
+from fairlead.backends.redis.database import CAN, RedisDatabase
+from fairlead.backends.redis.dead_letters import Letters
+from fairlead.backends.redis.queues import Queues
+from fairlead.backends.redis.registry import Asked, Registry
+from fairlead.backends.redis.sharded import message
+from fairlead.backends.redis.sharded.claims import Claim, Claims, Lane
+from fairlead.backends.redis.sharded.consumer import Consumer
+from fairlead.backends.redis.sharded.endpoint import GROUP, Place
+from fairlead.backends.redis.sharded.lanes import Delivery
+from fairlead.backends.redis.sharded.stats import Stats
+from fairlead.backends.redis.task_messages import RETRY, Held, held, new_entry, of_error
+from fairlead.clock import MICROS
+from fairlead.errors import NotSupported
+from fairlead.model import (
+    PRIORITIES,
+    AttemptRecord,
+    Finish,
+    GrabbedTask,
+    LaneKey,
+    NewTask,
+    State,
+    Submitted,
+    TaskRecord,
+    Trigger,
+)
+from fairlead.ports.notification import Wake
+from fairlead.ports.statements import Database
+from fairlead.ports.task_store import (
+    Completed,
+    Grab,
+    KeyLoad,
+    NodeRecord,
+    QueueSettings,
+    QueueStatus,
+    TaskFilter,
+    Woken,
+)
+
+MOST_LOST = 5
+"""A task whose workers went away so often goes to ERROR: it may be what kills them."""
+
+_NO_RECORD = "Redis keeps no record of single tasks, but for those in ERROR"
+
+
+class RedisTaskStore:
+    """See `fairlead.ports.task_store.TaskStore`."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.database: Database = RedisDatabase(place)
+        self.claimed: dict[str, Held] = {}
+        """What this node has read and not ended, by task id."""
+        self.consumer: Consumer | None = None
+        """This node's, while it runs."""
+        self._registered: set[str] = set()
+        """Queues that this process has made known."""
+        self._registry = Registry(place.prefix)
+        self._queues = Queues(place, MOST_LOST)
+        self._letters = Letters(self._registry, self._queues)
+
+    # the user's side ------------------------------------------------------------------------------
+
+    def submission(self, tasks: Sequence[NewTask]) -> Asked[tuple[list[Submitted], Wake]]:
+        lanes: defaultdict[Lane, list[int]] = defaultdict(list)
+        for i, task in enumerate(tasks):
+            if task.keep_result:
+                raise NotSupported(
+                    f"task {task.name!r} has keep_result=True: Redis keeps no results; {CAN} do"
+                )
+            lanes[Lane(task.queue, task.priority)].append(i)
+        if unknown := {task.queue for task in tasks} - self._registered:
+            yield from self._registry.register(unknown)
+            self._registered |= unknown
+        window = round(self.place.unique * 1000)
+        submitted: list[Submitted | None] = [None] * len(tasks)
+        for lane, of_lane in lanes.items():
+            entries = [new_entry(tasks[i], window) for i in of_lane]
+            answers = yield from self._queues.at(lane).put(entries)
+            for i, (stream, name) in zip(of_lane, answers, strict=True):
+                submitted[i] = (
+                    Submitted(tasks[i].id, True)
+                    if stream is not None
+                    else Submitted(name.decode(), False)
+                )
+        return [found for found in submitted if found is not None], Wake()
+
+    def bulk(
+        self, pieces: Iterable[Sequence[NewTask]]
+    ) -> Asked[tuple[list[Submitted], list[Wake]]]:
+        # Checked as a whole, before the first of them is written: there is no transaction to undo.
+        tasks = [task for piece in pieces for task in piece]
+        submitted, wake = yield from self.submission(tasks)
+        return submitted, [wake]
+
+    def task(self, task_id: str) -> Asked[TaskRecord | None]:
+        letter = yield from self._letters.of(task_id)
+        if letter is None:
+            raise NotSupported(f"task {task_id}: {_NO_RECORD}; {CAN} do")
+        return letter.task
+
+    def tasks(self, where: TaskFilter, limit: int) -> Asked[list[TaskRecord]]:
+        if where.state is not State.ERROR:
+            raise NotSupported(
+                f"Redis can list only tasks in ERROR (--state ERROR); {CAN} list all"
+            )
+        return (yield from self._letters.matching(where, limit))
+
+    def payload(self, task_id: str) -> Asked[tuple[bytes, str] | None]:
+        letter = yield from self._letters.of(task_id)
+        return None if letter is None else (letter.body.payload, letter.body.payload_format)
+
+    def attempts(self, task_id: str) -> Asked[list[AttemptRecord]]:
+        yield from self.task(task_id)
+        return []
+
+    def result(self, task_id: str) -> Asked[bytes | None]:
+        _refuse("Redis keeps no results")
+
+    def move(
+        self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
+    ) -> Asked[Wake | None]:
+        """Only of a task in ERROR, and at once."""
+        return (
+            Wake() if (yield from self._letters.write_anew(task_id, version, reset_tries)) else None
+        )
+
+    def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Asked[bool]:
+        """Only of a task in ERROR."""
+        return (yield from self._letters.drop(task_id, version))
+
+    def queue_statuses(self) -> Asked[list[QueueStatus]]:
+        statuses = []
+        for queue, settings in (yield from self.queue_settings()).items():
+            stats = yield from self._stats(queue)
+            oldest = min(
+                (found.oldest for found in stats if found.oldest is not None), default=None
+            )
+            statuses.append(
+                QueueStatus(
+                    queue,
+                    settings.partitions,
+                    settings.paused,
+                    sum(found.later for found in stats),
+                    sum(found.waiting for found in stats),
+                    sum(found.pending for found in stats),
+                    sum(found.dead for found in stats),
+                    None if oldest is None else round(oldest * MICROS),
+                )
+            )
+        return statuses
+
+    def oldest_ready(self) -> Asked[dict[str, int]]:
+        statuses = yield from self.queue_statuses()
+        return {
+            status.queue: status.oldest_ready_at
+            for status in statuses
+            if status.oldest_ready_at is not None
+        }
+
+    def unfinished(self, queues: Sequence[str]) -> Asked[tuple[int, int]]:
+        left = in_error = 0
+        for queue in queues:
+            for lane in (yield from self._queues.written(queue)):
+                of_lane, dead = yield from self._queues.at(lane).unfinished(RETRY)
+                left += of_lane
+                in_error += dead
+        return left, in_error
+
+    def ahead(self, task_id: str) -> Asked[int]:
+        _refuse(_NO_RECORD)
+
+    def names(self) -> Asked[dict[tuple[str, str], int]]:
+        return {}
+        yield
+
+    def heaviest_keys(self, queue: str, limit: int) -> Asked[tuple[list[KeyLoad], int]]:
+        return [], 0
+        yield
+
+    def weights(self, queue: str) -> Asked[dict[str, float]]:
+        found: dict[str, float] = yield from self._queues.at(Lane(queue, PRIORITIES[0])).weights()
+        return found
+
+    def limits(self, queue: str) -> Asked[dict[str, int]]:
+        return {}  # only `tune` sets any, and it needs SQL
+        yield
+
+    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Asked[bool]:
+        if queue not in (yield from self.queue_settings()):
+            return False
+        was_there = fairness_key in (yield from self.weights(queue))
+        for priority in PRIORITIES:
+            yield from self._queues.at(Lane(queue, priority)).set_weight(fairness_key, weight)
+        return weight is not None or was_there
+
+    def pause(self, queue: str, paused: bool) -> Asked[bool]:
+        return (yield from self._registry.pause(queue, paused))
+
+    # the node's side ------------------------------------------------------------------------------
+
+    def ready(self, lane: LaneKey, above: int, limit: int) -> Asked[list[Trigger]]:
+        return []
+        yield
+
+    def ordered(
+        self, keys: Sequence[tuple[str, str]], limit: int
+    ) -> Asked[list[tuple[Trigger, State]]]:
+        return []
+        yield
+
+    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+        """What was read is claimed already: nothing is asked."""
+        found = []
+        for grab in wanted:
+            mine = self.claimed.get(grab.id)
+            if mine is not None and mine.version == grab.version and grab.id in self._claims:
+                found.append(mine.grabbed())
+        return found
+
+    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
+        by_lane: defaultdict[Lane, list[message.Finish]] = defaultdict(list)
+        refused = []
+        for finish in finishes:
+            claims, mine = self._claims.of(finish.id), self.claimed.get(finish.id)
+            if not claims or mine is None or mine.version + 1 != finish.version:
+                refused.append(finish.id)
+                continue
+            first, *doubles = claims
+            by_lane[first.lane].append(_end(first.id, mine, finish))
+            for claim in doubles:
+                by_lane[claim.lane].append(message.Finish(claim.id, "done"))
+        gone = await self._finish(by_lane)
+        for finish in finishes:
+            claims = self._claims.pop(finish.id)
+            self.claimed.pop(finish.id, None)
+            if claims and claims[0].id in gone:
+                refused.append(finish.id)
+        return Completed(refused, None)
+
+    def completion(self, node: str, finishes: Sequence[Finish]) -> Asked[Completed]:
+        _refuse("a task on Redis takes part in no transaction")
+
+    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Wake | None:
+        await self.give_back([task_id for task_id, _ in held])
+        return None
+
+    async def give_back(self, task_ids: Collection[str]) -> None:
+        """These did not run here: they are written anew, for anybody. Raises StoreUnavailable."""
+        by_lane: defaultdict[Lane, list[message.Finish]] = defaultdict(list)
+        for task_id in task_ids:
+            mine = self.claimed.get(task_id)
+            for i, claim in enumerate(self._claims.of(task_id)):
+                again = (
+                    message.Finish(claim.id, "again", mine.again())
+                    if mine is not None and i == 0
+                    else None
+                )
+                by_lane[claim.lane].append(again or message.Finish(claim.id, "done"))
+        await self._finish(by_lane)
+        for task_id in task_ids:
+            self._claims.pop(task_id)
+            self.claimed.pop(task_id, None)
+
+    async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
+        return {task_id for task_id in ids if task_id in self._claims}
+
+    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+        """Nothing remembers them."""
+
+    async def held(self, node: str) -> list[tuple[str, int]]:
+        return []
+
+    def take(self, queue: str, delivery: Delivery) -> Trigger | None:
+        """Keep what was claimed, and answer its trigger; None if it is no task."""
+        try:
+            found = held(queue, delivery)
+        except (msgspec.DecodeError, KeyError):
+            return None
+        claim = Claim(Lane(queue, delivery.priority), delivery.message.id)
+        is_double = found.body.id in self._claims and claim not in self._claims.of(found.body.id)
+        self._claims.add(found.body.id, claim)
+        if not is_double:
+            self.claimed[found.body.id] = found
+        return self.claimed[found.body.id].trigger()
+
+    def settled(self, task_ids: Iterable[str]) -> None:
+        """The engine is through with these: of those that are another node's by now nothing is
+        kept."""
+        for task_id in task_ids:
+            if task_id not in self._claims:
+                self.claimed.pop(task_id, None)
+
+    # pollers: readers of the queue do what they would ---------------------------------------------
+
+    async def wake_due(self, now: int, limit: int) -> Woken:
+        return Woken(0, None)
+
+    async def next_due(self) -> int | None:
+        return None
+
+    async def resume_lost(
+        self,
+        nodes: Sequence[str],
+        now: int,
+        limit: int,
+        most_lost: int = 5,
+        skipping: Sequence[str] = (),
+    ) -> Woken:
+        return Woken(0, None)
+
+    async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
+        return []
+
+    async def release_stuck(
+        self,
+        task_id: str,
+        version: int,
+        to: State,
+        now: int,
+        reason: str,
+        skipping: Sequence[str] = (),
+    ) -> Wake | None:
+        return None
+
+    async def clean(self, before: int, limit: int) -> int:
+        return 0
+
+    async def incidents(self, limit: int) -> list[TaskRecord]:
+        found: list[TaskRecord] = await self.database.read(
+            self.tasks(TaskFilter(State.ERROR), limit)
+        )
+        return found
+
+    # the cluster ----------------------------------------------------------------------------------
+
+    async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
+        await self.database.run_async(self._registry.beat(node, queues))
+
+    async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
+        found: list[str] = await self.database.read(self._registry.silent(silent_for))
+        return found
+
+    async def forget_node(self, node: str) -> None:
+        await self.database.run_async(self._registry.forget(node))
+
+    def nodes(self) -> Asked[list[NodeRecord]]:
+        return (yield from self._registry.nodes())
+
+    def queue_settings(self) -> Asked[dict[str, QueueSettings]]:
+        return (yield from self._registry.settings())
+
+    async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
+        found: dict[str, QueueSettings] = await self.database.run_async(
+            self._registry.register(partitions)
+        )
+        return {queue: found[queue] for queue in partitions}
+
+    # how ------------------------------------------------------------------------------------------
+
+    @property
+    def _claims(self) -> Claims:
+        assert self.consumer is not None
+        return self.consumer.claims
+
+    async def _finish(self, by_lane: dict[Lane, list[message.Finish]]) -> set[str]:
+        assert self.consumer is not None
+        return set(await self.consumer.finish(by_lane)) if by_lane else set()
+
+    def _stats(self, queue: str) -> Asked[list[Stats]]:
+        found = []
+        for lane in (yield from self._queues.written(queue)):
+            found.append((yield from self._queues.at(lane).stats(GROUP)))
+        return found
+
+
+def _end(id: str, mine: Held, finish: Finish) -> message.Finish:
+    if finish.next_state == State.ERROR:
+        return message.Finish(id, "dead", of_error(finish))
+    if finish.next_state == State.WAITING:
+        return message.Finish(id, "later", mine.next(finish))
+    if finish.next_state == State.SUBMITTED:
+        return message.Finish(id, "again", mine.next(finish))
+    return message.Finish(id, "done")
+
+
+def _refuse(why: str) -> NoReturn:
+    raise NotSupported(f"{why}; {CAN} do")

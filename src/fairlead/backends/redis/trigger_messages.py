@@ -1,0 +1,83 @@
+"""A trigger as a message of the sharded queue. Queue and priority are its place there, its fairness
+key is the shard key."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fairlead.backends.redis.sharded.message import RESERVED, Entry, Field, Message
+from fairlead.model import DEFAULT_WEIGHT, Trigger, TriggerPath
+
+FIELD = "trigger"
+
+
+class _Carried(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t1"):
+    """The tag is kind and format: a field may be added at the end, anything else needs another
+    tag."""
+
+    id: str
+    version: int
+    partition: int
+    name: str
+    fairness_key: str
+    weight: float
+    ordering_key: str | None
+    path: str
+    seq: int
+    order_at: int
+
+
+_decoder = msgspec.json.Decoder(_Carried)
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(trigger: Trigger) -> Entry:
+    """As it is written: once, for as long as it is there, claimed or not."""
+    t = trigger
+    mark = f"{t.id}:{t.version}"
+    carried = _Carried(
+        t.id,
+        t.version,
+        t.partition,
+        t.name,
+        t.fairness_key,
+        t.weight,
+        t.ordering_key,
+        t.path,
+        t.seq,
+        t.order_at,
+    )
+    fields: list[Field] = [
+        f"{RESERVED}key",
+        t.fairness_key,
+        f"{RESERVED}once",
+        mark,
+        FIELD,
+        _encode(carried),
+    ]
+    if t.weight != DEFAULT_WEIGHT:
+        fields += [f"{RESERVED}weight", t.weight]
+    return Entry(fields, t.fairness_key, once=mark)
+
+
+def decode(queue: str, priority: int, message: Message) -> Trigger:
+    """What a message says; one that had been handed out before is healed. Raises
+    msgspec.DecodeError for anything that is not ours, UnicodeDecodeError for bytes that are no
+    text."""
+    f = _decoder.decode(message.values.get(FIELD, b""))
+    path = f.path if message.deliveries == 1 else TriggerPath.HEAL
+    return Trigger(
+        f.id,
+        f.version,
+        queue,
+        f.partition,
+        f.name,
+        priority,
+        f.fairness_key,
+        f.weight,
+        f.ordering_key,
+        path,
+        f.seq,
+        None,
+        f.order_at,
+    )

@@ -1,0 +1,1 @@
+"""Adapters that SQLite and PostgreSQL share."""

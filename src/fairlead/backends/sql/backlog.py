@@ -1,0 +1,186 @@
+"""The backlog store over SQL, on SQLite and PostgreSQL: the fence is looked at in the transaction
+of each write."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from sys import intern
+from typing import Any
+
+import msgspec
+
+from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sql.rows import canonical
+from fairlead.backends.sql.sql_file import load, package_of
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
+from fairlead.ports.backlog_store import Fenced, Ownership
+from fairlead.ports.statements import Row, Statement, Steps
+
+_record = msgspec.json.Decoder(LaneRecord)
+_encode = msgspec.json.encode
+
+
+class SqlBacklogStore(ABC):
+    """See `fairlead.ports.backlog_store.BacklogStore`. It lives in the tables of a task store's
+    database."""
+
+    persist_seconds = 5.0
+    delete_acks = 2000
+
+    outlives_workers = True
+    """The database may lose its latest writes while workers go on that rely on them: it must
+    not."""
+
+    def __init__(self, store: SqlTaskStore) -> None:
+        self._database = store.database
+        self._sql = load("backlog.sql", package_of(self._database))
+
+    async def migrate(self) -> None:
+        await asyncio.to_thread(migrate, self._database)
+
+    async def take_over(self, partition: PartitionKey) -> Ownership:
+        return await self._database.run_async(self._take_over(partition))
+
+    def _take_over(self, partition: PartitionKey) -> Steps[Ownership]:
+        # The update waits for a write of the owner before; what that one wrote is there when the
+        # records are read.
+        range_id = (yield self._statement("take_over", *partition))[0][0]
+        rows = yield self._statement("lanes", *partition)
+        return Ownership(range_id, {priority: _record.decode(record) for priority, record in rows})
+
+    async def write(
+        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
+    ) -> None:
+        await self._database.run_async(
+            self._write(lane, range_id, entries, record, self._insert),
+            durable=bool(entries) and self.outlives_workers,
+        )
+
+    def _write(
+        self,
+        lane: LaneKey,
+        range_id: int,
+        entries: Sequence[Trigger],
+        record: LaneRecord,
+        insert: Callable[[LaneKey, Sequence[Trigger]], Steps[None]],
+    ) -> Steps[None]:
+        yield from self._fenced(lane, range_id)
+        if entries:
+            yield from insert(lane, entries)
+        yield self._statement("keep_record", *lane, _encode(record).decode())
+
+    @abstractmethod
+    def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:
+        """Rows that are there already are left."""
+
+    def _fenced(self, lane: LaneKey, range_id: int) -> Steps[None]:
+        found = yield self._statement("fence", lane.queue, lane.partition)
+        if not found or found[0][0] != range_id:
+            raise Fenced(
+                f"partition {lane.partition} of {lane.queue} was taken over: range id {range_id} is"
+                " void"
+            )
+
+    async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
+        return await self._database.read(self._read_above(lane, level, limit))
+
+    def _read_above(self, lane: LaneKey, level: Level, limit: int) -> Steps[list[Trigger]]:
+        return [
+            _trigger(lane, row)
+            for row in (yield self._statement("read_above", *lane, *level, limit))
+        ]
+
+    async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
+        # Not durable on its own: a power cut that undoes it leaves rows that are deleted again.
+        await self._database.run_async(self._delete_through(lane, range_id, level), durable=False)
+
+    def _delete_through(self, lane: LaneKey, range_id: int, level: Level) -> Steps[None]:
+        yield from self._fenced(lane, range_id)
+        yield self._statement("delete_through", *lane, *level)
+
+    async def levelled(
+        self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
+    ) -> set[str]:
+        return await self._database.read(self._levelled(lane, above, tasks))
+
+    def _levelled(
+        self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
+    ) -> Steps[set[str]]:
+        given = self._ids([task_id for task_id, _ in tasks])
+        found = {
+            (row[0], row[1]) for row in (yield self._statement("levelled", given, *lane, *above))
+        }
+        return {task_id for task_id, version in tasks if (task_id, version) in found}
+
+    @abstractmethod
+    def _ids(self, ids: list[str]) -> Any:
+        """Many ids as one parameter."""
+
+    async def records(self) -> dict[PartitionKey, Ownership]:
+        return await self._database.read(self._records())
+
+    def _records(self) -> Steps[dict[PartitionKey, Ownership]]:
+        found: dict[PartitionKey, Ownership] = {}
+        for queue, partition, range_id, priority, record in (yield self._statement("owners")):
+            owned = found.setdefault(PartitionKey(queue, partition), Ownership(range_id, {}))
+            if priority is not None:
+                owned.lanes[priority] = _record.decode(record)
+        return found
+
+    async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
+        tasks, keys = (await self._database.read(self._rows("ahead", *lane, *above, *through)))[0]
+        return tasks, keys
+
+    async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
+        rows = await self._database.read(self._rows("entry", canonical(task_id), *lane))
+        return _trigger(lane, rows[0]) if rows else None
+
+    async def count(self, lane: LaneKey, above: Level) -> int:
+        count: int = (await self._database.read(self._rows("count", *lane, *above)))[0][0]
+        return count
+
+    async def close(self) -> None:
+        await self._database.close_async()
+
+    def _rows(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
+        return (yield self._statement(name, *params))
+
+    def _statement(self, name: str, *params: Any) -> Statement:
+        return Statement(self._sql[name], params)
+
+
+def columns(entry: Trigger) -> tuple[Any, ...]:
+    """As the statements `write` take them, after those of the lane."""
+    return (
+        *(entry.level or ()),
+        entry.id,
+        entry.version,
+        entry.name,
+        entry.fairness_key,
+        entry.weight,
+        entry.ordering_key,
+        entry.seq,
+        entry.order_at,
+    )
+
+
+def _trigger(lane: LaneKey, row: Row) -> Trigger:
+    turn, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
+    return Trigger(
+        task_id,
+        version,
+        lane.queue,
+        lane.partition,
+        intern(name),
+        lane.priority,
+        intern(fairness_key),
+        weight,
+        ordering_key,
+        TriggerPath.SPILL,
+        seq,
+        Level(turn, number),
+        order_at,
+    )

@@ -1,0 +1,239 @@
+"""The trigger channel over the task store itself: wakes say where to look, the rows of the lane are
+the triggers.
+
+A lane is one priority of one partition. Its reader remembers the highest ready_seq it has read and
+reads on from there, so it never passes dead rows again. A row that commits late (a lower ready_seq,
+a later commit) is announced by its own wake, which sets the reader back. A wake that was lost is
+made up for every `heal_every` seconds: the reader looks ahead again, and a sweep begins to walk
+what lies behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.clock import Clock
+from fairlead.model import PRIORITIES, LaneKey, PartitionKey, Trigger, TriggerPath
+from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import ChannelStatus, Notifier, Owner, Room
+
+PAGE = 1000
+"""Triggers read at once."""
+
+SWEEP_SHARE = 0.05
+"""Sweeps may take at most this share of the time: where much lies behind the readers they take
+longer instead."""
+
+
+_NO_PLACE = 1 << 62
+
+
+@dataclass(slots=True)
+class _Lane:
+    key: LaneKey
+    read_seq: int
+    """Everything at or below has been read, as far as is known."""
+    highest_seq: int
+    """The highest ever read: what a sweep finds below it had lost its wake."""
+    set_back: int = _NO_PLACE
+    """The lowest place that a wake announced since the last read began."""
+    is_behind: bool = True
+    """The store may hold more above read_seq."""
+    is_reading: bool = False
+    """A read above read_seq is under way."""
+    sweep_seq: int | None = None
+    """Where the sweep stands that walks what was read; None: it has ended."""
+
+
+class DatabaseChannel:
+    """See `fairlead.ports.trigger_channel.TriggerChannel`."""
+
+    location = "the database"
+    carries_triggers = False
+    shares_partitions = False
+    orders = False
+
+    def __init__(
+        self, store: TaskStore, notifier: Notifier, clock: Clock, heal_every: float = 15.0
+    ) -> None:
+        self._store = store
+        self._notifier = notifier
+        self._clock = clock
+        self._heal_every = heal_every
+        self._lanes: dict[LaneKey, _Lane] = {}
+        self._changed = asyncio.Event()
+        self._heal_at = clock.monotonic() + heal_every
+        self._sweep_at = 0.0
+        self._on_wake: Callable[[Wake], None] = lambda wake: None
+
+    def announce(self, wake: Wake) -> None:
+        self._notifier.ring(wake)
+
+    async def open(self, on_wake: Callable[[Wake], None]) -> None:
+        self._on_wake = on_wake
+        await self._notifier.listen(self._heard)
+
+    def join(
+        self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
+    ) -> None:
+        """Leases say whose the partitions are."""
+
+    async def part(self) -> None:
+        """Leases say whose the partitions are."""
+
+    def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
+        wanted = {
+            LaneKey(*key, priority): priority for key in partitions for priority in PRIORITIES
+        }
+        for gone in self._lanes.keys() - wanted.keys():
+            del self._lanes[gone]
+        for key in sorted(
+            wanted.keys() - self._lanes.keys(), key=lambda lane: (lane.priority, lane)
+        ):
+            start = partitions[PartitionKey(key.queue, key.partition)].get(key.priority, 0)
+            self._lanes[key] = _Lane(key, start, start)
+        self._changed.set()
+
+    def is_behind(self, lane: LaneKey) -> bool:
+        found = self._lanes.get(lane)
+        return found is not None and (found.is_behind or found.is_reading)
+
+    def settled(self, triggers: Iterable[Trigger]) -> None:
+        """Rows are gone when they are grabbed."""
+
+    def room_freed(self) -> None:
+        self._changed.set()
+
+    def look_again(self) -> None:
+        self._begin_sweep()
+        self._sweep_at = 0.0
+        self._changed.set()
+
+    async def receive(self, room: Room) -> Sequence[Trigger]:
+        while True:
+            self._changed.clear()
+            if self._clock.monotonic() >= self._heal_at:
+                self._begin_sweep()
+            behind = [lane for lane in self._lanes.values() if lane.is_behind]
+            is_news = False
+            for lane in sorted(behind, key=lambda lane: lane.key.priority):
+                if (space := room.ahead(lane.key)) > 0:
+                    if triggers := await self._read(lane, min(space, PAGE)):
+                        return [*self._arrived(room), *triggers]
+                    is_news = True
+            if (arrived := self._arrived(room)) or is_news:
+                return arrived
+            if self._clock.monotonic() >= self._sweep_at:
+                for lane in [lane for lane in self._lanes.values() if lane.sweep_seq is not None]:
+                    space = room.behind(lane.key)
+                    if space > 0 and (found := await self._sweep(lane, space)):
+                        return found
+            await self._wait()
+
+    async def close(self) -> None:
+        await self._notifier.close()
+
+    async def status(self, queues: Collection[str]) -> ChannelStatus | None:
+        return None
+
+    def shut(self) -> None:
+        """Nothing is left to be sent."""
+
+    def _arrived(self, room: Room) -> Sequence[Trigger]:
+        """Triggers that have come by another way than their rows, for which there is room."""
+        return ()
+
+    async def _read(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
+        """What comes next."""
+        lane.is_behind, lane.set_back = (
+            False,
+            _NO_PLACE,
+        )  # before the read: a wake that comes meanwhile changes them
+        lane.is_reading = True
+        above = lane.read_seq
+        try:
+            rows = await self._rows(lane, above, limit)
+        except BaseException:
+            lane.is_behind = True
+            raise
+        finally:
+            lane.is_reading = False
+        if not rows:
+            return ()
+        if len(rows) == limit:
+            lane.is_behind = True
+        lane.read_seq = min(rows[-1].seq, lane.set_back)
+        known, lane.highest_seq = (
+            lane.highest_seq,
+            min(max(lane.highest_seq, rows[-1].seq), lane.set_back),
+        )
+        return rows if rows[0].seq > known else healed(rows, known)
+
+    async def _sweep(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
+        """A page of what lies behind the reader; those in it that nobody knows had lost their
+        wake."""
+        assert lane.sweep_seq is not None
+        began = self._clock.monotonic()
+        rows = await self._rows(lane, lane.sweep_seq, limit)
+        took = self._clock.monotonic() - began
+        self._sweep_at = began + took / SWEEP_SHARE
+        if lane.sweep_seq is not None:
+            lane.sweep_seq = (
+                rows[-1].seq if len(rows) == limit and rows[-1].seq < lane.read_seq else None
+            )
+        return healed(
+            [trigger for trigger in rows if trigger.seq <= lane.read_seq], lane.highest_seq
+        )
+
+    async def _rows(self, lane: _Lane, above: int, limit: int) -> list[Trigger]:
+        return await self._store.database.read(self._store.ready(lane.key, above, limit))
+
+    def _begin_sweep(self) -> None:
+        for lane in self._lanes.values():
+            lane.is_behind = True
+            if lane.sweep_seq is None:
+                lane.sweep_seq = 0
+        self._heal_at = self._clock.monotonic() + self._heal_every
+
+    async def _wait(self) -> None:
+        is_sweeping = any(lane.sweep_seq is not None for lane in self._lanes.values())
+        until = (
+            min(self._heal_at, max(self._sweep_at, self._clock.monotonic() + 0.01))
+            if is_sweeping
+            else self._heal_at
+        )
+        try:
+            async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _heard(self, wake: Wake) -> None:
+        if wake.is_empty:
+            self.look_again()
+        for lane in wake.ready:
+            self._look_at(lane)
+        self._on_wake(wake)
+
+    def _look_at(self, news: Lane) -> None:
+        """Read this lane, from there on."""
+        found = self._lanes.get(LaneKey(news.queue, news.partition, news.priority))
+        if found is not None:
+            found.is_behind = True
+            found.set_back = min(found.set_back, news.first_seq - 1)
+            found.read_seq = min(found.read_seq, news.first_seq - 1)
+            found.highest_seq = min(found.highest_seq, news.first_seq - 1)
+            self._changed.set()
+
+
+def healed(triggers: Sequence[Trigger], known: int) -> list[Trigger]:
+    """Marked, up to the place that is known: whatever is news among them had lost its wake."""
+    return [
+        trigger if trigger.seq > known else msgspec.structs.replace(trigger, path=TriggerPath.HEAL)
+        for trigger in triggers
+    ]

@@ -1,0 +1,144 @@
+"""The coordinator over the task store's own database: leases are rows, and its clock says when they
+expire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
+from fairlead.ports.coordinator import Lease
+from fairlead.ports.notification import Wake
+from fairlead.ports.statements import Database, Row, Statement, Steps
+
+_SERVER_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+# Every transaction locks its leases in the order of their names, so that two of them wait instead
+# of dead-locking.
+_LOCK_HELD = "SELECT name FROM fairlead_leases WHERE owner = $1 ORDER BY name FOR UPDATE"
+
+
+class SqlDatabase(Database, Protocol):
+    """A database whose dialect is known."""
+
+    dialect: str
+    """"sqlite" or "postgres"."""
+
+
+class LeaseStore(Protocol):
+    """What the coordinator needs of a task store."""
+
+    @property
+    def database(self) -> SqlDatabase:
+        """Where the leases are kept."""
+
+    def statement(self, name: str, *params: Any) -> Statement:
+        """A named statement: acquire_lease, renew_leases, release_leases, leases, read_book,
+        new_book, change_book."""
+
+    def announce(self, wake: Wake) -> Steps[None]:
+        """Send the wake with the transaction's commit, where the database can."""
+
+
+class DatabaseCoordinator:
+    """See `fairlead.ports.coordinator.Coordinator`.
+
+    On SQLite all nodes share a machine, and `clock` is its clock; on PostgreSQL only the server's
+    clock is asked.
+    """
+
+    def __init__(self, store: LeaseStore, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._store = store
+        self._database = store.database
+        self._clock = clock
+
+    @property
+    def location(self) -> str:
+        return self._database.location
+
+    async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
+        if not owner:
+            raise ValueError("a lease needs an owner: the empty name means that it is free")
+        if not names:
+            return {}
+        return await self._database.run_async(self._acquire(names, owner, ttl))
+
+    def _acquire(self, names: Sequence[str], owner: str, ttl: float) -> Steps[dict[str, int]]:
+        won: dict[str, int] = {}
+        for name in sorted(set(names)):
+            now = yield from self.lease_clock()
+            rows = yield self._store.statement(
+                "acquire_lease", name, owner, now + _micros(ttl), now
+            )
+            won |= _range_ids(rows)
+        return won
+
+    async def renew(self, owner: str, ttl: float) -> dict[str, int]:
+        # Not durable on its own: a power cut that undoes it leaves a lease that expires sooner.
+        return await self._database.run_async(self._renew(owner, ttl), durable=False)
+
+    def _renew(self, owner: str, ttl: float) -> Steps[dict[str, int]]:
+        yield from self._lock_held(owner)
+        now = yield from self.lease_clock()
+        return _range_ids(
+            (yield self._store.statement("renew_leases", owner, now + _micros(ttl), now))
+        )
+
+    async def release(self, names: Sequence[str], owner: str) -> Wake | None:
+        if not names:
+            return None
+        return await self._database.run_async(self._release(names, owner))
+
+    def _release(self, names: Sequence[str], owner: str) -> Steps[Wake]:
+        yield from self._lock_held(owner)
+        yield self._store.statement(
+            "release_leases", owner, msgspec.json.encode(list(names)).decode()
+        )
+        wake = Wake(control=True)
+        yield from self._store.announce(wake)
+        return wake
+
+    async def leases(self) -> list[Lease]:
+        return await self._database.read(self._leases())
+
+    async def read_book(self, limit: str) -> tuple[bytes, int]:
+        return await self._database.read(self._read_book(limit))
+
+    def _read_book(self, limit: str) -> Steps[tuple[bytes, int]]:
+        rows = yield self._store.statement("read_book", limit)
+        return (rows[0][0].encode(), rows[0][1]) if rows else (b"", 0)
+
+    async def write_book(self, limit: str, book: bytes, version: int) -> bool:
+        return await self._database.run_async(self._write_book(limit, book.decode(), version))
+
+    def _write_book(self, limit: str, book: str, version: int) -> Steps[bool]:
+        if version == 0:
+            return bool((yield self._store.statement("new_book", limit, book)))
+        return bool((yield self._store.statement("change_book", limit, book, version)))
+
+    def close(self) -> None:
+        pass  # the database is the task store's
+
+    def _leases(self) -> Steps[list[Lease]]:
+        now = yield from self.lease_clock()
+        return [Lease(*row) for row in (yield self._store.statement("leases", now))]
+
+    def lease_clock(self) -> Steps[int]:
+        """Microseconds since 1970 on the one clock that all nodes of this database share."""
+        if self._database.dialect != "postgres":
+            return self._clock.now()
+        now: int = (yield Statement(_SERVER_CLOCK))[0][0]
+        return now
+
+    def _lock_held(self, owner: str) -> Steps[None]:
+        if self._database.dialect == "postgres":  # SQLite has one writer at a time
+            yield Statement(_LOCK_HELD, (owner,))
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * MICROS)
+
+
+def _range_ids(rows: Sequence[Row]) -> dict[str, int]:
+    return {row[0]: row[1] for row in rows}

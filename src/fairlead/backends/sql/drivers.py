@@ -1,0 +1,220 @@
+"""Runs steps through whatever connection there is: sqlite3, aiosqlite, psycopg, asyncpg, or
+SQLAlchemy around them.
+
+Nothing here begins, commits or rolls back: that belongs to whoever owns the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from fairlead.errors import ConfigurationError
+from fairlead.ports.statements import Copy, Many, Row, Statement, Step, Steps
+
+T = TypeVar("T")
+Execute = Callable[[Step], Sequence[Row]]
+ExecuteAsync = Callable[[Step], Awaitable[Sequence[Row]]]
+
+
+def drive(steps: Steps[T], execute: Execute) -> T:
+    """Run the steps one after another and answer what they return; an error is thrown into them
+    first."""
+    try:
+        step = next(steps)
+        while True:
+            step = steps.send(execute(step))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+async def drive_async(steps: Steps[T], execute: ExecuteAsync) -> T:
+    """The same through an asynchronous driver."""
+    try:
+        step = next(steps)
+        while True:
+            step = steps.send(await execute(step))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+def is_async(connection: Any) -> bool:
+    """True when statements on this connection must be awaited. Raises ConfigurationError for an
+    unknown kind."""
+    return _kind(connection) in ("aiosqlite", "psycopg_async", "asyncpg", "sqlalchemy_async")
+
+
+def executor(connection: Any) -> Execute:
+    """How to execute a step on a synchronous connection or session."""
+    kind = _kind(connection)
+    if kind == "sqlalchemy":
+        return executor(_sqlalchemy_driver(connection))
+    if kind == "sqlite3":
+        return _sqlite3(connection)
+    if kind == "psycopg":
+        return _psycopg(connection)
+    raise ConfigurationError(
+        f"{type(connection).__name__} is asynchronous: use `await task.submit_async(...)` with it"
+    )
+
+
+async def executor_async(connection: Any) -> ExecuteAsync:
+    """How to execute a step on an asynchronous connection or session."""
+    kind = _kind(connection)
+    if kind == "sqlalchemy_async":
+        return await executor_async(await _sqlalchemy_async_driver(connection))
+    if kind == "aiosqlite":
+        return _aiosqlite(connection)
+    if kind == "psycopg_async":
+        return _psycopg_async(connection)
+    if kind == "asyncpg":
+        return asyncpg_executor(connection)
+    execute = executor(connection)
+
+    async def run(step: Step) -> Sequence[Row]:
+        return execute(step)
+
+    return run
+
+
+def _kind(connection: Any) -> str:
+    for base in type(connection).__mro__:
+        module, name = base.__module__, base.__name__
+        root = module.partition(".")[0]
+        if root == "sqlalchemy" and name in ("Session", "Connection", "scoped_session"):
+            return "sqlalchemy"
+        if root == "sqlalchemy" and name in (
+            "AsyncSession",
+            "AsyncConnection",
+            "async_scoped_session",
+        ):
+            return "sqlalchemy_async"
+        if root == "sqlite3" and name == "Connection":
+            return "sqlite3"
+        if root == "aiosqlite" and name == "Connection":
+            return "aiosqlite"
+        if root == "psycopg" and name in ("Connection", "AsyncConnection"):
+            return "psycopg" if name == "Connection" else "psycopg_async"
+        if root == "asyncpg" and name in ("Connection", "PoolConnectionProxy"):
+            return "asyncpg"
+    raise ConfigurationError(
+        f"cannot submit through a {type(connection).__module__}.{type(connection).__name__}; give a"
+        " connection of sqlite3, aiosqlite, psycopg or asyncpg, or a SQLAlchemy Connection,"
+        " Session, AsyncConnection or AsyncSession"
+    )
+
+
+def _sqlite3(connection: Any) -> Execute:
+    def execute(step: Step) -> Sequence[Row]:
+        # A cursor of our own with plain rows: the caller may have set a row factory.
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        if isinstance(step, Statement):
+            return cursor.execute(step.sql, step.params).fetchall()  # type: ignore[no-any-return]
+        if isinstance(step, Many):
+            cursor.executemany(step.sql, step.rows)
+            return ()
+        raise TypeError("COPY is a PostgreSQL step")
+
+    return execute
+
+
+def _aiosqlite(connection: Any) -> ExecuteAsync:
+    async def execute(step: Step) -> Sequence[Row]:
+        if isinstance(step, Statement):
+            cursor = await connection.execute(step.sql, step.params)
+            return [tuple(row) for row in await cursor.fetchall()]
+        if isinstance(step, Many):
+            await connection.executemany(step.sql, step.rows)
+            return ()
+        raise TypeError("COPY is a PostgreSQL step")
+
+    return execute
+
+
+def _psycopg(connection: Any) -> Execute:
+    import psycopg
+    from psycopg.rows import tuple_row
+
+    def execute(step: Step) -> Sequence[Row]:
+        with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
+            if isinstance(step, Statement):
+                cursor.execute(step.sql.encode(), step.params)
+                return cursor.fetchall() if cursor.description else ()
+            if isinstance(step, Many):
+                cursor.executemany(step.sql.encode(), step.rows)
+                return ()
+            with cursor.copy(_copy_sql(step)) as copy:
+                # The server takes in one piece while the next one is made.
+                for piece in step.data:
+                    copy.write(piece)
+            return ()
+
+    return execute
+
+
+def _psycopg_async(connection: Any) -> ExecuteAsync:
+    import psycopg
+    from psycopg.rows import tuple_row
+
+    async def execute(step: Step) -> Sequence[Row]:
+        async with psycopg.AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
+            if isinstance(step, Statement):
+                await cursor.execute(step.sql.encode(), step.params)
+                return await cursor.fetchall() if cursor.description else ()
+            if isinstance(step, Many):
+                await cursor.executemany(step.sql.encode(), step.rows)
+                return ()
+            async with cursor.copy(_copy_sql(step)) as copy:
+                for piece in step.data:
+                    await copy.write(piece)
+            return ()
+
+    return execute
+
+
+def asyncpg_executor(connection: Any) -> ExecuteAsync:
+    """How to execute a step on an asyncpg connection."""
+
+    async def execute(step: Step) -> Sequence[Row]:
+        if isinstance(step, Statement):
+            rows: Sequence[Row] = await connection.fetch(step.sql, *step.params)
+            return rows
+        if isinstance(step, Many):
+            await connection.executemany(step.sql, step.rows)
+            return ()
+        # A memoryview on purpose: a file object would be read by another thread, bytes would be
+        # taken for a path.
+        await connection.copy_to_table(
+            step.table,
+            source=memoryview(b"".join(step.data)),
+            columns=step.columns,
+            format="binary",
+        )
+        return ()
+
+    return execute
+
+
+def _copy_sql(step: Copy) -> bytes:
+    # Table and columns are names out of our own code, never values.
+    return f"COPY {step.table} ({', '.join(step.columns)}) FROM STDIN WITH (FORMAT binary)".encode()
+
+
+def _sqlalchemy_driver(source: Any) -> Any:
+    """The driver's own connection, with SQLAlchemy's transaction surely begun on it."""
+    connection = source.connection() if hasattr(source, "get_bind") else source
+    connection.exec_driver_sql("SELECT 1")
+    return connection.connection.driver_connection
+
+
+async def _sqlalchemy_async_driver(source: Any) -> Any:
+    connection = await source.connection() if hasattr(source, "get_bind") else source
+    await connection.exec_driver_sql("SELECT 1")
+    return (await connection.get_raw_connection()).driver_connection

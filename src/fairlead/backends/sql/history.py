@@ -1,0 +1,81 @@
+"""The history of a store over SQL, on SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.backends.sql.sql_file import load, package_of
+from fairlead.ports.history import Feed, Place, Reader, Running, Totals
+from fairlead.ports.statements import Database, Row, Statement, Steps
+
+_SUBMIT_TAKES = 5_000_000
+"""Microseconds from making a task's id to the beginning of the transaction that writes its row, at
+most, also by clocks that differ a little."""
+
+
+class SqlHistory:
+    """See `fairlead.ports.history.HistoryStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._sql = load("history.sql", package_of(database))
+
+    def store_id(self) -> Steps[str]:
+        return str((yield Statement(self._sql["store_id"]))[0][0])
+
+    def horizon(self, feed: Feed = "attempts") -> Steps[Place]:
+        # On SQLite each table counts its own rows; on PostgreSQL one horizon holds for all.
+        params = (f"fairlead_{feed}",) if self.database.dialect == "sqlite" else ()
+        return Place(*(yield Statement(self._sql["horizon"], params))[0])
+
+    def attempts(self, after: Place, until: Place, limit: int) -> Steps[Sequence[Row]]:
+        return (yield Statement(self._sql["attempts"], (*after, *until, limit)))
+
+    def events(self, after: Place, until: Place, limit: int) -> Steps[Sequence[Row]]:
+        return (yield Statement(self._sql["events"], (*after, *until, limit)))
+
+    def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
+        first = "0" if self.database.dialect == "sqlite" else "00000000-0000-0000-0000-000000000000"
+        return (
+            yield Statement(self._sql["submitted"], (after or first, now, _SUBMIT_TAKES, limit))
+        )
+
+    def newest_submitted(self, now: int) -> Steps[str]:
+        return str((yield Statement(self._sql["newest_submitted"], (now,)))[0][0])
+
+    def running(self, now: int) -> Steps[list[Running]]:
+        return [Running(*row) for row in (yield Statement(self._sql["running"], (now,)))]
+
+    def attempts_between(self, after: Place, until: Place) -> Steps[Totals]:
+        return Totals(*(yield Statement(self._sql["attempts_between"], (*after, *until)))[0])
+
+    def place_after(self, after: Place, until: Place, rows: int) -> Steps[Place]:
+        found = yield Statement(self._sql["place_after"], (*after, *until, rows - 1))
+        return Place(*found[0]) if found else until
+
+    def readers(self) -> Steps[list[Reader]]:
+        rows = yield Statement(self._sql["readers"])
+        return [
+            Reader(
+                name,
+                kind,
+                Place(xid, seq),
+                None if checked_at is None else Place(checked_xid, checked_seq),
+                updated_at,
+                checked_at,
+            )
+            for name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at in rows
+        ]
+
+    def reader(self, name: str) -> Steps[Reader | None]:
+        readers = yield from self.readers()
+        return next((reader for reader in readers if reader.name == name), None)
+
+    def advance(self, name: str, kind: str, place: Place, now: int) -> Steps[None]:
+        yield Statement(self._sql["advance"], (name, kind, *place, now))
+
+    def checked(self, name: str, place: Place, now: int) -> Steps[None]:
+        yield Statement(self._sql["checked"], (name, *place, now))
+
+    def forget_reader(self, name: str) -> Steps[bool]:
+        return bool((yield Statement(self._sql["forget_reader"], (name,))))

@@ -1,0 +1,29 @@
+"""SQL files: named statements that an operator can read and run."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+from fairlead.ports.statements import Database
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+
+
+def package_of(database: Database) -> str:
+    """Return the package that holds the statements and migrations of this database's dialect."""
+    return type(database).__module__.rpartition(".")[0]
+
+
+def load(file_name: str, package: str) -> dict[str, str]:
+    """The statements of a file in `package` (this one), by name. Each block starts with a line `--
+    name: NAME`."""
+    text = resources.files(package).joinpath(file_name).read_text()
+    parts = _NAME.split(text)
+    return {
+        name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def _without_comments(body: str) -> str:
+    return "\n".join(line for line in body.strip().splitlines() if not line.startswith("--"))

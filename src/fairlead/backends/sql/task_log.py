@@ -1,0 +1,132 @@
+"""The task log over SQL, in the task store's own database: an entry is a row, deleted when it is in
+the schedule.
+
+So an append may be part of the caller's transaction, and one that commits late is read late, not
+never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+
+from fairlead.backends.sql.rows import batch
+from fairlead.backends.sql.sql_file import load, package_of
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.clock import Clock
+from fairlead.model import PartitionKey
+from fairlead.ports.notification import Wake
+from fairlead.ports.statements import Row, Statement, Steps
+from fairlead.ports.task_log import Batch, Entry, decode, encode, partition_of
+
+log = logging.getLogger("fairlead.task_log")
+
+SWEEP_SECONDS = 2.0
+"""How often it looks though nobody has rung: a wake may be lost."""
+
+_LEAST = 20
+"""Entries of each partition in one read, however many there are."""
+
+
+class SqlTaskLog:
+    """See `fairlead.ports.task_log.TaskLog`."""
+
+    joins_transactions = True
+
+    def __init__(self, store: SqlTaskStore, clock: Clock) -> None:
+        self._store = store
+        self._database = store.database
+        self._sql = load("schedule.sql", package_of(store.database))
+        self._clock = clock
+        self._look = asyncio.Event()
+        self._out: set[PartitionKey] = set()
+        """Partitions with a batch that is not committed."""
+
+    @property
+    def location(self) -> str:
+        return self._database.location
+
+    def append(self, entries: Sequence[Entry]) -> Future[None]:
+        done: Future[None] = Future()
+        self._database.run(self.appending(entries))
+        done.set_result(None)
+        return done
+
+    def appending(self, entries: Sequence[Entry]) -> Steps[None]:
+        if not entries:
+            return
+        yield Statement(
+            self._sql["append"], (batch([(*partition_of(e), encode(e).decode()) for e in entries]),)
+        )
+        yield from self._store.announce(news_of(entries))
+
+    async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
+        free = sorted(set(wanted) - self._out)
+        self._look.clear()
+        if free:
+            rows = await self._database.read(self._receive(free, max(_LEAST, limit // len(free))))
+            if rows:
+                return self._batches(rows)
+        try:
+            async with asyncio.timeout(SWEEP_SECONDS):
+                await self._look.wait()
+        except TimeoutError:
+            pass
+        return ()
+
+    def _receive(self, partitions: Sequence[PartitionKey], each: int) -> Steps[Sequence[Row]]:
+        return (yield Statement(self._sql["receive"], (batch(partitions), each)))
+
+    def _batches(self, rows: Sequence[Row]) -> list[Batch]:
+        found: dict[PartitionKey, Batch] = {}
+        for seq, queue, partition, message in rows:
+            key = PartitionKey(queue, partition)
+            into = found.setdefault(key, Batch(key, [], []))
+            into.mark.append(seq)
+            entry = decode(message)
+            if entry is None:
+                log.error(
+                    "an entry of the task log cannot be read; it is passed over",
+                    extra={"queue": queue, "seq": seq},
+                )
+                found[key] = into._replace(unreadable=into.unreadable + 1)
+            else:
+                into.entries.append(entry)
+        self._out.update(found)
+        return list(found.values())
+
+    async def commit(self, batch: Batch) -> None:
+        # Not durable on its own: what a power cut brings back is persisted once more, which changes
+        # nothing.
+        await self._database.run_async(self._commit(batch), durable=False)
+        self._out.discard(batch.partition)
+        self._look.set()
+
+    def _commit(self, done: Batch) -> Steps[None]:
+        yield Statement(self._sql["commit"], (batch(done.mark), *done.partition))
+
+    async def is_behind(self, partition: PartitionKey) -> bool:
+        return bool(await self._database.read(self._receive([partition], 1)))
+
+    async def rewind(self, partition: PartitionKey) -> None:
+        self._out.discard(partition)
+        self._look.set()
+
+    def look(self) -> None:
+        self._look.set()
+
+    async def lag(self, queue: str) -> dict[int, int]:
+        return dict(await self._database.read(self._lag(queue)))  # type: ignore[arg-type]
+
+    def _lag(self, queue: str) -> Steps[Sequence[Row]]:
+        return (yield Statement(self._sql["lag"], (queue,)))
+
+    async def close(self) -> None:
+        """The database is the task store's."""
+
+
+def news_of(entries: Sequence[Entry]) -> Wake:
+    """The wake that tells of these."""
+    return Wake(log=sorted({partition_of(entry).queue for entry in entries}))

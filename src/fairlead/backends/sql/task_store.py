@@ -1,0 +1,577 @@
+"""The task store over SQL: what SQLite and PostgreSQL share. A dialect brings its statements and
+its fast paths.
+
+Both dialects name their statements alike and take the same parameters; a batch travels as one JSON
+array of arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from sys import intern
+from typing import Any
+
+import msgspec
+
+from fairlead.backends.sql.rows import (
+    NODE_LOST,
+    batch,
+    canonical,
+    lanes_of,
+    lost_attempt,
+    storable,
+    task_record,
+    wake_for,
+)
+from fairlead.errors import NotAllowed
+from fairlead.model import (
+    AttemptRecord,
+    Finish,
+    GrabbedTask,
+    LaneKey,
+    NewTask,
+    Outcome,
+    State,
+    Submitted,
+    TaskRecord,
+    Trigger,
+    TriggerPath,
+)
+from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.statements import Database, Many, Row, Statement, Steps
+from fairlead.ports.task_store import (
+    Completed,
+    Grab,
+    KeyLoad,
+    NodeRecord,
+    QueueSettings,
+    QueueStatus,
+    TaskFilter,
+    Woken,
+)
+
+_MOST_HELD = 100_000
+
+
+class SqlTaskStore:
+    """See `fairlead.ports.task_store.TaskStore`, which this class keeps for both dialects."""
+
+    def __init__(self, database: Database, sql: dict[str, str]) -> None:
+        self.database = database
+        self.sql = sql
+
+    def statement(self, name: str, *params: Any) -> Statement:
+        """The named statement with its parameters."""
+        return Statement(self.sql[name], params)
+
+    # what a dialect brings ------------------------------------------------------------------------
+
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Wake, Mapping[str, int]]]:
+        """Insert tasks whose unique keys, if any, are already claimed. Answers their places too, by
+        id, as far as known."""
+        raise NotImplementedError
+
+    def next_seqs(self, count: int) -> Steps[Sequence[int]]:
+        """`count` new places at the end of all lanes, ascending."""
+        raise NotImplementedError
+
+    def shared_clock(self, now: int) -> Steps[int]:
+        """The time by which nodes judge each other: the database's, where nodes may be on many
+        machines."""
+        return now
+        yield
+
+    def announce(self, wake: Wake) -> Steps[None]:
+        """Send the wake with this transaction's commit, where the database can; otherwise the
+        caller rings."""
+        return
+        yield
+
+    # the user's side ------------------------------------------------------------------------------
+
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+        if not tasks:
+            return [], Wake()
+        keyed = [task for task in tasks if task.unique_key is not None]
+        if not keyed:
+            wake, places = yield from self.insert(tasks)
+            return [Submitted(task.id, True, places.get(task.id)) for task in tasks], wake
+        owners = yield from self._claim(keyed)
+        fresh = [
+            task
+            for task in tasks
+            if task.unique_key is None or owners[task.queue, task.unique_key] == task.id
+        ]
+        wake, places = (yield from self.insert(fresh)) if fresh else (Wake(), {})
+        return [
+            Submitted(task.id, True, places.get(task.id))
+            if task.unique_key is None
+            else Submitted(
+                owner := owners[task.queue, task.unique_key], owner == task.id, places.get(task.id)
+            )
+            for task in tasks
+        ], wake
+
+    def bulk(
+        self, pieces: Iterable[Sequence[NewTask]]
+    ) -> Steps[tuple[list[Submitted], list[Wake]]]:
+        submitted: list[Submitted] = []
+        wakes: list[Wake] = []
+        for tasks in pieces:
+            answers, wake = yield from self.submission(tasks)
+            submitted += answers
+            wakes.append(wake)
+        return submitted, wakes
+
+    def _claim(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
+        """Claim the unique keys; answers the id that owns each one now, one of ours or an earlier
+        task's."""
+        first: dict[tuple[str, str | None], NewTask] = {}
+        for task in tasks:
+            first.setdefault((task.queue, task.unique_key), task)
+        # Sorted, so that two transactions that claim the same keys wait for each other instead of
+        # dead-locking.
+        rows = [(*key, task.id, task.submitted_at) for key, task in sorted(first.items())]
+        yield Many(self.sql["claim_unique_key"], rows)
+        owners = yield self.statement("unique_key_owners", batch([row[:2] for row in rows]))
+        return {(queue, unique_key): owner for queue, unique_key, owner in owners}
+
+    def task(self, task_id: str) -> Steps[TaskRecord | None]:
+        task_id = canonical(task_id)
+        rows = yield self.statement("task", task_id)
+        if not rows:
+            rows = yield self.statement("last_attempt", task_id)
+        return task_record(rows[0]) if rows else None
+
+    def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
+        rows = yield self.statement(
+            "tasks",
+            where.state,
+            where.queue,
+            where.name,
+            where.fairness_key,
+            where.older_than,
+            limit,
+        )
+        return [task_record(row) for row in rows]
+
+    def payload(self, task_id: str) -> Steps[tuple[bytes, str] | None]:
+        rows = yield self.statement("payload", canonical(task_id))
+        return (bytes(rows[0][0]), rows[0][1]) if rows else None
+
+    def attempts(self, task_id: str) -> Steps[list[AttemptRecord]]:
+        rows = yield self.statement("attempts", canonical(task_id))
+        return [AttemptRecord(*row) for row in rows]
+
+    def result(self, task_id: str) -> Steps[bytes | None]:
+        rows = yield self.statement("result", canonical(task_id))
+        return bytes(rows[0][0]) if rows else None
+
+    def move(
+        self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
+    ) -> Steps[Wake | None]:
+        task_id = canonical(task_id)
+        ready_at = ready_seq = None
+        if to == State.SUBMITTED:
+            ready_at, ready_seq = now, (yield from self.next_seqs(1))[0]
+        kind = "resumed" if to == State.SUBMITTED else "rescheduled"
+        yield self.statement("note_event", task_id, version, kind, now, run_at, None)
+        rows = yield self.statement(
+            "move_task", task_id, version, to, run_at, ready_at, ready_seq, reset_tries
+        )
+        if not rows:
+            return None
+        wake = Wake(ready=lanes_of(rows)) if ready_seq is not None else Wake(due=run_at)
+        yield from self.announce(wake)
+        return wake
+
+    def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
+        if to not in (State.CANCELLED, State.FAILED):
+            raise NotAllowed(f"a person ends a task as CANCELLED or FAILED, not {to}")
+        task_id = canonical(task_id)
+        outcome = Outcome.CANCELLED if to == State.CANCELLED else Outcome.FAILED
+        record = [task_id, version, outcome, to, None, now, None, f"by {actor}"]
+        yield self.statement("record_attempts", batch([record]), None)
+        kind = "cancelled" if to == State.CANCELLED else "marked_failed"
+        yield self.statement("note_event", task_id, version, kind, now, None, actor)
+        ended = yield self.statement("end_task", task_id, version)
+        if ended:
+            yield from self.announce(Wake(control=True, finished=[task_id]))
+        return bool(ended)
+
+    def queue_statuses(self) -> Steps[list[QueueStatus]]:
+        known = yield from self.queue_settings()
+        counts: dict[str, dict[str, int]] = {queue: {} for queue in known}
+        oldest: dict[str, int | None] = {}
+        for queue, state, count, ready_at in (yield self.statement("queue_counts")):
+            counts.setdefault(queue, {})[state] = count
+            if state == State.SUBMITTED:
+                oldest[queue] = ready_at
+        return [
+            QueueStatus(
+                queue=queue,
+                partitions=known[queue].partitions if queue in known else 0,
+                paused=queue in known and known[queue].paused,
+                waiting=of.get(State.WAITING, 0),
+                submitted=of.get(State.SUBMITTED, 0),
+                processing=of.get(State.PROCESSING, 0),
+                error=of.get(State.ERROR, 0),
+                oldest_ready_at=oldest.get(queue),
+            )
+            for queue, of in sorted(counts.items())
+        ]
+
+    def oldest_ready(self) -> Steps[dict[str, int]]:
+        return dict((yield self.statement("oldest_ready")))  # type: ignore[arg-type]
+
+    def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
+        unfinished, in_error = (yield self.statement("unfinished", batch(queues)))[0]
+        return unfinished, in_error
+
+    def ahead(self, task_id: str) -> Steps[int]:
+        count: int = (yield self.statement("ahead", canonical(task_id)))[0][0]
+        return count
+
+    def names(self) -> Steps[dict[tuple[str, str], int]]:
+        return {(queue, name): count for queue, name, count in (yield self.statement("names"))}
+
+    def heaviest_keys(self, queue: str, limit: int) -> Steps[tuple[list[KeyLoad], int]]:
+        rows = yield self.statement("heaviest_keys", queue, limit)
+        loads = [
+            KeyLoad(key, tasks, weight, weight / total) for key, tasks, weight, total, _ in rows
+        ]
+        return loads, rows[0][4] if rows else 0
+
+    def weights(self, queue: str) -> Steps[dict[str, float]]:
+        return dict((yield self.statement("weights", queue)))  # type: ignore[arg-type]
+
+    def limits(self, queue: str) -> Steps[dict[str, int]]:
+        return dict((yield self.statement("limits", queue)))  # type: ignore[arg-type]
+
+    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
+        if not (yield self.statement("weights_changed", queue)):
+            return False
+        if weight is not None:
+            yield self.statement("set_weight", queue, fairness_key, weight)
+        elif not (yield self.statement("clear_weight", queue, fairness_key)):
+            return False
+        yield from self.announce(Wake(control=True))
+        return True
+
+    def pause(self, queue: str, paused: bool) -> Steps[bool]:
+        rows = yield self.statement("pause", queue, paused)
+        if rows:
+            yield from self.announce(Wake(control=True))
+        return bool(rows)
+
+    # the node's side ------------------------------------------------------------------------------
+
+    def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
+        queue, partition, priority = lane
+        rows = yield self.statement("ready", queue, partition, priority, above, limit)
+        return [
+            Trigger(
+                id,
+                version,
+                queue,
+                partition,
+                intern(name),
+                priority,
+                intern(key),
+                weight,
+                ordering_key,
+                TriggerPath.HOOK,
+                seq,
+                None,
+                order_at,
+            )
+            for seq, id, version, name, key, weight, ordering_key, order_at in rows
+        ]
+
+    def ordered(
+        self, keys: Sequence[tuple[str, str]], limit: int
+    ) -> Steps[list[tuple[Trigger, State]]]:
+        rows = yield self.statement("ordered", batch(keys), limit)
+        return [
+            (
+                Trigger(*row[1:10], TriggerPath.HOOK, row[0] or 0, None, row[10]),  # type: ignore[call-arg]
+                State(row[11]),
+            )
+            for row in rows
+        ]
+
+    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+        raise NotImplementedError
+
+    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
+        return await self.database.run_async(self.completion(node, finishes))
+
+    def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        finishes = [storable(f) for f in finishes]
+        held = yield from self._record(node, finishes)
+        refused: list[str] = []
+        if held < len(finishes):
+            params = batch([(f.id, f.version) for f in finishes])
+            rows = yield self.statement("held", params, node)
+            ours = {row[0] for row in rows}
+            refused = [f.id for f in finishes if f.id not in ours]
+            finishes = [f for f in finishes if f.id in ours]
+        ending = [f for f in finishes if f.next_state == State.DONE]
+        going_on = [f for f in finishes if f.next_state != State.DONE]
+        due: list[int] = []
+        lanes: list[Lane] = []
+        if ending:
+            yield from self._delete(node, ending)
+        if going_on:
+            lanes, due = yield from self._continue(node, going_on)
+        results = [(f.id, f.finished_at, f.result) for f in ending if f.result is not None]
+        if results:
+            yield Many(self.sql["keep_result"], results)
+        # Whoever waits for a result is told of every end: also of the ones that have none.
+        finished = [row[0] for row in results] + [
+            f.id for f in going_on if f.next_state == State.ERROR
+        ]
+        wake = Wake(ready=lanes, due=min(due, default=None), finished=finished)
+        if wake.is_empty:
+            return Completed(refused, None)
+        yield from self.announce(wake)
+        return Completed(refused, wake)
+
+    def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
+        """Append the attempts of those that the node still holds; answers how many that were."""
+        raise NotImplementedError
+
+    def _delete(self, node: str, finishes: Sequence[Finish]) -> Steps[None]:
+        yield self.statement("delete_held", batch([(f.id, f.version) for f in finishes]), node)
+
+    def _continue(
+        self, node: str, finishes: Sequence[Finish]
+    ) -> Steps[tuple[list[Lane], list[int]]]:
+        again = [f for f in finishes if f.next_state == State.SUBMITTED]
+        seqs = (
+            dict(zip((f.id for f in again), (yield from self.next_seqs(len(again))), strict=True))
+            if again
+            else {}
+        )
+        rows = yield self.statement(
+            "continue_held",
+            batch(
+                [
+                    (
+                        f.id,
+                        f.version,
+                        f.next_state,
+                        f.run_at,
+                        f.finished_at if f.id in seqs else None,
+                        seqs.get(f.id),
+                        int(f.spends_try),
+                        f.resets_tries,
+                        f.error_type,
+                        f.error_text,
+                        f.leaves_order,
+                    )
+                    for f in finishes
+                ]
+            ),
+            node,
+        )
+        ready = [row[:4] for row in rows if row[4] == State.SUBMITTED]
+        due = [row[5] for row in rows if row[4] == State.WAITING]
+        return lanes_of(ready), due
+
+    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Wake | None:
+        return await self.database.run_async(self._hand_back(node, held))
+
+    def _hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Steps[Wake | None]:
+        rows = yield self.statement("hand_back", batch(held), node)
+        return (yield from self._announced(wake_for(rows)))
+
+    async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
+        return await self.database.read(self._still_held(node, ids))
+
+    def _still_held(self, node: str, ids: Sequence[str]) -> Steps[set[str]]:
+        rows = yield self.statement("still_held", batch(ids), node)
+        return {row[0] for row in rows}
+
+    async def held(self, node: str) -> list[tuple[str, int]]:
+        rows = await self.database.run_async(self._one("held_by", batch([node]), _MOST_HELD))
+        return [(task_id, version) for task_id, version, *_ in rows]
+
+    # pollers --------------------------------------------------------------------------------------
+
+    async def wake_due(self, now: int, limit: int) -> Woken:
+        return await self.database.run_async(self._wake_due(now, limit))
+
+    def _wake_due(self, now: int, limit: int) -> Steps[Woken]:
+        due = yield self.statement("due", now, limit)
+        return (yield from self._make_ready([row[:2] for row in due], now, TriggerPath.POLLER))
+
+    def _make_ready(self, tasks: Sequence[Row], now: int, path: TriggerPath) -> Steps[Woken]:
+        """Tasks given as (id, version), locked or alone in the database -> SUBMITTED, in this
+        order."""
+        if not tasks:
+            return Woken(0, None)
+        seqs = yield from self.next_seqs(len(tasks))
+        params = batch(
+            [(task_id, version, seq) for (task_id, version), seq in zip(tasks, seqs, strict=True)]
+        )
+        rows = yield self.statement("make_ready", params, now, path)
+        return Woken(len(rows), (yield from self._announced(wake_for(rows))))
+
+    def _announced(self, wake: Wake | None) -> Steps[Wake | None]:
+        if wake is not None:
+            yield from self.announce(wake)
+        return wake
+
+    async def next_due(self) -> int | None:
+        return await self.database.read(self._next_due())
+
+    def _next_due(self) -> Steps[int | None]:
+        rows = yield self.statement("next_due")
+        instant: int | None = rows[0][0]
+        return instant
+
+    async def resume_lost(
+        self,
+        nodes: Sequence[str],
+        now: int,
+        limit: int,
+        most_lost: int = 5,
+        skipping: Sequence[str] = (),
+    ) -> Woken:
+        return await self.database.run_async(
+            self._resume_lost(nodes, now, limit, most_lost, skipping)
+        )
+
+    def _resume_lost(
+        self, nodes: Sequence[str], now: int, limit: int, most_lost: int, skipping: Sequence[str]
+    ) -> Steps[Woken]:
+        held = yield self.statement("held_by", batch(nodes), limit)
+        if not held:
+            return Woken(0, None)
+        again = [row[:2] for row in held if row[3] + 1 < most_lost]
+        given_up = [row[:2] for row in held if row[3] + 1 >= most_lost]
+        lost = [
+            lost_attempt(
+                task_id,
+                version,
+                State.SUBMITTED if times + 1 < most_lost else State.ERROR,
+                now,
+                f"node {node} stopped",
+            )
+            for task_id, version, node, times in held
+        ]
+        yield self.statement("record_attempts", batch(lost), None)
+        for task_id, version in given_up:
+            reason = f"its node stopped {most_lost} times while it ran; it may be what stops them"
+            yield self.statement(
+                "error_task", task_id, version, NODE_LOST, reason, batch(list(skipping))
+            )
+        woken = yield from self._make_ready(again, now, TriggerPath.HEAL)
+        return Woken(len(held), woken.wake)
+
+    async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
+        return await self.database.read(self._stuck(now, limit))
+
+    def _stuck(self, now: int, limit: int) -> Steps[list[TaskRecord]]:
+        found = []
+        for (task_id,) in (yield self.statement("stuck_ids", now, limit)):
+            rows = yield self.statement("task", task_id)
+            found += [task_record(row) for row in rows]
+        return found
+
+    async def release_stuck(
+        self,
+        task_id: str,
+        version: int,
+        to: State,
+        now: int,
+        reason: str,
+        skipping: Sequence[str] = (),
+    ) -> Wake | None:
+        return await self.database.run_async(
+            self._release_stuck(task_id, version, to, now, reason, skipping)
+        )
+
+    def _release_stuck(
+        self, task_id: str, version: int, to: State, now: int, reason: str, skipping: Sequence[str]
+    ) -> Steps[Wake | None]:
+        task_id = canonical(task_id)
+        record = lost_attempt(task_id, version, to, now, reason)
+        yield self.statement("record_attempts", batch([record]), None)
+        if to == State.SUBMITTED:
+            return (yield from self._make_ready([(task_id, version)], now, TriggerPath.HEAL)).wake
+        rows = yield self.statement(
+            "error_task", task_id, version, record[6], reason, batch(list(skipping))
+        )
+        return (
+            yield from self._announced(Wake(control=True, finished=[task_id]) if rows else None)
+        )
+
+    async def clean(self, before: int, limit: int) -> int:
+        deleted = 0
+        for name in ("clean_attempts", "clean_events", "clean_results", "clean_unique_keys"):
+            deleted += await self.database.run_async(self._clean(name, before, limit - deleted))
+        return deleted
+
+    def _clean(self, name: str, before: int, limit: int) -> Steps[int]:
+        rows = yield self.statement(name, before, limit)
+        return len(rows)
+
+    async def incidents(self, limit: int) -> list[TaskRecord]:
+        return await self.database.read(self._incidents(limit))
+
+    def _incidents(self, limit: int) -> Steps[list[TaskRecord]]:
+        rows = yield self.statement("incidents", limit)
+        return [task_record(row) for row in rows]
+
+    # the cluster ----------------------------------------------------------------------------------
+
+    async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
+        await self.database.run_async(self._heartbeat(node, queues, now), durable=False)
+
+    def _heartbeat(self, node: str, queues: Sequence[str], now: int) -> Steps[None]:
+        at = yield from self.shared_clock(now)
+        yield self.statement("heartbeat", node, at, batch(queues))
+
+    async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
+        return await self.database.read(self._silent_nodes(now, silent_for))
+
+    def _silent_nodes(self, now: int, silent_for: int) -> Steps[list[str]]:
+        at = yield from self.shared_clock(now)
+        return [row[0] for row in (yield self.statement("silent_nodes", at - silent_for))]
+
+    async def forget_node(self, node: str) -> None:
+        await self.database.run_async(self._forget_node(node))
+
+    def _forget_node(self, node: str) -> Steps[None]:
+        yield self.statement("forget_grabs_of", node)
+        yield self.statement("forget_node", node)
+
+    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+        await self.database.run_async(self._one("forget_grabs", node, batch(batches)))
+
+    def _one(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
+        return (yield self.statement(name, *params))
+
+    def nodes(self) -> Steps[list[NodeRecord]]:
+        rows = yield self.statement("nodes")
+        return [
+            NodeRecord(node, started, seen, msgspec.json.decode(queues))
+            for node, started, seen, queues in rows
+        ]
+
+    async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
+        return await self.database.run_async(self.registration(partitions))
+
+    def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
+        yield Many(self.sql["register_queue"], sorted(partitions.items()))
+        known = yield from self.queue_settings()
+        return {queue: known[queue] for queue in partitions}
+
+    def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
+        rows = yield self.statement("queues")
+        return {
+            queue: QueueSettings(count, bool(paused), version)
+            for queue, count, paused, version in rows
+        }

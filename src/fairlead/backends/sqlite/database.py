@@ -1,0 +1,360 @@
+"""One SQLite file: its connections, its transactions, its single writer."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from fairlead.backends.sql.drivers import drive, drive_async, executor, executor_async
+from fairlead.backends.sqlite.writer_lock import Turn
+from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.ports.statements import Steps
+
+T = TypeVar("T")
+
+CHECKPOINT_PAGES = 4000
+"""Pages in the write-ahead log (16 MiB) from which it is copied into the file: a page that changes
+often is copied less."""
+
+CACHE_KIB = 8192
+"""Of pages, for each connection; a worker has three."""
+
+SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
+OLDEST_SQLITE = (3, 38, 0)  # the JSON operator ->>
+
+
+class SqliteDatabase:
+    """Connections to one SQLite file in WAL mode.
+
+    Writes of the event loop go through one thread that puts all that wait into one transaction
+    (group commit): one fsync for many batches. `synchronous` is SQLite's own setting; FULL (the
+    default) survives a power cut.
+    """
+
+    dialect = "sqlite"
+
+    def __init__(
+        self, path: str | Path, synchronous: str = "FULL", busy_timeout: float = 30.0
+    ) -> None:
+        if synchronous.upper() not in SYNCHRONOUS:
+            raise ConfigurationError(
+                f"synchronous={synchronous!r}: use one of {', '.join(SYNCHRONOUS)}"
+            )
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            raise ConfigurationError(
+                f"SQLite {sqlite3.sqlite_version} is too old; 3.38 or later is needed"
+            )
+        self.path = Path(path)
+        self.location = str(path)
+        self.synchronous = synchronous.upper()
+        self.busy_timeout = busy_timeout
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._reader: sqlite3.Connection | None = None
+        self._quick: sqlite3.Connection | None = None
+        self.turn = Turn(self.path)
+        self._writer = _Writer(self)
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
+
+    def connect(self) -> sqlite3.Connection:
+        """A new connection with our settings; the caller closes it. Raises StoreUnavailable when
+        the file cannot be opened."""
+        try:
+            connection = sqlite3.connect(
+                self.path,
+                timeout=self.busy_timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+            _use_wal(connection, self.busy_timeout)
+            connection.execute(f"PRAGMA synchronous = {self.synchronous}")  # one of SYNCHRONOUS
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"cannot open {self.path}: {error}") from error
+        return connection
+
+    @contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection for a moment, from those at rest."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        with self.connection() as connection, self.turn.take(), transaction(connection):
+            yield connection
+
+    @asynccontextmanager
+    async def transaction_async(self) -> AsyncIterator[sqlite3.Connection]:
+        # One at a time in this process, and SQLite's lock is waited for in a thread: a second
+        # transaction that waited for it on the event loop would keep the first from ever ending.
+        async with self._transaction_lock():
+            connection, turn = await asyncio.to_thread(self._begin)
+            try:
+                yield connection
+                with failures():
+                    await asyncio.to_thread(connection.execute, "COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                self._idle.append(connection)
+                self.turn.end(turn)
+
+    def _begin(self) -> tuple[sqlite3.Connection, int | None]:
+        with self.connection() as connection, failures():
+            turn = self.turn.begin()
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except BaseException:
+                self.turn.end(turn)
+                raise
+        self._idle.remove(connection)  # it stays with the caller
+        return connection, turn
+
+    def _transaction_lock(self) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        lock = self._locks.get(loop)
+        if lock is None:
+            lock = self._locks[loop] = asyncio.Lock()
+        return lock
+
+    def run(self, steps: Steps[T]) -> T:
+        with self.transaction() as connection, failures():
+            return drive(steps, executor(connection))
+
+    def look(self, steps: Steps[T]) -> T:
+        with self.connection() as connection, failures():
+            return drive(steps, executor(connection))
+
+    async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
+        """`durable=False`: a power cut (not a crash of the process) may undo it, if no later
+        transaction was durable."""
+        return await asyncio.wrap_future(self._writer.enqueue(steps, durable))
+
+    async def run_quickly(self, steps: Callable[[], Steps[T]]) -> T:
+        """The same, not durable, for very little work: right here on the event loop, which spares
+        two changes of thread, if nobody holds the lock; else by the writer."""
+        if self._quick is None:
+            self._quick = self.connect()
+            for setting in ("synchronous = NORMAL", "busy_timeout = 0", "wal_autocheckpoint = 0"):
+                self._quick.execute(
+                    f"PRAGMA {setting}"
+                )  # a checkpoint takes long: the writer's connection does it
+        with failures():
+            turn = self.turn.begin(wait=False)
+        if turn is None:
+            return await self.run_async(steps(), durable=False)
+        try:
+            try:
+                self._quick.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:  # held by somebody who takes no turns
+                self.turn.end(turn)
+                turn = None
+                return await self.run_async(steps(), durable=False)
+            try:
+                with failures():
+                    result = drive(steps(), executor(self._quick))
+                    self._quick.execute("COMMIT")
+            finally:
+                if self._quick.in_transaction:
+                    self._quick.execute("ROLLBACK")
+            return result
+        finally:
+            self.turn.end(turn)
+
+    async def read(self, steps: Steps[T]) -> T:
+        # A reader never waits for a writer in WAL mode: quicker here than through any thread.
+        if self._reader is None:
+            self._reader = self.connect()
+        with failures():
+            return drive(steps, executor(self._reader))
+
+    def join(self, connection: Any, steps: Steps[T]) -> T:
+        return drive(steps, executor(connection))
+
+    async def join_async(self, connection: Any, steps: Steps[T]) -> T:
+        return await drive_async(steps, await executor_async(connection))
+
+    async def close_async(self) -> None:
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Close every connection at rest; what waits to be written is written first."""
+        self._writer.close()
+        for own in (self._reader, self._quick):
+            if own is not None:
+                own.close()
+        self._reader = self._quick = None
+        while self._idle:
+            self._idle.pop().close()
+        self.turn.close()
+
+
+def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
+    """Raises sqlite3.OperationalError when others keep the file for longer than `patience`
+    seconds."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+        # Where several open a new file at once SQLite answers so without waiting, as two of them
+        # could wait for each other.
+        time.sleep(0.02)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """SQLite's own outages (a lock not to be had, a full disk, a file gone) become
+    StoreUnavailable."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise StoreUnavailable(f"SQLite: {error}") from error
+    except OSError as error:
+        if isinstance(error, ConnectionError | TimeoutError):
+            raise
+        raise StoreUnavailable(f"SQLite: {error}") from error
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """BEGIN IMMEDIATE to COMMIT, or ROLLBACK when anything is raised; what the block raises comes
+    out as it is."""
+    with failures():
+        connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        with failures():
+            connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+_Work = tuple[Steps[Any], bool, Future[Any]]
+_Outcome = tuple[Future[Any], Any, BaseException | None]
+
+
+class _Writer:
+    """The thread that writes for the event loop: everything that waits goes into one
+    transaction."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self._waiting: deque[_Work] = deque()
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def enqueue(self, steps: Steps[T], durable: bool) -> Future[T]:
+        future: Future[T] = Future()
+        with self._condition:
+            self._waiting.append((steps, durable, future))
+            if self._thread is None:
+                self._closing = False
+                self._thread = threading.Thread(
+                    target=self._run, name="fairlead-sqlite-writer", daemon=True
+                )
+                self._thread.start()
+            self._condition.notify()
+        return future
+
+    def close(self) -> None:
+        with self._condition:
+            thread, self._thread, self._closing = self._thread, None, True
+            self._condition.notify()
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            # The file cannot even be opened: whoever waits is told, and the next one to come tries
+            # anew.
+            with self._condition:
+                self._thread = None
+                waiting = list(self._waiting)
+                self._waiting.clear()
+            for _, _, future in waiting:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+
+    def _serve(self) -> None:
+        with self._database.connection() as connection:
+            synchronous = self._database.synchronous
+            while True:
+                with self._condition:
+                    while not self._waiting and not self._closing:
+                        self._condition.wait()
+                    if not self._waiting:
+                        break
+                # First the turn, then a look at what there is: what came while others wrote goes in
+                # together.
+                turn = self._database.turn.begin()
+                with self._condition:
+                    batch = list(self._waiting)
+                    self._waiting.clear()
+                batch = [entry for entry in batch if entry[2].set_running_or_notify_cancel()]
+                wanted = self._database.synchronous
+                if wanted in ("FULL", "EXTRA") and not any(durable for _, durable, _ in batch):
+                    wanted = "NORMAL"
+                if wanted != synchronous:
+                    connection.execute(f"PRAGMA synchronous = {wanted}")
+                    synchronous = wanted
+                outcome = self._write(connection, batch)
+                self._database.turn.end(turn)
+                for future, result, failure in outcome:
+                    if failure is None:
+                        future.set_result(result)
+                    else:
+                        future.set_exception(failure)
+            connection.execute(f"PRAGMA synchronous = {self._database.synchronous}")
+
+    def _write(self, connection: sqlite3.Connection, batch: list[_Work]) -> list[_Outcome]:
+        """All in one transaction. Each has its savepoint, so that one that fails takes no other
+        with it."""
+        execute = executor(connection)
+        outcome: list[_Outcome] = []
+        try:
+            with failures(), transaction(connection):
+                for steps, _, future in batch:
+                    if len(batch) > 1:
+                        connection.execute("SAVEPOINT work")
+                    try:
+                        outcome.append((future, drive(steps, execute), None))
+                    except Exception as error:
+                        if len(batch) == 1 or not connection.in_transaction:
+                            raise
+                        connection.execute("ROLLBACK TO work")
+                        outcome.append((future, None, error))
+                    if len(batch) > 1:
+                        connection.execute("RELEASE work")
+        except Exception as error:
+            return [(future, None, error) for _, _, future in batch]
+        return outcome

@@ -1,0 +1,134 @@
+"""The task store on one SQLite file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.backends.sql.rows import batch, lanes_of
+from fairlead.backends.sql.sql_file import load
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.backends.sqlite.database import SqliteDatabase
+from fairlead.model import Finish, GrabbedTask, NewTask, State
+from fairlead.ports.notification import Wake
+from fairlead.ports.statements import Many, Row, Steps
+from fairlead.ports.task_store import Completed, Grab
+
+FEW = 8
+"""Tasks whose grab is quicker done than handed to another thread."""
+
+
+class SqliteTaskStore(SqlTaskStore):
+    """Tasks in SQLite. There is one writer at a time, so what a transaction has read stays true
+    until it commits."""
+
+    database: SqliteDatabase
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        super().__init__(database, load("task_store.sql", __package__))
+
+    def next_seqs(self, count: int) -> Steps[Sequence[int]]:
+        before: int = (yield self.statement("next_seqs", count))[0][0]
+        return range(before + 1, before + count + 1)
+
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Wake, dict[str, int]]]:
+        rows = []
+        ready = []
+        places: dict[str, int] = {}
+        for seq, t in zip((yield from self.next_seqs(len(tasks))), tasks, strict=True):
+            if t.run_at <= t.submitted_at:
+                state, ready_at, ready_seq = State.SUBMITTED.value, t.submitted_at, seq
+                ready.append((t.queue, t.partition, t.priority, seq))
+                places[t.id] = seq
+            else:
+                state, ready_at, ready_seq = State.WAITING.value, None, None
+            rows.append(
+                (
+                    seq,
+                    t.id,
+                    t.queue,
+                    t.partition,
+                    t.name,
+                    state,
+                    t.priority,
+                    t.fairness_key,
+                    t.weight,
+                    t.ordering_key,
+                    t.unique_key,
+                    t.keep_result,
+                    t.submitted_at,
+                    t.run_at,
+                    ready_at,
+                    ready_seq,
+                    t.context,
+                    t.payload_format,
+                    t.payload,
+                )
+            )
+        yield Many(self.sql["insert_task"], rows)
+        return Wake(
+            ready=lanes_of(ready), due=min((t.run_at for t in tasks if not t.is_due), default=None)
+        ), places
+
+    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+        # Not durable on its own: a power cut that undoes a grab also ends the run it stood for.
+        if len(wanted) <= FEW:
+            return await self.database.run_quickly(lambda: self._grab(node, wanted, now))
+        return await self.database.run_async(self._grab(node, wanted, now), durable=False)
+
+    def _grab(self, node: str, wanted: Sequence[Grab], now: int) -> Steps[list[GrabbedTask]]:
+        alike: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        for w in wanted:
+            alike.setdefault((w.path, w.stuck_at), []).append((w.id, w.version))
+        rows: list[Row] = []
+        for (path, stuck_at), tasks in alike.items():
+            rows += yield self.statement("grab", batch(tasks), node, now, path, stuck_at)
+        if not rows:
+            return []
+        earliest = min(stuck_at for _, stuck_at in alike)
+        number = (
+            yield self.statement("note_grab", node, earliest, batch([row[-1] for row in rows]))
+        )[0][0]
+        return [GrabbedTask(*(*row, number)) for row in rows]
+
+    def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        done = [f for f in finishes if f.next_state == State.DONE and f.result is None]
+        if done:
+            rows = [(f.row, f.version, f.started_at, f.finished_at) for f in done]
+            yield self.statement("record_done", batch(rows), node)
+            recorded = (yield self.statement("changes"))[0][0]
+            if recorded < len(done):
+                held = {
+                    row[0]
+                    for row in (
+                        yield self.statement("held", batch([(f.id, f.version) for f in done]), node)
+                    )
+                }
+                refused = [f.id for f in done if f.id not in held]
+                done = [f for f in done if f.id in held]
+            else:
+                refused = []
+            yield self.statement("delete_done", batch([f.row for f in done]))
+            if len(rows) == len(finishes):
+                return Completed(refused, None)
+            rest = yield from super().completion(
+                node, [f for f in finishes if f.next_state != State.DONE or f.result is not None]
+            )
+            return Completed(refused + rest.refused, rest.wake)
+        return (yield from super().completion(node, finishes))
+
+    def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
+        rows = [
+            (
+                f.id,
+                f.version,
+                f.outcome,
+                f.next_state,
+                f.started_at,
+                f.finished_at,
+                f.error_type,
+                f.error_text,
+            )
+            for f in finishes
+        ]
+        yield self.statement("record_attempts", batch(rows), node)
+        return (yield self.statement("changes"))[0][0]  # type: ignore[no-any-return]

@@ -1,0 +1,200 @@
+"""The coordinator over ZooKeeper: a lease is an ephemeral znode, its range id the version of a
+lasting one beside it.
+
+Both change in one transaction, so that each change of hands has a greater range id than all before.
+Who dies, or is cut off, loses its leases when ZooKeeper ends its session; ZooKeeper measures that
+by a clock that cannot be set. The book of a limit is a lasting znode. Source: the recipe for locks
+of ZooKeeper's documentation, with a fencing number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+import msgspec
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from fairlead.backends.zookeeper.session import Place, Session
+from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
+from fairlead.ports.coordinator import Lease
+from fairlead.ports.notification import Wake
+
+_READING_SECONDS = 10.0
+
+
+class _Held(NamedTuple):
+    """A lease as it is written, and whose session it belongs to."""
+
+    name: str
+    owner: str
+    range_id: int
+    session: int
+
+
+class ZooKeeperCoordinator:
+    """See `fairlead.ports.coordinator.Coordinator`. All leases of an owner end together, `ttl`
+    seconds after it was last heard of; the server's own bounds for sessions may make that sooner or
+    later."""
+
+    def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Opens nothing. Raises ConfigurationError for a URL that names no server."""
+        self._place = Place.of(url)
+        self._held = f"{self._place.folder}/leases/held"
+        self._ids = f"{self._place.folder}/leases/ids"
+        self._books = f"{self._place.folder}/permits"
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def location(self) -> str:
+        return f"{self._place}, folder {self._place.folder}"
+
+    async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
+        if not owner:
+            raise ValueError("a lease needs an owner: the empty name means that it is free")
+        return (
+            await asyncio.to_thread(self._acquire, sorted(set(names)), owner, ttl) if names else {}
+        )
+
+    async def renew(self, owner: str, ttl: float) -> dict[str, int]:
+        return await asyncio.to_thread(self._renew, owner, ttl)
+
+    async def release(self, names: Sequence[str], owner: str) -> Wake | None:
+        return await asyncio.to_thread(self._release, set(names), owner) if names else None
+
+    async def leases(self) -> list[Lease]:
+        return await asyncio.to_thread(self._leases)
+
+    async def read_book(self, limit: str) -> tuple[bytes, int]:
+        return await asyncio.to_thread(self._read_book, limit)
+
+    async def write_book(self, limit: str, book: bytes, version: int) -> bool:
+        return await asyncio.to_thread(self._write_book, limit, book, version)
+
+    def close(self) -> None:
+        with self._lock:
+            sessions = list(self._sessions.values())
+            self._sessions.clear()
+        for session in sessions:
+            session.end()
+
+    # in a thread ----------------------------------------------------------------------------------
+
+    def _acquire(self, names: list[str], owner: str, ttl: float) -> dict[str, int]:
+        session = self._session(owner, ttl)
+        session.keep(ttl)
+        versions = dict(zip(names, self._versions(session, names), strict=True))
+        tries = []
+        for name, version in versions.items():
+            change = session.client.transaction()
+            change.set_data(f"{self._ids}/{_as_node(name)}", b"", version)
+            data = msgspec.json.encode((owner, version + 1))
+            change.create(f"{self._held}/{_as_node(name)}", data, ephemeral=True)
+            tries.append(change.commit_async)
+        won = {}
+        for (name, version), answers in zip(versions.items(), session.ask(tries), strict=True):
+            # Somebody else was quicker, or has it: ZooKeeper answers an error for each of the two,
+            # and changes nothing.
+            if not any(isinstance(answer, Exception) for answer in answers):
+                won[name] = version + 1
+        return won
+
+    def _versions(self, session: Session, names: list[str]) -> list[int]:
+        """How often each has changed hands."""
+        paths = [f"{self._ids}/{_as_node(name)}" for name in names]
+        looks = [partial(session.client.exists_async, path) for path in paths]
+        found = session.ask(looks)
+        new = [path for path, stat in zip(paths, found, strict=True) if stat is None]
+        if new:
+            session.ask(
+                [partial(session.client.create_async, path) for path in new], NodeExistsError
+            )
+            found = session.ask(looks)
+        return [stat.version for stat in found]
+
+    def _renew(self, owner: str, ttl: float) -> dict[str, int]:
+        session = self._session(owner, ttl)
+        mine = self._mine(session)
+        session.keep(ttl)
+        return mine
+
+    def _release(self, names: set[str], owner: str) -> Wake:
+        with self._lock:
+            session = self._sessions.get(owner)
+        if session is not None and not session.has_ended:
+            ours = self._mine(session).keys() & names
+            paths = [f"{self._held}/{_as_node(name)}" for name in sorted(ours)]
+            session.ask([partial(session.client.delete_async, path) for path in paths], NoNodeError)
+        return Wake(control=True)
+
+    def _leases(self) -> list[Lease]:
+        session = self._session("", _READING_SECONDS)
+        now = self._clock.now()
+        until = now + round(_READING_SECONDS * MICROS)
+        return [Lease(held.name, held.owner, held.range_id, until) for held in self._all(session)]
+
+    def _read_book(self, limit: str) -> tuple[bytes, int]:
+        session = self._session("", _READING_SECONDS)
+        path = f"{self._books}/{_as_node(limit)}"
+        # Another server than the one we wrote to may be behind: it catches up first.
+        [_, found] = session.ask(
+            [partial(session.client.sync_async, path), partial(session.client.get_async, path)],
+            NoNodeError,
+        )
+        if isinstance(found, NoNodeError):
+            return b"", 0
+        data, stat = found
+        return data, stat.version + 1
+
+    def _write_book(self, limit: str, book: bytes, version: int) -> bool:
+        client = (session := self._session("", _READING_SECONDS)).client
+        path = f"{self._books}/{_as_node(limit)}"
+        write = (
+            partial(client.set_async, path, book, version - 1)
+            if version
+            else partial(client.create_async, path, book)
+        )
+        [answer] = session.ask([write], NodeExistsError, BadVersionError, NoNodeError)
+        return not isinstance(answer, Exception)
+
+    def _mine(self, session: Session) -> dict[str, int]:
+        """What this session holds, as ZooKeeper knows it; an answer also shows that the session
+        lives."""
+        return {
+            held.name: held.range_id for held in self._all(session) if held.session == session.id
+        }
+
+    def _all(self, session: Session) -> list[_Held]:
+        client = session.client
+        [nodes] = session.ask([partial(client.get_children_async, self._held)])
+        reads: list[Callable[..., Any]] = [
+            partial(client.get_async, f"{self._held}/{node}") for node in nodes
+        ]
+        found = []
+        for node, answer in zip(nodes, session.ask(reads, NoNodeError), strict=True):
+            if not isinstance(answer, NoNodeError):
+                data, stat = answer
+                owner, range_id = msgspec.json.decode(data, type=tuple[str, int])
+                found.append(_Held(unquote(node), owner, range_id, stat.ephemeralOwner))
+        return sorted(found)
+
+    def _session(self, owner: str, seconds: float) -> Session:
+        with self._lock:
+            session = self._sessions.get(owner)
+            if session is None or session.has_ended:
+                session = Session(self._place, seconds)
+                self._sessions[owner] = session
+                for folder in (self._held, self._ids, self._books):
+                    session.make_folder(folder)
+            return session
+
+
+def _as_node(name: str) -> str:
+    """One znode's name for any text: no slash, and not "." or ".."."""
+    return quote(name, safe="").replace(".", "%2E")

@@ -1,0 +1,475 @@
+"""The fair backlog of one lane: which levels are in memory, which are only stored, and what is done
+with.
+
+A (ack level): everything at or below has been dispatched. R (read level): memory holds exactly what
+is stored in (A, R]. M (max level): nothing is stored above. It does no I/O: it says what to read,
+write and delete, and is told how that went.
+
+Two rules carry it. Nothing is read or written at or below A, and A only moves forward. A is pinned
+below every level that has been given and not yet merged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.core.fair.passes import Passes
+from fairlead.model import LOWEST, LaneRecord, Level, Trigger
+
+MOST_REMEMBERED = 10_000
+"""Acked levels above A that a second read is kept from dispatching again; beyond it the oldest are
+forgotten, which costs a grab that is refused."""
+
+HEAVIEST_KEPT = 1000
+"""Keys whose next pass is handed to the next owner."""
+
+_ACKS_SHARE = 3
+"""A moves when one in so many of the triggers in memory has been acked since it last did."""
+
+_ID_BITS = 40
+"""Of a level's id: below them counts one owner, above them stands its range id, so that no two
+owners give the same."""
+
+
+class Changes(NamedTuple):
+    """What came into memory and may be dispatched, and what left it and is only in the store
+    now."""
+
+    added: Sequence[Trigger] = ()
+    dropped: Sequence[Trigger] = ()
+
+
+NO_CHANGES = Changes()
+
+
+@dataclass(eq=False)
+class Write:
+    """To be written in one piece, with the record. Tried again until it is known to have landed, or
+    the owner is fenced."""
+
+    entries: list[Trigger]
+    record: LaneRecord
+    leaving: Sequence[Trigger] = ()
+    """Done with at their old levels once it has landed: the entries have them anew."""
+
+
+@dataclass(eq=False)
+class Read:
+    """To be read: what is stored above a level, ascending, at most `limit`."""
+
+    above: Level
+    limit: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When what has been dispatched leaves the store. Seconds, and counts of acks.
+
+    After a crash at most `persist_seconds` times the rate is dispatched again.
+    """
+
+    delete_seconds: float = 15.0
+    delete_acks: int = 1000
+    persist_seconds: float = 60.0
+
+
+class Backlog:
+    """One owner's view of one lane. `capacity`: triggers in memory."""
+
+    def __init__(
+        self,
+        range_id: int,
+        record: LaneRecord,
+        passes: Passes,
+        capacity: int,
+        timing: Timing,
+        is_new: bool = False,
+    ) -> None:
+        """`is_new`: the store has never kept anything of this lane."""
+        self.capacity = capacity
+        self.ack_level = record.ack_level
+        self.read_level = record.ack_level
+        self.max_level = record.max_level
+        self.is_at_end = is_new
+        """Nothing is stored above R. Not even a record that says so is trusted: an older one may
+        have landed late."""
+        self.virtual_time = max(record.virtual_time, record.ack_level.turn)
+        self.read_seq = record.read_seq
+        self.range_id = range_id
+        self._passes = passes
+        self._timing = timing
+        self._last_id = range_id << _ID_BITS
+        self._loaded: dict[Level, Trigger] = {}
+        """In memory, not yet taken for dispatch."""
+        self._taken: dict[Level, Trigger] = {}
+        """On their way: taken, and not yet acked."""
+        self._unstored: dict[Level, Trigger] = {}
+        """Of both, those that no write has carried yet."""
+        self._acked: dict[Level, None] = {}
+        """Stored levels above A that were acked, oldest ack first."""
+        self._waiting: defaultdict[str, int] = defaultdict(int)
+        """By task name, how many are loaded or taken."""
+        self._served: dict[str, int] = {}
+        """By task name, its own virtual time: behind the lane's while a limit holds the name
+        back."""
+        self._writing: Write | None = None
+        self._landed: Write | None = None
+        """A write that came back while a read was under way, to be merged after it."""
+        self._reading: Read | None = None
+        self._acks = 0
+        """Since the last delete."""
+        self._acks_unseen = 0
+        """Since A was last moved."""
+        self._deleted_through = LOWEST  # the owner before may not have come to it
+        self._deleted_at: float | None = None
+        self._recorded = record
+        self._recorded_at: float | None = None
+        for key, following in record.next_passes:
+            passes.resume(key, following)
+        if record.run_times is not None:
+            passes.resume_run_times(record.run_times)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    def __contains__(self, trigger: Trigger) -> bool:
+        """It is in memory: loaded, or on its way."""
+        return trigger.level in self._loaded or trigger.level in self._taken
+
+    def loaded(self) -> list[Trigger]:
+        """What may be dispatched, lowest level first."""
+        return [self._loaded[level] for level in sorted(self._loaded)]
+
+    @property
+    def is_stored(self) -> bool:
+        """Something may be stored above A."""
+        return self.max_level > self.ack_level
+
+    @property
+    def acks(self) -> int:
+        """How many triggers were acked since the store last deleted any."""
+        return self._acks
+
+    @property
+    def is_writing(self) -> bool:
+        """A write has been given out and is not settled."""
+        return self._writing is not None
+
+    # new triggers ---------------------------------------------------------------------------------
+
+    @property
+    def may_be_empty(self) -> bool:
+        """A read would tell whether new triggers can stay in memory."""
+        return not self.is_at_end and not self.is_stored
+
+    def place(self, triggers: Sequence[Trigger]) -> Write | Changes:
+        """Give new triggers their levels. They stay in memory if everything fits there; otherwise
+        they are to be written, and so is whatever memory alone has held. Not while a write is under
+        way."""
+        assert self._writing is None
+        placed = [self._level(trigger) for trigger in triggers]
+        fits = len(self._loaded) + len(placed) <= self.capacity
+        if fits and self.is_at_end and not self.is_stored and self._reading is None:
+            for trigger in placed:
+                self._load(trigger)
+                self._unstored[trigger.level] = trigger  # type: ignore[index]
+            return Changes(added=placed)
+        return self._write(placed, [])
+
+    def relocate(self, carried: Sequence[Trigger], behind: Sequence[Trigger]) -> Write:
+        """Give triggers in memory, which a limit holds back, new levels: `carried` at the virtual
+        time, so that they no longer pin A; `behind` after all others of their keys, so that they
+        leave memory to what may run. As if they came now, which is how start-time fair queueing
+        sees a flow that could not be served. Not while a write is under way."""
+        assert self._writing is None
+        for level in map(_level, [*carried, *behind]):
+            self._taken[level] = self._loaded.pop(level)
+        for trigger in behind:
+            self._passes.left(trigger.fairness_key, trigger.name)
+        return self._write(
+            [*(self._renew(trigger) for trigger in carried), *map(self._level, behind)],
+            [*carried, *behind],
+        )
+
+    def _write(self, placed: Sequence[Trigger], leaving: Sequence[Trigger]) -> Write:
+        gone = set(map(_level, leaving))
+        write = Write(
+            [*(t for level, t in self._unstored.items() if level not in gone), *placed],
+            LaneRecord(),
+            leaving,
+        )
+        write.entries.sort(key=_level)
+        self.max_level = max(self.max_level, _level(write.entries[-1]))
+        self._writing = write
+        self._pin = min(map(_level, placed))
+        write.record = self.record(are_all_stored=True)
+        return write
+
+    def written(self, write: Write) -> Changes:
+        """The write has landed."""
+        assert write is self._writing
+        if self._reading is not None:
+            self._landed = write
+            return NO_CHANGES
+        return self._merge(write)
+
+    def write_failed(self) -> None:
+        """The write failed, or timed out: it may have landed all the same, or may land later. It
+        must be tried again."""
+        self.is_at_end = False
+
+    def _merge(self, write: Write) -> Changes:
+        self._writing = self._landed = None
+        new = [
+            trigger
+            for trigger in write.entries
+            if self._unstored.pop(_level(trigger), None) is None and self._is_news(_level(trigger))
+        ]
+        if not self.is_at_end:
+            new = [trigger for trigger in new if _level(trigger) <= self.read_level]
+        for trigger in new:
+            self._load(trigger)
+        self.ack(write.leaving)
+        changes = _changes(new, self._trim())
+        self._advance()
+        return changes
+
+    def _trim(self) -> list[Trigger]:
+        """Keep the first `capacity` of what is loaded, once it is a quarter more; the store has the
+        rest."""
+        if len(self._loaded) <= self.capacity + self.capacity // 4:
+            return []
+        levels = sorted(self._loaded)
+        dropped = [
+            trigger
+            for level in levels[self.capacity :]
+            if (trigger := self._unload(level)) is not None
+        ]
+        self.read_level = levels[self.capacity - 1]
+        self.is_at_end = False
+        return dropped
+
+    # reading --------------------------------------------------------------------------------------
+
+    def next_read(self, most: int | None = None) -> Read | None:
+        """What to read now, at most `most`, if memory has room and the store may have more."""
+        if self._reading is not None or self._landed is not None or self.is_at_end:
+            return None
+        if len(self._loaded) > self.capacity // 2:
+            return None
+        room = self.capacity - len(self._loaded)
+        self._reading = Read(self.read_level, room if most is None else min(room, most))
+        return self._reading
+
+    def read(self, entries: Sequence[Trigger]) -> Changes:
+        """What the read has found."""
+        reading, self._reading = self._reading, None
+        assert reading is not None
+        new = [trigger for trigger in entries if self._is_news(_level(trigger))]
+        for trigger in new:
+            self._load(trigger)
+            turn, number = _level(trigger)
+            if number >> _ID_BITS != self.range_id:
+                self._passes.saw(
+                    trigger.fairness_key, trigger.weight, turn, self.virtual_time, trigger.name
+                )
+        if entries:
+            self.read_level = max(self.read_level, _level(entries[-1]))
+            self.max_level = max(self.max_level, self.read_level)
+        self.is_at_end = len(entries) < reading.limit
+        self._advance()
+        if self._landed is None:
+            return Changes(added=new)
+        added, dropped = self._merge(self._landed)
+        return _changes([*new, *added], dropped)
+
+    def read_failed(self) -> Changes:
+        """The read failed: nothing was learnt."""
+        self._reading = None
+        return NO_CHANGES if self._landed is None else self._merge(self._landed)
+
+    def _is_news(self, level: Level) -> bool:
+        return (
+            level > self.ack_level
+            and level not in self._loaded
+            and level not in self._taken
+            and level not in self._acked
+        )
+
+    # dispatch -------------------------------------------------------------------------------------
+
+    def take(self, triggers: Iterable[Trigger]) -> None:
+        """These are on their way to be grabbed."""
+        loaded, taken, served = self._loaded, self._taken, self._served
+        furthest = self.virtual_time
+        for trigger in triggers:
+            level = _level(trigger)
+            turn = level.turn
+            taken[level] = loaded.pop(level)
+            if turn > served[trigger.name]:
+                served[trigger.name] = turn
+            if turn > furthest:
+                furthest = turn
+        self.virtual_time = furthest
+
+    def give_back(self, triggers: Iterable[Trigger]) -> None:
+        """Nobody knows whether these were grabbed: they may be dispatched again."""
+        for trigger in triggers:
+            level = _level(trigger)
+            self._loaded[level] = self._taken.pop(level)
+
+    def ack(self, triggers: Iterable[Trigger]) -> None:
+        """These are done with: grabbed, or found to be somebody else's. Those not in memory are
+        passed over."""
+        unstored, acked, is_writing = self._unstored, self._acked, self._writing is not None
+        count = 0
+        for trigger in triggers:
+            level = _level(trigger)
+            if not self._unload(level):
+                continue
+            count += 1
+            if unstored.pop(level, None) is None or is_writing:
+                acked[level] = None
+        self._acks += count
+        self._acks_unseen += count
+        while len(acked) > MOST_REMEMBERED:
+            del acked[next(iter(acked))]
+        # A may lag: it is looked for once for many acks, for it takes a walk over everything that
+        # is not acked.
+        if self._acks_unseen * _ACKS_SHARE >= len(self._loaded) + len(self._taken):
+            self._advance()
+
+    def ended(self, trigger: Trigger, cost: int) -> None:
+        """One that was placed here has run, for so many microseconds; or it never will: 0."""
+        self._passes.ended(trigger.fairness_key, trigger.weight, trigger.name, cost)
+
+    def _advance(self) -> None:
+        self._acks_unseen = 0
+        unacked = [min(levels) for levels in (self._loaded, self._taken) if levels]
+        # Not past the virtual time: a key that comes now starts there, and its level must be above
+        # A.
+        bound = min(self.read_level, Level(self.virtual_time, self._last_id))
+        if unacked:
+            bound = min(bound, _before(min(unacked)))
+        if self._writing is not None:
+            bound = min(bound, _before(self._pin))
+        if bound > self.ack_level:
+            self.ack_level = bound
+            if self._acked:
+                self._acked = {level: None for level in self._acked if level > bound}
+        if not unacked and self.is_at_end and self._writing is None and self._reading is None:
+            # Everything has been dispatched: nothing stored is of use to anybody.
+            self.ack_level = self.read_level = max(self.read_level, self.max_level)
+            self._acked.clear()
+
+    # what is kept ---------------------------------------------------------------------------------
+
+    def next_delete(self, now: float) -> Level | None:
+        """Delete what is stored at or below this level now; None: not yet. `now`: monotonic
+        seconds."""
+        if self._deleted_at is None:
+            self._deleted_at = now
+        if self.ack_level <= self._deleted_through or self.max_level <= self._deleted_through:
+            return None
+        is_worth_it = self._acks >= self._timing.delete_acks or not self.is_stored
+        if not is_worth_it and now < self._deleted_at + self._timing.delete_seconds:
+            return None
+        return self.ack_level
+
+    def deleted(self, through: Level, now: float) -> None:
+        """That has been deleted."""
+        self._deleted_through, self._deleted_at, self._acks = through, now, 0
+
+    def next_record(self, now: float) -> LaneRecord | None:
+        """What to keep now; None: not yet, and never while a write is under way, whose triggers it
+        would pass over. `now`: monotonic seconds."""
+        if self._writing is not None:
+            return None
+        if self._recorded_at is None:
+            self._recorded_at = now
+        kept = self._recorded
+        has_moved = self.ack_level != kept.ack_level or self.read_level != kept.read_level
+        if not has_moved or now < self._recorded_at + self._timing.persist_seconds:
+            return None
+        return self.record()
+
+    def recorded(self, record: LaneRecord, now: float) -> None:
+        """That has been kept."""
+        self._recorded, self._recorded_at = record, now
+
+    def record(self, are_all_stored: bool = False) -> LaneRecord:
+        """What the next owner needs."""
+        unstored = () if are_all_stored else self._unstored.values()
+        first = min((trigger.seq for trigger in unstored), default=None)
+        return LaneRecord(
+            ack_level=self.ack_level,
+            read_level=self.read_level,
+            max_level=self.max_level,
+            virtual_time=self.virtual_time,
+            read_seq=self.read_seq if first is None else min(self.read_seq, first - 1),
+            buffered=len(self._loaded) + len(self._taken),
+            next_passes=self._passes.heaviest(
+                HEAVIEST_KEPT,
+                ((trigger.fairness_key, _level(trigger).turn) for trigger in unstored),
+            ),
+            run_times=self._passes.run_times(),
+        )
+
+    # levels ---------------------------------------------------------------------------------------
+
+    def _level(self, trigger: Trigger) -> Trigger:
+        name = trigger.name
+        if not self._waiting.get(name):
+            # A name that was idle or new starts with the lane; one that a limit holds back keeps
+            # its own time.
+            self._served[name] = self.virtual_time
+        floor = max(self._served[name], self.ack_level.turn)
+        turn = self._passes.give(trigger.fairness_key, trigger.weight, floor, name)
+        self._last_id += 1
+        self.read_seq = max(self.read_seq, trigger.seq)
+        return msgspec.structs.replace(trigger, level=Level(turn, self._last_id))
+
+    def _renew(self, trigger: Trigger) -> Trigger:
+        self._last_id += 1
+        turn = max(self.virtual_time, self.ack_level.turn)
+        return msgspec.structs.replace(trigger, level=Level(turn, self._last_id))
+
+    def _load(self, trigger: Trigger) -> None:
+        level = _level(trigger)
+        self._loaded[level] = trigger
+        if not self._waiting[trigger.name]:
+            self._served[trigger.name] = min(self.virtual_time, level.turn)
+        self._waiting[trigger.name] += 1
+        self.read_level = max(self.read_level, level) if self.is_at_end else self.read_level
+
+    def _unload(self, level: Level) -> Trigger | None:
+        trigger = self._taken.pop(level, None) or self._loaded.pop(level, None)
+        if trigger is not None:
+            left = self._waiting[trigger.name] = self._waiting[trigger.name] - 1
+            if not left:
+                del self._waiting[trigger.name]
+        return trigger
+
+
+def _changes(added: Sequence[Trigger], dropped: Sequence[Trigger]) -> Changes:
+    """Without what came and went at once."""
+    if not dropped:
+        return Changes(added)
+    came, left = {trigger.level for trigger in added}, {trigger.level for trigger in dropped}
+    return Changes(
+        [t for t in added if t.level not in left], [t for t in dropped if t.level not in came]
+    )
+
+
+def _level(trigger: Trigger) -> Level:
+    assert trigger.level is not None
+    return trigger.level
+
+
+def _before(level: Level) -> Level:
+    return Level(level.turn, level.id - 1)

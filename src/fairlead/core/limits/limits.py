@@ -1,0 +1,182 @@
+"""How many tasks may run at once, or start in a while: the concurrency policies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from typing import Literal, NamedTuple, Protocol
+
+from fairlead.errors import ConfigurationError
+from fairlead.model import Trigger
+
+Per = Literal["fairness_key", "name"]
+
+
+class Full(NamedTuple):
+    """No room now. The trigger's column is parked until the limit frees a slot, or until
+    `retry_at`."""
+
+    limit: Hashable
+    """Names the limit that is full, not None; all that wait for an equal one are let in one after
+    the other."""
+    retry_at: float | None = None
+    """Monotonic seconds; for limits that time frees, and for policies that only know a time."""
+
+
+class ConcurrencyPolicy(Protocol):
+    """What a limit must answer; write your own by these four methods. All are called on the node's
+    event loop and must not block. One that raises fails the attempt of that task and harms nothing
+    else."""
+
+    def column(self, trigger: Trigger) -> Hashable:
+        """Triggers of one name with different columns never hold each other up; None: by name
+        alone."""
+
+    def book(self, trigger: Trigger, now: float) -> Full | None:
+        """Take a slot for this trigger (None), or say what is full. `now`: monotonic seconds."""
+
+    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        """The run has ended: give the slot back; answers the limits that have room again."""
+
+    def unbook(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        """The booking led to no run (another node was quicker): undo it; answers the limits that
+        have room again."""
+
+
+class Limit:
+    """At most `n` at once on each node; with `per`, at most `n` for each fairness key or each task
+    name."""
+
+    def __init__(self, n: int, per: Per | None = None) -> None:
+        self.n = positive("Limit", n)
+        self.per = checked_per("Limit", per)
+        self._running: dict[str | None, int] = {}
+
+    def __repr__(self) -> str:
+        return f"Limit({self.n}{'' if self.per is None else f', per={self.per!r}'})"
+
+    def column(self, trigger: Trigger) -> Hashable:
+        return key_of(self.per, trigger)
+
+    def book(self, trigger: Trigger, now: float) -> Full | None:
+        key = key_of(self.per, trigger)
+        running = self._running.get(key, 0)
+        if running >= self.n:
+            return Full((self, key))
+        self._running[key] = running + 1
+        return None
+
+    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        key = key_of(self.per, trigger)
+        left = self._running[key] - 1
+        if left:
+            self._running[key] = left
+        else:
+            del self._running[key]  # a limit per key stays as small as what runs
+        return ((self, key),)
+
+    unbook = free
+
+
+class RateLimit:
+    """A token bucket: at most `burst` (default: n) + t * n / per starts in any t seconds, on each
+    node; exact to the nanosecond.
+
+    Waiting for a token spends no attempt and holds up no other name. With `key`, each fairness key
+    or name has a bucket of its own; a bucket that has filled up again is forgotten, so that many
+    keys cost nothing.
+    """
+
+    def __init__(
+        self, n: int, per: float, key: Per | None = None, burst: int | None = None
+    ) -> None:
+        self.n = positive("RateLimit", n)
+        self.per = seconds("RateLimit per", per)
+        self.key = checked_per("RateLimit", key)
+        self.burst = self.n if burst is None else positive("RateLimit burst", burst)
+        # The generic cell rate algorithm keeps one number for each bucket: when it will be full
+        # again. Its unit is 1/n of a nanosecond, so that a token takes a whole number of them and
+        # nothing is ever rounded.
+        self._token = max(1, round(self.per * 1e9))
+        self._burst_before = (self.burst - 1) * self._token
+        self._full_at: dict[str | None, int] = {}
+        self._forget_above = 1024
+        self._latest = 0
+        self._started: set[str] = set()
+        """Ids of what was booked at `_latest`."""
+
+    def __repr__(self) -> str:
+        return f"RateLimit({self.n}, per={self.per:g}, key={self.key!r}, burst={self.burst})"
+
+    def __len__(self) -> int:
+        """Buckets in memory."""
+        return len(self._full_at)
+
+    def column(self, trigger: Trigger) -> Hashable:
+        return key_of(self.key, trigger)
+
+    def book(self, trigger: Trigger, now: float) -> Full | None:
+        key = key_of(self.key, trigger)
+        instant = round(now * 1e9) * self.n
+        full_at = max(instant, self._full_at.get(key, instant))
+        opens_at = full_at - self._burst_before
+        if opens_at > instant:
+            return Full((self, key), -(-opens_at // self.n) / 1e9)
+        if len(self._full_at) >= self._forget_above:
+            self._forget_full_ones(instant)
+        self._full_at[key] = full_at + self._token
+        if instant != self._latest:
+            self._latest = instant
+            self._started.clear()
+        self._started.add(trigger.id)
+        return None
+
+    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        return ()
+
+    def unbook(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        # A token goes back only while nothing was booked after it: a bucket that has filled up
+        # since would overflow with it, and the rate be exceeded. What a grab loses comes back in
+        # time.
+        if trigger.id not in self._started:
+            return ()
+        self._started.remove(trigger.id)
+        key = key_of(self.key, trigger)
+        self._full_at[key] -= self._token
+        return ((self, key),)
+
+    def _forget_full_ones(self, instant: int) -> None:
+        self._full_at = {
+            key: full_at for key, full_at in self._full_at.items() if full_at > instant
+        }
+        self._forget_above = max(1024, 2 * len(self._full_at))
+
+
+def key_of(per: Per | None, trigger: Trigger) -> str | None:
+    """Whose slots a trigger books."""
+    if per is None:
+        return None
+    return trigger.fairness_key if per == "fairness_key" else trigger.name
+
+
+def positive(what: str, n: int) -> int:
+    """`n`, if it is a limit. Raises ConfigurationError."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ConfigurationError(f"{what}: {n!r} is no limit; use a whole number of at least 1")
+    return n
+
+
+def seconds(what: str, given: float) -> float:
+    """`given`, if it is a time. Raises ConfigurationError."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise ConfigurationError(f"{what}={given!r}: use a number of seconds above 0")
+    return float(given)
+
+
+def checked_per(what: str, per: Per | None) -> Per | None:
+    """`per`, if it is known. Raises ConfigurationError."""
+    if per not in (None, "fairness_key", "name"):
+        raise ConfigurationError(
+            f"{what}: {per!r} is unknown; use 'fairness_key', 'name' or nothing"
+        )
+    return per

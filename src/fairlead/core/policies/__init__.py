@@ -1,0 +1,1 @@
+"""Retry and processing policies of a task."""

@@ -1,0 +1,135 @@
+"""When a failed attempt is tried again: the retry policies."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fairlead.errors import ConfigurationError
+
+ONE_DAY = 86_400.0
+_random = random.Random()
+
+Errors = tuple[type[BaseException], ...]
+
+
+class RetryPolicy(Protocol):
+    """What a retry policy must answer. One that raises fails the attempt for good and harms nothing
+    else."""
+
+    def delay(self, tries: int, error: BaseException) -> float | None:
+        """Seconds until the next try after `tries` (from 1) failed, the last with `error`; None: no
+        further try."""
+
+
+@dataclass(frozen=True)
+class _Selective:
+    """Retries on some errors only."""
+
+    on: Errors = field(default=(Exception,), kw_only=True)
+    """Retry on these and their subclasses."""
+    never_on: Errors = field(default=(), kw_only=True)
+    """But not on these."""
+
+    def __post_init__(self) -> None:
+        for kind in (*self.on, *self.never_on):
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise ConfigurationError(f"retry on {kind!r}: use a tuple of exception classes")
+
+    def delay(self, tries: int, error: BaseException) -> float | None:
+        if isinstance(error, self.never_on) or not isinstance(error, self.on):
+            return None
+        return self._delay(tries)
+
+    def _delay(self, tries: int) -> float | None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NoRetry(_Selective):
+    """One attempt."""
+
+    def _delay(self, tries: int) -> float | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Fixed(_Selective):
+    """`max_attempts` in all, `seconds` apart."""
+
+    seconds: float
+    max_attempts: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check(self.max_attempts, self.seconds)
+
+    def _delay(self, tries: int) -> float | None:
+        return self.seconds if tries < self.max_attempts else None
+
+
+@dataclass(frozen=True)
+class Exponential(_Selective):
+    """`max_attempts` in all; waits of `first`, `first * factor`, `first * factor**2` ... seconds,
+    at most `max_delay`.
+
+    With `jitter` j each wait is drawn from [wait * (1 - j), wait], so that tasks that failed
+    together do not all come back together (0: exact waits).
+    """
+
+    max_attempts: int = 5
+    first: float = 1.0
+    factor: float = 2.0
+    max_delay: float = ONE_DAY
+    jitter: float = 0.5
+    random: random.Random = field(default=_random, repr=False, compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check(self.max_attempts, self.first, self.max_delay)
+        if not 1 <= self.factor < math.inf:
+            raise ConfigurationError(f"Exponential factor={self.factor!r}: use 1 or more")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"Exponential jitter={self.jitter!r}: use a share from 0 to 1")
+
+    def _delay(self, tries: int) -> float | None:
+        if tries >= self.max_attempts:
+            return None
+        try:
+            wait = min(self.max_delay, self.first * self.factor ** (tries - 1))
+        except OverflowError:
+            wait = self.max_delay if self.first else 0.0
+        return wait * (1 - self.jitter * self.random.random())
+
+
+@dataclass(frozen=True)
+class Delays(_Selective):
+    """One more attempt after each of these delays, in seconds."""
+
+    delays: Sequence[float]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "delays", tuple(self.delays))
+        _check(1, *self.delays)
+
+    def _delay(self, tries: int) -> float | None:
+        return self.delays[tries - 1] if tries <= len(self.delays) else None
+
+
+def _check(max_attempts: int, *seconds: float) -> None:
+    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
+        raise ConfigurationError(
+            f"max_attempts={max_attempts!r}: use 1 or more; the first run is an attempt"
+        )
+    for wait in seconds:
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
+            raise ConfigurationError(f"a delay of {wait!r} s: use a number of at least 0")
+
+
+UNTIL_DONE = Exponential(max_attempts=2**31 - 1, first=20.0, max_delay=120.0)
+"""For ever: what tasks of ordered queues have by default. 10 to 20 s after the first failure, up to
+60 to 120 s later on."""

@@ -1,0 +1,1 @@
+"""Partitions, shards and the offsets that may be committed."""

@@ -1,0 +1,387 @@
+"""The sorted trigger table: the next runnable trigger in O(log n), whatever else is full."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
+from fairlead.core.triggers.columns import Column, Parked, Place
+from fairlead.model import LaneKey, PartitionKey, Trigger
+
+
+class Held(NamedTuple):
+    """A column that limits stop."""
+
+    triggers: list[Trigger]
+    """First to last."""
+    taken: int
+    """How many others of the column have left since."""
+
+
+class _Lane:
+    """How the levels of one lane of a fair queue stand among everything else of the table: `base` +
+    pass is the rank."""
+
+    __slots__ = ("base", "size")
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.size = 0
+
+
+class TriggerTable:
+    """A column for each priority and kind of trigger, ordered by priority and the rank of its head.
+
+    Ranks are virtual time, as in start-time fair queueing: all fifo queues together are one flow,
+    served in order of arrival, and each key of a fair lane is one; lanes that have lain idle start
+    with the others. Within a lane the order is that of the levels.
+
+    A column whose head cannot be booked is parked on the limit that stopped it: it costs nothing
+    until that limit frees a slot. A column parked at one priority is not tried at a lower one. A
+    freed slot brings back one column, the best placed; whatever becomes of that one, unless the
+    limit stops it again, brings back the next: so a freed slot costs O(log n) however many columns
+    wait for it, and none is forgotten.
+    """
+
+    def __init__(self, booking: SlotLedger) -> None:
+        self._booking = booking
+        self._columns: dict[tuple[int, Hashable], Column] = {}
+        self._ready: list[Place] = []
+        self._parked = Parked()
+        self._full: dict[Hashable, Column] = {}
+        """By column key, the parked column that those of lower priorities wait behind."""
+        self._alarms: list[tuple[float, int, Hashable]] = []
+        self._alarm_of: dict[Hashable, float] = {}
+        """The one alarm that counts for each limit; others in the heap are stale."""
+        self._paused: dict[str, list[Column]] = {}
+        self._sizes: defaultdict[int, int] = defaultdict(int)
+        self._sequence = 0
+        self._served: defaultdict[int, int] = defaultdict(int)
+        """By priority, the furthest rank taken."""
+        self._next_fifo: defaultdict[int, int] = defaultdict(int)
+        """By priority, the rank of the next fifo trigger."""
+        self._lanes: defaultdict[tuple[str, int, int], _Lane] = defaultdict(_Lane)
+        """By queue, partition and priority."""
+        self._ordered: defaultdict[OrderingKey, list[Column]] = defaultdict(list)
+
+    def __len__(self) -> int:
+        return sum(self._sizes.values())
+
+    def sizes(self) -> dict[int, int]:
+        """Triggers by priority."""
+        return {priority: size for priority, size in sorted(self._sizes.items()) if size}
+
+    def push(self, trigger: Trigger, turn: int | None = None) -> None:
+        """Add a trigger: one of a fair lane at its level, any other behind all that came before it.
+        `turn`: where in its lane it stands, if that is not the turn of its level."""
+        priority = trigger.priority
+        self._sequence += 1
+        self._sizes[priority] += 1
+        if trigger.level is None:
+            rank = max(self._served[priority], self._next_fifo[priority])
+            self._next_fifo[priority] = rank + STRIDE_SCALE
+            order = (rank, 0, self._sequence)
+        else:
+            lane = self._lanes[trigger.queue, trigger.partition, priority]
+            if turn is None:
+                turn = trigger.level.turn
+            if not lane.size:
+                lane.base = max(lane.base, self._served[priority] - turn)
+            lane.size += 1
+            order = (lane.base + turn, trigger.level.id, self._sequence)
+        column = self._column(trigger)
+        if column.add(order, trigger):
+            self._move_up(column)
+
+    def _column(self, trigger: Trigger) -> Column:
+        """Where it belongs."""
+        key = (trigger.priority, self._booking.column(trigger))
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = Column(*key, trigger)
+            if column.ordering_key is not None:
+                self._ordered[column.ordering_key].append(column)
+        return column
+
+    def _move_up(self, column: Column) -> None:
+        """It has a better head than the one it waits with: it is tried anew."""
+        if column.place is not None or len(column.entries) == 1:
+            if self._full.get(column.key) is column:
+                self._lift(column)
+            self._offer(column)
+
+    def remove(self, triggers: Collection[Trigger]) -> None:
+        """Take these out again; nothing is booked for them."""
+        gone = set(map(_which, triggers))
+        columns = {(t.priority, self._booking.column(t)) for t in triggers}
+        for key in columns:
+            column = self._columns.get(key)
+            if column is not None:
+                self._left(column.keep(lambda trigger: _which(trigger) not in gone))
+
+    def waiting(self, ordering_key: OrderingKey) -> list[Trigger]:
+        """What waits here of one ordering key."""
+        return [
+            entry[4] for column in self._ordered.get(ordering_key, ()) for entry in column.entries
+        ]
+
+    def held_back(self, lane: LaneKey) -> list[Held]:
+        """What waits here of a fair lane and is stopped by limits, by column; each tells what it
+        gave since it was asked last."""
+        found = []
+        for column in self._columns.values():
+            if column.priority == lane.priority:
+                taken, column.taken = column.taken, 0
+                if column.is_held:
+                    waiting = [
+                        trigger
+                        for *_, trigger in sorted(column.entries)
+                        if trigger.level is not None
+                    ]
+                    found.append(
+                        Held([t for t in waiting if (t.queue, t.partition) == lane[:2]], taken)
+                    )
+        return found
+
+    def try_again(self, ordering_key: OrderingKey) -> None:
+        """It is another one's turn of this ordering key: whatever waits for it may be tried."""
+        for column in self._ordered.get(ordering_key, ()):
+            if column.place is not None:
+                self._offer(column)
+
+    def _left(self, triggers: Iterable[Trigger]) -> None:
+        for trigger in triggers:
+            self._sizes[trigger.priority] -= 1
+            if trigger.level is not None:
+                self._lanes[trigger.queue, trigger.partition, trigger.priority].size -= 1
+
+    def take(self, limit: int, now: float) -> tuple[list[Trigger], list[PolicyFailed]]:
+        """At most `limit` triggers, booked, by priority and then by rank; and those whose policy
+        raised, for which nothing is booked. `now`: monotonic seconds."""
+        self._ring(now)
+        taken: list[Trigger] = []
+        failed: list[PolicyFailed] = []
+        limit = min(limit, self._booking.room)
+        ready = self._ready
+        while ready and (left := limit - len(taken) - len(failed)) > 0:
+            place = heappop(ready)
+            column = place[2]
+            if column.place is not place:
+                continue
+            column.place = None
+            if not column.entries:
+                self._forget(column)
+                continue
+            queue = column.entries.first[4].queue
+            standing = self._full.get(column.key)
+            if queue in self._paused:
+                self._paused[queue].append(column)
+                self._pass_on(column)
+            elif standing is not None and standing.priority < column.priority:
+                standing.behind.append(column)
+                column.is_held = True
+                self._pass_on(column)
+            else:
+                self._take_from(column, left, now, taken, failed)
+        return taken, failed
+
+    def freed(self, limits: Iterable[Hashable]) -> None:
+        """These limits have a slot again: the first that waits for each may be tried."""
+        for limit in limits:
+            column = self._parked.release(limit)
+            if column is not None:
+                column.released_by = limit
+                self._offer(column)
+                if self._full.get(column.key) is column:
+                    self._lift(column)
+
+    def _lift(self, column: Column) -> None:
+        """It is tried again: those behind it may be too."""
+        del self._full[column.key]
+        for lower in column.behind:
+            self._offer(lower)
+        column.behind.clear()
+
+    def set_limits(self, queue: str, limits: Mapping[str, int]) -> None:
+        """From now on at most so many tasks of these fairness keys of the queue run here at once,
+        and of the others as many as there is room for. What waits keeps its place; what runs goes
+        on."""
+        if self._booking.limits(queue).keys() == limits.keys():
+            self.freed(self._booking.set_limits(queue, limits))
+            return
+        # A key with a limit has a column of its own, so that it holds up no other.
+        moved = [
+            c for c in self._columns.values() if c.entries and c.entries.first[4].queue == queue
+        ]
+        for column in moved:
+            self._delete(column)
+        self._booking.set_limits(queue, limits)
+        for column in moved:
+            for _, _, _, order, trigger in column.entries:
+                self._column(trigger).add(order, trigger)
+        self._start_over()
+
+    def next_retry(self) -> float | None:
+        """When a parked column may be tried again though nothing was freed (monotonic seconds)."""
+        alarms = self._alarms
+        while alarms and self._alarm_of.get(alarms[0][2]) != alarms[0][0]:
+            heappop(alarms)
+        return alarms[0][0] if alarms else None
+
+    def drop(self, partitions: Collection[PartitionKey]) -> list[Trigger]:
+        """Take out every trigger of these partitions; nothing is booked for them."""
+        gone = set(partitions)
+        queues = {queue for queue, _ in gone}
+        dropped: list[Trigger] = []
+        for column in self._columns.values():
+            if column.entries and column.entries.first[4].queue in queues:
+                dropped += column.keep(
+                    lambda trigger: (trigger.queue, trigger.partition) not in gone
+                )
+        self._left(dropped)
+        for lane in [lane for lane in self._lanes if lane[:2] in gone]:
+            del self._lanes[lane]
+        self._start_over()
+        return dropped
+
+    def pause(self, queue: str) -> None:
+        """Give out no trigger of this queue until `resume`."""
+        self._paused.setdefault(queue, [])
+
+    def resume(self, queue: str) -> None:
+        """Give them out again, where they stood."""
+        for column in self._paused.pop(queue, ()):
+            self._offer(column)
+
+    def _take_from(
+        self,
+        column: Column,
+        left: int,
+        now: float,
+        taken: list[Trigger],
+        failed: list[PolicyFailed],
+    ) -> None:
+        """Take at most `left` from one column, for as long as its head is the first of all."""
+        entries, ready, book, priority = (
+            column.entries,
+            self._ready,
+            self._booking.book,
+            column.priority,
+        )
+        lanes = self._lanes
+        before = len(taken) + len(failed)
+        first = entries.first[3]
+        while entries:
+            _, _, _, order, trigger = entries.first
+            if not left or (ready and ready[0] < (priority, order)):
+                self._offer(column)
+                break
+            try:
+                stop = book(trigger, now)
+            except PolicyFailed as failure:
+                failed.append(failure)
+            else:
+                if stop is not None:
+                    if stop.retry_at is not None:
+                        self._set_alarm(stop.limit, stop.retry_at)
+                    self._park(column, stop.limit)
+                    break
+                taken.append(trigger)
+            first = order
+            entries.pop()
+            if trigger.level is not None:
+                lanes[trigger.queue, trigger.partition, priority].size -= 1
+            left -= 1
+            if column.released_by is not None:
+                self._pass_on(column)
+        else:
+            self._delete(column)
+        count = len(taken) + len(failed) - before
+        if count:
+            column.taken += count
+            self._sizes[priority] -= count
+            self._served[priority] = max(self._served[priority], first[0])
+
+    def _forget(self, column: Column) -> None:
+        """A column that others have emptied."""
+        if (column.priority, column.key) in self._columns:
+            self._delete(column)
+        if self._full.get(column.key) is column:
+            self._lift(column)
+        self._pass_on(column)
+
+    def _delete(self, column: Column) -> None:
+        del self._columns[column.priority, column.key]
+        if column.ordering_key is not None:
+            left = self._ordered[column.ordering_key]
+            left.remove(column)
+            if not left:
+                del self._ordered[column.ordering_key]
+
+    def _offer(self, column: Column) -> None:
+        order = column.entries.first[3] if column.entries else (0, 0, 0)
+        column.place = (column.priority, order, column)
+        column.is_held = False
+        heappush(self._ready, column.place)
+
+    def _park(self, column: Column, limit: Hashable) -> None:
+        released_by, before = column.released_by, column.line[1]
+        self._parked.park(column, limit)
+        column.is_held = True
+        standing = self._full.get(column.key)
+        # Of an ordering key the next in turn may have a lower priority than one that must wait for
+        # it.
+        if column.ordering_key is None and (
+            standing is None or column.priority < standing.priority
+        ):
+            self._full[column.key] = column
+        if released_by == limit:
+            column.released_by = None
+        elif released_by is not None:
+            if before == limit:
+                self._parked.cross_over(released_by, limit)
+            self._pass_on(column)
+
+    def _pass_on(self, column: Column) -> None:
+        """The limit that brought this column back did not stop it: the next one waiting for that
+        limit may be tried."""
+        limit, column.released_by = column.released_by, None
+        if limit is not None:
+            self.freed((limit,))
+
+    def _set_alarm(self, limit: Hashable, at: float) -> None:
+        if at < self._alarm_of.get(limit, float("inf")):
+            self._alarm_of[limit] = at
+            self._sequence += 1
+            heappush(self._alarms, (at, self._sequence, limit))
+
+    def _ring(self, now: float) -> None:
+        while (at := self.next_retry()) is not None and at <= now:
+            limit = heappop(self._alarms)[2]
+            del self._alarm_of[limit]
+            self.freed((limit,))
+
+    def _start_over(self) -> None:
+        """Heads have changed: every column is tried anew, which is harmless, and rare."""
+        self._parked.clear()
+        self._full.clear()
+        self._alarms.clear()
+        self._alarm_of.clear()
+        for paused in self._paused.values():
+            paused.clear()
+        for column in [column for column in self._columns.values() if not column.entries]:
+            self._delete(column)
+        self._ready.clear()
+        for column in self._columns.values():
+            column.released_by = None
+            column.behind.clear()
+            self._offer(column)
+
+
+def _which(trigger: Trigger) -> tuple[str, int, int]:
+    """Of one task several versions may wait here, until all but one are refused."""
+    return trigger.id, trigger.version, trigger.order_at

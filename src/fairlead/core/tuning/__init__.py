@@ -1,0 +1,1 @@
+"""Control laws: weights and limits from what was measured, behind guard rails."""

@@ -1,0 +1,189 @@
+"""The control law of limits: how many slots of a node the tasks of one key may hold at once. One
+pure function, `propose_limits`.
+
+A fair queue chooses who goes next when a slot is free, and takes none away: a key with long runs
+that finds the queue empty holds every slot until they end, and short tasks of others wait for that.
+Its limit is what is due to it of the slots that the queue has been seen to use, and some headroom.
+Between that number and what may be published stand the same guard rails as for weights;
+docs/how-to/tune.md tells of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.core.tuning.canary import entitled
+from fairlead.core.tuning.control import Key, Used, decay, untouched
+from fairlead.core.tuning.guard_rails import Guards
+
+_PEAK = 0.95
+"""A peak is what this part of the worker time did not exceed: one odd hour is none."""
+
+_ROUNDING = 1e-6
+
+
+class Workers(NamedTuple):
+    """The workers of a queue in one stretch of time."""
+
+    age: float
+    """Seconds from the end of the stretch until now."""
+    busy: float
+    """Worker-seconds."""
+    peak: float
+    """How many were busy at once, on all nodes, in the busiest minute."""
+
+
+class LimitChange(msgspec.Struct, frozen=True):
+    """What becomes of the limit of a key: slots of each node, None: no limit."""
+
+    fairness_key: str
+    now: int | None
+    raw: float | None
+    """As computed; None: nothing was computed."""
+    guarded: int | None
+    """As the guard rails leave it: this may be published."""
+    reason: str
+
+    @property
+    def is_change(self) -> bool:
+        """Whether publishing it would change the limit."""
+        return self.guarded != self.now
+
+
+def propose_limits(
+    keys: Mapping[str, Key], workers: Sequence[Workers], nodes: int, is_held: bool, guards: Guards
+) -> list[LimitChange]:
+    """Of the keys that have a limit or should have one: what it is, should be and may be now, and
+    why.
+
+    `nodes`: those that serve the queue. Only a key gets a limit that held more slots than it; it
+    keeps the limit for as long as it comes near it, or has tasks waiting. A limit is at least 1
+    slot, changes by one step at most, and stays while rounding might have made it. Nothing moves
+    while something holds, and nothing is computed without a node.
+    """
+    slots = (
+        _peak((worked.busy, worked.peak) for worked in _decayed(workers, guards)) / nodes
+        if nodes
+        else 0.0
+    )
+    most = math.ceil(slots - _ROUNDING)
+    shares = _shares(keys, guards)
+    changes = []
+    for name, key in keys.items():
+        if (why := untouched(key, guards)) is not None:
+            # What a person or a contract says is never narrowed; what was computed stays until
+            # there is data again.
+            guarded = key.limit if key.fixed is None or is_held else None
+            change = LimitChange(name, key.limit, None, guarded, why)
+        elif not most:
+            change = LimitChange(
+                name, key.limit, None, key.limit, "no node has been seen at work in this queue"
+            )
+        else:
+            raw = guards.headroom * shares[name] * slots
+            guarded, why = _guarded(key, raw, most, nodes, guards)
+            if is_held and guarded != key.limit:
+                guarded, why = key.limit, "held"
+            if key.limit is None and guarded is None and why != "held":
+                continue
+            change = LimitChange(name, key.limit, raw, guarded, why)
+        if change.now is not None or change.guarded is not None or change.reason == "held":
+            changes.append(change)
+    return changes
+
+
+def _guarded(key: Key, raw: float, most: int, nodes: int, guards: Guards) -> tuple[int | None, str]:
+    target = max(1, math.ceil(raw - _ROUNDING))
+    used = _peak((use.busy * decay(use.age, guards.half_life), use.peak) for use in key.use) / nodes
+    waited = _peak(
+        (use.busy * decay(use.age, guards.half_life), float(use.waited)) for use in key.use
+    )
+    if key.limit is None:
+        if used <= target * (1 + guards.dead_band):
+            return None, "it never comes near one"
+    elif used * guards.step < key.limit and not waited:
+        return None, "it does not come near it any more"
+    elif key.limit < most and _is_near(key.limit, raw, guards.dead_band):
+        return key.limit, f"within {guards.dead_band:.0%} of what it should be"
+    guarded = _step(most if key.limit is None else key.limit, target, guards.step)
+    if min(guarded, target) >= most:
+        return None, "all slots are due to it"
+    if guarded != target:
+        return guarded, f"one step of x{guards.step:g}"
+    return guarded, "at its bound, one slot" if raw <= 1 - _ROUNDING else "as computed"
+
+
+def _is_near(limit: int, raw: float, dead_band: float) -> bool:
+    """Whether the raw value would be rounded up to this limit, or is no farther away than the dead
+    band. So a limit that was lowered is raised again only by a raw value that grew by more than
+    that, and the other way round."""
+    is_rounded_up = limit - 1 < raw - _ROUNDING
+    return raw <= limit * (1 + dead_band) and (is_rounded_up or limit <= raw * (1 + dead_band))
+
+
+def _step(now: int, target: int, step: float) -> int:
+    """From now to the target, by no more than one step or one slot, whichever is more."""
+    if target > now:
+        return min(target, max(now + 1, math.floor(now * step + _ROUNDING)))
+    return max(target, min(now - 1, math.ceil(now / step - _ROUNDING)), 1)
+
+
+def _shares(keys: Mapping[str, Key], guards: Guards) -> dict[str, float]:
+    """By key, the part of the workers up to which it might go while it used any, 0 to 1: what was
+    due to it beside others, had it asked for so much. All of them, while nobody had to wait. Drawn
+    to its part of all that is due, as if the queue had run some more tasks and all keys had asked
+    for more than there was."""
+    stretches: dict[float, dict[str, Used]] = {}
+    for name, key in keys.items():
+        for use in key.use:
+            stretches.setdefault(use.age, {})[name] = use
+    mine, all_of_it = dict.fromkeys(keys, 0.0), dict.fromkeys(keys, 0.0)
+    tasks = busy = 0.0
+    for age, used in stretches.items():
+        counts = decay(age, guards.half_life)
+        capacity = sum(use.busy for use in used.values())
+        asked = {name: max(use.busy, use.asked) for name, use in used.items()}
+        due = {name: keys[name].due for name in used}
+        filled = entitled(asked, due, capacity)
+        # Worker-seconds for each unit of due that those got who asked for more than was due to
+        # them.
+        level = min(
+            (filled[name] / due[name] for name in used if filled[name] < asked[name]),
+            default=math.inf,
+        )
+        for name in used:
+            mine[name] += counts * min(capacity, level * due[name])
+            all_of_it[name] += counts * capacity
+        tasks += counts * sum(use.tasks for use in used.values())
+        busy += counts * capacity
+    prior = guards.prior_tasks * busy / tasks if tasks else 0.0
+    total = sum(key.due for key in keys.values())
+    return {
+        name: (mine[name] + prior * key.due / total) / (all_of_it[name] + prior)
+        if all_of_it[name] + prior
+        else 0.0
+        for name, key in keys.items()
+    }
+
+
+def _decayed(workers: Iterable[Workers], guards: Guards) -> Iterable[Workers]:
+    return (
+        worked._replace(busy=worked.busy * decay(worked.age, guards.half_life))
+        for worked in workers
+    )
+
+
+def _peak(found: Iterable[tuple[float, float]]) -> float:
+    """Of (weight, value): the least value that hardly any weight lies above; 0, if there is no
+    weight."""
+    rows = sorted((value, weight) for weight, value in found if weight > 0)
+    left = _PEAK * math.fsum(weight for _, weight in rows)
+    for value, weight in rows:
+        left -= weight
+        if left <= _ROUNDING * weight:
+            return value
+    return rows[-1][0] if rows else 0.0

@@ -1,0 +1,1 @@
+"""Queues, tasks and options as an application declares them."""

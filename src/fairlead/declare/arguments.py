@@ -1,0 +1,119 @@
+"""A handler's arguments as data: typed by its annotations, JSON on the wire, checked when submitted
+and when run."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import msgspec.inspect
+
+from fairlead.errors import ConfigurationError, InvalidTask
+
+_KINDS_REFUSED = {
+    inspect.Parameter.VAR_POSITIONAL: "*args",
+    inspect.Parameter.VAR_KEYWORD: "**kwargs",
+}
+
+
+class Arguments:
+    """Encodes and decodes the arguments of one handler. The annotations decide; no annotation takes
+    any JSON value."""
+
+    def __init__(
+        self, function: Callable[..., Any], task_name: str, injected: frozenset[str] = frozenset()
+    ) -> None:
+        """`injected` names parameters that the engine supplies when it runs the handler.
+        Raises ConfigurationError when a parameter cannot travel as JSON."""
+        self.task_name = task_name
+        signature = inspect.signature(function)
+        parameters = [p for p in signature.parameters.values() if p.name not in injected]
+        for parameter in parameters:
+            if parameter.kind in _KINDS_REFUSED:
+                raise ConfigurationError(
+                    f"task {task_name!r}: {_KINDS_REFUSED[parameter.kind]} has no type to check;"
+                    " name each argument"
+                )
+        self._signature = signature.replace(parameters=parameters)
+        try:
+            hints = typing.get_type_hints(function, include_extras=True)
+            fields: list[Any] = [
+                _field(parameter, hints.get(parameter.name, Any)) for parameter in parameters
+            ]
+            self._type = msgspec.defstruct(
+                f"{task_name} arguments",
+                fields,
+                forbid_unknown_fields=True,
+                omit_defaults=True,
+                kw_only=True,
+                gc=False,
+            )
+            for field in fields:
+                _check_travels(field[0], msgspec.inspect.type_info(field[1]))
+            self._decoder = msgspec.json.Decoder(self._type)
+        except (TypeError, NameError) as error:
+            raise ConfigurationError(
+                f"task {task_name!r}: its arguments cannot travel as JSON: {error}"
+            ) from error
+        self._encode = msgspec.json.Encoder().encode
+        self.names = tuple(p.name for p in parameters)
+        self._positional = (
+            all(p.kind is not inspect.Parameter.KEYWORD_ONLY for p in parameters) and not injected
+        )
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """The arguments as JSON. Raises InvalidTask naming what is missing, unknown or of the wrong
+        type."""
+        try:
+            if args:
+                kwargs = dict(self._signature.bind(*args, **kwargs).arguments)
+            return self._encode(msgspec.convert(kwargs, self._type))
+        except (
+            msgspec.ValidationError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            raise InvalidTask(f"task {self.task_name!r}: {error}") from error
+
+    def decode(self, encoded: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments to call the handler with. Raises InvalidTask for bytes
+        that do not fit it."""
+        try:
+            struct = self._decoder.decode(encoded)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidTask(f"payload does not fit task {self.task_name!r}: {error}") from error
+        if self._positional:
+            return msgspec.structs.astuple(struct), {}
+        return (), {name: getattr(struct, name) for name in self.names}
+
+
+def _check_travels(name: str, info: Any) -> None:
+    """Raises TypeError for a type, however deep inside, that JSON cannot carry."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        raise TypeError(
+            f"`{name}` is a {info.cls.__module__}.{info.cls.__qualname__}; use JSON's types,"
+            " dataclasses or Structs"
+        )
+    if isinstance(
+        info, msgspec.inspect.ListType | msgspec.inspect.SetType | msgspec.inspect.VarTupleType
+    ):
+        _check_travels(name, info.item_type)
+    elif isinstance(info, msgspec.inspect.DictType):
+        _check_travels(name, info.value_type)
+    elif isinstance(info, msgspec.inspect.UnionType):
+        for part in info.types:
+            _check_travels(name, part)
+
+
+def _field(parameter: inspect.Parameter, annotation: Any) -> Any:
+    default = parameter.default
+    if default is inspect.Parameter.empty:
+        return (parameter.name, annotation)
+    if isinstance(default, list | dict | set):
+        return (parameter.name, annotation, msgspec.field(default_factory=lambda: default.copy()))
+    return (parameter.name, annotation, default)

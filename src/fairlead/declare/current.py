@@ -1,0 +1,136 @@
+"""The task that runs here and now, as its handler and its log lines see it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, Protocol
+
+from fairlead.clock import MICROS, to_datetime
+
+
+class Run(Protocol):
+    """Whatever knows the task that runs: an execution of the engine, or the task itself in a child
+    process."""
+
+    @property
+    def current(self) -> CurrentTask:
+        """What the handler may know."""
+
+
+_run: ContextVar[Run | None] = ContextVar("fairlead_run", default=None)
+
+
+class CurrentTask:
+    """What a handler may know about its own run. `connection` is set in transactional handlers
+    only. `context` is this run's own copy: what an interceptor puts there, the handler and its log
+    lines see, also in a child process."""
+
+    __slots__ = (
+        "_cancelled",
+        "_ready_at",
+        "_started_at",
+        "attempt",
+        "cancel_reason",
+        "connection",
+        "context",
+        "deadline",
+        "fairness_key",
+        "id",
+        "name",
+        "priority",
+        "queue",
+        "tries",
+        "version",
+        "wakes",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        queue: str,
+        version: int,
+        attempt: int,
+        tries: int,
+        priority: int,
+        fairness_key: str,
+        context: dict[str, str],
+        deadline: datetime | None,
+        ready_at: int,
+        started_at: int,
+    ) -> None:
+        """`ready_at`, `started_at`: microseconds."""
+        self.id = id
+        self.name = name
+        self.queue = queue
+        self.version = version
+        self.attempt = attempt
+        self.tries = tries
+        self.priority = priority
+        self.fairness_key = fairness_key
+        self.context = context
+        self.deadline = deadline
+        self.connection: Any = None
+        self.wakes: list[Any] = []
+        self._ready_at = ready_at
+        self._started_at = started_at
+        self.cancel_reason: str | None = None
+        self._cancelled: threading.Event | None = None
+
+    @property
+    def current(self) -> CurrentTask:
+        """Itself: it is its own run."""
+        return self
+
+    @property
+    def ready_at(self) -> datetime:
+        """When this run could have started: its task was submitted, due, or to be tried again.
+        Aware, UTC."""
+        return to_datetime(self._ready_at)
+
+    @property
+    def pickup_delay(self) -> float:
+        """Seconds from `ready_at` to the start of this run; 0 where the clocks of two machines
+        disagree."""
+        return max(0, self._started_at - self._ready_at) / MICROS
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the run was asked to stop: a handler in a thread should look now and then, and
+        return."""
+        return self._cancelled is not None and self._cancelled.is_set()
+
+    def cancel(self, reason: str) -> None:
+        """Ask the run to stop. `reason`: see `fairlead.engine.execution.CancelReason`."""
+        self.cancel_reason = reason
+        if self._cancelled is None:
+            self._cancelled = threading.Event()
+        self._cancelled.set()
+
+
+def current_task() -> CurrentTask | None:
+    """The task this code runs for; None outside a handler."""
+    run = _run.get()
+    return None if run is None else run.current
+
+
+def set_run(run: Run | None) -> None:
+    """Used by executors around a handler."""
+    _run.set(run)
+
+
+class ContextFilter(logging.Filter):
+    """Puts `task_id`, `task_name`, `attempt` and the task's context map on every log record of its
+    run."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        task = current_task()
+        if task is not None:
+            record.task_id = task.id
+            record.task_name = task.name
+            record.attempt = task.attempt
+            record.context = dict(task.context)
+        return True

@@ -1,0 +1,134 @@
+"""A handler: the user's function with everything the engine must know to run it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from fairlead.core.limits.cluster_limits import AnyLimit
+from fairlead.core.policies.processing import ProcessingPolicy
+from fairlead.core.policies.retry import RetryPolicy
+from fairlead.declare.arguments import Arguments
+from fairlead.declare.current import CurrentTask
+from fairlead.errors import ConfigurationError
+
+encode_result = msgspec.json.Encoder().encode
+
+
+class ExecutorKind(StrEnum):
+    """Where a handler runs."""
+
+    LOOP = "loop"  # async functions, on the node's event loop
+    THREAD = "thread"  # sync functions, each in a thread
+    PROCESS = "process"  # sync functions that need a CPU of their own
+
+
+class Handler:
+    """One registered function. Its name is what stands in the task row."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        queue: str,
+        retry: RetryPolicy,
+        processing: ProcessingPolicy,
+        concurrency: AnyLimit | None = None,
+        transactional: bool = False,
+        keep_result: bool = False,
+        executor: str | None = None,
+        on_failure: str = "hold",
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.queue = queue
+        self.retry = retry
+        self.processing = processing
+        self.concurrency = concurrency
+        self.transactional = transactional
+        self.keep_result = keep_result
+        if on_failure not in ("hold", "skip"):
+            raise ConfigurationError(
+                f"task {name!r}: on_failure {on_failure!r}: use 'hold' or 'skip'"
+            )
+        self.skips_failed = on_failure == "skip"
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.executor = self._executor(executor)
+        injected = frozenset({"connection"}) if transactional else frozenset()
+        if transactional and "connection" not in inspect.signature(function).parameters:
+            raise ConfigurationError(
+                f"task {name!r}: a transactional handler takes a parameter named `connection`"
+            )
+        self.arguments = Arguments(function, name, injected)
+
+    def _executor(self, wanted: str | None) -> ExecutorKind:
+        natural = ExecutorKind.LOOP if self.is_async else ExecutorKind.THREAD
+        try:
+            kind = natural if wanted is None else ExecutorKind(wanted)
+        except ValueError:
+            raise ConfigurationError(
+                f"task {self.name!r}: executor {wanted!r}: use loop, thread or process"
+            ) from None
+        if (kind is ExecutorKind.LOOP) is not self.is_async:
+            raise ConfigurationError(
+                f"task {self.name!r}: executor {kind.value!r} does not fit"
+                f" {'an async' if self.is_async else 'a sync'} function"
+            )
+        if kind is ExecutorKind.PROCESS and self.transactional:
+            raise ConfigurationError(
+                f"task {self.name!r}: a transaction cannot cross into another process"
+            )
+        return kind
+
+
+class RunInterceptor:
+    """Middleware around submit and run; override what you need. What is not overridden costs
+    nothing."""
+
+    def submitting(self, draft: Any) -> Any:
+        """Edit a `fairlead.Draft` before it is checked and written, or raise to refuse it."""
+        return draft
+
+    def submission(self, submission: Any) -> AbstractContextManager[object]:
+        """Around one call of a submit, of one task or many: a `fairlead.declare.task.Submission`,
+        after every `submitting`."""
+        return nullcontext()
+
+    async def run(self, task: CurrentTask, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        """Wrap one run of an asynchronous handler: `await proceed()` runs the next interceptor and
+        at last the handler; raises what it raises."""
+        return await proceed()
+
+    def running(self, task: CurrentTask) -> AbstractContextManager[object]:
+        """Around every run, outside of any `run`: on the event loop, in the handler's thread, or in
+        the worker while a child process runs it. What the run raises passes through; what is
+        swallowed counts as done."""
+        return nullcontext()
+
+    def in_child(self, task: CurrentTask) -> AbstractContextManager[object]:
+        """Around a handler in a child process, there; `task.context` is as `running` left it."""
+        return nullcontext()
+
+
+def overridden(interceptors: Iterable[RunInterceptor], name: str) -> tuple[Callable[..., Any], ...]:
+    """The method of that name of each interceptor that has one of its own, outermost first."""
+    plain = getattr(RunInterceptor, name)
+    return tuple(
+        getattr(i, name) for i in interceptors if getattr(type(i), name, plain) is not plain
+    )
+
+
+def entered(
+    hooks: Iterable[Callable[[Any], AbstractContextManager[object]]], about: Any
+) -> ExitStack:
+    """What the hooks answer about `about`, entered; leave it by `with`."""
+    with ExitStack() as stack:
+        for hook in hooks:
+            stack.enter_context(hook(about))
+        return stack.pop_all()

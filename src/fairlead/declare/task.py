@@ -1,0 +1,179 @@
+"""A declared task: what its decorator answers, and how it is submitted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
+
+import msgspec
+
+from fairlead.core.ids import IdSource, id_text
+from fairlead.core.payload import pack
+from fairlead.core.sharding.partitions import partition_of
+from fairlead.declare.current import current_task
+from fairlead.declare.handler import Handler
+from fairlead.declare.options import Options
+from fairlead.errors import InvalidTask
+from fairlead.model import NewTask
+from fairlead.submit.handle import TaskHandle
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from fairlead.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ids = IdSource()
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of a submit; see `fairlead.declare.options.Options` for their bounds."""
+
+    fairness_key: str
+    weight: float
+    priority: int
+    run_at: datetime | None
+    ordering_key: str | None
+    unique_key: str | None
+    context: Mapping[str, str] | None
+    connection: Any
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A submit on its way: task name, arguments and options, not yet checked. Interceptors may
+    replace any of it."""
+
+    handler: Handler
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: Options
+
+
+@dataclass
+class Submission:
+    """One call of a submit: interceptors may replace its drafts."""
+
+    drafts: Sequence[Draft]
+    handles: Sequence[TaskHandle] = ()
+    """In the order of the drafts; empty until they are written."""
+
+
+class Task(Generic[P, R]):
+    """A handler that can be submitted. Calling it runs the function here and now, as if it were not
+    decorated."""
+
+    def __init__(
+        self, app: App, handler: Handler, function: Callable[P, R], options: Options | None = None
+    ) -> None:
+        self.app = app
+        self.handler = handler
+        self.function = function
+        self._options = options or Options()
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", handler.name)
+
+    @property
+    def name(self) -> str:
+        """The name that stands in the task row."""
+        return self.handler.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} of queue {self.handler.queue}>"
+
+    def options(self, **changes: Unpack[TaskOptions]) -> Task[P, R]:
+        """The same task with these options for its submits. Raises InvalidTask for one out of
+        bounds."""
+        return Task(self.app, self.handler, self.function, self._options.changed(changes))
+
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """A submit to be made later with others: `app.submit_many([task.options(...).draft(...),
+        ...])`."""
+        return Draft(self.handler, args, kwargs, self._options)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle:
+        """Make one task of these arguments. Raises InvalidTask, and nothing is written, when they
+        do not fit."""
+        return self.app.submit_many([Draft(self.handler, args, kwargs, self._options)])[0]
+
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle:
+        """The same from asynchronous code, also with asynchronous connections and sessions."""
+        return (
+            await self.app.submit_many_async([Draft(self.handler, args, kwargs, self._options)])
+        )[0]
+
+    def submit_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle]:
+        """One task for each map of arguments, all in one transaction, by the store's bulk way."""
+        return self.app.submit_many(self._drafts(arguments))
+
+    async def submit_many_async(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle]:
+        """The same from asynchronous code."""
+        return await self.app.submit_many_async(self._drafts(arguments))
+
+    def _drafts(self, arguments: Iterable[Mapping[str, Any]]) -> list[Draft]:
+        handler, options = self.handler, self._options
+        return [Draft(handler, (), dict(kwargs), options) for kwargs in arguments]
+
+
+def encode(
+    drafts: Sequence[Draft], partitions: Mapping[str, int], now: int, payload_limit: int
+) -> list[NewTask]:
+    """The drafts as rows to insert. Raises InvalidTask before anything is written, naming the first
+    that does not fit."""
+    ids = _ids.block(len(drafts), now)
+    rows = []
+    last_options: Options | None = None
+    context: str | None = None
+    run_at = now
+    for task_id, draft in zip(ids, drafts, strict=True):
+        handler, options = draft.handler, draft.options
+        if options is not last_options:  # a bulk shares its options: prepare them once
+            last_options = options
+            run_at = options.run_at_micros(now)
+            context = json.dumps(dict(options.context)) if options.context else None
+        encoded = handler.arguments.encode(draft.args, draft.kwargs)
+        if len(encoded) > payload_limit:
+            raise InvalidTask(
+                f"task {handler.name!r}: its payload has {len(encoded):,} bytes, more than"
+                f" {payload_limit:,}; store large data elsewhere and submit a reference, or raise"
+                " payload_limit on the App"
+            )
+        payload, payload_format = pack(encoded)
+        rows.append(
+            NewTask(
+                id_text(task_id),
+                handler.queue,
+                partition_of(options.ordering_key, task_id, partitions[handler.queue]),
+                handler.name,
+                payload,
+                payload_format,
+                options.priority,
+                options.fairness_key,
+                options.weight,
+                options.ordering_key,
+                options.unique_key,
+                run_at,
+                now,
+                handler.keep_result,
+                context,
+            )
+        )
+    return rows
+
+
+def joined_connection(drafts: Sequence[Draft]) -> Any:
+    """The connection all drafts share: their option, else that of the transactional handler running
+    here, else None."""
+    connection = drafts[0].options.connection
+    if any(draft.options.connection is not connection for draft in drafts):
+        raise InvalidTask("one bulk submit uses one connection: give all its drafts the same one")
+    if connection is None and (task := current_task()) is not None:
+        return task.connection
+    return connection

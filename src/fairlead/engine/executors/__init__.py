@@ -1,0 +1,1 @@
+"""Executors: run handlers on the event loop, in threads, in child processes."""

@@ -1,0 +1,232 @@
+"""Runs CPU-bound handlers in child processes. A child that overruns its timeout is killed and
+replaced.
+
+Parent and child speak in frames over pipes: 4 bytes of length, then JSON. The child imports the
+application itself and decodes the payload there, so nothing but JSON ever crosses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+
+from fairlead.clock import Clock
+from fairlead.engine.execution import Execution
+from fairlead.engine.executors.loop import Finished
+from fairlead.errors import FairleadError
+
+_LENGTH = struct.Struct(">I")
+
+
+class RemoteError(FairleadError):
+    """A handler raised in its child process; the text holds the child's traceback."""
+
+
+class ChildDied(FairleadError):
+    """The child process of a handler ended by itself (killed, out of memory, sys.exit)."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What a child needs to run one task."""
+
+    id: str
+    name: str
+    queue: str
+    version: int
+    attempt: int
+    tries: int
+    priority: int
+    fairness_key: str
+    context: dict[str, str]
+    deadline: int | None
+    ready_at: int
+    started_at: int
+    payload: bytes
+    payload_format: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How a job ended: a result as JSON, or an error. `retry_after`, `snooze_until`: the handler
+    asked for it."""
+
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error_type: str | None = None
+    error_text: str | None = None
+    retry: bool = False
+    retry_after: float | None = None
+    reset_tries: bool = False
+    snooze_until: int | None = None
+
+
+class ProcessExecutor:
+    """Up to `size` children of `python -m fairlead.engine.executors.child MODULE:APP`, started as
+    needed and kept."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        size: int,
+        application: str | None,
+        around: Callable[[Execution], AbstractContextManager[object]],
+        finished: Finished,
+        children_changed: Callable[[], None],
+        group: asyncio.TaskGroup,
+    ) -> None:
+        """`around` is entered around each run. `children_changed` is called when there is a new
+        child, before it is given anything to run."""
+        self._clock = clock
+        self._size = size
+        self._application = application
+        self._around = around
+        self._finished = finished
+        self._children_changed = children_changed
+        self._group = group
+        self._queue: deque[Execution] = deque()
+        self._idle: list[asyncio.subprocess.Process] = []
+        self._children: dict[int, asyncio.subprocess.Process] = {}
+        self._running = 0
+
+    @property
+    def children(self) -> list[int]:
+        """Process ids of those that live."""
+        return [pid for pid, child in self._children.items() if child.returncode is None]
+
+    def start(self, executions: Iterable[Execution]) -> None:
+        """Run these as soon as there is a child."""
+        self._queue.extend(executions)
+        while self._queue and self._running < self._size:
+            self._running += 1
+            self._group.create_task(self._run(), name="fairlead-process")
+
+    def take_back(self) -> list[Execution]:
+        """Those that have not started; they will not."""
+        waiting = list(self._queue)
+        self._queue.clear()
+        return waiting
+
+    async def stop(self) -> None:
+        """End the idle children."""
+        for child in self._idle:
+            if child.stdin is not None:
+                child.stdin.close()
+        for child in self._idle:
+            await child.wait()
+        self._idle.clear()
+
+    async def _run(self) -> None:
+        runner = asyncio.current_task()
+        assert runner is not None
+        try:
+            while self._queue:
+                execution = self._queue.popleft()
+                execution.start(self._clock.now())
+                execution.runner = runner
+                result: Any = None
+                error: BaseException | None = None
+                try:
+                    with self._around(execution):
+                        result = await self._run_one(execution)
+                except asyncio.CancelledError as cancelled:
+                    if execution.cancel_reason is None:
+                        raise
+                    error = cancelled
+                except Exception as raised:
+                    error = raised
+                execution.runner = None
+                if execution.cancel_reason is not None:
+                    while runner.cancelling():
+                        runner.uncancel()
+                self._finished(execution, result, error, self._clock.now())
+        finally:
+            self._running -= 1
+
+    async def _run_one(self, execution: Execution) -> Any:
+        child = await self._child()
+        job = _job(execution)
+        try:
+            assert child.stdin is not None and child.stdout is not None
+            child.stdin.write(_LENGTH.pack(len(job)) + job)
+            await child.stdin.drain()
+            (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
+            answer = msgspec.json.decode(await child.stdout.readexactly(length), type=Answer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            code = await child.wait()
+            raise ChildDied(f"the child process running this task ended with code {code}") from None
+        except BaseException:
+            child.kill()
+            await child.wait()
+            raise
+        self._idle.append(child)
+        return _unpack(answer)
+
+    async def _child(self) -> asyncio.subprocess.Process:
+        while self._idle:
+            child = self._idle.pop()
+            if child.returncode is None:
+                return child
+        if self._application is None:
+            raise FairleadError(
+                "executor='process' needs to know the application: start the worker as `fairlead"
+                " worker MODULE:APP`"
+            )
+        self._children = {
+            pid: child for pid, child in self._children.items() if child.returncode is None
+        }
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "fairlead.engine.executors.child",
+            self._application,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+            limit=1 << 24,
+            start_new_session=True,  # Ctrl-C is for the node: it drains its children
+        )
+        self._children[child.pid] = child
+        self._children_changed()
+        return child
+
+
+def _job(execution: Execution) -> bytes:
+    trigger, grabbed = execution.trigger, execution.grabbed
+    assert execution.started_at is not None
+    return msgspec.json.encode(
+        Job(
+            grabbed.id,
+            trigger.name,
+            trigger.queue,
+            grabbed.version,
+            grabbed.attempt,
+            grabbed.tries,
+            trigger.priority,
+            trigger.fairness_key,
+            execution.current.context,
+            execution.deadline,
+            grabbed.ready_at,
+            execution.started_at,
+            grabbed.payload,
+            grabbed.payload_format,
+        )
+    )
+
+
+def _unpack(answer: Answer) -> Any:
+    from fairlead.clock import to_datetime
+    from fairlead.errors import Retry, Snooze
+
+    if answer.snooze_until is not None:
+        raise Snooze(to_datetime(answer.snooze_until))
+    if answer.retry:
+        raise Retry(answer.retry_after, reset_tries=answer.reset_tries)
+    if answer.error_type is not None:
+        raise RemoteError(f"{answer.error_type}: {answer.error_text}")
+    return answer.result

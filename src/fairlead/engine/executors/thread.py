@@ -1,0 +1,97 @@
+"""Runs synchronous handlers, each in a thread of a small pool."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import Any
+
+from fairlead.clock import Clock
+from fairlead.declare.current import set_run
+from fairlead.engine.execution import Execution
+from fairlead.engine.executors.loop import Finished
+
+Call = Callable[[Execution], Any]
+"""Runs the handler of an execution in this thread, its transaction included."""
+
+
+class ThreadExecutor:
+    """Threads are made as needed, up to `size`, and kept. A thread cannot be interrupted: a handler
+    that was asked to stop (`current_task().cancelled`) keeps its thread until it returns, and what
+    it returns then is dropped."""
+
+    def __init__(self, clock: Clock, size: int, call: Call, finished: Finished) -> None:
+        self._clock = clock
+        self._size = size
+        self._call = call
+        self._finished = finished
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Execution | None] = SimpleQueue()
+        self._ended: deque[tuple[Execution, Any, BaseException | None]] = deque()
+        self._lock = threading.Lock()
+        self._told = False
+        self._threads = 0
+        self._busy = 0
+
+    def start(self, executions: Iterable[Execution]) -> None:
+        """Run these as soon as there is a thread."""
+        for execution in executions:
+            self._busy += 1
+            if self._busy > self._threads and self._threads < self._size:
+                self._threads += 1
+                # Daemons: a handler that never returns must not keep the process from ending.
+                threading.Thread(
+                    target=self._run, name=f"fairlead-handler-{self._threads}", daemon=True
+                ).start()
+            self._queue.put(execution)
+
+    def take_back(self) -> list[Execution]:
+        """Those that have not started; they will not."""
+        waiting = []
+        while not self._queue.empty():
+            execution = self._queue.get_nowait()
+            if execution is not None:
+                self._busy -= 1
+                waiting.append(execution)
+        return waiting
+
+    def stop(self) -> None:
+        """Let idle threads end."""
+        for _ in range(self._threads):
+            self._queue.put(None)
+
+    def _run(self) -> None:
+        while (execution := self._queue.get()) is not None:
+            result: Any = None
+            error: BaseException | None = None
+            if execution.cancel_reason is None:  # else it is over before it began
+                execution.start(self._clock.now())
+                set_run(execution)
+                try:
+                    result = self._call(execution)
+                except (
+                    BaseException
+                ) as raised:  # SystemExit of a handler too: it must not end the thread unseen
+                    error = raised
+                set_run(None)
+            with self._lock:
+                self._ended.append((execution, result, error))
+                tell = not self._told
+                self._told = True
+            if tell:
+                try:
+                    self._loop.call_soon_threadsafe(self._collect)
+                except RuntimeError:
+                    return  # the loop is closed: the node has ended without this handler
+
+    def _collect(self) -> None:
+        with self._lock:
+            ended = list(self._ended)
+            self._ended.clear()
+            self._told = False
+        for execution, result, error in ended:
+            self._busy -= 1
+            self._finished(execution, result, error, self._clock.now())

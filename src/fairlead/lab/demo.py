@@ -1,0 +1,269 @@
+"""The demo: several tenants, several kinds of task, failures and retries, on one SQLite file for
+the moment."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import tempfile
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairlead.app import App
+from fairlead.clock import MICROS
+from fairlead.core.policies.retry import Exponential
+from fairlead.declare.current import current_task
+from fairlead.declare.task import Draft, Task
+from fairlead.errors import ConfigurationError, FairleadError
+from fairlead.lab.replay.history import Delays, counts, has_unfinished, runs
+from fairlead.lab.replay.workers import Workers, end_with_parent
+from fairlead.model import Outcome, State
+
+MODULE = "fairlead.lab.demo:app"
+
+TENANTS = {"acme": 12, "globex": 5, "initech": 2, "umbrella": 1}
+"""How much work each tenant brings: one of them floods the others."""
+
+_MAX_ATTEMPTS = 3
+_HOPELESS = 99
+_TICK_SECONDS = 0.1
+_MOST_EXTRA_SECONDS = 60.0
+"""Beyond the time of the submits; a demo that is still not done says so and ends."""
+
+
+class DemoUnfinished(FairleadError):
+    """The workload did not finish in time."""
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """One task of the workload, made from the seed."""
+
+    at: float
+    """Seconds after the start at which it is submitted."""
+    tenant: str
+    name: str
+    fails: int
+    """How many of its runs fail."""
+    size: int
+    """What the handler works on: milliseconds for those that wait, rounds for those that
+    compute."""
+
+
+class TenantResult(msgspec.Struct, frozen=True):
+    """What one tenant (or all, tenant None) saw."""
+
+    tenant: str | None
+    tasks: int
+    attempts: int
+    failures: int
+    """Runs that failed; most of them were tried again."""
+    errors: int
+    """Tasks that failed for good: they are in ERROR and ask for a person."""
+    tasks_per_s: float
+    p50_ms: float | None
+    """Pick-up delay: from when a run was due to when it started."""
+    p99_ms: float | None
+
+
+class DemoResult(msgspec.Struct, frozen=True):
+    """The end of a demo."""
+
+    seed: int
+    workers: int
+    seconds: float
+    total: TenantResult
+    tenants: list[TenantResult]
+    kept: str | None
+    """The SQLite file, when it was to be kept."""
+
+
+class Now(msgspec.Struct, frozen=True):
+    """How far the demo has come."""
+
+    seconds: float
+    planned: int
+    submitted: int
+    done: int
+    failures: int
+    errors: int
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """How large the workload is: `tasks` in all, submitted over `seconds`."""
+
+    tasks: int = 3000
+    seconds: float = 6.0
+    seed: int = 1
+    workers: int = 1
+    keep: Path | None = None
+
+
+def demo_app(url: str | None = None) -> App:
+    """The application of the demo; its workers load it as `fairlead.lab.demo:app`."""
+    app = App(url, name="demo", lake="")
+    retry = Exponential(max_attempts=_MAX_ATTEMPTS, first=0.2)
+
+    @app.task(queue="mail", retry=retry)
+    async def send_invoice(fails: int, size: int) -> None:
+        await asyncio.sleep(size / 1000)
+        _fail(fails, "the mail server is busy")
+
+    @app.task(queue="files", retry=retry)
+    def checksum(fails: int, size: int) -> str:
+        digest = hashlib.sha256(b"x" * 65_536 * size).hexdigest()
+        _fail(fails, "the disk returned a bad block")
+        return digest
+
+    @app.task(queue="partners", retry=retry)
+    async def sync_account(fails: int, size: int) -> None:
+        await asyncio.sleep(size / 500)
+        _fail(fails, "the partner answered 503")
+
+    return app
+
+
+def _fail(fails: int, text: str) -> None:
+    task = current_task()
+    if task is not None and task.attempt <= fails:
+        raise ConnectionError(text)
+
+
+def workload(settings: DemoSettings) -> list[Planned]:
+    """The tasks, in the order of their submits; the same for the same seed."""
+    source = random.Random(settings.seed)
+    times = sorted(source.uniform(0, settings.seconds) for _ in range(settings.tasks))
+    tenants = source.choices(list(TENANTS), list(TENANTS.values()), k=settings.tasks)
+    names = source.choices(
+        ["send_invoice", "checksum", "sync_account"], [5, 3, 2], k=settings.tasks
+    )
+    fails = source.choices([0, 1, 2, _HOPELESS], [88, 8, 3, 1], k=settings.tasks)
+    sizes = [source.randint(1, 10) for _ in range(settings.tasks)]
+    return [Planned(*planned) for planned in zip(times, tenants, names, fails, sizes, strict=True)]
+
+
+def run_demo(settings: DemoSettings, tell: Callable[[Now], None] = lambda _now: None) -> DemoResult:
+    """Run the demo to its end. Raises ConfigurationError when the file to keep exists, WorkerEnded,
+    DemoUnfinished."""
+    if settings.keep is not None and settings.keep.exists():
+        raise ConfigurationError(
+            f"{settings.keep} exists: the demo needs a file of its own; choose another name"
+        )
+    with tempfile.TemporaryDirectory(prefix="fairlead-demo-") as name:
+        folder = Path(name)
+        path = settings.keep or folder / "tasks.db"
+        url = f"sqlite:///{path}"
+        app = demo_app(url)
+        try:
+            app.migrate()
+            with Workers(MODULE, settings.workers, folder, {"FAIRLEAD_URL": url}) as workers:
+                workers.wait_until_up(app)
+                begin = app.clock.now()
+                _Submitter(app, settings, tell).run(workers)
+            return _result(app, settings, begin)
+        finally:
+            app.close()
+
+
+class _Submitter:
+    """Submits the workload at its times, and waits until all of it has ended."""
+
+    def __init__(self, app: App, settings: DemoSettings, tell: Callable[[Now], None]) -> None:
+        self._app = app
+        self._settings = settings
+        self._tell = tell
+        self._planned = workload(settings)
+        self._submitted = 0
+        self._tasks: dict[tuple[str, str], Task[..., Any]] = {}
+        self._pause = threading.Event()
+
+    def run(self, workers: Workers) -> None:
+        clock, planned = self._app.clock, self._planned
+        begin = clock.monotonic()
+        while self._submitted < len(planned) or has_unfinished(self._app.sql_store):
+            now = clock.monotonic() - begin
+            first = self._submitted
+            while self._submitted < len(planned) and planned[self._submitted].at <= now:
+                self._submitted += 1
+            self._app.submit_many([self._draft(task) for task in planned[first : self._submitted]])
+            workers.check()
+            self._tell(self._now(now))
+            if now > self._settings.seconds + _MOST_EXTRA_SECONDS:
+                raise DemoUnfinished(
+                    f"not finished after {now:.0f} s; add --keep FILE and look with `fairlead"
+                    " doctor`"
+                )
+            self._pause.wait(_TICK_SECONDS)
+        self._tell(self._now(clock.monotonic() - begin))
+
+    def _draft(self, planned: Planned) -> Draft:
+        key = planned.tenant, planned.name
+        task = self._tasks.get(key)
+        if task is None:
+            handler = self._app.handlers[planned.name]
+            task = self._tasks[key] = Task(self._app, handler, handler.function).options(
+                fairness_key=planned.tenant
+            )
+        return task.draft(fails=planned.fails, size=planned.size)
+
+    def _now(self, seconds: float) -> Now:
+        ended = counts(self._app.sql_store)
+        done = sum(count for (outcome, _), count in ended.items() if outcome == Outcome.DONE)
+        errors = sum(count for (_, state), count in ended.items() if state == State.ERROR)
+        return Now(
+            seconds, len(self._planned), self._submitted, done, sum(ended.values()) - done, errors
+        )
+
+
+def _result(app: App, settings: DemoSettings, begin: int) -> DemoResult:
+    delays: dict[str | None, Delays] = defaultdict(Delays)
+    attempts: Counter[str | None] = Counter()
+    failures: Counter[str | None] = Counter()
+    errors: Counter[str | None] = Counter()
+    tasks = Counter[str | None](planned.tenant for planned in workload(settings))
+    tasks[None] = settings.tasks
+    end = begin
+    for run in runs(app.sql_store):
+        end = max(end, run.finished_at)
+        for tenant in (run.fairness_key, None):
+            attempts[tenant] += 1
+            failures[tenant] += run.outcome != Outcome.DONE
+            errors[tenant] += run.next_state == State.ERROR
+            if run.pickup_delay is not None:
+                delays[tenant].add(run.pickup_delay)
+    seconds = max(end - begin, 1) / MICROS
+
+    def of(tenant: str | None) -> TenantResult:
+        p50, p99 = delays[tenant].percentiles_ms(0.5, 0.99)
+        rate = round(tasks[tenant] / seconds, 1)
+        return TenantResult(
+            tenant,
+            tasks[tenant],
+            attempts[tenant],
+            failures[tenant],
+            errors[tenant],
+            rate,
+            p50,
+            p99,
+        )
+
+    kept = None if settings.keep is None else str(settings.keep)
+    return DemoResult(
+        settings.seed,
+        settings.workers,
+        round(seconds, 2),
+        of(None),
+        [of(tenant) for tenant in TENANTS if tasks[tenant]],
+        kept,
+    )
+
+
+end_with_parent()
+app = demo_app()

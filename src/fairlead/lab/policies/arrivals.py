@@ -1,0 +1,172 @@
+"""Recorded arrivals as columns: when each task came, whose it was, how long it ran. Small enough to
+travel to every worker."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+UNKNOWN = -1
+"""Of a wait: nothing was recorded."""
+
+_TEXTS = ("keys", "names")
+_SPREAD = 1 << 31
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """Tasks in the order of their arrival. Times are microseconds; all arrays have one entry for
+    each task."""
+
+    origin: int
+    """The instant (microseconds since 1970) from which `at` counts; 0 for a trace that tells
+    none."""
+    at: Ints
+    """When each came, ascending."""
+    run: Ints
+    """How long it ran."""
+    wait: Ints
+    """How long it waited in the record; UNKNOWN where the record does not tell."""
+    key: Ints
+    """Whose it was: an index into `keys`."""
+    name: Ints
+    """Which task it was: an index into `names`."""
+    weight: Floats
+    """As submitted."""
+    priority: Ints
+    keys: tuple[str, ...]
+    names: tuple[str, ...] = ("",)
+    queue: str = ""
+    spread: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    """A random number for each, by which tasks without an ordering key go to partitions; drawn here
+    when it is missing."""
+
+    def __post_init__(self) -> None:
+        if len(self.spread) != len(self.at):
+            drawn = np.random.default_rng(len(self.at)).integers(
+                _SPREAD, size=len(self.at), dtype=np.int64
+            )
+            object.__setattr__(self, "spread", drawn)
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @property
+    def span(self) -> int:
+        """Microseconds from the first arrival to the last."""
+        return int(self.at[-1] - self.at[0]) if len(self) else 0
+
+    def part(self, rows: npt.NDArray[Any] | slice) -> Arrivals:
+        """These tasks only: a mask, or indices in ascending order."""
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return replace(self, **columns)
+
+    def between(self, since: int, until: int | None = None) -> Arrivals:
+        """Those that came from `since` on and before `until` (microseconds from the first
+        arrival)."""
+        if not len(self):
+            return self
+        begin = int(self.at[0])
+        low = int(np.searchsorted(self.at, begin + since))
+        high = len(self) if until is None else int(np.searchsorted(self.at, begin + until))
+        return self.part(slice(low, high))
+
+    def reordered(self, at: Ints) -> Arrivals:
+        """The same tasks come at these times. Those of one instant keep their order."""
+        order = np.argsort(at, kind="stable")
+        return replace(self.part(order), at=at[order])
+
+    def digest(self) -> str:
+        """The same arrivals have the same one."""
+        found = hashlib.sha256(repr((self.origin, self.queue, self.keys, self.names)).encode())
+        for name in _COLUMNS:
+            found.update(np.ascontiguousarray(getattr(self, name)).tobytes())
+        return found.hexdigest()[:16]
+
+
+_COLUMNS = tuple(f.name for f in fields(Arrivals) if f.name not in (*_TEXTS, "origin", "queue"))
+
+
+def arrivals_of(
+    at: npt.ArrayLike,
+    run: npt.ArrayLike,
+    keys: Sequence[str],
+    wait: npt.ArrayLike | None = None,
+    weight: npt.ArrayLike | None = None,
+    priority: npt.ArrayLike | None = None,
+    names: Sequence[str] | None = None,
+    origin: int = 0,
+    queue: str = "",
+) -> Arrivals:
+    """From plain columns in any order; `keys` and `names` have a text for each task."""
+    count = len(keys)
+    times = np.asarray(at, np.int64)
+    known_keys, key = np.unique(np.asarray(keys, object).astype(str), return_inverse=True)
+    known_names, name = np.unique(
+        np.asarray(names or [""] * count, object).astype(str), return_inverse=True
+    )
+    rows = Arrivals(
+        origin=origin,
+        at=times,
+        run=np.maximum(np.asarray(run, np.int64), 0),
+        wait=np.full(count, UNKNOWN, np.int64) if wait is None else np.asarray(wait, np.int64),
+        key=key.astype(np.int64),
+        name=name.astype(np.int64),
+        weight=np.ones(count) if weight is None else np.asarray(weight, np.float64),
+        priority=np.full(count, 5, np.int64)
+        if priority is None
+        else np.asarray(priority, np.int64),
+        keys=tuple(known_keys.tolist()),
+        names=tuple(known_names.tolist()),
+        queue=queue,
+    )
+    return rows.reordered(times)
+
+
+def save(arrivals: Arrivals, path: Path) -> None:
+    """As one Parquet file: the columns, and the texts in its metadata."""
+    import msgspec
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    told = {
+        "origin": arrivals.origin,
+        "queue": arrivals.queue,
+        "keys": arrivals.keys,
+        "names": arrivals.names,
+    }
+    table = pa.table({name: getattr(arrivals, name) for name in _COLUMNS})
+    pq.write_table(
+        table.replace_schema_metadata({_METADATA: msgspec.json.encode(told)}),
+        path,
+        compression="zstd",
+    )
+
+
+def load(path: Path) -> Arrivals:
+    """What `save` wrote."""
+    import msgspec
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    told = msgspec.json.decode(table.schema.metadata[_METADATA])
+    columns = {name: table[name].to_numpy() for name in _COLUMNS}
+    return Arrivals(
+        origin=told["origin"],
+        queue=told["queue"],
+        keys=tuple(told["keys"]),
+        names=tuple(told["names"]),
+        **columns,
+    )
+
+
+_METADATA = b"fairlead.arrivals"

@@ -1,0 +1,172 @@
+"""What a schedule was like: waits, slowdown, fairness, starvation, how well the slots were used.
+Pure functions on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from fairlead.clock import MICROS
+from fairlead.lab.policies.arrivals import Floats, Ints
+from fairlead.lab.policies.virtual import Schedule
+from fairlead.lab.policies.windows import Served, longest_unserved, served, whole_windows
+
+SLOWDOWN_OF = 10 * MICROS
+"""Shorter runs count as so long (microseconds): else a run of nothing that waited a second would be
+infinitely slow."""
+
+
+class Measures(msgspec.Struct, frozen=True):
+    """Of one schedule. Waits and times are microseconds; percentiles are by nearest rank."""
+
+    tasks: int
+    keys: int
+    slots: int
+    wait_mean_us: float
+    wait_p50_us: int
+    wait_p90_us: int
+    wait_p99_us: int
+    wait_max_us: int
+    key_wait_p50_us: float
+    """Each key counted once, with its mean wait: that of the key in the middle."""
+    key_wait_p99_us: float
+    key_p99_p50_us: float
+    """Each key counted once, with its 99th percentile: that of the key in the middle."""
+    slowdown_mean: float
+    slowdown_p50: float
+    slowdown_p99: float
+    jain_mean: float | None
+    """None: in no window had two keys work throughout."""
+    jain_least: float | None
+    jain_windows: int
+    makespan_us: int
+    """From the first arrival to the last end."""
+    utilisation: float
+    """Of the slots over the makespan."""
+    starved_keys: int
+    longest_starved_us: int
+
+
+class KeyWaits(msgspec.Struct, frozen=True):
+    """One key of a schedule; microseconds."""
+
+    key: str
+    tasks: int
+    busy_us: int
+    wait_mean_us: float
+    wait_p50_us: int
+    wait_p90_us: int
+    wait_p99_us: int
+    wait_max_us: int
+
+
+def measure(schedule: Schedule, slots: int, entitled: Floats, window: int) -> Measures:
+    """`slots`: of all nodes; `entitled`: by key, the weight that it is due, whatever the policy
+    gave it; `window` (microseconds): fairness is taken over such, and a key starves that waits so
+    long with none of its tasks started. At least one task."""
+    waits = schedule.wait
+    by_key = list(of_keys(schedule))
+    means = np.array([waits.mean() for _, waits, _ in by_key])
+    p99s = np.array([percentile(waits, 0.99) for _, waits, _ in by_key])
+    slow = slowdown(schedule)
+    fairness = jain_by_window(schedule, entitled, window)
+    unserved = np.array(
+        [longest_unserved(schedule.at[rows], schedule.start[rows]) for _, _, rows in by_key]
+    )
+    makespan = int(schedule.end.max() - schedule.at.min())
+    return Measures(
+        tasks=len(waits),
+        keys=len(by_key),
+        slots=slots,
+        wait_mean_us=float(waits.mean()),
+        wait_p50_us=int(percentile(waits, 0.5)),
+        wait_p90_us=int(percentile(waits, 0.9)),
+        wait_p99_us=int(percentile(waits, 0.99)),
+        wait_max_us=int(waits.max()),
+        key_wait_p50_us=float(percentile(means, 0.5)),
+        key_wait_p99_us=float(percentile(means, 0.99)),
+        key_p99_p50_us=float(percentile(p99s, 0.5)),
+        slowdown_mean=float(slow.mean()),
+        slowdown_p50=float(percentile(slow, 0.5)),
+        slowdown_p99=float(percentile(slow, 0.99)),
+        jain_mean=float(fairness.mean()) if len(fairness) else None,
+        jain_least=float(fairness.min()) if len(fairness) else None,
+        jain_windows=len(fairness),
+        makespan_us=makespan,
+        utilisation=float(schedule.run.sum()) / (slots * makespan) if makespan else 0.0,
+        starved_keys=int((unserved > window).sum()),
+        longest_starved_us=int(unserved.max()),
+    )
+
+
+def waits_of_keys(schedule: Schedule, keys: tuple[str, ...]) -> list[KeyWaits]:
+    """Of each key that has a task."""
+    return [
+        KeyWaits(
+            key=keys[key],
+            tasks=len(waits),
+            busy_us=int(schedule.run[rows].sum()),
+            wait_mean_us=float(waits.mean()),
+            wait_p50_us=int(percentile(waits, 0.5)),
+            wait_p90_us=int(percentile(waits, 0.9)),
+            wait_p99_us=int(percentile(waits, 0.99)),
+            wait_max_us=int(waits.max()),
+        )
+        for key, waits, rows in of_keys(schedule)
+    ]
+
+
+def percentile(values: Ints | Floats, share: float) -> float:
+    """The least value that so large a share of them do not exceed (nearest rank). At least one
+    value."""
+    return float(np.percentile(values, share * 100, method="inverted_cdf"))
+
+
+def slowdown(schedule: Schedule) -> Floats:
+    """Bounded slowdown of each task, max(1, (wait + run) / max(run, 10 s)). Feitelson and others
+    1997."""
+    spent = (schedule.wait + schedule.run).astype(np.float64)
+    return np.maximum(1.0, spent / np.maximum(schedule.run, SLOWDOWN_OF))
+
+
+def jain_by_window(schedule: Schedule, entitled: Floats, window: int) -> Floats:
+    """Jain's index (sum x)^2 / (n sum x^2) over worker-seconds / weight of the keys that had a task
+    waiting all through a window, of each window with two such keys at least, in which one of them
+    ran."""
+    origin = int(schedule.at.min())
+    shares: list[Floats] = []
+    places: list[Ints] = []
+    for key, _, rows in of_keys(schedule):
+        at, start, end = (
+            instants[rows] - origin for instants in (schedule.at, schedule.start, schedule.end)
+        )
+        windows = whole_windows(at, start, window)
+        if len(windows):
+            runs: Served = served(start, end)
+            got = runs.until((windows + 1) * window) - runs.until(windows * window)
+            shares.append(got / entitled[key])
+            places.append(windows)
+    if not shares:
+        return np.empty(0)
+    x, (_, place) = np.concatenate(shares), np.unique(np.concatenate(places), return_inverse=True)
+    count, total, squares = np.bincount(place), np.bincount(place, x), np.bincount(place, x * x)
+    counts = (count > 1) & (squares > 0)
+    return total[counts] ** 2 / (count[counts] * squares[counts])
+
+
+class _OfKey(NamedTuple):
+    key: int
+    waits: Ints
+    rows: Ints
+    """Of the schedule."""
+
+
+def of_keys(schedule: Schedule) -> Iterator[_OfKey]:
+    """Each key that has a task, with its waits, in the order of the arrivals."""
+    order = np.argsort(schedule.key, kind="stable")
+    keys, begins = np.unique(schedule.key[order], return_index=True)
+    for key, rows in zip(keys.tolist(), np.split(order, begins[1:]), strict=True):
+        yield _OfKey(key, schedule.wait[rows], rows)

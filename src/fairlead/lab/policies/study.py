@@ -1,0 +1,264 @@
+"""A study: calibrate, replay every policy on early arrivals, choose, and report on later ones, with
+intervals.
+
+The rules of honesty are pipeline.md's, section 4: what was chosen on some arrivals is reported on
+others; one record is one sample, so it is shaken and its users are drawn anew; and who compares
+says how far the simulation is from what happened.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.clock import MICROS
+from fairlead.errors import ConfigurationError
+from fairlead.lab.policies.arrivals import Arrivals
+from fairlead.lab.policies.calibration import Gap, gap, has_waits, most_at_once
+from fairlead.lab.policies.candidate import Found, Sample, Setup, Trial
+from fairlead.lab.policies.grid import Grid
+from fairlead.lab.policies.objective import Interval, Objective, interval, verdict
+from fairlead.lab.policies.policy import Policy
+from fairlead.lab.policies.runner import Runner, Tell
+from fairlead.lab.policies.samples import WEEK
+from fairlead.lab.policies.virtual import run
+from fairlead.lab.policies.weights import weigh
+
+BASELINE = -1
+"""The id of the policy that the others are held against, when the grid does not have it."""
+
+HOUR = 3600 * MICROS
+_FAR = 0.1
+_WINDOWS = 100
+"""A record shorter than so many hours is cut into so many windows."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked. Microseconds."""
+
+    grid: Grid
+    objective: Objective
+    train_us: int | None = None
+    """None: all whole weeks but the last, if there are more than one; else everything."""
+    window_us: int | None = None
+    """None: an hour, or less for a short record."""
+    shake_us: int | None = None
+    """None: 10 s, or a thousandth of a short record."""
+    shakes: int = 20
+    resamples: int = 20
+    finalists: int = 5
+    is_closed: bool = False
+    seed: int = 1
+
+    def setup(self, arrivals: Arrivals) -> Setup:
+        """Of these arrivals. Raises ConfigurationError when nothing came before, or after, the time
+        that parts them."""
+        train = usual_train(arrivals.span) if self.train_us is None else self.train_us
+        if train is not None and not 0 < train <= arrivals.span:
+            raise ConfigurationError(
+                f"--train: nothing arrives after it: the record is {arrivals.span / MICROS:,.0f} s"
+                " long; give less"
+            )
+        window = (
+            min(HOUR, max(MICROS, arrivals.span // _WINDOWS))
+            if self.window_us is None
+            else self.window_us
+        )
+        shake = min(10 * MICROS, arrivals.span // 1000) if self.shake_us is None else self.shake_us
+        return Setup(train, window, shake, self.is_closed)
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A finalist, or the baseline, on what came after it was chosen."""
+
+    policy_id: int
+    policy: Policy
+    trained: float | None
+    """The objective on the part that it was chosen on."""
+    reported: float | None
+    """And on the part that it is reported on."""
+    shaken: Interval | None
+    resampled: Interval | None
+    against_baseline: str
+    """On resampled users; see `objective.verdict`."""
+    against_baseline_shaken: str
+
+
+class Study(msgspec.Struct, frozen=True):
+    """What was found."""
+
+    setup: Setup
+    policies: list[Policy]
+    objective: str
+    baseline: int
+    gap: Gap | None
+    """None: the record tells no waits."""
+    found: list[Found]
+    """Every run, the calibration left out."""
+    standings: list[Standing]
+    """The best on the part for choosing first; the baseline is among them, last if it was not good
+    enough."""
+    notes: list[str]
+
+    @property
+    def best(self) -> Standing:
+        """The policy that was chosen."""
+        return self.standings[0]
+
+
+def usual_train(span: int) -> int | None:
+    """All whole weeks but the last begun one; None when there is no second week."""
+    return (span - 1) // WEEK * WEEK or None if span else None
+
+
+def study(
+    arrivals: Arrivals, plan: Plan, runner: Runner, tell: Tell = lambda what, count: None
+) -> Study:
+    """Replay all policies of the plan. Raises ConfigurationError when there is no arrival to report
+    on."""
+    setup = plan.setup(arrivals)
+    recorded = recorded_policy(arrivals, plan.grid)
+    measured = None if recorded is None else calibrate(arrivals, recorded)
+    policies = dict(enumerate(plan.grid.policies))
+    against = recorded or first_come(plan.grid.policies)
+    baseline = next((number for number, policy in policies.items() if policy == against), BASELINE)
+    policies[baseline] = against
+    trained = runner.perform(
+        [Trial(number, policy, "train") for number, policy in policies.items()], setup, tell
+    )
+    ranked = sorted(
+        (*plan.objective.rank(found.measures), found.trial.policy_id)
+        for found in trained
+        if found.trial.policy_id != BASELINE
+    )
+    chosen = [number for *_, number in ranked[: plan.finalists]]
+    chosen += [baseline] if baseline not in chosen else []
+    trials = [
+        Trial(number, policies[number], "report", sample, seed, with_keys=sample == "recorded")
+        for number in chosen
+        for sample, seed in _samples(plan)
+    ]
+    reported = runner.perform(trials, setup, tell)
+    found_best = next(found for found in trained if found.trial.policy_id == chosen[0])
+    return Study(
+        setup=setup,
+        policies=plan.grid.policies,
+        objective=str(plan.objective),
+        baseline=baseline,
+        gap=measured,
+        found=[*trained, *reported],
+        standings=standings(plan.objective, chosen, baseline, trained, reported),
+        notes=list(_notes(plan, setup, measured, found_best, policies[baseline])),
+    )
+
+
+def recorded_policy(arrivals: Arrivals, grid: Grid) -> Policy | None:
+    """Under which the record came about: as the file says; else fifo with as many slots as ever ran
+    at once, if the record tells when tasks started; None: it does not."""
+    if grid.recorded is not None:
+        return grid.recorded
+    return (
+        Policy(order="fifo", weights="equal", slots=most_at_once(arrivals))
+        if has_waits(arrivals)
+        else None
+    )
+
+
+def calibrate(arrivals: Arrivals, policy: Policy) -> Gap | None:
+    """The policy of the record on its own arrivals; None: the record tells no waits."""
+    if not has_waits(arrivals):
+        return None
+    simulated = run(arrivals, policy, weigh(policy.weights, arrivals))
+    return gap(str(policy), arrivals.wait, simulated.wait)
+
+
+def standings(
+    objective: Objective,
+    chosen: Sequence[int],
+    baseline: int,
+    trained: Sequence[Found],
+    reported: Sequence[Found],
+) -> list[Standing]:
+    """Of the policies chosen, in their order."""
+    before = {found.trial.policy_id: found for found in trained}
+    after: defaultdict[tuple[int, Sample], list[Found]] = defaultdict(list)
+    for found in reported:
+        after[found.trial.policy_id, found.trial.sample].append(found)
+
+    def losses(number: int, sample: Sample) -> list[float]:
+        return [objective.loss(found.measures) for found in after[number, sample]]
+
+    def values(number: int, sample: Sample) -> list[float]:
+        found = [objective.value(each.measures) for each in after[number, sample]]
+        return [value for value in found if value is not None]
+
+    def against(number: int, sample: Sample) -> str:
+        return (
+            "baseline"
+            if number == baseline
+            else verdict(losses(number, sample), losses(baseline, sample))
+        )
+
+    return [
+        Standing(
+            policy_id=number,
+            policy=before[number].trial.policy,
+            trained=objective.value(before[number].measures),
+            reported=next(iter(values(number, "recorded")), None),
+            shaken=interval(values(number, "shaken")),
+            resampled=interval(values(number, "resampled")),
+            against_baseline=against(number, "resampled"),
+            against_baseline_shaken=against(number, "shaken"),
+        )
+        for number in chosen
+    ]
+
+
+def first_come(policies: Sequence[Policy]) -> Policy:
+    """The baseline for a record that tells no policy: the first of the grid, by arrival and without
+    limits."""
+    first = policies[0]
+    return Policy(
+        order="fifo", slots=first.slots, nodes=first.nodes, partitions=first.partitions
+    ).plain()
+
+
+def _samples(plan: Plan) -> list[tuple[Sample, int]]:
+    shaken: list[tuple[Sample, int]] = [("shaken", plan.seed + n) for n in range(plan.shakes)]
+    return [
+        ("recorded", 0),
+        *shaken,
+        *(("resampled", plan.seed + n) for n in range(plan.resamples)),
+    ]
+
+
+def _notes(
+    plan: Plan, setup: Setup, measured: Gap | None, best: Found, baseline: Policy
+) -> Iterator[str]:
+    """What whoever reads the numbers has to know."""
+    if setup.train_us is None:
+        yield (
+            "chosen and reported on the same arrivals: expect less of the best than it shows; a"
+            " longer record, or --train"
+        )
+    if measured is None:
+        yield "the record tells no waits: how far the simulation is from what happened is not known"
+    elif (error := measured.error("p99")) is not None and abs(error) > _FAR:
+        yield (
+            f"simulated p99 waits are {100 * error:+.0f} % off the record: what differs by less"
+            " between policies is no difference"
+        )
+    if not plan.is_closed:
+        yield (
+            "arrivals stay as recorded, though users who wait longer send less: --closed asks how"
+            " much that matters"
+        )
+    if not plan.objective.is_met(best.measures):
+        yield "no policy meets all requirements: the best is the best of those that do not"
+    if best.trial.policy.all_slots != baseline.all_slots:
+        slots = f"{best.trial.policy.all_slots:,} slots, the baseline {baseline.all_slots:,}"
+        yield f"the best has {slots}: part of the difference is that"

@@ -1,0 +1,132 @@
+"""Arrivals under one policy, on a virtual clock: when each task starts. The core decides; here are
+only the events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+
+from fairlead.clock import MICROS
+from fairlead.core.sharding.partitions import partition_of
+from fairlead.lab.policies.arrivals import Arrivals, Ints
+from fairlead.lab.policies.policy import Policy
+from fairlead.lab.policies.samples import person
+from fairlead.lab.policies.sessions import Sessions
+from fairlead.lab.simulate.node import Node
+from fairlead.model import DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, Trigger
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """What became of the tasks, in the order of the arrivals. Microseconds, on the same scale as
+    `Arrivals.at`."""
+
+    at: Ints
+    """When each came."""
+    start: Ints
+    run: Ints
+    key: Ints
+    """An index into the keys of the arrivals."""
+
+    @property
+    def end(self) -> Ints:
+        return self.start + self.run
+
+    @property
+    def wait(self) -> Ints:
+        return self.start - self.at
+
+
+def run(
+    arrivals: Arrivals,
+    policy: Policy,
+    weights: Mapping[str, float] | None = None,
+    sessions: Sessions | None = None,
+) -> Schedule:
+    """Every task once, each for as long as it ran in the record.
+
+    `weights`: by key, a copy's by its person; one that is missing has the default. None: the tasks'
+    own. With `sessions`, those of the same arrivals, a task comes when its user would send it, not
+    when it was recorded. At one instant runs end first, then tasks come, then tasks start.
+    """
+    tasks = _triggers(arrivals, policy, weights)
+    nodes = [
+        Node(
+            arrivals.queue,
+            policy.slots,
+            policy.limits.made(policy.slots, arrivals.keys),
+            policy.order == "fair",
+        )
+        for _ in range(policy.nodes)
+    ]
+    home = [nodes[task.partition % policy.nodes] for task in tasks]
+    takes: list[int] = arrivals.run.tolist()
+    coming = (
+        list(zip(arrivals.at.tolist(), range(len(tasks)), strict=True))
+        if sessions is None
+        else sessions.first()
+    )
+    came, started = [0] * len(tasks), [-1] * len(tasks)
+    running: list[tuple[int, int]] = []
+    # Lists in ascending order are heaps.
+    while coming or running:
+        now = min(heap[0][0] for heap in (coming, running) if heap)
+        seconds = now / MICROS
+        touched: dict[Node, None] = {}
+        while running and running[0][0] <= now:
+            ended = heappop(running)[1]
+            touched[home[ended]] = None
+            home[ended].free(tasks[ended], seconds)
+            if sessions is not None:
+                for following in sessions.ended(ended, now):
+                    heappush(coming, following)
+        while coming and coming[0][0] <= now:
+            arrived = heappop(coming)[1]
+            came[arrived] = now
+            touched[home[arrived]] = None
+            home[arrived].push(tasks[arrived])
+        for node in touched:
+            if node.room:
+                for task in node.take(seconds):
+                    started[task.seq] = now
+                    heappush(running, (now + takes[task.seq], task.seq))
+    start = np.array(started, np.int64)
+    assert not len(start) or start.min() >= 0, "the core left a task behind"
+    return Schedule(np.array(came, np.int64), start, arrivals.run, arrivals.key)
+
+
+def _triggers(
+    arrivals: Arrivals, policy: Policy, weights: Mapping[str, float] | None
+) -> list[Trigger]:
+    if weights is None:
+        own = np.clip(arrivals.weight, MIN_WEIGHT, MAX_WEIGHT).tolist()
+    else:
+        by_key = [weights.get(person(key), DEFAULT_WEIGHT) for key in arrivals.keys]
+        own = [by_key[key] for key in arrivals.key.tolist()]
+    columns = (arrivals.key, arrivals.name, arrivals.priority, arrivals.spread)
+    keys, names, queue, partitions = (
+        arrivals.keys,
+        arrivals.names,
+        arrivals.queue,
+        policy.partitions,
+    )
+    return [
+        Trigger(
+            id=str(number),
+            version=1,
+            queue=queue,
+            partition=partition_of(None, spread, partitions),
+            name=names[name],
+            priority=priority,
+            fairness_key=keys[key],
+            weight=weight,
+            ordering_key=None,
+            seq=number,
+        )
+        for number, (weight, key, name, priority, spread) in enumerate(
+            zip(own, *(column.tolist() for column in columns), strict=True)
+        )
+    ]

@@ -1,0 +1,110 @@
+"""Pick-up positions: the how-manieth of its partition each task was, and how far that is from what
+fairness allows."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from itertools import accumulate
+from statistics import median
+
+import msgspec
+
+from fairlead.lab.replay.history import Run
+
+
+class TenantPositions(msgspec.Struct, frozen=True):
+    """Of one tenant."""
+
+    tenant: str
+    tasks: int
+    p99: int
+    """The position by which 99 % of its tasks had been picked up."""
+
+
+class Positions(msgspec.Struct, frozen=True):
+    """How tenants were placed. Positions count the runs of a partition from 1; with several
+    partitions they are those of the partition, times the number of partitions."""
+
+    median_tenant_p99: float
+    """Over tenants, the median of each one's 99th percentile: the smaller, the less the others hold
+    a tenant up."""
+    heaviest_last: int
+    """Where the last task of the tenant with the most tasks was."""
+    jain_index: float
+    """Of the share of its tasks each tenant had got while half of all tasks had run; 1: alike in
+    proportion to what fair shares allow, 1/n: one tenant had everything."""
+    most_beyond_bound: int
+    """For everything pushed first and equal weights, the n-th task of a tenant is due by position
+    sum over tenants of min(tasks of that tenant, n); by how many positions the worst one was
+    later."""
+    within_bound: float
+    """The share of tasks that were not later than that."""
+    tenants: list[TenantPositions]
+    """Those with most tasks first."""
+
+
+def positions(runs: Iterable[Run]) -> Positions | None:
+    """The positions of all runs that started; None when there were none."""
+    partitions: dict[int, list[tuple[int, str, str]]] = defaultdict(list)
+    for run in runs:
+        if run.started_at is not None and run.attempt == 1:
+            partitions[run.partition].append((run.started_at, run.task_id, run.fairness_key))
+    if not partitions:
+        return None
+    places: dict[str, list[int]] = defaultdict(list)
+    late = total = on_time = 0
+    served: Counter[str] = Counter()
+    entitled: Counter[str] = Counter()
+    for started in partitions.values():
+        started.sort()
+        order = [key for _, _, key in started]
+        due = _due(Counter(order))
+        seen: Counter[str] = Counter()
+        for place, key in enumerate(order, 1):
+            seen[key] += 1
+            places[key].append(place * len(partitions))
+            beyond = place - due[seen[key] - 1]
+            late = max(late, beyond)
+            total += 1
+            on_time += beyond <= 0
+        served.update(order[: len(order) // 2])
+        entitled.update(_shares(Counter(order), len(order) // 2))
+    tenants = [
+        TenantPositions(key, len(at), sorted(at)[int(0.99 * (len(at) - 1))])
+        for key, at in places.items()
+    ]
+    tenants.sort(key=lambda one: (-one.tasks, one.tenant))
+    ratios = [served[key] / entitled[key] for key in entitled if entitled[key]]
+    squares = sum(ratio * ratio for ratio in ratios)
+    return Positions(
+        median_tenant_p99=float(median(one.p99 for one in tenants)),
+        heaviest_last=max(places[tenants[0].tenant]),
+        jain_index=round(sum(ratios) ** 2 / (len(ratios) * squares), 4) if squares else 1.0,
+        most_beyond_bound=late,
+        within_bound=round(on_time / total, 4),
+        tenants=tenants,
+    )
+
+
+def _due(tasks: Counter[str]) -> list[int]:
+    """By n - 1: sum over tenants of min(tasks of that tenant, n)."""
+    with_at_least = Counter(tasks.values())
+    left = len(tasks)
+    steps = []
+    for n in range(1, max(tasks.values()) + 1):
+        steps.append(left)
+        left -= with_at_least[n]
+    return list(accumulate(steps))
+
+
+def _shares(tasks: Counter[str], served: int) -> dict[str, float]:
+    """What each tenant is due of so many served, all alike and none more than it has
+    (water-filling)."""
+    shares: dict[str, float] = {}
+    left, tenants = float(served), len(tasks)
+    for key, count in sorted(tasks.items(), key=lambda item: item[1]):
+        shares[key] = min(float(count), left / tenants)
+        left -= shares[key]
+        tenants -= 1
+    return shares

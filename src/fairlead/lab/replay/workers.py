@@ -1,0 +1,151 @@
+"""Worker processes of this interpreter that end with us, whatever ends us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from fairlead.app import App
+from fairlead.errors import FairleadError
+
+_ENDS_WITH_STDIN = "FAIRLEAD_WORKER_ENDS_WITH_STDIN"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+_PEAK_MEMORY = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
+
+class WorkerEnded(FairleadError):
+    """A worker process ended by itself; carries the end of its log."""
+
+
+class Workers:
+    """Some `fairlead worker` processes of one application. `with Workers(...) as workers:` starts
+    and stops them.
+
+    Each holds the reading end of a pipe as its standard input and ends when we, who hold the other
+    end, are gone: see `end_with_parent`, which the application's module must call.
+    """
+
+    def __init__(
+        self,
+        application: str,
+        count: int,
+        folder: Path,
+        environment: Mapping[str, str],
+        concurrency: int | None = None,
+    ) -> None:
+        self.peak_memory: int | None = None
+        """Bytes of resident memory that the largest worker had at most; None where the system does
+        not tell."""
+        self._command = [sys.executable, "-m", "fairlead", "worker", application]
+        if concurrency is not None:
+            self._command += ["--concurrency", str(concurrency)]
+        self._count = count
+        self._folder = folder
+        self._environment = {**os.environ, **environment, _ENDS_WITH_STDIN: "1"}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pause = threading.Event()
+
+    def __enter__(self) -> Workers:
+        try:
+            for number in range(self._count):
+                with self._log(number).open("wb") as log:
+                    # A session of its own: Ctrl-C in the terminal reaches us, and we stop it in
+                    # order.
+                    process = subprocess.Popen(
+                        self._command,
+                        stdin=subprocess.PIPE,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=self._environment,
+                        start_new_session=True,
+                    )
+                self._processes.append(process)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop(at_once=kind is not None)
+
+    def wait_until_up(self, app: App) -> None:
+        """Return when as many nodes as workers serve this store. Raises WorkerEnded, also when that
+        takes too long."""
+        deadline = time.monotonic() + _START_SECONDS
+        while len(app.management.nodes()) < self._count:
+            self.check()
+            if time.monotonic() > deadline:
+                raise WorkerEnded(f"the workers are not up after {_START_SECONDS:.0f} s")
+            self._pause.wait(0.05)
+
+    def check(self) -> None:
+        """Look at the memory of the workers. Raises WorkerEnded when one is not running any
+        more."""
+        for number, process in enumerate(self._processes):
+            if process.poll() is not None:
+                log_end = self._log(number).read_text(errors="replace").strip()[-2000:]
+                raise WorkerEnded(
+                    f"worker {number} ended with code {process.returncode}; the end of its"
+                    f" log:\n{log_end}"
+                )
+            self._note_memory(process.pid)
+
+    def stop(self, at_once: bool = False) -> None:
+        """SIGTERM to each by its own pid, SIGKILL to one that has not ended in time."""
+        for process in self._processes:
+            if process.poll() is None:
+                self._note_memory(process.pid)
+                process.kill() if at_once else process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            finally:
+                if process.stdin is not None:
+                    process.stdin.close()
+        self._processes = []
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of those started."""
+        return [process.pid for process in self._processes]
+
+    def _log(self, number: int) -> Path:
+        return self._folder / f"worker-{number}.log"
+
+    def _note_memory(self, pid: int) -> None:
+        with contextlib.suppress(OSError):
+            if match := _PEAK_MEMORY.search(Path(f"/proc/{pid}/status").read_text()):
+                self.peak_memory = max(self.peak_memory or 0, int(match[1]) * 1024)
+
+
+def end_with_parent() -> None:
+    """In a process that `Workers` started, and only there: end when the parent is gone, a kill -9
+    of it included."""
+    if os.environ.pop(_ENDS_WITH_STDIN, None) is None:
+        return
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 1024):
+                pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="fairlead-parent-watch", daemon=True).start()

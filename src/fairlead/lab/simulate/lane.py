@@ -1,0 +1,65 @@
+"""A fair backlog over a list: the core that workers run, where no read or write takes time or
+fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import Passes
+from fairlead.lab.simulate.store import ListStore
+from fairlead.model import LaneRecord, Trigger
+
+_NO_CLOCK = 0.0
+_RANGE_ID = 1
+
+
+class ListedBacklog:
+    """One lane. `apply` hears of what may be dispatched now, and of what not any more."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        capacity: int,
+        apply: Callable[[Changes], None],
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """`capacity`: triggers in memory; the list has the others. `weights`: those set at run
+        time, by key; the mapping may change while the lane is in use."""
+        self._backlog = Backlog(
+            _RANGE_ID, LaneRecord(), _Passes(counters, weights), capacity, Timing(), is_new=True
+        )
+        self._store = ListStore()
+        self._apply = apply
+
+    def push(self, tasks: Sequence[Trigger]) -> None:
+        """These arrive."""
+        placed = self._backlog.place(tasks)
+        if isinstance(placed, Write):
+            self._store.write(placed.entries)
+            placed = self._backlog.written(placed)
+        self._apply(placed)
+        self._settle()
+
+    def dispatch(self, tasks: Sequence[Trigger]) -> None:
+        """These were picked, and are acked at once."""
+        self._backlog.take(tasks)
+        self._backlog.ack(tasks)
+        self._settle()
+
+    def _settle(self) -> None:
+        while (read := self._backlog.next_read()) is not None:
+            self._apply(self._backlog.read(self._store.read_above(read.above, read.limit)))
+        if (through := self._backlog.next_delete(_NO_CLOCK)) is not None:
+            self._store.delete_through(through)
+            self._backlog.deleted(through, _NO_CLOCK)
+
+
+class _Passes(Passes):
+    def heaviest(
+        self, most: int, unplaced: Iterable[tuple[str, int]] = ()
+    ) -> list[tuple[str, int]]:
+        """None: nobody takes over in a simulation, and sorting a million keys for every write would
+        take long."""
+        return []

@@ -1,0 +1,137 @@
+"""What arrives, and when: tasks with their keys, in pushes, and the polls between them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from itertools import accumulate, groupby, islice
+from math import ceil
+from pathlib import Path
+from typing import NamedTuple
+
+from fairlead.core.sharding.partitions import partition_of
+from fairlead.errors import ConfigurationError
+from fairlead.lab.replay.trace import Tenants, read_trace
+from fairlead.lab.simulate.script import Asked, PollStep, PushStep, parse_script
+from fairlead.lab.simulate.weights import Weights
+from fairlead.model import DEFAULT_PRIORITY, Trigger
+
+
+class Arrivals(StrEnum):
+    """When the tasks come."""
+
+    ALL_FIRST = "all-first"
+    POISSON = "poisson"
+    RECORDED = "recorded"
+    """As in the trace, its time stretched so that `rate` tasks come with each poll on average."""
+
+
+class Push(NamedTuple):
+    """These arrive. Their `seq` counts the tasks of the workload from 0."""
+
+    tasks: Sequence[Trigger]
+
+
+class Poll(NamedTuple):
+    """So many polls, or None: until nothing is left. Polls of an empty queue are left out."""
+
+    polls: int | None
+
+
+class Workload(NamedTuple):
+    """The same for every order that is tried."""
+
+    steps: list[Push | Poll]
+    weights: dict[str, float]
+    """By key, the key with most tasks first."""
+    tasks: int
+
+
+class Maker:
+    """Makes workloads: what is drawn depends on the seed alone."""
+
+    def __init__(self, weights: Weights, partitions: int, seed: int) -> None:
+        self._weights = weights
+        self._partitions = partitions
+        self._random = random.Random(seed)
+
+    def scripted(self, text: str) -> Workload:
+        """See `parse_script`."""
+        steps = parse_script(text)
+        weights = self._weigh(
+            asked.key for step in steps if isinstance(step, PushStep) for asked in step.tasks
+        )
+        made: list[Push | Poll] = []
+        tasks = 0
+        for step in steps:
+            if isinstance(step, PollStep):
+                made.append(Poll(step.polls))
+                continue
+            made.append(
+                Push([self._task(tasks + n, asked, weights) for n, asked in enumerate(step.tasks)])
+            )
+            tasks += len(step.tasks)
+        return Workload(made, weights, tasks)
+
+    def generated(
+        self, tasks: int, keys: int, zipf: float, arrivals: Arrivals, rate: float
+    ) -> Workload:
+        """Keys k1, k2, ...: the n-th is asked for in proportion to 1 / n ** zipf. `rate`: tasks
+        that come with a poll."""
+        popularity = list(accumulate(n**-zipf for n in range(1, keys + 1)))
+        drawn = self._random.choices(range(1, keys + 1), cum_weights=popularity, k=tasks)
+        if arrivals is Arrivals.ALL_FIRST:
+            times = [0.0] * tasks
+        else:
+            times = list(accumulate(self._random.expovariate(rate) for _ in range(tasks)))
+        return self._timed([f"k{n}" for n in drawn], times)
+
+    def recorded(
+        self, trace: Path, tenants: Tenants, limit: int | None, arrivals: Arrivals, rate: float
+    ) -> Workload:
+        """The jobs of a trace, each one task, by the tenants that submitted them. Raises
+        BrokenTrace."""
+        jobs = list(islice(read_trace(trace), limit))
+        if not jobs:
+            raise ConfigurationError(
+                f"{trace} holds no job; see `fairlead replay --help` for the format"
+            )
+        jobs.sort(key=lambda job: job.submit)
+        first, last = jobs[0].submit, jobs[-1].submit
+        polls = len(jobs) / rate if arrivals is Arrivals.RECORDED and last > first else 0.0
+        times = [polls * (job.submit - first) / max(1.0, last - first) for job in jobs]
+        return self._timed([job.tenant(tenants) for job in jobs], times)
+
+    def _timed(self, keys: Sequence[str], times: Sequence[float]) -> Workload:
+        weights = self._weigh(keys)
+        steps: list[Push | Poll] = []
+        now = 0
+        for at, group in groupby(range(len(keys)), lambda number: ceil(times[number])):
+            if at > now:
+                steps.append(Poll(at - now))
+                now = at
+            steps.append(
+                Push([self._task(n, Asked(keys[n], DEFAULT_PRIORITY), weights) for n in group])
+            )
+        return Workload([*steps, Poll(None)], weights, len(keys))
+
+    def _weigh(self, keys: Iterable[str]) -> dict[str, float]:
+        by_tasks = sorted(Counter(keys).items(), key=lambda item: (-item[1], item[0]))
+        return self._weights.of([key for key, _ in by_tasks], self._random)
+
+    def _task(self, number: int, asked: Asked, weights: dict[str, float]) -> Trigger:
+        partition = partition_of(None, self._random.getrandbits(64), self._partitions)
+        return Trigger(
+            id=str(number),
+            version=1,
+            queue="",
+            partition=partition,
+            name="",
+            priority=asked.priority,
+            fairness_key=asked.key,
+            weight=weights[asked.key],
+            ordering_key=None,
+            seq=number,
+        )

@@ -1,0 +1,152 @@
+"""What operators do with computed weights and limits: look at the versions, go back to one, switch
+the feedback off and on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlead.backends.sql.policies import SqlPolicies
+from fairlead.errors import ConfigurationError, NotAllowed, UnknownPolicy, UnknownQueue
+from fairlead.ports.notification import Wake
+from fairlead.ports.policy_store import (
+    EVERY_QUEUE,
+    Draft,
+    Policy,
+    PolicyState,
+    Switch,
+    SwitchMode,
+    Weights,
+)
+
+if TYPE_CHECKING:
+    from fairlead.app import App
+
+DECLARED = 0
+"""No version: the declared weights and limits count."""
+
+
+class PolicyManagement:
+    """Raises NotSupported where tasks do not live in a SQL database."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._store = SqlPolicies(app.sql_store)
+        self._database = app.sql_store.database
+
+    # looking --------------------------------------------------------------------------------------
+
+    def policies(self, queue: str | None = None, limit: int = 20) -> list[Policy]:
+        """Versions of a queue, or of all, newest first."""
+        return self._database.look(self._store.policies(queue, limit))
+
+    def policy(self, version: int) -> Policy:
+        """One version. Raises UnknownPolicy."""
+        found = self._database.look(self._store.policy(version))
+        if found is None:
+            raise UnknownPolicy(
+                f"no version {version}: `fairlead pipeline policies` lists those that are kept"
+            )
+        return found
+
+    def newest(self) -> dict[str, Policy]:
+        """The newest version of each queue that has any."""
+        return self._database.look(self._store.newest())
+
+    def weights(self, queue: str) -> Weights:
+        """Who set which weight that counts instead of the tasks' own."""
+        return self._database.look(self._store.weights(queue))
+
+    def limits(self, queue: str) -> dict[str, int]:
+        """The limits that count beside those of the code: by fairness key, slots on each node."""
+        return self._database.look(self._app.sql_store.limits(queue))
+
+    def switches(self) -> list[Switch]:
+        """Where the feedback is switched off or frozen."""
+        return self._database.look(self._store.switches())
+
+    # changing -------------------------------------------------------------------------------------
+
+    def publish(self, draft: Draft, supersedes: int | None) -> int:
+        """Let these weights and limits count; running workers take them up within seconds.
+        `supersedes`: the version that counts now. Raises NotAllowed when another one does, or the
+        feedback is switched off or frozen."""
+        version = self._database.run(self._store.publish(draft, supersedes))
+        if version is None:
+            raise NotAllowed(
+                f"queue {draft.queue}: somebody else has published or rolled back meanwhile, or it"
+                " was switched off; run it again"
+            )
+        self._announce()
+        return version
+
+    def keep(self, version: int, verdict: str) -> None:
+        """Its trial is over, and it stays."""
+        self._database.run(self._store.judge(version, verdict, self._app.clock.now()))
+
+    def roll_back(self, policy: Policy, to: int, author: str, why: str) -> int:
+        """Let the weights and limits of version `to` (DECLARED: the declared ones) count again
+        instead of `policy`; answers the new version that says so. Raises UnknownPolicy,
+        NotAllowed."""
+        earlier = None if to == DECLARED else self.policy(to)
+        if earlier is not None and earlier.queue != policy.queue:
+            raise NotAllowed(f"version {to} is of queue {earlier.queue}, not of {policy.queue}")
+        now = self._app.clock.now()
+        draft = Draft(
+            queue=policy.queue,
+            author=author,
+            why=f"back to {'the declared weights' if earlier is None else f'version {to}'}: {why}",
+            computed_at=now,
+            raw={} if earlier is None else earlier.raw,
+            guarded={} if earlier is None else earlier.guarded,
+            reasons={} if earlier is None else earlier.reasons,
+            due={} if earlier is None else earlier.due,
+            raw_limits={} if earlier is None else earlier.raw_limits,
+            limits={} if earlier is None else earlier.limits,
+            limit_reasons={} if earlier is None else earlier.limit_reasons,
+            judged_at=now,
+            verdict="no trial: it counted before",
+        )
+        version = self._database.run(
+            self._store.roll_back(draft, policy.version, f"by {author}: {why}")
+        )
+        if version is None:
+            raise NotAllowed(
+                f"version {policy.version} of queue {policy.queue} does not count any more: look"
+                " again"
+            )
+        self._announce()
+        return version
+
+    def roll_back_to(self, version: int, author: str, why: str, queue: str | None = None) -> int:
+        """The same for whatever counts now in the queue of `version`; DECLARED needs a queue.
+        Raises as above, and ConfigurationError."""
+        if version == DECLARED and queue is None:
+            raise ConfigurationError(
+                "version 0 stands for the declared weights: say of which --queue"
+            )
+        where = queue if version == DECLARED else self.policy(version).queue
+        active = next((p for p in self.policies(where, 1) if p.state == PolicyState.ACTIVE), None)
+        if active is None:
+            raise NotAllowed(f"queue {where}: no version counts, so there is none to go back from")
+        if active.version == version:
+            raise NotAllowed(f"version {version} is the one that counts in queue {where}")
+        return self.roll_back(active, version, author, why)
+
+    def switch(self, mode: SwitchMode, author: str, why: str, queue: str = EVERY_QUEUE) -> None:
+        """The kill switch, of one queue or of all. OFF: workers go back to the declared weights and
+        limits within seconds. Raises UnknownQueue."""
+        if queue != EVERY_QUEUE and queue not in self._database.look(
+            self._app.sql_store.queue_settings()
+        ):
+            raise UnknownQueue(f"no queue named {queue!r} is known to any node")
+        self._database.run(
+            self._store.switch(Switch(queue, mode, author, why, self._app.clock.now()))
+        )
+        self._announce()
+
+    def switch_on(self, queue: str = EVERY_QUEUE) -> bool:
+        """Take it back; False when it was not set."""
+        return self._database.run(self._store.switch_on(queue))
+
+    def _announce(self) -> None:
+        self._app.channel.announce(Wake(control=True))

@@ -1,0 +1,281 @@
+"""What operators do: look at tasks, and change them, each change a compare-and-set on the
+version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.clock import to_micros
+from fairlead.core.payload import unpack
+from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownQueue, UnknownTask
+from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
+from fairlead.ports.notification import Wake
+from fairlead.ports.task_store import KeyLoad, NodeRecord, QueueStatus, TaskFilter
+
+if TYPE_CHECKING:
+    from fairlead.app import App
+    from fairlead.operate.ordered import OrderedManagement
+
+DOUBLE_RUN = "it is running: with force it will run a second time beside the first"
+
+
+class BulkResult(msgspec.Struct, frozen=True):
+    """What a bulk change did: how many tasks changed, and how many could not (they moved on
+    meanwhile, or may not)."""
+
+    changed: int
+    refused: int
+
+
+class Management:
+    """`version=None` takes the version the task has now; with a version, StaleVersion is raised
+    when it moved on."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._store = app.store
+        self._database = self._store.database
+
+    # looking --------------------------------------------------------------------------------------
+
+    def show(self, task_id: str) -> TaskRecord:
+        """The task. Raises UnknownTask."""
+        record: TaskRecord | None = self._database.look(self._store.task(task_id))
+        if record is None:
+            raise UnknownTask(
+                f"no task {task_id!r}: check the id; history is kept for a while only"
+            )
+        return record
+
+    def attempts(self, task_id: str) -> list[AttemptRecord]:
+        """Its attempts, first to last."""
+        attempts: list[AttemptRecord] = self._database.look(self._store.attempts(task_id))
+        return attempts
+
+    def payload(self, task_id: str) -> bytes | None:
+        """Its arguments as JSON, while the task is not finished. Raises InvalidTask for broken
+        bytes."""
+        found = self._database.look(self._store.payload(task_id))
+        return None if found is None else unpack(*found)
+
+    def find(
+        self,
+        *,
+        state: State | str | None = None,
+        queue: str | None = None,
+        name: str | None = None,
+        fairness_key: str | None = None,
+        older_than: timedelta | None = None,
+        limit: int = 100,
+    ) -> list[TaskRecord]:
+        """Unfinished tasks that match, oldest first, at most `limit`."""
+        where = self._filter(state, queue, name, fairness_key, older_than)
+        found: list[TaskRecord] = self._database.look(self._store.tasks(where, limit))
+        return found
+
+    def queues(self) -> list[QueueStatus]:
+        """Every queue with its counts by state."""
+        statuses: list[QueueStatus] = self._database.look(self._store.queue_statuses())
+        return statuses
+
+    def nodes(self) -> list[NodeRecord]:
+        """Every node known."""
+        nodes: list[NodeRecord] = self._database.look(self._store.nodes())
+        return nodes
+
+    @property
+    def ordered(self) -> OrderedManagement:
+        """The same for ordered queues."""
+        from fairlead.operate.ordered import OrderedManagement
+
+        return OrderedManagement(self._app)
+
+    # changing -------------------------------------------------------------------------------------
+
+    def resume(self, task_id: str, *, version: int | None = None, force: bool = False) -> None:
+        """Run it now: a task that waits or is in ERROR (its tries count anew). A running one only
+        with `force`: a double run."""
+        record = self._at(task_id, version)
+        self._must_be(record, {State.WAITING, State.SUBMITTED, State.ERROR}, force, "resumed")
+        self._move(
+            record, State.SUBMITTED, self._app.clock.now(), reset_tries=record.state == State.ERROR
+        )
+
+    def retry(self, task_id: str, *, version: int | None = None) -> None:
+        """Try a task in ERROR, or one that waits for its next try, again now, with all its
+        tries."""
+        record = self._at(task_id, version)
+        self._must_be(record, {State.WAITING, State.ERROR}, False, "retried")
+        self._move(record, State.SUBMITTED, self._app.clock.now(), reset_tries=True)
+
+    def reschedule(self, task_id: str, run_at: datetime, *, version: int | None = None) -> None:
+        """Give a waiting task another time; one that has passed means now. Raises InvalidTask for a
+        naive datetime."""
+        record = self._at(task_id, version)
+        self._must_be(record, {State.WAITING}, False, "rescheduled")
+        try:
+            due = to_micros(run_at)
+        except ValueError as error:
+            raise InvalidTask(f"run_at: {error}") from error
+        now = self._app.clock.now()
+        self._move(record, State.WAITING if due > now else State.SUBMITTED, due, reset_tries=False)
+
+    def cancel(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
+        """End it as CANCELLED, in any unfinished state; a run under way is stopped (a handler in a
+        thread is asked to)."""
+        record = self._at(task_id, version)
+        self._must_be(record, set(State) - FINAL_STATES, False, "cancelled")
+        self._end(record, State.CANCELLED, actor)
+
+    def fail(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
+        """Give up a task in ERROR: FAILED, and its alarm goes quiet."""
+        record = self._at(task_id, version)
+        self._must_be(record, {State.ERROR}, False, "failed")
+        self._end(record, State.FAILED, actor)
+
+    def bulk(
+        self,
+        change: Callable[[TaskRecord], None],
+        *,
+        state: State | str | None = None,
+        queue: str | None = None,
+        name: str | None = None,
+        fairness_key: str | None = None,
+        older_than: timedelta | None = None,
+        limit: int = 1000,
+    ) -> BulkResult:
+        """Apply a change, such as `lambda task: management.retry(task.id, version=task.version)`,
+        to what matches."""
+        changed = refused = 0
+        found = self.find(
+            state=state,
+            queue=queue,
+            name=name,
+            fairness_key=fairness_key,
+            older_than=older_than,
+            limit=limit,
+        )
+        for record in found:
+            try:
+                change(record)
+                changed += 1
+            except (StaleVersion, NotAllowed, UnknownTask):
+                refused += 1
+        return BulkResult(changed, refused)
+
+    def pause(self, queue: str) -> None:
+        """Stop starting tasks of this queue, in the whole cluster, within seconds; running ones
+        end. Raises UnknownQueue."""
+        self._pause(queue, True)
+
+    def unpause(self, queue: str) -> None:
+        """Start them again. Raises UnknownQueue."""
+        self._pause(queue, False)
+
+    def weights(self, queue: str) -> dict[str, float]:
+        """The weights set at run time, by fairness key."""
+        weights: dict[str, float] = self._database.look(self._store.weights(queue))
+        return weights
+
+    def limits(self, queue: str) -> dict[str, int]:
+        """The limits that `fairlead pipeline tune` has set: by fairness key, how many of its tasks
+        may run at once on each node. Those of the code count beside them."""
+        limits: dict[str, int] = self._database.look(self._store.limits(queue))
+        return limits
+
+    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> None:
+        """Give a key this weight (0.001 to 1000) instead of its tasks' own, for all of them that
+        have no level yet; it holds within seconds, in the whole cluster. None takes it back. Raises
+        UnknownQueue, InvalidTask."""
+        if weight is not None and not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+            raise InvalidTask(f"weight {weight!r}: use {MIN_WEIGHT} to {MAX_WEIGHT:g}")
+        if not self._database.run(self._store.set_weight(queue, fairness_key, weight)):
+            raise UnknownQueue(
+                f"no queue named {queue!r} is known to any node"
+                + ("" if weight is not None else ", or it has no such weight")
+            )
+        self._announce_control()
+
+    def heaviest_keys(self, queue: str, limit: int = 10) -> tuple[list[KeyLoad], int]:
+        """The fairness keys with most tasks that may run now, and how many keys have any."""
+        found: tuple[list[KeyLoad], int] = self._database.look(
+            self._store.heaviest_keys(queue, limit)
+        )
+        return found
+
+    # how ------------------------------------------------------------------------------------------
+
+    def _at(self, task_id: str, version: int | None) -> TaskRecord:
+        record = self.show(task_id)
+        if version is not None and record.version != version:
+            raise StaleVersion(
+                f"task {task_id} is at version {record.version}, not {version}: look at it again"
+            )
+        return record
+
+    @staticmethod
+    def _must_be(record: TaskRecord, states: set[State], force: bool, done: str) -> None:
+        if record.state in states:
+            return
+        if record.state in FINAL_STATES:
+            raise NotAllowed(
+                f"task {record.id} is {record.state}: it is finished and cannot be {done}; submit"
+                " it anew"
+            )
+        if record.state == State.PROCESSING and force:
+            return
+        hint = f" ({DOUBLE_RUN})" if record.state == State.PROCESSING and done == "resumed" else ""
+        raise NotAllowed(
+            f"task {record.id} is {record.state}: only {', '.join(sorted(states))} can be"
+            f" {done}{hint}"
+        )
+
+    def _move(self, record: TaskRecord, to: State, run_at: int, reset_tries: bool) -> None:
+        now = self._app.clock.now()
+        wake = self._database.run(
+            self._store.move(record.id, record.version, to, run_at, now, reset_tries)
+        )
+        if wake is None:
+            raise StaleVersion(
+                f"task {record.id} moved on from version {record.version}: look at it again"
+            )
+        self._app.channel.announce(wake)
+
+    def _end(self, record: TaskRecord, to: State, actor: str) -> None:
+        now = self._app.clock.now()
+        if not self._database.run(self._store.end(record.id, record.version, to, now, actor)):
+            raise StaleVersion(
+                f"task {record.id} moved on from version {record.version}: look at it again"
+            )
+        self._announce_control(record.id)
+
+    def _pause(self, queue: str, paused: bool) -> None:
+        if not self._database.run(self._store.pause(queue, paused)):
+            raise UnknownQueue(f"no queue named {queue!r} is known to any node")
+        self._announce_control()
+
+    def _announce_control(self, *finished: str) -> None:
+        self._app.channel.announce(Wake(control=True, finished=list(finished)))
+
+    def _filter(
+        self,
+        state: State | str | None,
+        queue: str | None,
+        name: str | None,
+        fairness_key: str | None,
+        older_than: timedelta | None,
+    ) -> TaskFilter:
+        try:
+            wanted = None if state is None else State(state)
+        except ValueError:
+            raise InvalidTask(
+                f"state {state!r} is unknown; use one of {', '.join(State)}"
+            ) from None
+        before = None
+        if older_than is not None:
+            before = self._app.clock.now() - older_than // timedelta(microseconds=1)
+        return TaskFilter(wanted, queue, name, fairness_key, before)

@@ -1,0 +1,84 @@
+"""Tables for jobs whose rows fit into memory: no Spark for a lake, and Spark only to reach a
+catalog."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Protocol
+
+from fairlead.clock import Clock
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.table import part_from
+from fairlead.pipeline.schema import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from fairlead.pipeline.tables import Tables
+
+
+class SmallTables(Protocol):
+    """Where the tables are. Partitions are named as in `tables`."""
+
+    def parts(self, table: Table) -> list[str]:
+        """The partitions that have rows, ascending."""
+
+    def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
+        """The rows of these partitions."""
+
+    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
+        """Let these partitions hold exactly `rows`, in one act. Raises BrokenLake when somebody
+        else changed them meanwhile."""
+
+
+class LakeRows:
+    """Those of a lake's folder."""
+
+    def __init__(self, lake: Lake, clock: Clock) -> None:
+        self._lake = lake
+        self._clock = clock
+
+    def parts(self, table: Table) -> list[str]:
+        parts = self._lake.table(table).manifests.newest().parts
+        return sorted(name for name, part in parts.items() if part.rows)
+
+    def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
+        here = self._lake.table(table)
+        manifest = here.manifests.newest()
+        here.check(manifest, parts)
+        return here.load(manifest, parts, columns)
+
+    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
+        here = self._lake.table(table)
+        before = here.manifests.newest().parts
+        now = self._clock.now()
+        written = here.write(rows, uuid.uuid4().hex, "rows.parquet")
+        after = {
+            name: part_from([file for file in written if file.part == name], now) for name in parts
+        }
+        if here.replace(after, {name: before.get(name) for name in parts}, now) is None:
+            raise BrokenLake(f"{table.name} was changed by somebody else meanwhile: run this again")
+
+
+class CatalogRows:
+    """Those of an Iceberg catalog, or of anything that Spark reads."""
+
+    def __init__(self, spark: SparkSession, tables: Tables) -> None:
+        self._spark = spark
+        self._tables = tables
+
+    def parts(self, table: Table) -> list[str]:
+        return self._tables.parts(table)
+
+    def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
+        import pyarrow as pa
+
+        schema = pa.schema([table.arrow().field(name) for name in columns])
+        return self._tables.read(table, parts).select(*columns).toArrow().cast(schema)
+
+    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
+        self._tables.replace(table, self._spark.createDataFrame(rows, table.spark()), parts)
+        self._tables.publish()

@@ -1,0 +1,1 @@
+"""Replays of the recorded history on Spark."""

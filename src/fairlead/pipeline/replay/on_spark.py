@@ -1,0 +1,104 @@
+"""The trials of a replay on Spark: one task of Spark for each, the arrivals as one file that every
+worker reads once."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.lab.policies.arrivals import Arrivals, load, save
+from fairlead.lab.policies.candidate import Found, Setup, Trial, perform
+from fairlead.lab.policies.runner import Tell, dearest_first
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+_LOOK_SECONDS = 0.5
+_TRIALS, _ANSWERS = "place int, trial string", "place int, found string"
+
+
+class OnSpark:
+    """The arrivals are shipped when it is made; `with` removes what it wrote here."""
+
+    def __init__(self, spark: SparkSession, arrivals: Arrivals) -> None:
+        self._spark = spark
+        self._folder = tempfile.TemporaryDirectory(prefix="fairlead-arrivals-")
+        self._file = f"arrivals-{uuid.uuid4().hex}.parquet"
+        path = Path(self._folder.name) / self._file
+        save(arrivals, path)
+        spark.sparkContext.addFile(str(path))
+
+    def __enter__(self) -> OnSpark:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def perform(self, trials: Sequence[Trial], setup: Setup, tell: Tell) -> list[Found]:
+        if not trials:
+            return []
+        from pyspark.sql import functions as F
+
+        file, encoded = self._file, msgspec.json.encode(setup)
+        order = dearest_first(trials)
+        rows = [(place, msgspec.json.encode(trials[at]).decode()) for place, at in enumerate(order)]
+
+        def answer(batches: Iterable[pd.DataFrame]) -> Iterable[pd.DataFrame]:
+            import pandas as pd
+
+            arrivals, told = _shipped(file), msgspec.json.decode(encoded, type=Setup)
+            for batch in batches:
+                for place, text in zip(batch["place"], batch["trial"], strict=True):
+                    found = perform(msgspec.json.decode(text, type=Trial), arrivals, told)
+                    yield pd.DataFrame(
+                        {"place": [place], "found": [msgspec.json.encode(found).decode()]}
+                    )
+
+        # The place is the partition: one task of Spark each, started in this order.
+        placed = self._spark.createDataFrame(rows, _TRIALS).repartitionById(
+            len(rows), F.col("place")
+        )
+        with self._watched(tell):
+            answers = placed.mapInPandas(answer, _ANSWERS).collect()  # a row for each trial
+        by_place = {order[row["place"]]: row["found"] for row in answers}
+        return [msgspec.json.decode(by_place[at], type=Found) for at in range(len(trials))]
+
+    @contextmanager
+    def _watched(self, tell: Tell) -> Iterator[None]:
+        """Tell of tasks as Spark completes them."""
+        over = threading.Event()
+        tracker = self._spark.sparkContext.statusTracker()
+
+        def watch() -> None:
+            done: dict[int, int] = {}
+            while not over.wait(_LOOK_SECONDS):
+                for stage in tracker.getActiveStageIds():
+                    info = tracker.getStageInfo(stage)
+                    if info is not None and info.numCompletedTasks > done.get(stage, 0):
+                        tell("runs", info.numCompletedTasks - done.get(stage, 0))
+                        done[stage] = info.numCompletedTasks
+
+        watcher = threading.Thread(target=watch, name="fairlead-replay-watch", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+@lru_cache(1)
+def _shipped(file: str) -> Arrivals:
+    """Read once in each Python worker, which Spark keeps for many tasks."""
+    from pyspark import SparkFiles
+
+    return load(Path(SparkFiles.get(file)))

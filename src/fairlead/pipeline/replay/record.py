@@ -1,0 +1,105 @@
+"""Where recorded arrivals come from: the attempts in a lake, or a trace in the Standard Workload
+Format."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairlead.clock import MICROS, to_micros
+from fairlead.errors import ConfigurationError
+from fairlead.lab.policies.arrivals import Arrivals, arrivals_of
+from fairlead.lab.replay.trace import Tenants, read_trace
+from fairlead.pipeline.bronze import ATTEMPTS
+
+if TYPE_CHECKING:
+    from fairlead.pipeline.lake.lake import Lake
+
+_COLUMNS = (
+    *("queue", "name", "fairness_key", "weight", "priority"),
+    *("ready_at", "started_at", "finished_at"),
+)
+
+
+def of_trace(path: Path, tenants: Tenants = Tenants.USER, limit: int | None = None) -> Arrivals:
+    """The jobs of a trace, each one task; it tells no waits. Raises BrokenTrace, ConfigurationError
+    for one without jobs."""
+    jobs = list(islice(read_trace(path), limit))
+    if not jobs:
+        raise ConfigurationError(
+            f"{path} holds no job; see `fairlead replay --help` for the format"
+        )
+    return arrivals_of(
+        at=[round(job.submit * MICROS) for job in jobs],
+        run=[round(job.run * MICROS) for job in jobs],
+        keys=[job.tenant(tenants) for job in jobs],
+        queue=path.name,
+    )
+
+
+def of_lake(
+    lake: Lake,
+    queue: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int | None = None,
+) -> Arrivals:
+    """The runs of one queue (of the only one, if none is named) that became ready from `since` on
+    and before `until`, the first `limit` of them. Each attempt is a task of its own: what a retry
+    came from, the replay does not ask.
+
+    Raises BrokenLake, and ConfigurationError when there is no such run, or there are several
+    queues.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = lake.table(ATTEMPTS)
+    manifest = table.manifests.newest()
+    table.check(manifest)
+    rows = table.load(manifest, columns=list(_COLUMNS))
+    if rows.num_rows and queue is None:
+        queues = sorted(pc.unique(rows["queue"]).to_pylist())
+        if len(queues) > 1:
+            raise ConfigurationError(
+                f"the lake has several queues: choose one by --queue: {', '.join(queues)}"
+            )
+        queue = queues[0]
+    for name in ("ready_at", "started_at", "finished_at"):
+        rows = rows.set_column(rows.schema.get_field_index(name), name, rows[name].cast(pa.int64()))
+    # A comparison with null is null, and chooses nothing; what makes no sense is in
+    # bronze.quarantine.
+    ran = pc.and_(
+        pc.is_valid(rows["ready_at"]), pc.greater_equal(rows["finished_at"], rows["started_at"])
+    )
+    chosen = pc.and_(
+        pc.equal(rows["queue"], queue or ""), pc.and_(ran, pc.greater(rows["weight"], 0.0))
+    )
+    if since is not None:
+        chosen = pc.and_(chosen, pc.greater_equal(rows["ready_at"], to_micros(since)))
+    if until is not None:
+        chosen = pc.and_(chosen, pc.less(rows["ready_at"], to_micros(until)))
+    rows = rows.filter(chosen).sort_by([("ready_at", "ascending"), ("started_at", "ascending")])
+    rows = rows if limit is None else rows.slice(0, limit)
+    if not rows.num_rows:
+        named = "" if queue is None else f" of queue {queue!r}"
+        raise ConfigurationError(
+            f"{lake.root}: no run{named} in that time; `fairlead pipeline status` shows what is"
+            " there"
+        )
+    ready, started, finished = (
+        rows[name].to_numpy() for name in ("ready_at", "started_at", "finished_at")
+    )
+    return arrivals_of(
+        at=ready - ready[0],
+        run=finished - started,
+        wait=(started - ready).clip(0),
+        keys=rows["fairness_key"].to_pylist(),
+        names=rows["name"].to_pylist(),
+        weight=rows["weight"].to_numpy(),
+        priority=rows["priority"].to_numpy(),
+        origin=int(ready[0]),
+        queue=queue or "",
+    )

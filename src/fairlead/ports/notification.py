@@ -1,0 +1,107 @@
+"""Wakes: the small messages that tell nodes to look. They may be lost, doubled or late; sweeps make
+that harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlead.model import NewTask, Submitted, Trigger
+
+
+class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where new triggers are: one priority of one partition, from `first_seq` up."""
+
+    queue: str
+    partition: int
+    priority: int
+    first_seq: int
+
+
+class Wake(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What changed. An empty one means: look everywhere."""
+
+    ready: list[Lane] = []
+    """Lanes with new triggers."""
+    due: int | None = None
+    """A task waits for this instant (microseconds); the due poller may have to get up earlier."""
+    control: bool = False
+    """A person changed something: a pause, a cancelled task, a lease given up."""
+    finished: list[str] = []
+    """Tasks whose kept result can be read now."""
+    log: list[str] = []
+    """Ordered queues whose task log has more."""
+    triggers: list[Trigger] = []
+    """Of tasks in `ready`, as far as known; for a channel that carries triggers. Bells do not ring
+    them."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.ready or self.due is not None or self.control or self.finished or self.log)
+
+
+_decoder = msgspec.json.Decoder(Wake)
+encode = msgspec.json.Encoder().encode
+
+
+def decode(message: str | bytes) -> Wake:
+    """The wake in a message; one that cannot be read means "look everywhere", never an error."""
+    try:
+        return _decoder.decode(message)
+    except msgspec.DecodeError:
+        return LOOK_EVERYWHERE
+
+
+LOOK_EVERYWHERE = Wake()
+
+
+def joined(wakes: Sequence[Wake]) -> Wake:
+    """One wake for all of new tasks: each lane from the first place that any of them names."""
+    lanes: dict[tuple[str, int, int], int] = {}
+    for lane in (lane for wake in wakes for lane in wake.ready):
+        key = (lane.queue, lane.partition, lane.priority)
+        lanes[key] = min(lane.first_seq, lanes.get(key, lane.first_seq))
+    dues = [wake.due for wake in wakes if wake.due is not None]
+    return Wake(
+        ready=[Lane(*key, seq) for key, seq in sorted(lanes.items())], due=min(dues, default=None)
+    )
+
+
+def with_triggers(
+    wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted], placed_only: bool = True
+) -> Wake:
+    """The wake of a submit, and the triggers of its tasks that may run now. `placed_only`: of those
+    whose places are known."""
+    triggers = [
+        Trigger(
+            task.id,
+            1,
+            task.queue,
+            task.partition,
+            task.name,
+            task.priority,
+            task.fairness_key,
+            task.weight,
+            task.ordering_key,
+            seq=seq or 0,
+            order_at=0 if task.ordering_key is None else task.run_at,
+        )
+        for task, (_, is_new, seq) in zip(tasks, submitted, strict=True)
+        if is_new and (seq is not None or (task.is_due and not placed_only))
+    ]
+    return msgspec.structs.replace(wake, triggers=triggers) if triggers else wake
+
+
+def pieces(wake: Wake, most_bytes: int) -> list[bytes]:
+    """The wake as messages of at most `most_bytes` each; what cannot be cut small enough becomes
+    "look everywhere"."""
+    whole = encode(wake)
+    if len(whole) <= most_bytes:
+        return [whole]
+    if len(wake.ready) + len(wake.finished) <= 1:
+        return [encode(LOOK_EVERYWHERE)]
+    r, f = (len(wake.ready) + 1) // 2, (len(wake.finished) + 1) // 2
+    left = Wake(wake.ready[:r], wake.due, wake.control, wake.finished[:f], wake.log)
+    right = Wake(wake.ready[r:], None, False, wake.finished[f:])
+    return pieces(left, most_bytes) + ([] if right.is_empty else pieces(right, most_bytes))

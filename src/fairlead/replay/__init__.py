@@ -1,1 +1,0 @@
-"""Replays a recorded workload through a real queue: real submits, real worker processes, and a judge beside them."""

@@ -1,0 +1,25 @@
+"""A queue on Redis streams for many tenants that stands on its own. Needs the extra `redis`."""
+
+from fairlead.backends.redis.sharded.errors import (
+    Empty,
+    InvalidMessage,
+    QueueDamaged,
+    UnknownMessage,
+)
+from fairlead.backends.redis.sharded.message import Message, NewMessage, SetAside
+from fairlead.backends.redis.sharded.queue import ShardedQueue
+from fairlead.backends.redis.sharded.stats import Stats
+from fairlead.backends.redis.sharded.sync_queue import SyncShardedQueue
+
+__all__ = [
+    "Empty",
+    "InvalidMessage",
+    "Message",
+    "NewMessage",
+    "QueueDamaged",
+    "SetAside",
+    "ShardedQueue",
+    "Stats",
+    "SyncShardedQueue",
+    "UnknownMessage",
+]

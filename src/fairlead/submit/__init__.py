@@ -1,0 +1,1 @@
+"""The way of a submit: options checked, rows encoded, written, announced."""

@@ -1,0 +1,104 @@
+"""The user's own transaction: wakes go out after its commit, never after a rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fairlead.errors import ConfigurationError
+from fairlead.ports.notification import Wake
+
+if TYPE_CHECKING:
+    from fairlead.app import App
+
+
+class Transaction:
+    """Begins, commits and rolls back on a plain driver's connection: sqlite3, aiosqlite, psycopg or
+    asyncpg."""
+
+    def __init__(self, app: App, connection: Any) -> None:
+        self._app = app
+        self._connection = connection
+        self._inner: Any = None
+        self.wakes: list[Wake] = []
+
+    def __enter__(self) -> Any:
+        connection = self._connection
+        if hasattr(connection, "in_transaction") and hasattr(connection, "execute"):  # sqlite3
+            if connection.in_transaction:
+                raise ConfigurationError(
+                    "this connection is in a transaction already: commit it, or submit without"
+                    " app.transaction()"
+                )
+            connection.execute("BEGIN IMMEDIATE")
+        elif hasattr(connection, "transaction"):  # psycopg
+            self._inner = connection.transaction()
+            self._inner.__enter__()
+        else:
+            raise ConfigurationError(
+                "app.transaction() takes a connection of sqlite3 or psycopg, not"
+                f" {type(connection).__name__}"
+            )
+        self._app.submitter.transactions[id(connection)] = self
+        return connection
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._app.submitter.transactions.pop(id(self._connection), None)
+        if self._inner is not None:
+            self._inner.__exit__(kind, error, trace)
+        elif error is None:
+            self._connection.commit()
+        else:
+            self._connection.rollback()
+        if error is None:
+            self._tell()
+
+    async def __aenter__(self) -> Any:
+        connection = self._connection
+        if hasattr(connection, "in_transaction"):  # aiosqlite
+            await connection.execute("BEGIN IMMEDIATE")
+        elif hasattr(connection, "transaction"):  # asyncpg, psycopg
+            self._inner = connection.transaction()
+            await self._inner.__aenter__()
+        else:
+            raise ConfigurationError(
+                f"app.transaction() takes a driver's connection, not {type(connection).__name__}"
+            )
+        self._app.submitter.transactions[id(connection)] = self
+        return connection
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._app.submitter.transactions.pop(id(self._connection), None)
+        if self._inner is not None:
+            await self._inner.__aexit__(kind, error, trace)
+        elif error is None:
+            await self._connection.commit()
+        else:
+            await self._connection.rollback()
+        if error is None:
+            self._tell()
+
+    def _tell(self) -> None:
+        for wake in self.wakes:
+            self._app.channel.announce(wake)
+
+
+def announce_after_commit(connection: Any, announce: Callable[[], None]) -> None:
+    """Where the connection is SQLAlchemy's, have its events call `announce` after the commit. Plain
+    connections have no such events: PostgreSQL notifies by itself, on SQLite `app.transaction()` or
+    `handle.trigger()` does."""
+    if any(base.__module__.partition(".")[0] == "sqlalchemy" for base in type(connection).__mro__):
+        from fairlead.contrib.sqlalchemy import after_commit
+
+        after_commit(connection, announce)
