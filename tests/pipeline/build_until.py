@@ -14,8 +14,8 @@ from fairlead.pipeline.jobs import checks, layers
 from fairlead.pipeline.jobs.build import Job, build
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import LakeTable
+from fairlead.pipeline.parquet import ParquetTables
 from fairlead.pipeline.session import session
-from fairlead.pipeline.tables import ParquetTables
 from tests.pipeline.test_build import SETTINGS
 
 

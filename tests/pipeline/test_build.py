@@ -28,12 +28,12 @@ from fairlead.pipeline.jobs.build import Job, build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.compact import compact
 from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.parquet import ParquetTables
 from fairlead.pipeline.runs import RUNS, last_runs
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import Cost, PipelineSettings, Slo
 from fairlead.pipeline.silver.backlog import BACKLOG
 from fairlead.pipeline.silver.tasks import TASKS
-from fairlead.pipeline.tables import ParquetTables
 from tests.pipeline.frames import at, attempt, event
 
 HOUR = 3600.0

@@ -32,7 +32,7 @@ from fairlead.pipeline.capacity.rates import hour_of_week
 from fairlead.pipeline.gold.capacity import CAPACITY
 from fairlead.pipeline.gold.latency import LATENCY_HIST
 from fairlead.pipeline.in_memory import LakeRows
-from fairlead.pipeline.jobs.capacity import capacity
+from fairlead.pipeline.jobs.capacity import Horizon, capacity
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.silver.backlog import BACKLOG
@@ -352,7 +352,7 @@ def test_again_for_the_same_week_replaces_and_another_target_is_another_answer(
         for wait in (0, 600_000_000)
     )
     assert short.slots_peak > long.slots_peak
-    capacity(lake, tables, SYSTEM_CLOCK, TARGET, until=MONDAY + timedelta(weeks=1, hours=30))
+    capacity(lake, tables, SYSTEM_CLOCK, TARGET, Horizon(MONDAY + timedelta(weeks=1, hours=30)))
     rows = tables.rows(CAPACITY)
     assert len(rows) == 2 * HOURS and {r["wait_us"] for r in rows} == {600_000_000, 5_000_000}
     assert len({(r["week_start"], r["queue"], r["hour_of_week"]) for r in rows}) == len(rows)
@@ -388,7 +388,7 @@ def test_a_forecast_that_is_worse_than_the_naive_is_said_to_be(tmp_path: Path) -
         ],
         SERVICE.name: [row(SERVICE, window_start=at) for at in hours],
     }
-    found = capacity(lake, MemoryTables(told), SYSTEM_CLOCK, TARGET, hold_out=1)
+    found = capacity(lake, MemoryTables(told), SYSTEM_CLOCK, TARGET, Horizon(hold_out=1))
     assert (
         found.queues[0].method == NAIVE
         and "lost" in found.notes[0]

@@ -30,7 +30,7 @@ from fairlead.pipeline.gold.fairness import FAIRNESS
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.latency import LATENCY
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.pipeline.jobs.erase import erase, let_in_again
+from fairlead.pipeline.jobs.erase import Manner, erase, let_in_again
 from fairlead.pipeline.jobs.plan import Built, last_build, note
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.compact import SORTED, compact
@@ -140,7 +140,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def erased(lake: Lake, key: str = KEY, **more: Any) -> Any:
-    return erase(lake, key, SYSTEM_CLOCK, **more)
+    return erase(lake, key, SYSTEM_CLOCK, Manner(**more))
 
 
 def all_rows(lake: Lake) -> dict[str, list[dict[str, Any]]]:

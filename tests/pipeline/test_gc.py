@@ -98,7 +98,7 @@ def test_replaced_files_go_after_a_day_unless_a_reader_has_a_lease(lake: Lake) -
     for path in table.folder.rglob("*.parquet"):
         os.utime(path, (1, 1))
     assert not REPLACED & {Path(each.file).name for each in gc(lake, Later(23 * HOUR)).files}
-    with lease(lake, "a long report", 3600):
+    with lease(lake.root, "a long report", 3600):
         done = gc(lake, Later(2 * DAY), apply=True)
         assert done.leases == ["a long report"] and {each.why for each in done.files} == {
             "half made"
@@ -110,7 +110,7 @@ def test_replaced_files_go_after_a_day_unless_a_reader_has_a_lease(lake: Lake) -
 
 
 def test_a_lease_of_a_reader_that_died_ends_by_itself(lake: Lake) -> None:
-    with lease(lake, "dead", -1):
+    with lease(lake.root, "dead", -1):
         assert gc(lake, SYSTEM_CLOCK).leases == []
     assert list((lake.root / "_leases").iterdir()) == []
 

@@ -28,14 +28,21 @@ from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.jobs.build import Job
 from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.report.data import HIDDEN, ReportData, gather, hashed_key, with_hashed_keys
+from fairlead.pipeline.parquet import ParquetTables
+from fairlead.pipeline.report.data import (
+    HIDDEN,
+    ReportData,
+    Selection,
+    gather,
+    hashed_key,
+    with_hashed_keys,
+)
 from fairlead.pipeline.report.page import render
 from fairlead.pipeline.report.period import MOST_POINTS, period
 from fairlead.pipeline.runs import Check, last_runs, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 from fairlead.pipeline.silver.service import SERVICE
 from fairlead.pipeline.silver.tasks import TASKS
-from fairlead.pipeline.tables import ParquetTables
 from tests.pipeline.frames import T0, at, attempt, frame
 
 NOW = to_micros(T0) + 3 * 3600 * 1_000_000
@@ -272,7 +279,10 @@ def job(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Job:
 @pytest.fixture(scope="module")
 def data(job: Job) -> ReportData:
     return gather(
-        ParquetTables(job.spark, job.lake, job.clock), job.lake, NOW, top=3, unexported=17
+        ParquetTables(job.spark, job.lake, job.clock),
+        job.lake,
+        NOW,
+        Selection(top=3, unexported=17),
     )
 
 
@@ -626,9 +636,7 @@ def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(job: Job, tmp_pa
     run = report(
         job,
         out,
-        T0,
-        T0 + timedelta(hours=1),
-        hash_keys=True,
+        Selection(since=T0, until=T0 + timedelta(hours=1), hash_keys=True),
         tell=lambda part, rows: told.append(part),
     )
 

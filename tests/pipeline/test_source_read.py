@@ -28,7 +28,8 @@ from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import LaneKey
 from fairlead.pipeline import FairleadSource
 from fairlead.pipeline.source.options import ONLY_BATCH, ONLY_STREAM, ReadOptions
-from fairlead.pipeline.source.scan import FairleadReader, Piece, ranges, scan_of, spread
+from fairlead.pipeline.source.pieces import Piece, ranges, spread
+from fairlead.pipeline.source.scan import FairleadReader, scan_of
 from fairlead.pipeline.source.stream import FairleadStreamReader
 from fairlead.pipeline.source.tables import ATTEMPTS_READ, BACKLOG_READ, ONLY_WHEN_ASKED, TASKS_READ
 from tests.pipeline.filling import START, add_attempts, add_backlog, attempt, connected, migrated

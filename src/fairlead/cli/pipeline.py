@@ -120,8 +120,12 @@ def report(
         unexported = None if url is None else exporter_of(url, place).behind()
         with job_on(place, master, conf, catalog) as job, watching("reporting") as tell:
             from fairlead.pipeline.jobs.report import report as run_report
+            from fairlead.pipeline.report.data import Selection
 
-            run = run_report(job, out, *period, hash_keys, tell, unexported=unexported)
+            selection = Selection(
+                since=period[0], until=period[1], hash_keys=hash_keys, unexported=unexported
+            )
+            run = run_report(job, out, selection, tell)
     tell_run(run, json, f"{out}: {out.stat().st_size / 1024:,.0f} KiB")
 
 

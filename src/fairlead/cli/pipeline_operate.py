@@ -72,15 +72,15 @@ def capacity(
     """
     with failures():
         from fairlead.pipeline.capacity.plan import Target
+        from fairlead.pipeline.jobs.capacity import Horizon
         from fairlead.pipeline.jobs.capacity import capacity as run_capacity
 
         place, may_wait = lake_in(lake), duration(wait)
         assert may_wait is not None
         target = Target(round(may_wait.total_seconds() * MICROS), quantile)
         with _small(place, master, conf, catalog) as tables, watching("planning") as tell:
-            done = run_capacity(
-                place, tables, SYSTEM_CLOCK, target, instant_of(until), weeks, hold_out, tell
-            )
+            horizon = Horizon(instant_of(until), weeks, hold_out)
+            done = run_capacity(place, tables, SYSTEM_CLOCK, target, horizon, tell)
         if json:
             as_json(done)
             return
@@ -324,7 +324,8 @@ def erase(
                 else (open_.enter_context(session_of(master, conf)), catalog)
             )
             tell = open_.enter_context(watching("erasing"))
-            done = job.erase(place, name, SYSTEM_CLOCK, page or [], grace_us, dry_run, tell, where)
+            how = job.Manner(page or [], grace_us, dry_run)
+            done = job.erase(place, name, SYSTEM_CLOCK, how, tell, where)
         if json:
             as_json(done)
         else:

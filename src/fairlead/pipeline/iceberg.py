@@ -32,8 +32,8 @@ from fairlead.pipeline.iceberg_layout import (
 )
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Part
+from fairlead.pipeline.parquet import ParquetTables
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.tables import ParquetTables
 
 _NAME = re.compile(r"\w+(\.\w+)+")
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"

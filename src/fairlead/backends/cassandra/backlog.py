@@ -39,9 +39,7 @@ class CassandraBacklogStore:
 
     def __init__(self, url: str) -> None:
         """Raises ConfigurationError."""
-        self.session = CassandraSession(
-            CassandraUrl.parse(url), "cassandra.cql", ["create_backlog"]
-        )
+        self.session = CassandraSession(CassandraUrl.parse(url), "backlog.cql", ["create_backlog"])
 
     async def migrate(self) -> None:
         """Make the keyspace and the table that are missing. Raises StoreUnavailable."""

@@ -88,7 +88,7 @@ class CassandraScheduleStore:
     def __init__(self, url: str, tasks: SqlTaskStore) -> None:
         """`tasks`: has the history. Raises ConfigurationError."""
         self.session = CassandraSession(
-            CassandraUrl.parse(url), "cassandra_schedule.cql", _SCHEMA, _FAR_HOSTS
+            CassandraUrl.parse(url), "schedule.cql", _SCHEMA, _FAR_HOSTS
         )
         self._datacentres = Datacentres(self.session)
         self._history = tasks.database

@@ -22,6 +22,17 @@ from fairlead.pipeline.silver.service import SERVICE
 MOST_WEEKS = 8
 
 
+class Horizon(msgspec.Struct, frozen=True):
+    """Weeks that a forecast rests on."""
+
+    until: datetime | None = None
+    """The start of the week ahead, a whole hour; None: where the tables end."""
+    most_weeks: int = MOST_WEEKS
+    """Whole weeks of history at most."""
+    hold_out: int = 2
+    """Weeks held out to judge the forecast by."""
+
+
 class Capacity(msgspec.Struct, frozen=True):
     """What was found; the rows are in gold.capacity."""
 
@@ -36,14 +47,11 @@ def capacity(
     tables: SmallTables,
     clock: Clock,
     target: Target,
-    until: datetime | None = None,
-    most_weeks: int = MOST_WEEKS,
-    hold_out: int = 2,
+    horizon: Horizon = Horizon(),  # noqa: B008 - frozen
     tell: Tell = lambda table, rows: None,
 ) -> Capacity:
-    """Forecast the week that begins at `until` (a whole hour; default: where the tables end) from
-    up to `most_weeks` whole weeks before, and keep the slots it needs in gold.capacity; again for
-    the same instant replaces them.
+    """Forecast the week ahead from the weeks before, and keep the slots it needs in gold.capacity;
+    a second forecast for the same instant replaces the first.
 
     Raises ConfigurationError for a target that makes no sense and for less than one whole week of
     history, BrokenLake.
@@ -52,9 +60,13 @@ def capacity(
         raise ConfigurationError(
             f"quantile {target.quantile}: between 0 and 1, as 0.95; a wait is not below 0"
         )
+    until, most_weeks = horizon.until, horizon.most_weeks
     params = {"until": until and until.isoformat(), "weeks": most_weeks, "wait_us": target.wait_us}
     with recorded(
-        lake, clock, "capacity", {**params, "quantile": target.quantile, "hold_out": hold_out}
+        lake,
+        clock,
+        "capacity",
+        {**params, "quantile": target.quantile, "hold_out": horizon.hold_out},
     ) as run:
         parts = tables.parts(SERVICE)
         if not parts:
@@ -70,7 +82,7 @@ def capacity(
             )
         loads = gather(tables, end - weeks * HOURS, end)
         found = {
-            queue: week_ahead(queue, load, end, weeks, target, hold_out)
+            queue: week_ahead(queue, load, end, weeks, target, horizon.hold_out)
             for queue, load in sorted(loads.items())
         }
         start = to_datetime(end * HOUR_US)

@@ -35,6 +35,16 @@ _LAST = (QUARANTINE, EVENTS, ATTEMPTS)
 whole."""
 
 
+class Manner(msgspec.Struct, frozen=True):
+    """How a key is erased."""
+
+    pages: Sequence[Path] = ()
+    """Pages to look at beside those that `report` wrote."""
+    grace_us: int = 0
+    """Microseconds for which files that were replaced stay for those who are reading them."""
+    dry_run: bool = False
+
+
 class Erasure(msgspec.Struct, frozen=True):
     """What was done."""
 
@@ -80,35 +90,32 @@ def erase(
     lake: Lake,
     key: str,
     clock: Clock,
-    pages: Sequence[Path] = (),
-    grace_us: int = 0,
-    dry_run: bool = False,
+    manner: Manner = Manner(),  # noqa: B008 - frozen
     tell: Tell = lambda table, rows: None,
     catalog: tuple[SparkSession, str] | None = None,
 ) -> Erasure:
-    """Erase the key from the lake, from these pages beside those that `report` wrote, and from the
-    tables of an Iceberg catalog, if its Spark session and name are given; see
-    docs/how-to/pipeline-operate.md.
+    """Erase the key from the lake, from pages, and from the tables of an Iceberg catalog, if its
+    Spark session and name are given; see docs/how-to/pipeline-operate.md.
 
-    Files that were replaced stay for `grace_us` (microseconds) for those who are reading them; run
-    it again then. Raises NotAllowed while a build is under way, BrokenLake, ConfigurationError.
+    With a grace, run it again when the grace is over. Raises NotAllowed while a build is under
+    way, BrokenLake, ConfigurationError.
     """
     wanted = wanted_in(lake, key)
     stones = [tombstone(lake, name) for name in sorted(wanted.names)]
-    params = {"key": stones[0], "dry_run": dry_run, "grace_us": grace_us}
+    params = {"key": stones[0], "dry_run": manner.dry_run, "grace_us": manner.grace_us}
     with alone(lake), recorded(lake, clock, "erase", params, keep_idle=False) as run:
         in_catalog = None
-        if catalog is not None and not dry_run:
+        if catalog is not None and not manner.dry_run:
             from fairlead.pipeline.erase.catalog import CatalogErasure
             from fairlead.pipeline.iceberg import IcebergTables
 
             spark, name = catalog
             run.spark_version = spark.version
             in_catalog = CatalogErasure(spark, IcebergTables(spark, name, lake, clock), wanted)
-        done = _erase(lake, wanted, stones, clock, pages, grace_us, dry_run, tell, in_catalog)
+        done = _erase(lake, wanted, stones, clock, manner, tell, in_catalog)
         run.tables = {name: each.rows for name, each in done.tables.items()}
         run.rows_out = done.rows
-        if dry_run:
+        if manner.dry_run:
             run.state = NOTHING_TO_DO
     return done
 
@@ -126,12 +133,11 @@ def _erase(
     wanted: Wanted,
     stones: Sequence[str],
     clock: Clock,
-    pages: Sequence[Path],
-    grace_us: int,
-    dry_run: bool,
+    manner: Manner,
     tell: Tell,
     catalog: CatalogErasure | None,
 ) -> Erasure:
+    pages, grace_us, dry_run = manner.pages, manner.grace_us, manner.dry_run
     if not dry_run:
         for table in (ATTEMPTS, EVENTS):
             bury(lake.table(table), stones, clock.now())

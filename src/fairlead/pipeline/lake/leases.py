@@ -8,14 +8,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from fairlead.pipeline.lake import durable
-
-if TYPE_CHECKING:
-    from fairlead.pipeline.lake.lake import Lake
 
 _FOLDER = "_leases"
 
@@ -29,11 +25,11 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def lease(lake: Lake, who: str, seconds: float) -> Iterator[Lease]:
-    """Keep every file that is listed now, for so many seconds at most, or until the block ends. For
-    readers that take longer than the day for which files stay anyway."""
+def lease(root: Path, who: str, seconds: float) -> Iterator[Lease]:
+    """Keep every file that the lake in `root` lists now, for so many seconds at most, or until the
+    block ends. For readers that take longer than the day for which files stay anyway."""
     taken = Lease(who, time.time() + seconds)
-    path = durable.folder(lake.root / _FOLDER) / f"{uuid.uuid4().hex}.json"
+    path = durable.folder(root / _FOLDER) / f"{uuid.uuid4().hex}.json"
     durable.write(path, lambda aside: aside.write_bytes(msgspec.json.encode(taken)))
     try:
         yield taken

@@ -29,6 +29,21 @@ TELLING_COLUMNS = ("error_text", "error")
 HIDDEN = "(hidden, as keys are)"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Rows and keys that a page shows."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    """Ends of the time shown, as in `period`."""
+    top: int = TOP
+    """Keys, names and errors that are shown one by one."""
+    hash_keys: bool = False
+    """Whether `hashed_key` of a key stands in place of the key."""
+    unexported: int | None = None
+    """Finished attempts that the store has and the lake has not; None: the store was not asked."""
+
+
 @dataclass(frozen=True)
 class ReportData:
     """What the functions of `facts` answer; see there for the columns. Instants of frames are naive
@@ -74,17 +89,11 @@ def gather(
     tables: Tables,
     lake: Lake,
     now: int,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    top: int = TOP,
-    hash_keys: bool = False,
-    unexported: int | None = None,
+    selection: Selection = Selection(),
     tell: Callable[[str, int], None] = lambda part, rows: None,
 ) -> ReportData:
-    """Read and aggregate. `now` is in microseconds; `since` and `until` as in `period`.
-    `hash_keys`: show `hashed_key` of each key instead of the key. Raises ConfigurationError,
-    BrokenLake."""
-    when = period(tables, now, since, until)
+    """Read and aggregate. `now` is in microseconds. Raises ConfigurationError, BrokenLake."""
+    when, top = period(tables, now, selection.since, selection.until), selection.top
 
     def told(part: str, frame: pd.DataFrame) -> pd.DataFrame:
         tell(part, len(frame))
@@ -99,8 +108,8 @@ def gather(
         made_at=now,
         exported_until=quality.exported_until(lake),
         built_until=last_build(lake.root).until,
-        unexported=unexported,
-        hashed=hash_keys,
+        unexported=selection.unexported,
+        hashed=selection.hash_keys,
         freshness=told("freshness", quality.freshness(tables, now)),
         quarantined=told("quarantined", quality.quarantined(tables)),
         runs=told("runs", quality.runs(lake)),
@@ -120,7 +129,7 @@ def gather(
         storms=told("storms", trouble.storms(tables, when, top)),
         cost=told("cost", cost.by_key(tables, when, top)),
     )
-    return with_hashed_keys(data) if hash_keys else data
+    return with_hashed_keys(data) if selection.hash_keys else data
 
 
 def hashed_key(key: str) -> str:

@@ -16,7 +16,7 @@ from fairlead.errors import SchemaMismatch
 from fairlead.model import LaneRecord
 from fairlead.pipeline.source.columns import arrow_schema, from_rows
 from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.scan import Piece
+from fairlead.pipeline.source.pieces import Piece
 from fairlead.pipeline.source.tables import BACKLOG_READ
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _CONVERTED: dict[str, Callable[[Any], Any]] = {
 
 
 class CassandraScan:
-    """See `scan.Scan`. Each lane is read above the ack level that was kept when its piece began;
+    """See `pieces.Scan`. Each lane is read above the ack level that was kept when its piece began;
     its pages are not of one moment."""
 
     def __init__(self, options: ReadOptions) -> None:

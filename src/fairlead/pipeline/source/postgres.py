@@ -17,7 +17,7 @@ from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
 from fairlead.pipeline.source.columns import arrow_schema, fetched, from_arrays
 from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.scan import Piece, ranges
+from fairlead.pipeline.source.pieces import Piece, ranges
 from fairlead.pipeline.source.tables import BACKLOG_READ
 from fairlead.ports.history import Place
 from fairlead.ports.statements import Row, Statement, Steps
@@ -41,7 +41,7 @@ _MISSING = ("42P01", "42703")
 
 
 class PostgresScan:
-    """See `scan.Scan`.
+    """See `pieces.Scan`.
 
     Attempts never move and never change, and what a transaction before the horizon wrote is there:
     each is read once, whatever is added meanwhile. Of tasks and the backlog each piece is a moment
@@ -49,6 +49,8 @@ class PostgresScan:
     moves a row to another block when its own is full, so that a task can be seen twice or not at
     all while it is worked on: its id tells, and its version which one is newer.
     """
+
+    offset_fields = ("xid", "seq")
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options

@@ -2,62 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.source.options import ReadOptions
+from fairlead.pipeline.source.pieces import FollowedScan, Part, Scan, spread
 from fairlead.pipeline.source.tables import BACKLOG_READ
-from fairlead.ports.history import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-class Piece(NamedTuple):
-    """One named statement of a store's file, with the values that say which rows of the table it
-    reads."""
-
-    statement: str
-    values: Mapping[str, str | int]
-
-
-@dataclass(frozen=True)
-class Part(InputPartition):
-    """What one task of Spark reads, piece by piece. Without pieces: nothing."""
-
-    pieces: tuple[Piece, ...]
-
-
-class Scan(Protocol):
-    """A store as it is read. It is pickled to executors: connections are opened for each call and
-    closed after it."""
-
-    def plan(self) -> list[Piece]:
-        """Pieces that hold every row of the table once."""
-
-    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Its rows, a batch at a time."""
-
-
-class FollowedScan(Scan, Protocol):
-    """A store with a history of attempts."""
-
-    def newest(self, after: Place, most: int | None) -> Place:
-        """The place of the last attempt behind `after`, or of the last of the first `most`; `after`
-        when there is none. No attempt will ever appear at or before it."""
-
-    def stretch(self, after: Place, through: Place) -> list[Piece]:
-        """Pieces that hold every attempt behind `after` up to `through` once."""
+_BACKLOGS_ONLY = "cassandra"
+READABLE = "sqlite:///... or postgresql://..."
 
 
 def scan_of(options: ReadOptions) -> Scan:
-    """Of the store that the URL names. Raises ConfigurationError."""
-    if urlsplit(options.url).scheme == "cassandra" and options.table is BACKLOG_READ:
+    """Return the scan of the store that the URL names. Raises ConfigurationError."""
+    if urlsplit(options.url).scheme == _BACKLOGS_ONLY and options.table is BACKLOG_READ:
         from fairlead.pipeline.source.cassandra import CassandraScan
 
         return CassandraScan(options)
@@ -65,15 +30,16 @@ def scan_of(options: ReadOptions) -> Scan:
 
 
 def followed_scan_of(options: ReadOptions) -> FollowedScan:
-    """Likewise, of one that has attempts. Raises ConfigurationError."""
+    """Return the scan of a store that has attempts. Raises ConfigurationError."""
     from fairlead.connect import task_store
 
-    if urlsplit(options.url).scheme == "cassandra":
+    scheme = urlsplit(options.url).scheme
+    if scheme == _BACKLOGS_ONLY:
         raise ConfigurationError(
-            f"Cassandra keeps no {options.table.name}, only backlogs: read them from sqlite:///..."
-            " or postgresql://..."
+            f"Cassandra keeps no {options.table.name}, only backlogs: read them from {READABLE}"
         )
-    if task_store(options.url).database.dialect == "sqlite":
+    task_store(options.url)  # Refuses a URL of no known kind.
+    if scheme == "sqlite":
         from fairlead.pipeline.source.sqlite import SqliteScan
 
         return SqliteScan(options)
@@ -97,16 +63,3 @@ class FairleadReader(DataSourceReader):
         assert isinstance(partition, Part)
         for piece in partition.pieces:
             yield from self._scan.read(piece)
-
-
-def spread(pieces: Sequence[Piece], parts: int | None) -> list[Part]:
-    """At most `parts` parts of about as many pieces each, else one for each; at least one, as Spark
-    wants it."""
-    count = max(1, min(parts or len(pieces), len(pieces)))
-    return [Part(tuple(pieces[n::count])) for n in range(count)]
-
-
-def ranges(first: int, past: int, step: int) -> list[tuple[int, int]]:
-    """[first, past) in ranges of at most `step`; one, maybe empty, at least."""
-    starts = list(range(first, past, step)) or [first]
-    return list(zip(starts, [*starts[1:], max(past, first)], strict=True))

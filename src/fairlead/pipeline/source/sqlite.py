@@ -13,7 +13,7 @@ from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
 from fairlead.pipeline.source.columns import arrow_schema, fetched, from_rows
 from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.scan import Piece, ranges
+from fairlead.pipeline.source.pieces import Piece, ranges
 from fairlead.pipeline.source.tables import BACKLOG_READ
 from fairlead.ports.history import Place
 
@@ -31,12 +31,14 @@ _BUSY_SECONDS = 30.0
 
 
 class SqliteScan:
-    """See `scan.Scan`. All executors must see the file: one machine.
+    """See `pieces.Scan`. All executors must see the file: one machine.
 
     Attempts never change and their numbers never come back: what was there at planning is read
     once, whenever that happens. Of tasks and the backlog each piece is a moment of its own: a task
     may end before its piece is read.
     """
+
+    offset_fields = ("rowid",)
 
     def __init__(self, options: ReadOptions) -> None:
         database = task_store(options.url).database

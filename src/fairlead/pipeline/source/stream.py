@@ -13,7 +13,8 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.scan import Part, followed_scan_of
+from fairlead.pipeline.source.pieces import Part
+from fairlead.pipeline.source.scan import followed_scan_of
 from fairlead.pipeline.source.stream_offsets import (
     StreamReader,
     most_rows,
@@ -57,7 +58,6 @@ class FairleadStreamReader(StreamReader):
             )
         self._options = options
         self._scan = followed_scan_of(options)
-        self._is_sqlite = task_store(options.url).database.dialect == "sqlite"
         self._began: Place | None = None
         self._planned: Place | None = None
         self._target: Place | None = None
@@ -132,10 +132,10 @@ class FairleadStreamReader(StreamReader):
             database.close()
 
     def _place(self, offset: dict[str, int]) -> Place:
-        return to_place(offset, self._is_sqlite)
+        return to_place(offset, self._scan.offset_fields)
 
     def _offset(self, place: Place) -> dict[str, int]:
-        return to_offset(place, self._is_sqlite)
+        return to_offset(place, self._scan.offset_fields)
 
 
 def _advance(history: SqlHistory, name: str, place: Place) -> Steps[None]:

@@ -3,7 +3,7 @@ apart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -44,17 +44,21 @@ def most_rows(limit: Any, most: int) -> int | None:
     return min(most, getattr(limit, "max_rows", most))
 
 
-def to_offset(place: Place, is_sqlite: bool) -> dict[str, int]:
-    """As it is kept in the checkpoint: everything up to there is read."""
-    return {"rowid": place.seq} if is_sqlite else {"xid": place.xid, "seq": place.seq}
+_FIELDS = {"rowid": "seq", "xid": "xid", "seq": "seq"}
+"""The field of a place that each name in a checkpoint stands for."""
 
 
-def to_place(offset: Mapping[str, int], is_sqlite: bool) -> Place:
-    """Raises ConfigurationError for an offset of another kind of store."""
-    names = ("rowid",) if is_sqlite else ("xid", "seq")
+def to_offset(place: Place, names: Sequence[str]) -> dict[str, int]:
+    """Return the offset as the checkpoint keeps it: everything up to there is read."""
+    return {name: getattr(place, _FIELDS[name]) for name in names}
+
+
+def to_place(offset: Mapping[str, int], names: Sequence[str]) -> Place:
+    """Return the place of an offset. Raises ConfigurationError for another kind of store's."""
     if offset.keys() != set(names):
         raise ConfigurationError(
             f"the checkpoint's offset {dict(offset)} is not of this store, whose offsets have"
             f" {' and '.join(names)}: give the URL it was begun with, or begin a new checkpoint"
         )
-    return Place(0, offset["rowid"]) if is_sqlite else Place(offset["xid"], offset["seq"])
+    fields = {"xid": 0} | {_FIELDS[name]: value for name, value in offset.items()}
+    return Place(**fields)
