@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import alerts, demo, pipeline_ingest, pipeline_operate, replay, simulate, tune
+from fairlead.cli import demo, replay, simulate
 from fairlead.cli.doctor import doctor
 from fairlead.cli.ordered import ordered
-from fairlead.cli.pipeline import pipeline
 from fairlead.cli.queues import migrate, queues
 from fairlead.cli.tasks import submit, tasks
 from fairlead.cli.worker import worker
+from fairlead.pipeline.commands import pipeline
 
 app = typer.Typer(
     name="fairlead",
@@ -28,10 +28,6 @@ app.add_typer(queues, name="queues")
 app.add_typer(ordered, name="ordered")
 app.command()(doctor)
 app.add_typer(pipeline, name="pipeline")
-pipeline_ingest.register(pipeline)
-alerts.register(pipeline)
-tune.register(pipeline)
-pipeline_operate.register(pipeline)
 replay.register(app)
 simulate.register(app)
 demo.register(app)

@@ -14,7 +14,10 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.output import as_json, as_table, duration, readable, time_of
-from fairlead.cli.pipeline_shared import (
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError
+from fairlead.operate.policies import PolicyManagement
+from fairlead.pipeline.commands.shared import (
     Catalog,
     Conf,
     Json,
@@ -26,10 +29,7 @@ from fairlead.cli.pipeline_shared import (
     session_of,
     watching,
 )
-from fairlead.cli.tune_output import limit_text, show_tuned, state_text, weight_text
-from fairlead.clock import SYSTEM_CLOCK
-from fairlead.errors import ConfigurationError
-from fairlead.operate.policies import PolicyManagement
+from fairlead.pipeline.commands.tune_output import limit_text, show_tuned, state_text, weight_text
 from fairlead.ports.policy_store import EVERY_QUEUE, SwitchMode
 
 if TYPE_CHECKING:

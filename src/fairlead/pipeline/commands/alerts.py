@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli.logs import configure
-from fairlead.cli.pipeline_shared import (
+from fairlead.pipeline.commands.shared import (
     Catalog,
     Conf,
     Json,

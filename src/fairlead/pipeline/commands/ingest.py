@@ -13,7 +13,10 @@ import typer
 
 from fairlead.cli.logs import configure
 from fairlead.cli.output import as_json, duration
-from fairlead.cli.pipeline_shared import (
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.connect import task_store
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.commands.shared import (
     Conf,
     DryRun,
     Json,
@@ -30,9 +33,6 @@ from fairlead.cli.pipeline_shared import (
     url_of,
     watching,
 )
-from fairlead.clock import SYSTEM_CLOCK
-from fairlead.connect import task_store
-from fairlead.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairlead.backends.kafka.endpoint import Place

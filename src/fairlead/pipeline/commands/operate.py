@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli.output import WORK_FAILED, as_json, as_table, duration
-from fairlead.cli.pipeline_shared import (
+from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.commands.shared import (
     Catalog,
     Conf,
     Json,
@@ -30,8 +32,6 @@ from fairlead.cli.pipeline_shared import (
     small_tables,
     watching,
 )
-from fairlead.clock import MICROS, SYSTEM_CLOCK
-from fairlead.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairlead.pipeline.in_memory import SmallTables

@@ -1,16 +1,18 @@
-"""`fairlead pipeline`: history into tables and reports, and millions of tasks in. Needs the extra
-`pipeline`."""
+"""`fairlead pipeline build` and the other jobs that make tables, read them, submit from files."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fairlead.cli.output import as_json, as_table, time_of
-from fairlead.cli.pipeline_shared import (
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError
+from fairlead.lab.replay.trace import Tenants
+from fairlead.pipeline.commands.shared import (
     Catalog,
     Conf,
     DryRun,
@@ -33,23 +35,14 @@ from fairlead.cli.pipeline_shared import (
     url_of,
     watching,
 )
-from fairlead.clock import SYSTEM_CLOCK
-from fairlead.errors import ConfigurationError
-from fairlead.lab.replay.trace import Tenants
-
-if TYPE_CHECKING:
-    pass
-
-pipeline = typer.Typer(
-    no_args_is_help=True,
-    help=(
-        "History into tables and reports, on Spark; and millions of tasks in. Every job may be run"
-        " again after any crash."
-    ),
-)
 
 
-@pipeline.command()
+def register(app: typer.Typer) -> None:
+    """Add the commands to `fairlead pipeline`."""
+    for command in (build, report, compact, reconcile, check, status, submit, replay, tables):
+        app.command()(command)
+
+
 def build(
     lake: LakeFolder = None,
     master: Master = None,
@@ -88,7 +81,6 @@ def build(
         tell_run(run, json)
 
 
-@pipeline.command()
 def report(
     out: Annotated[Path, typer.Option(help="The page to write.", dir_okay=False)] = Path(
         "report.html"
@@ -129,7 +121,6 @@ def report(
     tell_run(run, json, f"{out}: {out.stat().st_size / 1024:,.0f} KiB")
 
 
-@pipeline.command()
 def compact(
     lake: LakeFolder = None,
     everything: Annotated[
@@ -157,7 +148,6 @@ def compact(
         tell_run(run, json)
 
 
-@pipeline.command()
 def reconcile(url: Url = None, lake: LakeFolder = None, json: Json = False) -> None:
     """Compare the lake with the store, row by row count and sum; what agrees may be cleaned from
     the store.
@@ -173,7 +163,6 @@ def reconcile(url: Url = None, lake: LakeFolder = None, json: Json = False) -> N
         tell_run(run, json)
 
 
-@pipeline.command()
 def check(
     lake: LakeFolder = None,
     master: Master = None,
@@ -194,7 +183,6 @@ def check(
         tell_run(run, json)
 
 
-@pipeline.command()
 def status(
     lake: LakeFolder = None,
     url: Url = None,
@@ -247,7 +235,6 @@ def status(
             )
 
 
-@pipeline.command()
 def submit(
     file: Annotated[
         Path, typer.Argument(help="Parquet, CSV or JSON lines: one row, one task.", exists=True)
@@ -324,7 +311,6 @@ def submit(
         )
 
 
-@pipeline.command()
 def replay(
     policies: Annotated[
         Path, typer.Option(help="The grid (TOML): lists, of which every combination is a policy.")
@@ -410,7 +396,7 @@ def replay(
     --require 'utilisation >= 0.7'
     """
     with failures():
-        from fairlead.cli import replay_policies as body
+        from fairlead.pipeline.commands import replay_output as body
         from fairlead.pipeline.jobs.replay import replay as run_replay
 
         asked = body.Asked(
@@ -447,7 +433,6 @@ def replay(
         body.show(replayed, plan, arrivals, json)
 
 
-@pipeline.command()
 def tables(json: Json = False) -> None:
     """The data dictionary: every table, its key and its columns."""
     with failures():

@@ -1,0 +1,32 @@
+"""Options that commands share: where tasks live, and how the result is printed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.parameters import CommandOptions
+
+Url = Annotated[
+    str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+
+
+class StoreOptions(CommandOptions, frozen=True, kw_only=True):
+    """The store that a command works on."""
+
+    url: Url = None
+
+
+class OutputOptions(CommandOptions, frozen=True, kw_only=True):
+    """A table for people, or JSON for programs."""
+
+    json: Json = False
+
+
+class LookOptions(StoreOptions, frozen=True, kw_only=True):
+    """The store to look at, and how to print what is there."""
+
+    json: Json = False
