@@ -4,6 +4,7 @@ publishes what the guard rails allow."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -23,7 +24,15 @@ from fairlead.pipeline.runs import NOTHING_TO_DO, Run, Tell, last_runs, recorded
 from fairlead.pipeline.tuning.contracts import Objective, TuneSettings
 from fairlead.pipeline.tuning.gold import Gold, KeyUse, Load, from_lake
 from fairlead.pipeline.tuning.incidents import Incidents
-from fairlead.ports.policy_store import EVERY_QUEUE, Draft, Policy, PolicyState, SwitchMode, Weights
+from fairlead.ports.policy_store import (
+    EVERY_QUEUE,
+    Draft,
+    Policy,
+    PolicyState,
+    Switch,
+    SwitchMode,
+    Weights,
+)
 
 _HOUR = timedelta(hours=1)
 _JOBS_THAT_CHECK = ("build", "check", "reconcile")
@@ -107,6 +116,33 @@ def tune(
         return _Tuning(app, lake, options, load or from_lake(lake), run, tell).all()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Facts:
+    """Store and tables at the instant of one round."""
+
+    now: int
+    """Microseconds since the epoch."""
+    newest_minute: datetime | None
+    """Newest minute that the tables have."""
+    known: Collection[str]
+    """Queues that the store knows."""
+    switches: Mapping[str, Switch]
+    failed: str | None
+    """Job whose checks failed last, if any."""
+
+    @property
+    def instant(self) -> datetime:
+        """`now` as a datetime."""
+        return to_datetime(self.now)
+
+    @property
+    def input_age(self) -> float | None:
+        """Seconds since the newest minute; None where the tables have none."""
+        if self.newest_minute is None:
+            return None
+        return (self.instant - self.newest_minute).total_seconds()
+
+
 class _Tuning:
     def __init__(
         self, app: App, lake: Lake, options: Options, load: Load, run: Run, tell: Tell
@@ -114,20 +150,21 @@ class _Tuning:
         self._options = options
         self._guards = options.settings.guards
         self._limits = options.settings.limits if options.limits is None else options.limits
-        self._now = app.clock.now()
-        self._instant = to_datetime(self._now)
         self._management = PolicyManagement(app)
-        self._known = app.sql_store.database.look(app.sql_store.queue_settings()).keys()
-        self._gold = Gold(load, self._instant)
+        self._gold = Gold(load, to_datetime(app.clock.now()))
         self._incidents = Incidents(app, self._gold)
-        self._switches = {switch.queue: switch for switch in self._management.switches()}
-        self._newest_minute = self._gold.newest(timedelta(seconds=horizon(self._guards)))
-        self._failed = _failed(lake)
+        self._facts = _Facts(
+            now=app.clock.now(),
+            newest_minute=self._gold.newest(timedelta(seconds=horizon(self._guards))),
+            known=app.sql_store.database.look(app.sql_store.queue_settings()).keys(),
+            switches={switch.queue: switch for switch in self._management.switches()},
+            failed=_failed(lake),
+        )
         self._run = run
         self._tell = tell
 
     def all(self) -> list[QueueTuned]:
-        since = self._instant - timedelta(seconds=horizon(self._guards))
+        since = self._facts.instant - timedelta(seconds=horizon(self._guards))
         use = self._gold.use(since)
         self._workers = self._gold.at_once(since, use) if self._limits else {}
         newest = self._management.newest()
@@ -158,13 +195,9 @@ class _Tuning:
         limits = {} if active is None else active.limits
         keys = self._keys(queue, use, self._management.weights(queue), limits)
         situation = Situation(
-            input_age=(
-                None
-                if self._newest_minute is None
-                else (self._instant - self._newest_minute).total_seconds()
-            ),
-            is_known=queue in self._known,
-            failed=self._failed,
+            input_age=self._facts.input_age,
+            is_known=queue in self._facts.known,
+            failed=self._facts.failed,
             incidents=self._incidents.of(queue),
             switch=self._switch(queue),
             on_trial=on_trial,
@@ -224,7 +257,7 @@ class _Tuning:
         return found
 
     def _switch(self, queue: str) -> str | None:
-        switch = self._switches.get(EVERY_QUEUE) or self._switches.get(queue)
+        switch = self._facts.switches.get(EVERY_QUEUE) or self._facts.switches.get(queue)
         if switch is None:
             return None
         what = "switched off" if switch.mode == SwitchMode.OFF else "frozen"
@@ -235,7 +268,7 @@ class _Tuning:
         """What the newest version came in place of, if that was rolled back."""
         if active is None or active.supersedes is None or active.judged_at != active.computed_at:
             return None
-        return active.supersedes, (self._now - active.computed_at) / 1e6
+        return active.supersedes, (self._facts.now - active.computed_at) / 1e6
 
     # the trial ------------------------------------------------------------------------------------
 
@@ -245,7 +278,7 @@ class _Tuning:
         full_hour = published.replace(minute=0, second=0, microsecond=0)
         hours = timedelta(hours=self._guards.trial_hours)
         after = full_hour if full_hour == published else full_hour + _HOUR
-        if self._newest_minute is None or self._newest_minute < after + hours:
+        if self._facts.newest_minute is None or self._facts.newest_minute < after + hours:
             return None
         return judge(
             self._measured(policy, full_hour - hours, full_hour),
@@ -342,6 +375,7 @@ class _Tuning:
 
     def _draft(self, place: _Place, is_canary: bool) -> Draft:
         tuned = [change for change in place.proposal.changes if change.is_tuned]
+        newest = self._facts.newest_minute
         # A weight computed earlier counts on while its key has too little data to compute another
         # one.
         earlier = {} if place.active is None else place.active.guarded
@@ -354,9 +388,9 @@ class _Tuning:
             queue=place.queue,
             author=self._options.author,
             why=self._options.objective,
-            computed_at=self._now,
-            input_from=to_micros(self._instant - timedelta(seconds=horizon(self._guards))),
-            input_to=None if self._newest_minute is None else to_micros(self._newest_minute),
+            computed_at=self._facts.now,
+            input_from=to_micros(self._facts.instant - timedelta(seconds=horizon(self._guards))),
+            input_to=None if newest is None else to_micros(newest),
             input_rows=place.rows,
             raw={change.fairness_key: change.raw for change in tuned},
             guarded=kept | {change.fairness_key: change.guarded for change in tuned},
