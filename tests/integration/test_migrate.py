@@ -152,16 +152,17 @@ def test_a_failing_migration_leaves_nothing_of_itself(
 
 
 def test_the_printed_sql_makes_the_same_tables(sqlite_url: str) -> None:
-    script = print_sql("sqlite")
+    database = open_database(sqlite_url)
+    script = print_sql(database)
     printed = sqlite3.connect(":memory:")
     printed.executescript(script)
-    database = open_database(sqlite_url)
     migrate(database)
     tables = (
         "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE '%fairlead_schema%' ORDER BY name"
     )
     assert printed.execute(tables).fetchall() == list(rows_of(database, tables))
-    assert "CREATE TABLE fairlead_tasks" in print_sql("postgres")
+    postgres = open_database("postgresql://localhost:1/nobody")  # never connected to
+    assert "CREATE TABLE fairlead_tasks" in print_sql(postgres)
     database.close()
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.lab.demo import DemoResult, DemoSettings, DemoUnfinished, Now, TenantResult, run_demo
 from fairlead.lab.replay.workers import WorkerEnded
@@ -27,36 +28,45 @@ def register(app: typer.Typer) -> None:
     app.command(name="demo")(demo_command)
 
 
-def demo_command(
-    tasks: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="How many tasks.")
-    ] = DemoSettings.tasks,
-    seconds: Annotated[
-        float, typer.Option(help="They are submitted over this time.")
-    ] = DemoSettings.seconds,
-    seed: Annotated[
-        int, typer.Option(help="The same seed makes the same workload.")
-    ] = DemoSettings.seed,
-    workers: Annotated[
-        int, typer.Option(min=1, max=16, help="Worker processes.")
-    ] = DemoSettings.workers,
+class DemoOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `demo`."""
+
+    tasks: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many tasks.")] = (
+        DemoSettings.tasks
+    )
+    seconds: Annotated[float, typer.Option(help="They are submitted over this time.")] = (
+        DemoSettings.seconds
+    )
+    seed: Annotated[int, typer.Option(help="The same seed makes the same workload.")] = (
+        DemoSettings.seed
+    )
+    workers: Annotated[int, typer.Option(min=1, max=16, help="Worker processes.")] = (
+        DemoSettings.workers
+    )
     keep: Annotated[
         Path | None,
         typer.Option(help="Keep the SQLite file, to look around in it.", metavar="FILE"),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+
+    def settings(self) -> DemoSettings:
+        """Return what to demonstrate."""
+        return DemoSettings(self.tasks, self.seconds, self.seed, self.workers, self.keep)
+
+
+@with_options
+def demo_command(options: DemoOptions) -> None:
     """Several tenants, several kinds of task, failures and retries: watch them flow through one
     SQLite file.
 
     Nothing is left behind, unless --keep names a file.
     """
-    errors = Console(stderr=True)
+    errors, seconds = Console(stderr=True), options.seconds
     try:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ConfigurationError(f"--seconds {seconds}: use 0 or a positive number")
-        with _display(errors, tasks) as tell:
-            result = run_demo(DemoSettings(tasks, seconds, seed, workers, keep), tell)
+        with _display(errors, options.tasks) as tell:
+            result = run_demo(options.settings(), tell)
     except (WorkerEnded, DemoUnfinished) as error:
         _say(errors, error)
         raise typer.Exit(FAILED) from error
@@ -66,7 +76,7 @@ def demo_command(
     except KeyboardInterrupt:
         errors.print("stopped; nothing is left behind")
         raise typer.Exit(130) from None
-    if json:
+    if options.json:
         typer.echo(msgspec.json.encode(result).decode())
     else:
         _print(result, Console())

@@ -9,37 +9,42 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.application import load
+from fairlead.cli.options import Json, Url
 from fairlead.cli.output import WORK_FAILED, as_json, one_line_errors
+from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.operate.doctor import Finding, examine, explain
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
 
-def doctor(
+class DoctorOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `doctor`."""
+
     application: Annotated[
         str | None, typer.Argument(metavar="[MODULE:APP]", help="Also checks its queues and tasks.")
-    ] = None,
-    task: Annotated[str | None, typer.Option(help="Explain why this task is where it is.")] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file."),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
-) -> None:
+    ] = None
+    task: Annotated[str | None, typer.Option(help="Explain why this task is where it is.")] = None
+    url: Url = None
+    json: Json = False
+
+
+@with_options
+def doctor(options: DoctorOptions) -> None:
     """Check store, workers and queues; exit code 1 when there is a problem.
 
     Example: fairlead doctor shop:app; fairlead doctor --task 01938d2c-...
     """
     with one_line_errors():
-        app = App(url) if application is None else load(application)
+        app = App(options.url) if options.application is None else load(options.application)
 
         async def look() -> list[Finding]:
+            task = options.task
             found = await (examine(app) if task is None else explain(app, task))
             await app.connections.close_async()
             return list(found)
 
         findings = asyncio.run(look())
-        if json:
+        if options.json:
             as_json(findings)
         else:
             for finding in findings:

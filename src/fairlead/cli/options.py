@@ -1,4 +1,4 @@
-"""Options that commands share: where tasks live, and how the result is printed."""
+"""Options that most commands share: where tasks live, and how the result is printed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ class StoreOptions(CommandOptions, frozen=True, kw_only=True):
     url: Url = None
 
 
-class OutputOptions(CommandOptions, frozen=True, kw_only=True):
-    """A table for people, or JSON for programs."""
-
-    json: Json = False
-
-
 class LookOptions(StoreOptions, frozen=True, kw_only=True):
-    """The store to look at, and how to print what is there."""
+    """The store that a command works on, and how to print what it found or did."""
 
     json: Json = False

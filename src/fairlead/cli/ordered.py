@@ -11,7 +11,9 @@ from typing import Annotated, TypeVar
 import typer
 
 from fairlead.app import App
+from fairlead.cli.options import Json, LookOptions, Url
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
+from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import to_datetime, to_micros
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import ScheduledTask, TaskKey
@@ -22,35 +24,51 @@ ordered = typer.Typer(
 )
 
 T = TypeVar("T")
-Url = Annotated[
-    str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+
+
+class ListOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `ordered tasks`."""
+
+    ordering_key: Annotated[
+        str | None, typer.Option("--key", help="Only of this ordering key.")
+    ] = None
+    partition: Annotated[int | None, typer.Option(min=0, help="Only of this partition.")] = None
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 100
+    url: Url = None
+    json: Json = False
+
+
+class DropOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `ordered drop`."""
+
+    run_at: Annotated[
+        str | None, typer.Option(help="Of the task: ISO 8601 with a timezone, or microseconds.")
+    ] = None
+    unique_key: Annotated[str | None, typer.Option(help="Of the task.")] = None
+    url: Url = None
+    json: Json = False
 
 
 @ordered.command("tasks")
-def list_tasks(
-    queue: str,
-    ordering_key: Annotated[
-        str | None, typer.Option("--key", help="Only of this ordering key.")
-    ] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only of this partition.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 100,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@with_options
+def list_tasks(queue: str, options: ListOptions) -> None:
     """Unfinished tasks in the order of their times.
 
     Example: fairlead ordered tasks reminders --key user-7 --json
     """
     with one_line_errors():
-        app = App(url)
+        app = App(options.url)
         management = app.management.ordered
         found = _run(
             app,
-            management.tasks(queue, ordering_key=ordering_key, partition=partition, limit=limit),
+            management.tasks(
+                queue,
+                ordering_key=options.ordering_key,
+                partition=options.partition,
+                limit=options.limit,
+            ),
         )
-        if json:
+        if options.json:
             as_json([_readable(scheduled) for scheduled in found])
             return
         as_table(
@@ -72,18 +90,19 @@ def list_tasks(
 
 
 @ordered.command("attempts")
-def attempts(id: str, url: Url = None, json: Json = False) -> None:
+@with_options
+def attempts(id: str, options: LookOptions) -> None:
     """All runs of a task, first to last.
 
     Example: fairlead ordered attempts 0197c2a4-...
     """
     with one_line_errors():
-        found = App(url).management.attempts(id)
+        found = App(options.url).management.attempts(id)
         if not found:
             raise UnknownTask(
                 f"no attempt of task {id!r}: it has not run yet, or its history was cleaned"
             )
-        if json:
+        if options.json:
             as_json([readable(attempt) for attempt in found])
             return
         as_table(
@@ -104,24 +123,17 @@ def attempts(id: str, url: Url = None, json: Json = False) -> None:
 
 
 @ordered.command("drop")
-def drop(
-    queue: str,
-    ordering_key: str,
-    run_at: Annotated[
-        str | None, typer.Option(help="Of the task: ISO 8601 with a timezone, or microseconds.")
-    ] = None,
-    unique_key: Annotated[str | None, typer.Option(help="Of the task.")] = None,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@with_options
+def drop(queue: str, ordering_key: str, options: DropOptions) -> None:
     """End a task, whatever it does, and let the next one of its ordering key run: the first one,
     unless you name another.
 
     Example: fairlead ordered drop reminders user-7
     """
     with one_line_errors():
-        app = App(url)
+        app = App(options.url)
         management = app.management.ordered
+        run_at, unique_key = options.run_at, options.unique_key
         if (run_at is None) != (unique_key is None):
             raise InvalidTask(
                 "name a task by both --run-at and --unique-key, or take the first one of its"
@@ -137,7 +149,7 @@ def drop(
                 )
             key = first[0].key
         management.drop(queue, key, actor=getpass.getuser())
-        if json:
+        if options.json:
             as_json({"dropped": key._asdict()})
         else:
             print(
@@ -146,16 +158,17 @@ def drop(
 
 
 @ordered.command("status")
-def status(queue: str, url: Url = None, json: Json = False) -> None:
+@with_options
+def status(queue: str, options: LookOptions) -> None:
     """Its partitions: owner, what waits in the log and in the schedule, what is stale, in memory
     and in flight.
 
     Example: fairlead ordered status reminders --json
     """
     with one_line_errors():
-        app = App(url)
+        app = App(options.url)
         found = _run(app, app.management.ordered.status(queue))
-        if json:
+        if options.json:
             as_json(found)
             return
         as_table(

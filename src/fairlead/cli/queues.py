@@ -10,7 +10,9 @@ import typer
 
 from fairlead.app import App
 from fairlead.backends.sql.migrate import print_sql
+from fairlead.cli.options import Json, LookOptions, StoreOptions, Url
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
+from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS
 from fairlead.errors import InvalidTask
 from fairlead.operate.overview import overview
@@ -21,14 +23,11 @@ queues = typer.Typer(
 )
 
 T = TypeVar("T")
-Url = Annotated[
-    str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 
 @queues.callback()
-def list_queues(context: typer.Context, url: Url = None, json: Json = False) -> None:
+@with_options
+def list_queues(context: typer.Context, options: LookOptions) -> None:
     """Every queue with its counts by state.
 
     Example: fairlead queues --json
@@ -36,8 +35,8 @@ def list_queues(context: typer.Context, url: Url = None, json: Json = False) -> 
     if context.invoked_subcommand is not None:
         return
     with one_line_errors():
-        found = App(url).management.queues()
-        if json:
+        found = App(options.url).management.queues()
+        if options.json:
             as_json([readable(queue) for queue in found])
             return
         as_table(
@@ -68,34 +67,40 @@ def list_queues(context: typer.Context, url: Url = None, json: Json = False) -> 
 
 
 @queues.command("pause")
-def pause(queue: str, url: Url = None) -> None:
+@with_options
+def pause(queue: str, store: StoreOptions) -> None:
     """Start no more of its tasks, anywhere; running ones end.
 
     Example: fairlead queues pause payouts
     """
     with one_line_errors():
-        App(url).management.pause(queue)
+        App(store.url).management.pause(queue)
         print(f"paused: {queue}")
 
 
 @queues.command("resume")
-def resume(queue: str, url: Url = None) -> None:
+@with_options
+def resume(queue: str, store: StoreOptions) -> None:
     """Start its tasks again.
 
     Example: fairlead queues resume payouts
     """
     with one_line_errors():
-        App(url).management.unpause(queue)
+        App(store.url).management.unpause(queue)
         print(f"resumed: {queue}")
 
 
+class ShowOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `queues show`."""
+
+    url: Url = None
+    keys: Annotated[int, typer.Option(min=1, help="How many of the heaviest fairness keys.")] = 10
+    json: Json = False
+
+
 @queues.command("show")
-def show(
-    queue: str,
-    url: Url = None,
-    keys: Annotated[int, typer.Option(min=1, help="How many of the heaviest fairness keys.")] = 10,
-    json: Json = False,
-) -> None:
+@with_options
+def show(queue: str, options: ShowOptions) -> None:
     """Its partitions with their owners and backlogs, the fairness keys with most tasks, and limits
     set at run time.
 
@@ -105,9 +110,9 @@ def show(
     Example: fairlead queues show payouts --json
     """
     with one_line_errors():
-        app = App(url)
+        app, keys = App(options.url), options.keys
         found = asyncio.run(_with_stores(app, overview(app, queue, keys)))
-        if json:
+        if options.json:
             as_json(
                 {
                     **readable(found.status),
@@ -158,6 +163,7 @@ def show(
 
 
 @queues.command("weight")
+@with_options
 def weight(
     queue: str,
     key: Annotated[str, typer.Argument(help="The fairness key.")],
@@ -167,7 +173,8 @@ def weight(
     clear: Annotated[
         bool, typer.Option("--clear", help="Let the tasks' own weights count again.")
     ] = False,
-    url: Url = None,
+    *,
+    store: StoreOptions,
 ) -> None:
     """Give a fairness key a weight that counts instead of its tasks' own, for all of them not yet
     given a place.
@@ -177,7 +184,7 @@ def weight(
     with one_line_errors():
         if (value is None) is not clear:
             raise InvalidTask("give a weight, or --clear")
-        App(url).management.set_weight(queue, key, value)
+        App(store.url).management.set_weight(queue, key, value)
         print(
             f"{queue} {key}: "
             + ("the tasks' own weights count again" if value is None else f"weight {value:g}")
@@ -191,24 +198,29 @@ async def _with_stores(app: App, looking: Awaitable[T]) -> T:
         await app.connections.close_async()
 
 
-def migrate(
-    url: Url = None,
-    print_only: Annotated[
-        bool, typer.Option("--print", help="Print the SQL, change nothing.")
-    ] = False,
-    json: Json = False,
-) -> None:
+class MigrateOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `migrate`."""
+
+    url: Url = None
+    print_only: Annotated[bool, typer.Option("--print", help="Print the SQL, change nothing.")] = (
+        False
+    )
+    json: Json = False
+
+
+@with_options
+def migrate(options: MigrateOptions) -> None:
     """Bring the tables up to date. Safe twice, and by two processes at once.
 
     Example: fairlead migrate --url postgresql://app@db/shop
     """
     with one_line_errors():
-        app = App(url)
-        if print_only:
-            print(print_sql(app.connections.store.database.dialect))
+        app = App(options.url)
+        if options.print_only:
+            print(print_sql(app.connections.store.database))
             return
         applied = app.migrate()
-        if json:
+        if options.json:
             as_json({"applied": applied})
         else:
             print("\n".join(applied) if applied else "up to date")

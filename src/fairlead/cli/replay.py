@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.config import Settings as Location
 from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.lab.replay.report import Pickup, Report
@@ -30,39 +31,68 @@ def register(app: typer.Typer) -> None:
     app.command(name="replay")(replay_command)
 
 
-def replay_command(
+class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `replay`."""
+
     trace: Annotated[
         Path, typer.Argument(help="A trace in the Standard Workload Format.", metavar="TRACE")
-    ],
+    ]
     url: Annotated[
         str | None, typer.Option(help="An empty store to replay through; else the configured one.")
-    ] = None,
+    ] = None
     fresh: Annotated[
         bool,
         typer.Option(
             help="A store for the moment: a SQLite file, or a schema when the URL is of PostgreSQL."
         ),
-    ] = False,
-    tenants: Annotated[Tenants, typer.Option(help="Whose work a job is.")] = Tenants.USER,
-    order: Annotated[str, typer.Option(help="The order of the queue: 'fair' or 'fifo'.")] = "fair",
+    ] = False
+    tenants: Annotated[Tenants, typer.Option(help="Whose work a job is.")] = Tenants.USER
+    order: Annotated[str, typer.Option(help="The order of the queue: 'fair' or 'fifo'.")] = "fair"
     push_first: Annotated[
         bool, typer.Option("--push-first", help="Submit everything before the first worker starts.")
-    ] = False,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2,
+    ] = False
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2
     concurrency: Annotated[
         int | None,
         typer.Option(min=1, help="Tasks that one worker runs at once; default: the worker's own."),
-    ] = None,
+    ] = None
     time_scale: Annotated[
         float,
         typer.Option(
             help="Times of the trace are multiplied by this; 0: all at once, each a no-op."
         ),
-    ] = 0.0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
-    skip_bad: Annotated[bool, typer.Option(help="Leave out and count broken lines.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-) -> None:
+    ] = 0.0
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None
+    skip_bad: Annotated[bool, typer.Option(help="Leave out and count broken lines.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False
+
+    def settings(self) -> Settings:
+        """Return what to replay, and how. Raises ConfigurationError."""
+        if not (math.isfinite(self.time_scale) and self.time_scale >= 0):
+            raise ConfigurationError(
+                f"--time-scale {self.time_scale}: use 0 (all at once) or a positive number"
+            )
+        return Settings(
+            trace=self.trace,
+            tenants=self.tenants,
+            order=self.order,
+            push_first=self.push_first,
+            workers=self.workers,
+            concurrency=self.concurrency,
+            time_scale=self.time_scale,
+            limit=self.limit,
+            skip_bad=self.skip_bad,
+        )
+
+    def store(self) -> AbstractContextManager[str | None]:
+        """Return the store to replay through: one for the moment, or the configured one."""
+        if self.fresh:
+            return own_schema(self.url)
+        return nullcontext(Location.load(url=self.url).url)
+
+
+@with_options
+def replay_command(options: ReplayOptions) -> None:
     """Replay a recorded workload: real submits, real worker processes, and a judge that counts what
     ran.
 
@@ -70,21 +100,10 @@ def replay_command(
     use, a broken trace.
     """
     errors = Console(stderr=True)
-    settings = Settings(
-        trace, tenants, order, push_first, workers, concurrency, time_scale, limit, skip_bad
-    )
     try:
-        if not (math.isfinite(time_scale) and time_scale >= 0):
-            raise ConfigurationError(
-                f"--time-scale {time_scale}: use 0 (all at once) or a positive number"
-            )
-        if not fresh:
-            url = Location.load(url=url).url
-        with (
-            own_schema(url) if fresh else _as_it_is(url) as place,
-            _progress(errors, settings) as tell,
-        ):
-            report = replay(place, settings, tell)
+        settings = options.settings()
+        with options.store() as url, _progress(errors, settings) as tell:
+            report = replay(url, settings, tell)
     except WorkerEnded as error:
         _say(errors, error)
         raise typer.Exit(FAILED) from error
@@ -94,7 +113,7 @@ def replay_command(
     except KeyboardInterrupt:
         errors.print("stopped; no worker is left")
         raise typer.Exit(130) from None
-    if json:
+    if options.json:
         typer.echo(msgspec.json.encode(report).decode())
     else:
         _print(report, Console())
@@ -104,11 +123,6 @@ def replay_command(
 
 def _say(console: Console, error: Exception) -> None:
     console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _as_it_is(url: str | None) -> Iterator[str | None]:
-    yield url
 
 
 @contextmanager

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fairlead.cli.options import Json
 from fairlead.cli.output import WRONG_USE, as_json, console, one_line_errors
+from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.lab.replay.trace import BrokenTrace, Tenants
 from fairlead.lab.simulate.plot import check_plot, plot
 from fairlead.lab.simulate.report import OrderReport, Report
@@ -25,67 +28,77 @@ def register(app: typer.Typer) -> None:
     app.command(name="simulate")(simulate_command)
 
 
-def simulate_command(
+class SimulateOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `simulate`."""
+
     script: Annotated[
         str | None, typer.Option(help="Pushes and polls, see below.", metavar="STEPS")
-    ] = None,
+    ] = None
     trace: Annotated[
         Path | None,
         typer.Option(
             help="A trace in the Standard Workload Format; each job is one task.", metavar="FILE"
         ),
-    ] = None,
-    tenants: Annotated[
-        Tenants, typer.Option(help="Of a trace: whose work a job is.")
-    ] = Settings.tenants,
-    limit: Annotated[
-        int | None, typer.Option(help="Of a trace: only the first so many jobs.")
-    ] = None,
-    tasks: Annotated[int, typer.Option(help="Generated: how many tasks.")] = Settings.tasks,
-    keys: Annotated[
-        int, typer.Option(help="Generated: of how many keys, k1, k2, ...")
-    ] = Settings.keys,
+    ] = None
+    tenants: Annotated[Tenants, typer.Option(help="Of a trace: whose work a job is.")] = (
+        Settings.tenants
+    )
+    limit: Annotated[int | None, typer.Option(help="Of a trace: only the first so many jobs.")] = (
+        None
+    )
+    tasks: Annotated[int, typer.Option(help="Generated: how many tasks.")] = Settings.tasks
+    keys: Annotated[int, typer.Option(help="Generated: of how many keys, k1, k2, ...")] = (
+        Settings.keys
+    )
     zipf: Annotated[
         float, typer.Option(help="Generated: key n is as frequent as 1 / n ** zipf; 0: all alike.")
-    ] = Settings.zipf,
+    ] = Settings.zipf
     weights: Annotated[
         str | None,
         typer.Option(
             help="KEY=WEIGHT,..., or uniform:LOW:HIGH, or log:LOW:HIGH; else 1.", metavar="WEIGHTS"
         ),
-    ] = None,
+    ] = None
     arrivals: Annotated[
         Arrivals | None,
         typer.Option(help="When tasks come; default: recorded with a trace, else all-first."),
-    ] = None,
+    ] = None
     rate: Annotated[
         float, typer.Option(help="Poisson or recorded: tasks that come with a poll, on average.")
-    ] = Settings.rate,
-    slots: Annotated[int, typer.Option(help="Tasks that one poll picks up.")] = Settings.slots,
+    ] = Settings.rate
+    slots: Annotated[int, typer.Option(help="Tasks that one poll picks up.")] = Settings.slots
     partitions: Annotated[
         int, typer.Option(help="Tasks are spread over so many at random; they are polled in turn.")
-    ] = Settings.partitions,
+    ] = Settings.partitions
     counters: Annotated[
         CounterKind, typer.Option(help="How keys are remembered: all exactly, or as a worker does.")
-    ] = Settings.counters,
+    ] = Settings.counters
     exact_keys: Annotated[
         int, typer.Option(help="With sketch: so many keys are exact, others are estimated.")
-    ] = Settings.exact_keys,
+    ] = Settings.exact_keys
     buffer: Annotated[
         int, typer.Option(help="Tasks of a partition kept in memory; the others are stored.")
-    ] = Settings.buffer,
-    seed: Annotated[
-        int, typer.Option(help="The same seed makes the same workload.")
-    ] = Settings.seed,
+    ] = Settings.buffer
+    seed: Annotated[int, typer.Option(help="The same seed makes the same workload.")] = (
+        Settings.seed
+    )
     top: Annotated[
         int, typer.Option(help="So many keys are shown and compared, those with most tasks.")
-    ] = Settings.top,
+    ] = Settings.top
     picture: Annotated[
         Path | None,
         typer.Option("--plot", help="Draw waits by key: .svg, .png or .pdf.", metavar="FILE"),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
-) -> None:
+    ] = None
+    json: Json = False
+
+    def settings(self) -> Settings:
+        """Return what to simulate."""
+        given = msgspec.structs.asdict(self)
+        return Settings(**{name: given[name] for name in given.keys() - {"picture", "json"}})
+
+
+@with_options
+def simulate_command(options: SimulateOptions) -> None:
     """How fair would it be? A workload in memory, first in first out beside fair, on the core that
     workers run.
 
@@ -101,40 +114,21 @@ def simulate_command(
     Example: fairlead simulate --keys 1000 --tasks 100000 --arrivals poisson --partitions 4 --plot
     waits.svg
     """
-    settings = Settings(
-        script=script,
-        trace=trace,
-        tenants=tenants,
-        limit=limit,
-        tasks=tasks,
-        keys=keys,
-        zipf=zipf,
-        weights=weights,
-        arrivals=arrivals,
-        rate=rate,
-        slots=slots,
-        partitions=partitions,
-        counters=counters,
-        exact_keys=exact_keys,
-        buffer=buffer,
-        seed=seed,
-        top=top,
-    )
     try:
         with one_line_errors():
-            if picture is not None:
-                check_plot(picture)
+            if options.picture is not None:
+                check_plot(options.picture)
             try:
-                simulated = simulate(settings)
+                simulated = simulate(options.settings())
             except BrokenTrace as error:
                 typer.echo(f"fairlead: {error}", err=True)
                 raise typer.Exit(WRONG_USE) from None
-            if picture is not None:
-                plot(simulated, picture)
+            if options.picture is not None:
+                plot(simulated, options.picture)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         raise typer.Exit(130) from None
-    if json:
+    if options.json:
         as_json(simulated.report)
     else:
         # Off a terminal nothing is cut.

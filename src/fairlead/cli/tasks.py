@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.application import load
+from fairlead.cli.options import Json, LookOptions, Url
 from fairlead.cli.output import (
     WORK_FAILED,
     as_json,
@@ -21,7 +22,8 @@ from fairlead.cli.output import (
     readable,
     time_of,
 )
-from fairlead.declare.options import Options
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.declare.options import Options as TaskOptions
 from fairlead.declare.task import Draft
 from fairlead.errors import FairleadError, InvalidTask
 from fairlead.model import State, TaskRecord
@@ -29,46 +31,94 @@ from fairlead.operate.tasks import Management
 
 tasks = typer.Typer(no_args_is_help=True, help="Look at tasks and change them.")
 
-Url = Annotated[
-    str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
-All = Annotated[bool, typer.Option("--all", help="All that match the filters, at most --limit.")]
 StateFilter = Annotated[State | None, typer.Option(help="Only tasks in this state.")]
 QueueFilter = Annotated[str | None, typer.Option(help="Only tasks of this queue.")]
 NameFilter = Annotated[str | None, typer.Option(help="Only tasks of this name.")]
 KeyFilter = Annotated[str | None, typer.Option(help="Only tasks of this fairness key.")]
 OlderThan = Annotated[str | None, typer.Option(help="Only tasks submitted longer ago, as in 2h.")]
-Version = Annotated[int | None, typer.Option(help="Only if the task is still at this version.")]
 Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
 
 
+class Filters(CommandOptions, frozen=True, kw_only=True):
+    """Which tasks a command looks at."""
+
+    state: StateFilter = None
+    queue: QueueFilter = None
+    name: NameFilter = None
+    fairness_key: KeyFilter = None
+    older_than: OlderThan = None
+    limit: Limit = 100
+
+    def query(self) -> dict[str, Any]:
+        """Return the arguments of `Management.find` and `bulk`. Raises InvalidTask."""
+        return msgspec.structs.asdict(self) | {"older_than": duration(self.older_than)}
+
+
+class BulkFilters(Filters, frozen=True, kw_only=True):
+    """Which tasks a command changes with --all."""
+
+    limit: Limit = 1000
+
+
+class RetryFilters(BulkFilters, frozen=True, kw_only=True):
+    """Which tasks `tasks retry` changes with --all."""
+
+    state: StateFilter = State.ERROR
+
+
+class ResumeFilters(BulkFilters, frozen=True, kw_only=True):
+    """Which tasks `tasks resume` changes with --all."""
+
+    state: StateFilter = State.WAITING
+
+
+class ErrorFilters(CommandOptions, frozen=True, kw_only=True):
+    """Which tasks in ERROR a command changes with --all."""
+
+    queue: QueueFilter = None
+    name: NameFilter = None
+    fairness_key: KeyFilter = None
+    older_than: OlderThan = None
+    limit: Limit = 1000
+
+    def query(self) -> dict[str, Any]:
+        """Return the arguments of `Management.bulk`. Raises InvalidTask."""
+        return Filters(state=State.ERROR, **msgspec.structs.asdict(self)).query()
+
+
+class Which(CommandOptions, frozen=True, kw_only=True):
+    """Tasks by id, or all that match the filters."""
+
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None
+    every: Annotated[
+        bool, typer.Option("--all", help="All that match the filters, at most --limit.")
+    ] = False
+
+
+class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
+    """How a command changes tasks: in which store, and only at which version."""
+
+    version: Annotated[
+        int | None, typer.Option(help="Only if the task is still at this version.")
+    ] = None
+    url: Url = None
+    json: Json = False
+
+    def version_of(self, task: TaskRecord) -> int:
+        """Return the version at which the task must still be."""
+        return self.version or task.version
+
+
 @tasks.command("list")
-def list_tasks(
-    state: StateFilter = None,
-    queue: QueueFilter = None,
-    name: NameFilter = None,
-    fairness_key: KeyFilter = None,
-    older_than: OlderThan = None,
-    limit: Limit = 100,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@with_options
+def list_tasks(filters: Filters, options: LookOptions) -> None:
     """Unfinished tasks, oldest first.
 
     Example: fairlead tasks list --state ERROR --name payout --older-than 1h
     """
     with one_line_errors():
-        found = App(url).management.find(
-            state=state,
-            queue=queue,
-            name=name,
-            fairness_key=fairness_key,
-            older_than=duration(older_than),
-            limit=limit,
-        )
-        if json:
+        found = App(options.url).management.find(**filters.query())
+        if options.json:
             as_json([readable(task) for task in found])
             return
         as_table(
@@ -89,27 +139,29 @@ def list_tasks(
         )
 
 
+class ShowOptions(LookOptions, frozen=True, kw_only=True):
+    """Options of `tasks show`."""
+
+    payload: Annotated[bool, typer.Option("--payload")] = False
+
+
 @tasks.command("show")
-def show(
-    id: str,
-    url: Url = None,
-    json: Json = False,
-    payload: Annotated[bool, typer.Option("--payload")] = False,
-) -> None:
+@with_options
+def show(id: str, options: ShowOptions) -> None:
     """One task with all its attempts; its arguments only with --payload.
 
     Example: fairlead tasks show 01938d2c-... --json
     """
     with one_line_errors():
-        management = App(url).management
+        management = App(options.url).management
         task, attempts = management.show(id), management.attempts(id)
-        arguments = management.payload(id) if payload else None
-        if json:
+        arguments = management.payload(id) if options.payload else None
+        if options.json:
             document: dict[str, Any] = {
                 **readable(task),
                 "attempts": [readable(attempt) for attempt in attempts],
             }
-            if payload:
+            if options.payload:
                 document["payload"] = None if arguments is None else msgspec.Raw(arguments)
             as_json(document)
             return
@@ -138,31 +190,31 @@ def show(
 def _change(
     what: str,
     by: Callable[[Management, TaskRecord], None],
-    url: str | None,
-    json: bool,
-    ids: Sequence[str] | None,
-    every: bool,
-    filters: dict[str, Any],
+    which: Which,
+    filters: Filters | ErrorFilters,
+    options: ChangeOptions,
 ) -> None:
+    """Change the tasks that were named, or all that match; say how many were changed and which
+    were not."""
     with one_line_errors():
-        if bool(ids) == every:
+        if bool(which.ids) == which.every:
             raise InvalidTask("give the ids of tasks, or --all with filters")
-        management = App(url).management
-        if every:
-            result = management.bulk(lambda task: by(management, task), **filters)
+        management = App(options.url).management
+        if which.every:
+            result = management.bulk(lambda task: by(management, task), **filters.query())
             changed, refused = (
                 result.changed,
                 [f"{result.refused} tasks had moved on"] if result.refused else [],
             )
         else:
             changed, refused = 0, []
-            for task_id in ids or ():
+            for task_id in which.ids or ():
                 try:
                     by(management, management.show(task_id))
                     changed += 1
                 except FairleadError as error:
                     refused.append(str(error))
-        if json:
+        if options.json:
             as_json({"changed": changed, "refused": refused})
         else:
             print(f"{what}: {changed}")
@@ -172,185 +224,119 @@ def _change(
             raise typer.Exit(WORK_FAILED)
 
 
-def _filters(
-    state: State | None,
-    queue: str | None,
-    name: str | None,
-    key: str | None,
-    older: str | None,
-    limit: int,
-) -> dict[str, Any]:
-    return {
-        "state": state,
-        "queue": queue,
-        "name": name,
-        "fairness_key": key,
-        "older_than": duration(older),
-        "limit": limit,
-    }
-
-
 @tasks.command("retry")
-def retry(
-    ids: Ids = None,
-    every: All = False,
-    state: StateFilter = State.ERROR,
-    queue: QueueFilter = None,
-    name: NameFilter = None,
-    fairness_key: KeyFilter = None,
-    older_than: OlderThan = None,
-    limit: Limit = 1000,
-    version: Version = None,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@with_options
+def retry(which: Which, filters: RetryFilters, options: ChangeOptions) -> None:
     """Try tasks in ERROR, or waiting for a retry, again now, with all their tries.
 
     Example: fairlead tasks retry --all --name payout --limit 500
     """
-    filters = _filters(state, queue, name, fairness_key, older_than, limit)
-    _change(
-        "retried",
-        lambda m, t: m.retry(t.id, version=version or t.version),
-        url,
-        json,
-        ids,
-        every,
-        filters,
+
+    def by(management: Management, task: TaskRecord) -> None:
+        management.retry(task.id, version=options.version_of(task))
+
+    _change("retried", by, which, filters, options)
+
+
+class ResumeOptions(ChangeOptions, frozen=True, kw_only=True):
+    """Options of `tasks resume`."""
+
+    force: Annotated[bool, typer.Option("--force", help="Also running tasks: a double run.")] = (
+        False
     )
 
 
 @tasks.command("resume")
-def resume(
-    ids: Ids = None,
-    every: All = False,
-    state: StateFilter = State.WAITING,
-    queue: QueueFilter = None,
-    name: NameFilter = None,
-    fairness_key: KeyFilter = None,
-    older_than: OlderThan = None,
-    limit: Limit = 1000,
-    version: Version = None,
-    url: Url = None,
-    json: Json = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also running tasks: a double run.")
-    ] = False,
-) -> None:
+@with_options
+def resume(which: Which, filters: ResumeFilters, options: ResumeOptions) -> None:
     """Run waiting tasks now, before their time.
 
     Example: fairlead tasks resume 01938d2c-...
     """
-    filters = _filters(state, queue, name, fairness_key, older_than, limit)
-    _change(
-        "resumed",
-        lambda m, t: m.resume(t.id, version=version or t.version, force=force),
-        url,
-        json,
-        ids,
-        every,
-        filters,
-    )
+
+    def by(management: Management, task: TaskRecord) -> None:
+        version = options.version_of(task)
+        management.resume(task.id, version=version, force=options.force)
+
+    _change("resumed", by, which, filters, options)
 
 
 @tasks.command("reschedule")
+@with_options
 def reschedule(
     id: str,
     run_at: Annotated[
         datetime,
         typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z"], help="As in 2026-12-24T18:00:00+0200."),
     ],
-    version: Version = None,
-    url: Url = None,
-    json: Json = False,
+    options: ChangeOptions,
 ) -> None:
     """Give a waiting task another time; one that has passed means now.
 
     Example: fairlead tasks reschedule 01938d2c-... --run-at 2026-12-24T18:00:00+0200
     """
-    _change(
-        "rescheduled",
-        lambda m, t: m.reschedule(t.id, run_at, version=version or t.version),
-        url,
-        json,
-        [id],
-        False,
-        {},
-    )
+
+    def by(management: Management, task: TaskRecord) -> None:
+        management.reschedule(task.id, run_at, version=options.version_of(task))
+
+    _change("rescheduled", by, Which(ids=[id]), Filters(), options)
 
 
 @tasks.command("cancel")
-def cancel(
-    ids: Ids = None,
-    every: All = False,
-    state: StateFilter = None,
-    queue: QueueFilter = None,
-    name: NameFilter = None,
-    fairness_key: KeyFilter = None,
-    older_than: OlderThan = None,
-    limit: Limit = 1000,
-    version: Version = None,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@with_options
+def cancel(which: Which, filters: BulkFilters, options: ChangeOptions) -> None:
     """End tasks as CANCELLED; a run under way is stopped.
 
     Example: fairlead tasks cancel --all --queue mail --fairness-key acme
     """
-    filters = _filters(state, queue, name, fairness_key, older_than, limit)
-    _change(
-        "cancelled",
-        lambda m, t: m.cancel(t.id, version=version or t.version),
-        url,
-        json,
-        ids,
-        every,
-        filters,
-    )
+
+    def by(management: Management, task: TaskRecord) -> None:
+        management.cancel(task.id, version=options.version_of(task))
+
+    _change("cancelled", by, which, filters, options)
 
 
 @tasks.command("fail")
-def fail(
-    ids: Ids = None,
-    every: All = False,
-    queue: QueueFilter = None,
-    name: NameFilter = None,
-    fairness_key: KeyFilter = None,
-    older_than: OlderThan = None,
-    limit: Limit = 1000,
-    version: Version = None,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@with_options
+def fail(which: Which, filters: ErrorFilters, options: ChangeOptions) -> None:
     """Give up tasks in ERROR: FAILED, and their alarm goes quiet.
 
     Example: fairlead tasks fail 01938d2c-...
     """
-    filters = _filters(State.ERROR, queue, name, fairness_key, older_than, limit)
-    _change(
-        "failed",
-        lambda m, t: m.fail(t.id, version=version or t.version),
-        url,
-        json,
-        ids,
-        every,
-        filters,
-    )
+
+    def by(management: Management, task: TaskRecord) -> None:
+        management.fail(task.id, version=options.version_of(task))
+
+    _change("failed", by, which, filters, options)
 
 
+class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `submit`."""
+
+    fairness_key: str = ""
+    weight: float = 1.0
+    priority: int = 5
+    ordering_key: str | None = None
+    unique_key: str | None = None
+    run_at: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z"])] = None
+    json: Json = False
+
+    def of_task(self) -> TaskOptions:
+        """Return the options of the task. Raises InvalidTask."""
+        given = msgspec.structs.asdict(self)
+        del given["json"]
+        return TaskOptions().changed(given)
+
+
+@with_options
 def submit(
     application: Annotated[str, typer.Argument(metavar="MODULE:APP")],
     task: Annotated[str, typer.Argument(help="The task's name.")],
     arguments: Annotated[
         str, typer.Argument(help="A JSON object of arguments; - reads it from standard input.")
     ] = "{}",
-    fairness_key: str = "",
-    weight: float = 1.0,
-    priority: int = 5,
-    ordering_key: str | None = None,
-    unique_key: str | None = None,
-    run_at: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z"])] = None,
-    json: Json = False,
+    *,
+    options: SubmitOptions,
 ) -> None:
     """Submit one task and print its id.
 
@@ -371,18 +357,8 @@ def submit(
             raise InvalidTask(
                 f"arguments: {error}; give a JSON object, as in '{{\"amount\": 3}}'"
             ) from error
-        options = Options().changed(
-            {
-                "fairness_key": fairness_key,
-                "weight": weight,
-                "priority": priority,
-                "ordering_key": ordering_key,
-                "unique_key": unique_key,
-                "run_at": run_at,
-            }
-        )
-        handle = app.submit_many([Draft(app.handlers[task], (), kwargs, options)])[0]
-        if json:
+        handle = app.submit_many([Draft(app.handlers[task], (), kwargs, options.of_task())])[0]
+        if options.json:
             as_json({"id": handle.id, "is_new": handle.is_new})
         else:
             print(handle.id)

@@ -15,6 +15,7 @@ from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.logs import configure
 from fairlead.cli.output import one_line_errors
+from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.engine.node import Node
 
 log = logging.getLogger("fairlead.worker")
@@ -38,63 +39,72 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def worker(
+class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `worker`."""
+
     application: Annotated[
         str, typer.Argument(metavar="MODULE:APP", help="Where the App is, as in shop:app.")
-    ],
-    queues: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    ]
+    queues: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None
     name: Annotated[
         str | None,
         typer.Option(help="Kept over restarts: a quick one moves no partition to another worker."),
-    ] = None,
+    ] = None
     restart: Annotated[
         float,
         typer.Option(
             min=0, help="With --name: seconds that its partitions wait for it after a stop."
         ),
-    ] = 30.0,
+    ] = 30.0
     concurrency: Annotated[
         int, typer.Option(min=1, help="Tasks that run at once, of all kinds.")
-    ] = 500,
-    threads: Annotated[int, typer.Option(min=1, help="Synchronous handlers at once.")] = 16,
+    ] = 500
+    threads: Annotated[int, typer.Option(min=1, help="Synchronous handlers at once.")] = 16
     processes: Annotated[
         int, typer.Option(min=1, help="Handlers with executor='process' at once.")
-    ] = 2,
+    ] = 2
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that running tasks may take to end after a stop.")
-    ] = 20.0,
+    ] = 20.0
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="Stop when nothing is left to run or to retry.")
-    ] = False,
+    ] = False
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve Prometheus metrics on this port.")
-    ] = None,
-    metrics_host: Annotated[str, typer.Option(help="Address to serve them on.")] = "127.0.0.1",
-    log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO,
-    log_format: Annotated[LogFormat, typer.Option()] = LogFormat.TEXT,
-) -> None:
+    ] = None
+    metrics_host: Annotated[str, typer.Option(help="Address to serve them on.")] = "127.0.0.1"
+    log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO
+    log_format: Annotated[LogFormat, typer.Option()] = LogFormat.TEXT
+
+    def names_of_queues(self) -> list[str] | None:
+        """Return the queues to work on; None for all."""
+        if self.queues is None:
+            return None
+        return [name.strip() for name in self.queues.split(",") if name.strip()]
+
+
+@with_options
+def worker(options: WorkerOptions) -> None:
     """Run tasks. The first SIGTERM or Ctrl-C drains and hands back; a second one ends at once.
 
     Example: fairlead worker shop:app --queues payouts,mail --concurrency 200
     """
-    configure(log_level, log_format)
+    configure(options.log_level, options.log_format)
     with one_line_errors():
-        app = load(application)
-        if metrics_port is not None:
+        app = load(options.application)
+        if options.metrics_port is not None:
             from fairlead.contrib.prometheus import observe
 
-            observe(app, metrics_host, metrics_port)
+            observe(app, options.metrics_host, options.metrics_port)
         node = app.node(
-            queues=None
-            if queues is None
-            else [queue.strip() for queue in queues.split(",") if queue.strip()],
-            identity=name,
-            restart_seconds=0.0 if name is None else restart,
-            concurrency=concurrency,
-            threads=threads,
-            processes=processes,
-            drain=drain,
-            application=application,
+            queues=options.names_of_queues(),
+            identity=options.name,
+            restart_seconds=0.0 if options.name is None else options.restart,
+            concurrency=options.concurrency,
+            threads=options.threads,
+            processes=options.processes,
+            drain=options.drain,
+            application=options.application,
         )
         log.info(
             "worker starts",
@@ -102,10 +112,10 @@ def worker(
                 "node": node.settings.name,
                 "store": app.store.database.location,
                 "tasks": len(app.handlers),
-                "concurrency": concurrency,
+                "concurrency": options.concurrency,
             },
         )
-        asyncio.run(_run(app, node, until_empty))
+        asyncio.run(_run(app, node, options.until_empty))
         app.close()
 
 

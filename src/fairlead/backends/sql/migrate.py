@@ -80,10 +80,11 @@ def is_new(database: Database) -> bool:
     return not database.look(_applied(database.dialect))
 
 
-def print_sql(dialect: str) -> str:
-    """All migrations of a dialect as one script, to be read or run by hand."""
+def print_sql(database: Database) -> str:
+    """Return all migrations for this database as one script, to be read or run by hand."""
     return "\n".join(
-        f"-- {migration.name}\n{migration.sql.strip()}\n" for migration in migrations(dialect)
+        f"-- {migration.name}\n{migration.sql.strip()}\n"
+        for migration in migrations(database.dialect)
     )
 
 
