@@ -11,9 +11,6 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from fairlead.backends.redis.coordinator import NEEDS_COORDINATOR, Alone
-from fairlead.backends.sql.migrate import check, is_new, migrate
-from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.config import Settings, lake_of
 from fairlead.connect import (
@@ -31,13 +28,15 @@ from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.declare.task import Draft, Task
-from fairlead.errors import ConfigurationError, NotSupported, UnknownQueue
+from fairlead.errors import ConfigurationError, UnknownQueue
 from fairlead.model import TaskRecord
+from fairlead.ports.notifier import Notifier
 from fairlead.ports.observer import Observer, Silent
 from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import Notifier, TriggerChannel
+from fairlead.ports.trigger_channel import TriggerChannel
 from fairlead.submit.handle import TaskHandle
 from fairlead.submit.ordered import fit
 from fairlead.submit.submission import Submitter
@@ -137,7 +136,7 @@ class App:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
         queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead, cost)
         if self._connections is not None:
-            self._check_order(self._connections.channel, queue)
+            self._connections.channel.check_queue(queue)
         if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
             raise ConfigurationError(f"queue {name!r} is declared twice with different settings")
         self.queues[name] = queue
@@ -274,51 +273,27 @@ class App:
                     self._settings(), self.clock, self._partitions, self._counted
                 )
                 for queue in self.queues.values():
-                    self._check_order(self._connections.channel, queue)
+                    self._connections.channel.check_queue(queue)
             return self._connections
 
     def _counted(self, what: str, count: int) -> None:
         self.observer.counted(what, count)  # whoever observes by then
 
-    @staticmethod
-    def _check_order(channel: TriggerChannel, queue: Queue) -> None:
-        if channel.orders and queue.cost != "tasks":
-            raise ConfigurationError(
-                f"queue {queue.name!r}: cost={queue.cost!r} does not go with {channel.location},"
-                " which counts tasks: leave cost= out, or use another channel"
-            )
-        if channel.orders and queue.order is not None:
-            raise ConfigurationError(
-                f"queue {queue.name!r}: order={queue.order!r} does not go with {channel.location},"
-                " which brings tasks by turns of their fairness keys: leave order= out, or use"
-                " another channel"
-            )
-
     @property
     def store(self) -> TaskStore:
         """The task store, its schema checked. Raises SchemaMismatch, StoreUnavailable."""
         store = self.connections.store
-        if not self._checked and isinstance(store, SqlTaskStore):
+        if not self._checked:
             with self._lock:
-                if store.database.dialect == "sqlite" and is_new(store.database):
-                    migrate(
-                        store.database
-                    )  # a file of one's own starts with nothing else; a server is an operator's
-                check(store.database)
+                store.prepare()
                 self._checked = True
         return store
 
     @property
-    def sql_store(self) -> SqlTaskStore:
-        """The same, for what needs its rows. Raises NotSupported where tasks do not live in a SQL
+    def sql_store(self) -> SqlStore:
+        """The same with what tables add. Raises NotSupported where tasks do not live in a SQL
         database."""
-        store = self.store
-        if not isinstance(store, SqlTaskStore):
-            raise NotSupported(
-                f"{store.database.location} has no rows of tasks and attempts; sqlite:// and"
-                " postgresql:// do"
-            )
-        return store
+        return self.store.as_sql()
 
     @property
     def channel(self) -> TriggerChannel:
@@ -340,9 +315,7 @@ class App:
     def migrate(self) -> list[str]:
         """Bring the schema up to date, in the backlog store and the schedule too; answers the names
         of the migrations applied."""
-        if not isinstance(self.connections.store, SqlTaskStore):
-            return []
-        applied = migrate(self.connections.store.database)
+        applied = self.connections.store.migrate()
         if self._settings().backlog is not None:
             self._wait_for(self.connections.backlog.migrate())
         if self._settings().schedule is not None and self.connections.schedule is not None:
@@ -373,22 +346,14 @@ class App:
             pool.submit(asyncio.run, work).result()
 
     def _check_handlers(self, queues: Collection[str]) -> None:
-        """Raises NotSupported for what the store cannot do, before a task finds out."""
+        """Raises NotSupported for what the store or the coordinator cannot do, before a task finds
+        out."""
         from fairlead.engine.cluster_limits import cluster_wide
 
-        if isinstance(self.store, SqlTaskStore):
-            return
         served = [handler for handler in self.handlers.values() if handler.queue in queues]
         limits = cluster_wide([self.queues[queue] for queue in queues], served)
-        if limits and isinstance(self.connections.coordinator, Alone):
-            raise NotSupported(f"cluster-wide limit {limits[0]}: {NEEDS_COORDINATOR}")
-        for handler in served:
-            if handler.transactional or handler.keep_result:
-                what = "transactional=True" if handler.transactional else "keep_result=True"
-                raise NotSupported(
-                    f"task {handler.name!r} has {what}, which {self.store.database.location} cannot"
-                    " do; sqlite:// and postgresql:// can"
-                )
+        self.connections.coordinator.check_limits(limits)
+        self.store.check(served)
 
     # working --------------------------------------------------------------------------------------
 
@@ -421,8 +386,9 @@ class App:
         has_ordered = self.submitter.ordered.check(wanted)
         node_settings = NodeSettings(**settings)
         extra = [periodic_poller(self)] if self.periodics else []
-        if isinstance(store, SqlTaskStore):
-            extra.append(bulk_poller(bulk_sweeper(store, self.clock), node_settings.intervals))
+        sweep = bulk_sweeper(store, self.clock)
+        if sweep is not None:
+            extra.append(bulk_poller(sweep, node_settings.intervals))
         if self._lake is not None:
             extra.append(
                 lake_poller(
@@ -450,6 +416,6 @@ class App:
         schedule = self.connections.schedule
         assert schedule is not None  # where there are rows of tasks
         own_log = task_log(
-            self._settings().log, self.sql_store, self.clock, self._partitions, self._counted
+            self._settings().log, self.store, self.clock, self._partitions, self._counted
         )
         return own_log, schedule

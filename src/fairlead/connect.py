@@ -15,14 +15,16 @@ from fairlead.backends.sql.coordinator import DatabaseCoordinator
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import Clock
 from fairlead.config import Settings
-from fairlead.errors import ConfigurationError
+from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.lake import LakeExporter
+from fairlead.ports.notifier import Notifier
 from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import Notifier, TriggerChannel
+from fairlead.ports.trigger_channel import TriggerChannel
 
 KNOWN = (
     "sqlite:///tasks.db, sqlite:////absolute/path/tasks.db,"
@@ -179,7 +181,7 @@ def _sql_backlog_store(store: SqlTaskStore) -> BacklogStore:
 
 def task_log(
     url: str | None,
-    store: SqlTaskStore,
+    store: TaskStore,
     clock: Clock,
     partitions: Mapping[str, int],
     counted: Counted,
@@ -189,6 +191,7 @@ def task_log(
     if url in _DATABASE:
         from fairlead.backends.sql.task_log import SqlTaskLog
 
+        assert isinstance(store, SqlTaskStore)
         return SqlTaskLog(store, clock)
     assert url is not None
     if urlsplit(url).scheme != "kafka":
@@ -228,22 +231,26 @@ def require_lake() -> None:
     require()
 
 
-def lake_keeper(folder: str, store: SqlTaskStore, clock: Clock) -> LakeExporter:
+def lake_keeper(folder: str, store: SqlStore, clock: Clock) -> LakeExporter:
     """What moves the history of a store into the lake in this folder. Raises ConfigurationError for
     one that cannot be used."""
-    from fairlead.backends.sql.history import SqlHistory
     from fairlead.pipeline.exporter_poller import Keeper
 
-    return Keeper(SqlHistory(store.database), folder, clock)
+    return Keeper(store.history(), folder, clock)
 
 
-def bulk_sweeper(store: SqlTaskStore, clock: Clock) -> Callable[[], Awaitable[int]]:
-    """What removes the leftovers of bulk submits that died; answers how many there were."""
+def bulk_sweeper(store: TaskStore, clock: Clock) -> Callable[[], Awaitable[int]] | None:
+    """What removes the leftovers of bulk submits that died; answers how many there were. None where
+    there is no bulk submit."""
+    try:
+        tables = store.as_sql()
+    except NotSupported:
+        return None
 
     async def sweep() -> int:
         from fairlead.pipeline.bulk import janitor
 
-        return await store.database.run_async(janitor.sweep(store, clock.now()))
+        return await tables.database.run_async(janitor.sweep(tables, clock.now()))
 
     return sweep
 

@@ -29,7 +29,7 @@ from fairlead.backends.sqlite import notifier as fifo_notifier
 from fairlead.backends.sqlite.notifier import FifoNotifier
 from fairlead.connect import task_store
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Wake
-from fairlead.ports.trigger_channel import Notifier
+from fairlead.ports.notifier import Notifier
 
 A_WAKE = Wake(ready=[Lane("payouts", 3, 5, 17)], due=123, control=True, finished=["some id"])
 

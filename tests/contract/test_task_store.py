@@ -38,7 +38,8 @@ from fairlead.model import (
 )
 from fairlead.ports.notification import Lane
 from fairlead.ports.statements import Statement, Steps
-from fairlead.ports.task_store import Grab, TaskFilter
+from fairlead.ports.task_records import TaskFilter
+from fairlead.ports.task_store import Grab
 
 pytestmark = pytest.mark.asyncio
 

@@ -28,7 +28,7 @@ from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import decode
 from fairlead.ports.statements import Statement, Steps
-from fairlead.ports.task_store import TaskFilter
+from fairlead.ports.task_records import TaskFilter
 
 pytestmark = pytest.mark.asyncio
 

@@ -217,7 +217,7 @@ def migrate(options: MigrateOptions) -> None:
     with one_line_errors():
         app = App(options.url)
         if options.print_only:
-            print(print_sql(app.connections.store.database))
+            print(print_sql(app.connections.store.as_sql().database))
             return
         applied = app.migrate()
         if options.json:

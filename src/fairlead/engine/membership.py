@@ -11,7 +11,8 @@ import msgspec
 
 from fairlead.clock import MICROS, Clock
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.ports.task_store import QueueSettings, TaskStore
+from fairlead.ports.cluster_state import QueueSettings
+from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.membership")
 

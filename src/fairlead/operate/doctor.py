@@ -153,7 +153,7 @@ async def examine(app: App) -> list[Finding]:
     if leases is not None:
         found += await _permits(app)
     if app.handlers:
-        for (queue_name, name), count in (await store.database.read(store.names())).items():
+        for (queue_name, name), count in (await store.database.read(store.records.names())).items():
             if name not in app.handlers:
                 found.append(
                     Finding(
@@ -356,7 +356,7 @@ def _unowned(queue: str, partitions: int, read_by: Mapping[PartitionKey, str]) -
 async def explain(app: App, task_id: str) -> list[Finding]:
     """Why a task is where it is. Raises UnknownTask."""
     store = app.store
-    record: TaskRecord | None = store.database.look(store.task(task_id))
+    record: TaskRecord | None = store.database.look(store.records.task(task_id))
     if record is None:
         raise UnknownTask(f"no task {task_id!r}: it never committed, or its history was cleaned")
     if record.state == State.WAITING:
@@ -444,12 +444,12 @@ async def _place(app: App, record: TaskRecord) -> tuple[str, str]:
         " ordering key"
     )
     if owned is None or kept is None or entry is None or entry.level is None:
-        ahead = await store.database.read(store.ahead(record.id))
+        ahead = await store.database.read(store.records.ahead(record.id))
         if owned is None:
             return f"{ahead:,} tasks arrived before it", limits
         return f"in its owner's memory, at most {ahead:,} tasks ahead of it", limits
     tasks, keys = await backlog.ahead(lane, kept.ack_level, entry.level)
-    loads, _ = await store.database.read(store.heaviest_keys(record.queue, _EVERY_KEY))
+    loads, _ = await store.database.read(store.records.heaviest_keys(record.queue, _EVERY_KEY))
     share = next((load.share for load in loads if load.fairness_key == record.fairness_key), 0.0)
     level = f"({entry.level.turn}, {entry.level.id})"
     if tasks == 0:

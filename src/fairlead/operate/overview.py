@@ -11,7 +11,7 @@ from fairlead.app import App
 from fairlead.engine.ownership import owners_of
 from fairlead.errors import UnknownQueue
 from fairlead.model import LaneKey, Level, PartitionKey, RunTimesRecord
-from fairlead.ports.task_store import KeyLoad, QueueStatus
+from fairlead.ports.task_records import KeyLoad, QueueStatus
 
 
 class LaneView(msgspec.Struct, frozen=True):

@@ -13,8 +13,9 @@ from fairlead.clock import to_micros
 from fairlead.core.payload import unpack
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownQueue, UnknownTask
 from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
+from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Wake
-from fairlead.ports.task_store import KeyLoad, NodeRecord, QueueStatus, TaskFilter
+from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
 
 if TYPE_CHECKING:
     from fairlead.app import App
@@ -37,7 +38,7 @@ class Management:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._store = app.store
+        self._store = app.store.records
         self._database = self._store.database
 
     # looking --------------------------------------------------------------------------------------

@@ -32,6 +32,10 @@ class Coordinator(Protocol):
     def location(self) -> str:
         """Where it is, for people; no secrets."""
 
+    def check_limits(self, names: Sequence[str]) -> None:
+        """Raise NotSupported when there are names of cluster-wide limits and no book can be kept
+        for them."""
+
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         """Take those of the names that are free or expired, for `ttl` seconds; answers the range id
         of each one won. Each change of hands raises the range id: a write fenced by an older one is

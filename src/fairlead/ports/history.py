@@ -140,7 +140,9 @@ FINGERPRINT_MODULUS = 1_000_000_007
 class HistoryStore(Protocol):
     """Attempts and events of one store, in the order in which they were committed."""
 
-    database: Database
+    @property
+    def database(self) -> Database:
+        """Where the steps run."""
 
     def store_id(self) -> Steps[str]:
         """Which store this is; made once, by its migration."""

@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from fairlead.ports.statements import Steps
-from fairlead.ports.task_store import TaskStore
 
 EVERY_QUEUE = ""
 """A switch of this name holds for all queues."""
@@ -97,8 +96,6 @@ class PolicyStore(Protocol):
     """Versions of computed weights and limits. Whatever changes them raises the queue's
     `weights_version` in the same transaction, so that running nodes read both with their next
     heartbeat."""
-
-    tasks: TaskStore
 
     def publish(self, draft: Draft, supersedes: int | None) -> Steps[int | None]:
         """Let these weights and limits count, and no others that were computed; answers the

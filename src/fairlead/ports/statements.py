@@ -45,11 +45,7 @@ Steps = Generator[Step, Sequence[Row], T]
 
 
 class Database(Protocol):
-    """A SQL database as stores, channels and coordinators use it. Each run is one transaction, all
-    or nothing."""
-
-    dialect: str
-    """Which migrations are its own: "sqlite" or "postgres"."""
+    """Runs the steps of a store. Each run is one transaction, all or nothing."""
 
     location: str
     """Which database it is, for messages; no secrets."""
@@ -89,3 +85,10 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Close everything."""
+
+
+class SqlDatabase(Database, Protocol):
+    """A SQL database as stores, channels and coordinators use it."""
+
+    dialect: str
+    """Which migrations are its own: "sqlite" or "postgres"."""

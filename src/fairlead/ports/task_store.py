@@ -1,5 +1,9 @@
-"""The task store: the task row is the truth. Everything in batches, each change a compare-and-set
-on the version."""
+"""The task store: submit, claim, complete. Everything in batches, each change a compare-and-set on
+the version.
+
+Every store keeps `TaskStore`, a new one begins here. Some offer more: `TaskRecords` for people
+(task_records.py), `SqlStore` where tasks are rows of tables (sql_store.py).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from fairlead.model import (
-    AttemptRecord,
     Finish,
     GrabbedTask,
     LaneKey,
@@ -19,8 +22,11 @@ from fairlead.model import (
     TaskRecord,
     Trigger,
 )
+from fairlead.ports.cluster_state import ClusterState, QueueSettings
 from fairlead.ports.notification import Wake
-from fairlead.ports.statements import Database, Steps
+from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.statements import Steps
+from fairlead.ports.task_records import TaskRecords
 
 
 class Grab(msgspec.Struct, frozen=True, gc=False):
@@ -31,17 +37,6 @@ class Grab(msgspec.Struct, frozen=True, gc=False):
     path: str
     stuck_at: int
     """Microseconds; past this the task counts as stuck even while its node lives."""
-
-
-class TaskFilter(msgspec.Struct, frozen=True):
-    """Which tasks of the hot table a listing or a bulk action means; None: any."""
-
-    state: State | None = None
-    queue: str | None = None
-    name: str | None = None
-    fairness_key: str | None = None
-    older_than: int | None = None
-    """Submitted before this instant (microseconds)."""
 
 
 class Woken(NamedTuple):
@@ -60,54 +55,43 @@ class Completed(NamedTuple):
     wake: Wake | None
 
 
-class QueueStatus(msgspec.Struct, frozen=True):
-    """A queue in numbers."""
+class TaskDeclaration(Protocol):
+    """A declared task, as far as a store may be unable to run it."""
 
-    queue: str
-    partitions: int
-    paused: bool
-    waiting: int
-    submitted: int
-    processing: int
-    error: int
-    oldest_ready_at: int | None
+    name: str
+    transactional: bool
+    keep_result: bool
 
 
-class QueueSettings(NamedTuple):
-    """What people and nodes have set for a queue."""
+class TaskStore(ClusterState, Protocol):
+    """Tasks until they end: every store keeps these promises. Steps run in whatever transaction the
+    caller chooses.
 
-    partitions: int
-    """The greatest number ever registered."""
-    paused: bool
-    weights_version: int
-    """Raised by each change of its weights and limits."""
+    What not every store has is asked of the store: `records` for people who look at tasks and
+    change them, `as_sql` for tables. Nobody asks for the kind of a store.
+    """
 
+    # what it is able to do ------------------------------------------------------------------------
 
-class KeyLoad(msgspec.Struct, frozen=True):
-    """A fairness key of a queue with tasks that may run."""
+    def prepare(self) -> None:
+        """Check that the store can be used; a file of one's own gets its tables here. Raises
+        SchemaMismatch, StoreUnavailable."""
 
-    fairness_key: str
-    tasks: int
-    weight: float
-    share: float
-    """Of the queue's dispatches, as long as the same keys have tasks: its weight among all of
-    theirs."""
+    def migrate(self) -> list[str]:
+        """Bring the tables up to date; return the names of the migrations applied, none where the
+        store has no tables. Raises SchemaMismatch, StoreUnavailable."""
 
+    def check(self, tasks: Iterable[TaskDeclaration]) -> None:
+        """Raise NotSupported for the first task that this store cannot run as declared."""
 
-class NodeRecord(msgspec.Struct, frozen=True):
-    """A node as the others see it."""
+    @property
+    def records(self) -> TaskRecords:
+        """This store for people, who look at tasks and change them. Raises NotSupported where tasks
+        cannot be looked at."""
 
-    node: str
-    started_at: int
-    seen_at: int
-    queues: list[str]
-
-
-class TaskStore(Protocol):
-    """Tasks and their history in one database. Steps run in whatever transaction the caller
-    chooses."""
-
-    database: Database
+    def as_sql(self) -> SqlStore:
+        """Return this store with what its tables add. Raises NotSupported where tasks do not live
+        in a SQL database."""
 
     # the user's side ------------------------------------------------------------------------------
 
@@ -121,67 +105,6 @@ class TaskStore(Protocol):
     ) -> Steps[tuple[list[Submitted], list[Wake]]]:
         """The same for very many tasks, given piece by piece: a piece may be made while the one
         before is written, and one that cannot be made ends the transaction."""
-
-    def task(self, task_id: str) -> Steps[TaskRecord | None]:
-        """The task, pieced together from its last attempt when it has left the hot table."""
-
-    def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
-        """Tasks of the hot table, oldest first, at most `limit`."""
-
-    def payload(self, task_id: str) -> Steps[tuple[bytes, str] | None]:
-        """The stored payload and its format, while the task is in the hot table."""
-
-    def attempts(self, task_id: str) -> Steps[list[AttemptRecord]]:
-        """All attempts of a task, first to last."""
-
-    def result(self, task_id: str) -> Steps[bytes | None]:
-        """The kept result of a finished task."""
-
-    def move(
-        self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
-    ) -> Steps[Wake | None]:
-        """A person's change to WAITING or SUBMITTED, from any state in the hot table; None when the
-        version is stale."""
-
-    def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
-        """A person's end of a task: CANCELLED or FAILED; an attempt row is written. False when the
-        version is stale."""
-
-    def queue_statuses(self) -> Steps[list[QueueStatus]]:
-        """Every queue with its counts by state."""
-
-    def oldest_ready(self) -> Steps[dict[str, int]]:
-        """By queue that has SUBMITTED tasks: since when the first of them is ready (microseconds).
-        It counts nothing, so that it is cheap however many there are."""
-
-    def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
-        """How many tasks of these queues are left to run or to retry, and how many are in ERROR.
-        Tasks scheduled ahead that have never run do not count."""
-
-    def ahead(self, task_id: str) -> Steps[int]:
-        """How many SUBMITTED tasks of its partition stand before this one."""
-
-    def names(self) -> Steps[dict[tuple[str, str], int]]:
-        """How many tasks wait, run or are scheduled, by (queue, name)."""
-
-    def heaviest_keys(self, queue: str, limit: int) -> Steps[tuple[list[KeyLoad], int]]:
-        """The keys with most tasks that may run, and how many keys have any."""
-
-    def weights(self, queue: str) -> Steps[dict[str, float]]:
-        """The weights set at run time, by fairness key."""
-
-    def limits(self, queue: str) -> Steps[dict[str, int]]:
-        """The limits set at run time: by fairness key, how many of its tasks may run at once on
-        each node."""
-
-    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
-        """Set a key's weight, which counts instead of its tasks' own from now on; None: theirs
-        count again. False when no node or submit ever named that queue, or there was nothing to
-        take back."""
-
-    def pause(self, queue: str, paused: bool) -> Steps[bool]:
-        """Pause or resume a queue in the whole cluster; False when no node or submit ever named
-        that queue."""
 
     # the node's side ------------------------------------------------------------------------------
 
@@ -205,7 +128,8 @@ class TaskStore(Protocol):
         those whose version has moved on."""
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
-        """The same as steps, for a transactional handler's own transaction."""
+        """Complete as `complete` does, in the transaction of a transactional handler. Raises
+        NotSupported where the store takes part in no transaction."""
 
     async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Wake | None:
         """Grabbed but not started: SUBMITTED again at its old place, no attempt spent. Pairs of
@@ -269,18 +193,8 @@ class TaskStore(Protocol):
     async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
         """Note that the node lives."""
 
-    async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
-        """Nodes whose last heartbeat is more than `silent_for` microseconds old, by the clock they
-        share: the database's where there is one, else `now`, this machine's."""
-
     async def forget_node(self, node: str) -> None:
         """Remove a node: it stopped, or all it held has been resumed."""
-
-    def nodes(self) -> Steps[list[NodeRecord]]:
-        """All nodes known."""
-
-    def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
-        """The settings of every queue known."""
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
         """Make the queues known; answers the settings of each."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
 from fairlead.ports.notification import Wake
 
 
@@ -68,6 +68,22 @@ class ChannelStatus(NamedTuple):
     """The same, of a channel that has no partitions."""
 
 
+class QueueDeclaration(Protocol):
+    """A declared queue, as far as a channel may be unable to serve it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def order(self) -> str | None:
+        """ "fair" or "fifo", where the application asks for one of them."""
+
+    @property
+    def cost(self) -> str:
+        """What fairness keys have equal shares of: "tasks" or "runtime"."""
+
+
 class TriggerChannel(Protocol):
     """One per application. `announce` is the submitter's side, the rest is the node's."""
 
@@ -80,6 +96,18 @@ class TriggerChannel(Protocol):
     orders: bool
     """It brings triggers in the order in which they are to run, each to any node: queues have no
     order of their own."""
+
+    def check_queue(self, queue: QueueDeclaration) -> None:
+        """Raise ConfigurationError for a queue whose order this channel cannot keep."""
+
+    def check_tasks(self, tasks: Sequence[NewTask]) -> None:
+        """Raise InvalidTask for the first task that this channel cannot bring as it was asked."""
+
+    def carrying(
+        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
+    ) -> Wake:
+        """Return the wake of a submit as this channel wants it: with the triggers of the tasks, or
+        as it is."""
 
     def announce(self, wake: Wake) -> None:
         """Tell the nodes, after the commit, from any thread; never blocks for long, never raises: a
@@ -130,20 +158,3 @@ class TriggerChannel(Protocol):
 
     def shut(self) -> None:
         """The application is closed: send what was announced, and let go."""
-
-
-class Notifier(Protocol):
-    """How wakes travel between processes that share a database."""
-
-    def ring(self, wake: Wake) -> None:
-        """Tell all listeners, from any thread; never blocks, never raises."""
-
-    async def listen(self, on_wake: Callable[[Wake], None]) -> None:
-        """Start listening; `on_wake` runs in the event loop. An interruption ends with a "look
-        everywhere"."""
-
-    async def close(self) -> None:
-        """Stop listening."""
-
-    def wait_finished(self, task_id: str, timeout: float) -> None:
-        """Block this thread until the task may have finished, or `timeout` seconds have passed."""

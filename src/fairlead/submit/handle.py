@@ -38,7 +38,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
     def record(self) -> TaskRecord:
         """The task as it stands. Raises UnknownTask when it never committed or its history was
         cleaned."""
-        store = self._app.store
+        store = self._app.store.records
         record: TaskRecord | None = store.database.look(store.task(self.id))
         if record is None:
             raise UnknownTask(
@@ -77,7 +77,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         return await asyncio.to_thread(self.result, timeout)
 
     def _finished(self) -> tuple[bool, Any]:
-        store = self._app.store
+        store = self._app.store.records
         record = self.record()
         if record.state in (State.ERROR, State.FAILED, State.CANCELLED):
             why = f"{record.error_type or ''} {record.error_text or ''}".strip()
@@ -98,7 +98,7 @@ class OrderedHandle(TaskHandle, gc=False, eq=False):
 
     def record(self) -> TaskRecord:
         """The task as its last run left it. Raises UnknownTask before the first one has ended."""
-        store = self._app.store
+        store = self._app.store.records
         record: TaskRecord | None = store.database.look(store.task(self.id))
         if record is None:
             raise UnknownTask(

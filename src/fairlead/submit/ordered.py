@@ -15,7 +15,7 @@ from fairlead.model import ScheduledTask
 from fairlead.ordered.accept import Acceptance
 from fairlead.ports.notification import Wake
 from fairlead.ports.task_log import Submit, TaskLog
-from fairlead.ports.task_store import TaskFilter
+from fairlead.ports.task_records import TaskFilter
 from fairlead.submit.handle import OrderedHandle, TaskHandle
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fairlead.declare.current import current_task
 from fairlead.declare.handler import entered, overridden
 from fairlead.declare.task import Draft, Submission, encode, joined_connection
-from fairlead.errors import InvalidTask
 from fairlead.model import NewTask, Submitted
-from fairlead.ports.notification import Wake, joined, with_triggers
+from fairlead.ports.notification import Wake, joined
 from fairlead.submit.handle import TaskHandle
 from fairlead.submit.ordered import OrderedSubmission
 from fairlead.submit.transaction import Transaction, announce_after_commit
@@ -73,13 +72,13 @@ class Submitter:
         if connection is not None:
             tasks = self._encode(drafts)
             submitted, wake = store.database.join(connection, store.submission(tasks))
-            wake = self._carrying(wake, tasks, submitted)
+            wake = self._app.channel.carrying(wake, tasks, submitted)
             self.announce_later(connection, wake)
             return self._handles(tasks, submitted, wake)
         if len(drafts) <= BULK:
             tasks = self._encode(drafts)
             submitted, wake = store.database.run(store.submission(tasks))
-            self._app.channel.announce(self._carrying(wake, tasks, submitted))
+            self._app.channel.announce(self._app.channel.carrying(wake, tasks, submitted))
             return self._handles(tasks, submitted, None)
         tasks = []
 
@@ -90,7 +89,7 @@ class Submitter:
                 yield piece
 
         submitted, wakes = store.database.run(store.bulk(pieces()))
-        self._app.channel.announce(self._carrying(joined(wakes), tasks, submitted))
+        self._app.channel.announce(self._app.channel.carrying(joined(wakes), tasks, submitted))
         return self._handles(tasks, submitted, None)
 
     async def _write_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
@@ -101,30 +100,18 @@ class Submitter:
         steps = self._app.store.submission(tasks)
         if connection is None:
             submitted, wake = await self._app.store.database.run_async(steps)
-            self._app.channel.announce(self._carrying(wake, tasks, submitted))
+            self._app.channel.announce(self._app.channel.carrying(wake, tasks, submitted))
             return self._handles(tasks, submitted, None)
         submitted, wake = await self._app.store.database.join_async(connection, steps)
-        wake = self._carrying(wake, tasks, submitted)
+        wake = self._app.channel.carrying(wake, tasks, submitted)
         self.announce_later(connection, wake)
         return self._handles(tasks, submitted, wake)
 
     def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
-        if self._app.channel.orders and any(
-            draft.options.ordering_key is not None for draft in drafts
-        ):
-            raise InvalidTask(
-                f"ordering_key: {self._app.channel.location} gives each task to whichever node is"
-                " free, in no order; use the channel of the database, or Kafka"
-            )
-        return encode(drafts, self._partitions, self._app.clock.now(), self._app.payload_limit)
-
-    def _carrying(
-        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
-    ) -> Wake:
-        """The wake of a submit, with its triggers where the channel carries them."""
-        if not self._app.channel.carries_triggers:
-            return wake
-        return with_triggers(wake, tasks, submitted, placed_only=not self._app.channel.orders)
+        app = self._app
+        tasks = encode(drafts, self._partitions, app.clock.now(), app.payload_limit)
+        app.channel.check_tasks(tasks)
+        return tasks
 
     def _handles(
         self, tasks: Sequence[NewTask], submitted: Sequence[Submitted], wake: Wake | None

@@ -32,10 +32,11 @@ from fairlead.backends.kafka.sender import Outgoing, Sender
 from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.clock import MICROS, Clock
 from fairlead.core.sharding.offsets import Progress
-from fairlead.model import LaneKey, PartitionKey, Trigger
-from fairlead.ports.notification import Lane, Wake
+from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
+from fairlead.ports.notification import Lane, Wake, with_triggers
+from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import ChannelStatus, Notifier, Owner, Room
+from fairlead.ports.trigger_channel import ChannelStatus, Owner, Room
 
 log = logging.getLogger("fairlead.kafka")
 
@@ -142,6 +143,11 @@ class KafkaChannel(DatabaseChannel):
         """What broke the consumer; raised to whoever receives."""
 
     # the submitter's side -------------------------------------------------------------------------
+
+    def carrying(
+        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
+    ) -> Wake:
+        return with_triggers(wake, tasks, submitted)
 
     def announce(self, wake: Wake) -> None:
         self._notifier.ring(msgspec.structs.replace(wake, triggers=[]) if wake.triggers else wake)

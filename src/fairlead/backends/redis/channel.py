@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
+from fairlead.backends.redis import free_order
 from fairlead.backends.redis.sender import ANSWER_SECONDS, Sender
 from fairlead.backends.redis.sharded.claims import Claim, Lane
 from fairlead.backends.redis.sharded.consumer import Consumer
@@ -37,11 +38,12 @@ from fairlead.backends.redis.trigger_messages import decode, encode
 from fairlead.backends.sql.channel import PAGE, DatabaseChannel, healed
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
-from fairlead.model import LaneKey, Trigger
+from fairlead.model import LaneKey, NewTask, Submitted, Trigger
 from fairlead.ports.notification import Lane as News
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Wake, with_triggers
+from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import ChannelStatus, Notifier, Owner, QueueLoad, Room
+from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaration, QueueLoad, Room
 
 log = logging.getLogger("fairlead.redis")
 
@@ -109,6 +111,17 @@ class RedisChannel(DatabaseChannel):
         """What broke the consumer or the keeper; raised to whoever receives."""
 
     # the submitter's side -------------------------------------------------------------------------
+
+    def check_queue(self, queue: QueueDeclaration) -> None:
+        free_order.check_queue(queue, self.location)
+
+    def check_tasks(self, tasks: Sequence[NewTask]) -> None:
+        free_order.check_tasks(tasks, self.location)
+
+    def carrying(
+        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
+    ) -> Wake:
+        return with_triggers(wake, tasks, submitted, placed_only=False)
 
     def announce(self, wake: Wake) -> None:
         if 0 < len(wake.triggers) <= MOST_CARRIED:

@@ -24,6 +24,10 @@ class Alone:
     def __init__(self) -> None:
         self._held: dict[str, set[str]] = {}
 
+    def check_limits(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._refuse(name)
+
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         self._held.setdefault(owner, set()).update(names)
         return dict.fromkeys(names, 1)

@@ -22,8 +22,6 @@ class RedisDatabase:
     """See `fairlead.ports.statements.Database`, of whose steps it knows those of
     `fairlead.sharded`."""
 
-    dialect = "redis"
-
     def __init__(self, place: Place) -> None:
         self.place = place
         self.location = place.location

@@ -11,7 +11,7 @@ from fairlead.backends.redis.registry import Asked, Registry
 from fairlead.backends.redis.sharded.claims import Lane
 from fairlead.backends.redis.task_messages import Body, dead, entry, record
 from fairlead.model import TaskRecord
-from fairlead.ports.task_store import TaskFilter
+from fairlead.ports.task_records import TaskFilter
 
 MOST_LISTED = 10_000
 """Letters of a lane that are looked through."""

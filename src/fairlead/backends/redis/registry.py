@@ -9,7 +9,7 @@ import msgspec
 
 from fairlead.backends.redis.sharded.steps import Call
 from fairlead.clock import MICROS
-from fairlead.ports.task_store import NodeRecord, QueueSettings
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 
 T = TypeVar("T")
 Asked = Generator[Any, Any, T]

@@ -9,15 +9,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from fairlead.backends.redis import free_order
 from fairlead.backends.redis.sharded.claims import Lane
 from fairlead.backends.redis.sharded.consumer import Consumer
 from fairlead.backends.redis.sharded.endpoint import Place
 from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.message import Entry, Finish
 from fairlead.clock import Clock
-from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
 from fairlead.ports.notification import Wake
-from fairlead.ports.trigger_channel import ChannelStatus, Notifier, Owner, Room
+from fairlead.ports.notifier import Notifier
+from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaration, Room
 
 log = logging.getLogger("fairlead.redis")
 
@@ -70,6 +72,17 @@ class RedisTaskChannel:
         """Tasks that this node has claimed and neither grabbed nor given up."""
         self._corrupt: list[tuple[str, Delivery]] = []
         self._changed = asyncio.Event()
+
+    def check_queue(self, queue: QueueDeclaration) -> None:
+        free_order.check_queue(queue, self.location)
+
+    def check_tasks(self, tasks: Sequence[NewTask]) -> None:
+        free_order.check_tasks(tasks, self.location)
+
+    def carrying(
+        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
+    ) -> Wake:
+        return wake
 
     def announce(self, wake: Wake) -> None:
         self._notifier.ring(wake)

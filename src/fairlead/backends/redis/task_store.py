@@ -39,18 +39,12 @@ from fairlead.model import (
     TaskRecord,
     Trigger,
 )
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 from fairlead.ports.notification import Wake
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database
-from fairlead.ports.task_store import (
-    Completed,
-    Grab,
-    KeyLoad,
-    NodeRecord,
-    QueueSettings,
-    QueueStatus,
-    TaskFilter,
-    Woken,
-)
+from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
+from fairlead.ports.task_store import Completed, Grab, TaskDeclaration, Woken
 
 MOST_LOST = 5
 """A task whose workers went away so often goes to ERROR: it may be what kills them."""
@@ -73,6 +67,30 @@ class RedisTaskStore:
         self._registry = Registry(place.prefix)
         self._queues = Queues(place, MOST_LOST)
         self._letters = Letters(self._registry, self._queues)
+
+    # what it is able to do ------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Use Redis as it is: there are no tables."""
+
+    def migrate(self) -> list[str]:
+        return []
+
+    def check(self, tasks: Iterable[TaskDeclaration]) -> None:
+        for task in tasks:
+            if task.transactional or task.keep_result:
+                what = "transactional=True" if task.transactional else "keep_result=True"
+                raise NotSupported(
+                    f"task {task.name!r} has {what}, which {self.database.location} cannot do;"
+                    f" {CAN} can"
+                )
+
+    @property
+    def records(self) -> TaskRecords:
+        return self
+
+    def as_sql(self) -> SqlStore:
+        raise NotSupported(f"{self.database.location} has no rows of tasks and attempts; {CAN} do")
 
     # the user's side ------------------------------------------------------------------------------
 

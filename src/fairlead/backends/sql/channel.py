@@ -17,10 +17,19 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.clock import Clock
-from fairlead.model import PRIORITIES, LaneKey, PartitionKey, Trigger, TriggerPath
+from fairlead.model import (
+    PRIORITIES,
+    LaneKey,
+    NewTask,
+    PartitionKey,
+    Submitted,
+    Trigger,
+    TriggerPath,
+)
 from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import ChannelStatus, Notifier, Owner, Room
+from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaration, Room
 
 PAGE = 1000
 """Triggers read at once."""
@@ -70,6 +79,17 @@ class DatabaseChannel:
         self._heal_at = clock.monotonic() + heal_every
         self._sweep_at = 0.0
         self._on_wake: Callable[[Wake], None] = lambda wake: None
+
+    def check_queue(self, queue: QueueDeclaration) -> None:
+        """Serve any queue."""
+
+    def check_tasks(self, tasks: Sequence[NewTask]) -> None:
+        """Bring any task."""
+
+    def carrying(
+        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
+    ) -> Wake:
+        return wake
 
     def announce(self, wake: Wake) -> None:
         self._notifier.ring(wake)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.ports.history import Feed, Place, Reader, Running, Totals
-from fairlead.ports.statements import Database, Row, Statement, Steps
+from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
 _SUBMIT_TAKES = 5_000_000
 """Microseconds from making a task's id to the beginning of the transaction that writes its row, at
@@ -16,7 +16,7 @@ most, also by clocks that differ a little."""
 class SqlHistory:
     """See `fairlead.ports.history.HistoryStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqlDatabase) -> None:
         self.database = database
         self._sql = load("history.sql", package_of(database))
 

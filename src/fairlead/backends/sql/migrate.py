@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import SchemaMismatch
-from fairlead.ports.statements import Database, Row, Statement, Steps
+from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
 _FILE = re.compile(r"^(\d{4})_(\w+)\.sql$")
 _STATEMENT_END = re.compile(r";[ \t]*$", re.MULTILINE)
@@ -52,14 +52,14 @@ def migrations(dialect: str) -> list[Migration]:
     return sorted(found)
 
 
-def migrate(database: Database) -> list[str]:
+def migrate(database: SqlDatabase) -> list[str]:
     """Apply what is missing; answers the names applied. Safe to run twice and by many processes at
     once. Raises SchemaMismatch when the tables are newer than this code, and then changes
     nothing."""
     return database.run(_migrate(database))
 
 
-def check(database: Database) -> None:
+def check(database: SqlDatabase) -> None:
     """Raises SchemaMismatch when the tables are missing, older or newer than this code; says which
     and what to run."""
     applied = database.look(_applied(database.dialect))
@@ -75,7 +75,7 @@ def check(database: Database) -> None:
         )
 
 
-def is_new(database: Database) -> bool:
+def is_new(database: SqlDatabase) -> bool:
     """True when no migration was ever applied."""
     return not database.look(_applied(database.dialect))
 
@@ -88,7 +88,7 @@ def print_sql(database: Database) -> str:
     )
 
 
-def _migrate(database: Database) -> Steps[list[str]]:
+def _migrate(database: SqlDatabase) -> Steps[list[str]]:
     dialect = database.dialect
     if dialect == "postgres":
         # SQLite needs no lock: its transaction begins as the only writer.
@@ -111,7 +111,7 @@ def _applied(dialect: str) -> Steps[list[Row]]:
     return list((yield Statement(_APPLIED)))
 
 
-def _refuse_newer(database: Database, applied: list[Row] | Row) -> None:
+def _refuse_newer(database: SqlDatabase, applied: list[Row] | Row) -> None:
     """Raises SchemaMismatch unless what is applied is how our own migrations begin."""
     ours = [(migration.version, migration.name) for migration in migrations(database.dialect)]
     theirs = [(row[0], row[1]) for row in applied]

@@ -9,7 +9,6 @@ import msgspec
 
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load, package_of
-from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.ports.notification import Wake
 from fairlead.ports.policy_store import (
     KEPT_VERSIONS,
@@ -20,13 +19,14 @@ from fairlead.ports.policy_store import (
     SwitchMode,
     Weights,
 )
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Row, Statement, Steps
 
 
 class SqlPolicies:
     """See `fairlead.ports.policy_store.PolicyStore`."""
 
-    def __init__(self, tasks: SqlTaskStore) -> None:
+    def __init__(self, tasks: SqlStore) -> None:
         self.tasks = tasks
         self._sql = load("policies.sql", package_of(tasks.database))
 

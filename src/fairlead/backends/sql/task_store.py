@@ -13,6 +13,9 @@ from typing import Any
 
 import msgspec
 
+from fairlead.backends.sql.history import SqlHistory
+from fairlead.backends.sql.migrate import check, migrate
+from fairlead.backends.sql.policies import SqlPolicies
 from fairlead.backends.sql.rows import (
     NODE_LOST,
     batch,
@@ -37,18 +40,14 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Lane, Wake
-from fairlead.ports.statements import Database, Many, Row, Statement, Steps
-from fairlead.ports.task_store import (
-    Completed,
-    Grab,
-    KeyLoad,
-    NodeRecord,
-    QueueSettings,
-    QueueStatus,
-    TaskFilter,
-    Woken,
-)
+from fairlead.ports.policy_store import PolicyStore
+from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.statements import Many, Row, SqlDatabase, Statement, Steps
+from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
+from fairlead.ports.task_store import Completed, Grab, TaskDeclaration, Woken
 
 _MOST_HELD = 100_000
 
@@ -56,13 +55,37 @@ _MOST_HELD = 100_000
 class SqlTaskStore:
     """See `fairlead.ports.task_store.TaskStore`, which this class keeps for both dialects."""
 
-    def __init__(self, database: Database, sql: dict[str, str]) -> None:
+    def __init__(self, database: SqlDatabase, sql: dict[str, str]) -> None:
         self.database = database
         self.sql = sql
 
     def statement(self, name: str, *params: Any) -> Statement:
         """The named statement with its parameters."""
         return Statement(self.sql[name], params)
+
+    # what it is able to do ------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        check(self.database)
+
+    def migrate(self) -> list[str]:
+        return migrate(self.database)
+
+    def check(self, tasks: Iterable[TaskDeclaration]) -> None:
+        """Run any task."""
+
+    @property
+    def records(self) -> TaskRecords:
+        return self
+
+    def as_sql(self) -> SqlStore:
+        return self
+
+    def history(self) -> HistoryStore:
+        return SqlHistory(self.database)
+
+    def policies(self) -> PolicyStore:
+        return SqlPolicies(self)
 
     # what a dialect brings ------------------------------------------------------------------------
 

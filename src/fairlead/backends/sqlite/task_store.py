@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fairlead.backends.sql.migrate import is_new
 from fairlead.backends.sql.rows import batch, lanes_of
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore
@@ -25,6 +26,12 @@ class SqliteTaskStore(SqlTaskStore):
 
     def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database, load("task_store.sql", __package__))
+
+    def prepare(self) -> None:
+        # A file of one's own starts with nothing else; a server is an operator's to migrate.
+        if is_new(self.database):
+            self.migrate()
+        super().prepare()
 
     def next_seqs(self, count: int) -> Steps[Sequence[int]]:
         before: int = (yield self.statement("next_seqs", count))[0][0]

@@ -55,6 +55,9 @@ class ZooKeeperCoordinator:
     def location(self) -> str:
         return f"{self._place}, folder {self._place.folder}"
 
+    def check_limits(self, names: Sequence[str]) -> None:
+        """Keep a book for any limit."""
+
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         if not owner:
             raise ValueError("a lease needs an owner: the empty name means that it is free")

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Row, Statement, Steps
 
 _BATCH = 10_000
@@ -76,7 +76,7 @@ class Delays:
         ]
 
 
-def runs(store: SqlTaskStore) -> Iterator[Run]:
+def runs(store: SqlStore) -> Iterator[Run]:
     """Every row of the history, in the order of submission."""
     task_id, attempt = _BEFORE_ALL, 0
     while rows := store.database.run(
@@ -88,7 +88,7 @@ def runs(store: SqlTaskStore) -> Iterator[Run]:
         task_id, attempt = run.task_id, run.attempt
 
 
-def counts(store: SqlTaskStore) -> dict[tuple[str, str], int]:
+def counts(store: SqlStore) -> dict[tuple[str, str], int]:
     """How many attempts ended so far, by (outcome, next state)."""
     return {
         (outcome, next_state): count
@@ -96,13 +96,13 @@ def counts(store: SqlTaskStore) -> dict[tuple[str, str], int]:
     }
 
 
-def has_unfinished(store: SqlTaskStore) -> bool:
+def has_unfinished(store: SqlStore) -> bool:
     """True while a task waits, may run or runs; one in ERROR waits for a person, not for a
     worker."""
     return bool(store.database.run(_rows(_UNFINISHED)))
 
 
-def is_empty(store: SqlTaskStore) -> bool:
+def is_empty(store: SqlStore) -> bool:
     """True when the store holds no task and no history."""
     return not store.database.run(_rows(_ANYTHING))
 

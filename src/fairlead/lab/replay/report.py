@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.lab.replay.history import Delays, runs
 from fairlead.lab.replay.positions import Positions, positions
 from fairlead.lab.replay.trace import Survey
 from fairlead.model import Outcome
+from fairlead.ports.sql_store import SqlStore
 
 
 class Pickup(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ def judge(submitted: Iterable[int], notes: Iterable[Path]) -> Judgement:
 class Measures:
     """What the history says, gathered in one pass."""
 
-    def __init__(self, store: SqlTaskStore, survey: Survey) -> None:
+    def __init__(self, store: SqlStore, survey: Survey) -> None:
         self.finished = 0
         self.last_finish = 0
         everyone, heaviest, median = Delays(), Delays(), Delays()

@@ -254,7 +254,7 @@ class _Notes:
 
 
 def _need_empty(app: App) -> None:
-    database = app.connections.store.database
+    database = app.connections.store.as_sql().database
     if is_new(database):
         app.migrate()
     if not is_empty(app.sql_store):

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS, Clock
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.pipeline.alerts.sign import SIGN_SECONDS, Sign
+from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.history import ATTEMPT_FIELDS, SUBMITTED_FIELDS, HistoryStore, Running
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Row
-from fairlead.ports.task_store import QueueSettings
 
 PAGE, PAGES = 20_000, 10
 """Submitted tasks that are counted at once, and how often for one sign: what is beyond is for the
@@ -66,7 +66,7 @@ class _Since:
 class Pulse:
     """Of one store. Not for several threads at once; its calls block."""
 
-    def __init__(self, store: SqlTaskStore, history: HistoryStore, clock: Clock) -> None:
+    def __init__(self, store: SqlStore, history: HistoryStore, clock: Clock) -> None:
         self._store = store
         self._history = history
         self._look = history.database.look

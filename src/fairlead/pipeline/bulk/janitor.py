@@ -3,9 +3,9 @@ more."""
 
 from __future__ import annotations
 
-from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
 from fairlead.pipeline.bulk.stage import stage_of
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Statement, Steps
 
 DAY = 86_400 * MICROS
@@ -19,7 +19,7 @@ KEEP_JOB = 30 * DAY
 """Microseconds for which a submission is remembered: so long a repeat changes nothing."""
 
 
-def sweep(store: SqlTaskStore, now: int) -> Steps[int]:
+def sweep(store: SqlStore, now: int) -> Steps[int]:
     """Delete what has outlived its time, at most a hundred jobs of it; answers how many stages
     went. `now` in microseconds."""
     stage = stage_of(store)

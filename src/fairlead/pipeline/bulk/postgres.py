@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from fairlead.backends.postgres.copy_format import HEADER, TRAILER
 from fairlead.backends.sql.sql_file import load
-from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import FairleadError
 from fairlead.pipeline.bulk.binary_rows import binary_rows
@@ -18,6 +17,7 @@ from fairlead.pipeline.bulk.jobs import touch
 from fairlead.pipeline.bulk.message import Opened, Piece, Published, StageLost
 from fairlead.pipeline.bulk.stage import Encoded
 from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Copy, Many, Statement, Steps
 
 _SLOTS = (
@@ -30,7 +30,7 @@ FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
 class PostgresStage:
     """See `fairlead.pipeline.bulk.stage.Stage`."""
 
-    def __init__(self, store: SqlTaskStore, slots: int) -> None:
+    def __init__(self, store: SqlStore, slots: int) -> None:
         self._store = store
         self._slots = slots
         self.sql = load("postgres.sql", __package__)

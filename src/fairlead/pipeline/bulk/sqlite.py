@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlead.backends.sql.sql_file import load
-from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import id_text
@@ -28,6 +27,7 @@ from fairlead.pipeline.bulk.message import Opened, Piece, Published, StageLost
 from fairlead.pipeline.bulk.stage import Encoded
 from fairlead.pipeline.lake import durable
 from fairlead.ports.notification import joined
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Steps
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _REJECTS = "rejects"  # JSON, beside the batch among whose rows they were
 class SqliteStage:
     """See `fairlead.pipeline.bulk.stage.Stage`."""
 
-    def __init__(self, store: SqlTaskStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         assert isinstance(store.database, SqliteDatabase)
         self._store = store
         self._folder = store.database.path.resolve().with_name(f"{store.database.path.name}-bulk")

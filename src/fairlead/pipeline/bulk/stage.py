@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.pipeline.bulk.checks import Reject
 from fairlead.pipeline.bulk.message import Opened, Piece, Published
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Stage(Protocol):
         """Delete all that is staged for a job."""
 
 
-def stage_of(store: SqlTaskStore, max_connections: int = 4) -> Stage:
+def stage_of(store: SqlStore, max_connections: int = 4) -> Stage:
     """The stage beside a task store; where it is a server, so many processes write to it at
     once."""
     if store.database.dialect == "sqlite":

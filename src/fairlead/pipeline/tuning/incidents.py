@@ -10,7 +10,7 @@ from fairlead.app import App
 from fairlead.clock import MICROS
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.pipeline.tuning.gold import Gold
-from fairlead.ports.task_store import NodeRecord
+from fairlead.ports.cluster_state import NodeRecord
 
 
 class Incidents:

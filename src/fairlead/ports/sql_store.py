@@ -1,0 +1,51 @@
+"""What tables add to a task store: statements, transactions of handlers, the history of attempts,
+computed policies. A store offers them by `TaskStore.as_sql`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from fairlead.model import NewTask, Submitted
+from fairlead.ports.cluster_state import QueueSettings
+from fairlead.ports.history import HistoryStore
+from fairlead.ports.notification import Wake
+from fairlead.ports.policy_store import PolicyStore
+from fairlead.ports.statements import SqlDatabase, Statement, Steps
+from fairlead.ports.task_records import TaskRecords
+
+
+class SqlStore(TaskRecords, Protocol):
+    """Tasks in the tables of a SQL database. Import it by type; a store of this kind comes from
+    `App.sql_store` or `fairlead.connect.task_store`."""
+
+    @property
+    def database(self) -> SqlDatabase:
+        """Where the steps run."""
+
+    @property
+    def sql(self) -> Mapping[str, str]:
+        """Statements by name, in the dialect of the database."""
+
+    def statement(self, name: str, *params: Any) -> Statement:
+        """Return the named statement with its parameters."""
+
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+        """Insert the tasks, as `TaskStore.submission` does."""
+
+    def announce(self, wake: Wake) -> Steps[None]:
+        """Send the wake with the commit of this transaction, where the database can; elsewhere the
+        caller announces it after the commit."""
+
+    def shared_clock(self, now: int) -> Steps[int]:
+        """Return the time by which nodes judge each other: the database's, where nodes may be on
+        many machines."""
+
+    def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
+        """Make the queues known, in the transaction of the caller; return their settings."""
+
+    def history(self) -> HistoryStore:
+        """Return the history of attempts and events in the same database."""
+
+    def policies(self) -> PolicyStore:
+        """Return the computed weights and limits in the same database."""
