@@ -80,7 +80,7 @@ def is_new(database: SqlDatabase) -> bool:
     return not database.look(_applied(database.dialect))
 
 
-def print_sql(database: Database) -> str:
+def print_sql(database: SqlDatabase) -> str:
     """Return all migrations for this database as one script, to be read or run by hand."""
     return "\n".join(
         f"-- {migration.name}\n{migration.sql.strip()}\n"
