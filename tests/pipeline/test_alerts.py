@@ -15,12 +15,12 @@ import pytest
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline.alerts.seen import SEEN, incident_of, keep
 from fairlead.pipeline.alerts.sign import Sign, encode
 from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.in_memory import LakeRows
-from fairlead.pipeline.incidents.seen import SEEN, incident_of, keep
 from fairlead.pipeline.jobs.build import digest
 from fairlead.pipeline.jobs.incidents import incidents
 from fairlead.pipeline.lake.lake import Lake

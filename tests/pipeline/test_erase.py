@@ -21,6 +21,7 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.build_plan import Built, last_build, note
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.erase.verify import verify
 from fairlead.pipeline.erase.wanted import ERASED, Wanted
@@ -31,12 +32,11 @@ from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.latency import LATENCY
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.jobs.erase import Manner, erase, let_in_again
-from fairlead.pipeline.jobs.plan import Built, last_build, note
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.compact import SORTED, compact
 from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.lake.parts import seen
 from fairlead.pipeline.lake.table import DAY, LakeTable
-from fairlead.pipeline.parts import seen
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.report.data import hashed_key
 from fairlead.pipeline.runs import RUNS, last_runs

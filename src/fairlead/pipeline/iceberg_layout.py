@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline import parts as p
 from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.lake import parts as p
 from fairlead.pipeline.schema import Column as OurColumn
 from fairlead.pipeline.schema import Table
 

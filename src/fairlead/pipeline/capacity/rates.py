@@ -17,7 +17,7 @@ from fairlead.pipeline.gold import ALL
 from fairlead.pipeline.gold.capacity import LATER
 from fairlead.pipeline.gold.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.parts import HOUR_US, hour_name
+from fairlead.pipeline.lake.parts import HOUR_US, hour_name
 from fairlead.pipeline.silver.backlog import BACKLOG
 from fairlead.pipeline.silver.tasks import TASKS
 

@@ -19,15 +19,15 @@ from pyspark.sql import functions as F
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.build_plan import EDITION, Built, Plan, last_build
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.build import Job, digest
 from fairlead.pipeline.jobs.layers import Build
-from fairlead.pipeline.jobs.plan import EDITION, Built, Plan, last_build
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.manifest import Manifest
-from fairlead.pipeline.parts import dates_of, hours_of
+from fairlead.pipeline.lake.parts import dates_of, hours_of
 from fairlead.pipeline.quality import sound
 from fairlead.pipeline.runs import NOTHING_TO_DO, Check, Tell, recorded
 from fairlead.pipeline.schema import Table

@@ -15,7 +15,7 @@ from fairlead.pipeline.capacity.rates import gather
 from fairlead.pipeline.gold.capacity import CAPACITY
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.parts import HOUR_US, micros_of
+from fairlead.pipeline.lake.parts import HOUR_US, micros_of
 from fairlead.pipeline.runs import Tell, recorded
 from fairlead.pipeline.silver.service import SERVICE
 

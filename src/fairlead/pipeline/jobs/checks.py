@@ -13,7 +13,7 @@ from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.gold.cost import COST
 from fairlead.pipeline.gold.latency import LATENCY_HIST
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.pipeline.parts import hours_of, runs_of
+from fairlead.pipeline.lake.parts import hours_of, runs_of
 from fairlead.pipeline.quality import is_sound, sound
 from fairlead.pipeline.runs import Check
 from fairlead.pipeline.silver.service import SERVICE

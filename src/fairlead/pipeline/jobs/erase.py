@@ -12,13 +12,13 @@ import msgspec
 from fairlead.clock import Clock
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.build_plan import build_again
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.erase.files import Erased, erase_from, purge
 from fairlead.pipeline.erase.trace import trace
 from fairlead.pipeline.erase.verify import Verified, verify
 from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.hashing import hashing_of
-from fairlead.pipeline.jobs.plan import build_again
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.tombstones import bury, readmit, tombstone

@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 
 from fairlead.clock import MICROS, Clock, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline.alerts.seen import seen_by_alerts
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.gold import ALL
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents import signs
-from fairlead.pipeline.incidents.seen import seen_by_alerts
 from fairlead.pipeline.incidents.signs import MINUTE_US, Minute, Stretch
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.parts import micros_of
+from fairlead.pipeline.lake.parts import micros_of
 from fairlead.pipeline.runs import Tell, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 from fairlead.pipeline.silver.backlog import BACKLOG

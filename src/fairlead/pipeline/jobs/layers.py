@@ -16,8 +16,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fairlead.pipeline import parts as p
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.build_plan import Plan
 from fairlead.pipeline.gold import ALL, DAY, HOUR
 from fairlead.pipeline.gold.cost import COST, cost
 from fairlead.pipeline.gold.failures import FAILURES, failures
@@ -25,7 +25,7 @@ from fairlead.pipeline.gold.fairness import FAIRNESS, fairness
 from fairlead.pipeline.gold.latency import LATENCY, LATENCY_HIST, latency, latency_hist
 from fairlead.pipeline.gold.slo import SLO, SLO_COUNTS, Objective, slo, slo_counts
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE, tenant_share
-from fairlead.pipeline.jobs.plan import Plan
+from fairlead.pipeline.lake import parts as p
 from fairlead.pipeline.quality import quarantined, sound
 from fairlead.pipeline.runs import Tell
 from fairlead.pipeline.schema import Table

@@ -14,8 +14,8 @@ import msgspec
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.manifest import Manifest, Part
+from fairlead.pipeline.lake.parts import micros_of
 from fairlead.pipeline.lake.table import DAY, HOUR, LakeTable
-from fairlead.pipeline.parts import micros_of
 from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from fairlead.pipeline.build_plan import last_build
 from fairlead.pipeline.gold import ALL
-from fairlead.pipeline.jobs.plan import last_build
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.report.facts import cost, fairness, quality, service, trouble, waits
 from fairlead.pipeline.report.period import Period, period

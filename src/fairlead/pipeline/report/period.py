@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.gold import WINDOWS, window_start
-from fairlead.pipeline.parts import start_of
+from fairlead.pipeline.lake.parts import start_of
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.silver.service import SERVICE
 from fairlead.pipeline.tables import Tables

@@ -15,8 +15,8 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
+from fairlead.pipeline.lake.parts import micros_of
 from fairlead.pipeline.parquet import ParquetTables
-from fairlead.pipeline.parts import micros_of
 from fairlead.pipeline.report.facts import collect
 from fairlead.pipeline.runs import RUNS, Check, last_runs
 from fairlead.pipeline.schema import Table

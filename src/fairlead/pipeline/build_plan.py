@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.manifest import Manifest
-from fairlead.pipeline.parts import Seen, changed, seen
+from fairlead.pipeline.lake.parts import Seen, changed, seen
 
 EDITION = 2
 """Raised when the same attempts make other tables than before: everything is then built anew."""
