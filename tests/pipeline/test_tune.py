@@ -467,7 +467,7 @@ def test_the_kill_switch(world: World, mode: SwitchMode, queue: str) -> None:
     found = world.tune()["q"]
     what = "switched off" if mode == SwitchMode.OFF else "frozen"
     assert found.holds == [
-        f"{what} by ann: odd waits; `fairlead pipeline tune --on{f' --queue {queue}' if queue else ''}`"
+        f"{what} by ann: odd waits; `fairlead pipeline tune on{f' --queue {queue}' if queue else ''}`"
     ]
     assert (world.weights() == {}) is (mode == SwitchMode.OFF)
     assert world.policies.policy(first).state == (

@@ -77,35 +77,35 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 
 def test_it_shows_what_it_would_do_and_does_it_when_told_to(shop: Shop) -> None:
-    shown = shop.run("tune")
+    shown = shop.run("tune", "plan")
     assert "payouts: would be published; the declared weights count" in shown
-    assert "nothing was changed: this was a dry run; --apply publishes" in shown
+    assert "nothing was changed: this was a dry run; `tune apply` publishes" in shown
     (long,) = [line.split() for line in shown.splitlines() if line.startswith("long")]
     assert (long[1], long[3], long[4]) == ("1", "0.8", "-20.0%") and " ".join(
         long[5:]
     ) == "one step of x1.25"
     assert float(long[2]) == pytest.approx(0.4, rel=0.05)
     assert shop.app.management.weights("payouts") == {}
-    done = shop.told("tune", "--apply", "--author", "ann")
+    done = shop.told("tune", "apply", "--author", "ann")
     assert (done["applied"], done["objective"]) == (True, "worker-seconds")
     assert [queue["outcome"] for queue in done["queues"]] == ["published"]
     assert shop.app.management.weights("payouts") == {
         "long": pytest.approx(0.8),
         "short": pytest.approx(1.2),
     }
-    held = shop.run("tune")
+    held = shop.run("tune", "plan")
     assert "payouts: held; version 1 counts" in held and "version 1 is on trial" in held
 
 
 def test_limits_are_shown_as_a_diff_and_published_when_asked_for(shop: Shop) -> None:
     shop.hold_all_slots()
-    assert "limits:" not in shop.run("tune", "--queue", "mail")
-    shown = shop.run("tune", "--limits", "--queue", "mail")
+    assert "limits:" not in shop.run("tune", "plan", "--queue", "mail")
+    shown = shop.run("tune", "plan", "--limits", "--queue", "mail")
     assert "mail: would be published; the declared weights count" in shown
     table = shown[shown.index("limits: slots of the key on each node") :]
     (long,) = [line.split() for line in table.splitlines() if line.startswith("long")]
     assert long == ["long", "none", "10", "13", "new", "one", "step", "of", "x1.25"]
-    shop.run("tune", "--limits", "--queue", "mail", "--apply", "--author", "ann")
+    shop.run("tune", "apply", "--limits", "--queue", "mail", "--author", "ann")
     assert shop.app.management.limits("mail") == {"long": 13}
     assert "limits of 1, version 1, on trial" in CliRunner().invoke(commands, ["doctor"]).output
     shown = shop.run("policies", "show", "1")
@@ -116,11 +116,11 @@ def test_limits_are_shown_as_a_diff_and_published_when_asked_for(shop: Shop) -> 
     assert [line.split() for line in queue.splitlines() if line.startswith("long")] == [
         ["long", "13"]
     ]
-    held = shop.run("tune", "--queue", "mail")
+    held = shop.run("tune", "plan", "--queue", "mail")
     assert "version 1 is on trial" in held and "limits are computed with --limits" in held
     shop.run("policies", "rollback", "0", "--queue", "mail")
     assert shop.app.management.limits("mail") == {}
-    (queue,) = shop.told("tune", "--limits", "--queue", "mail")["queues"]
+    (queue,) = shop.told("tune", "plan", "--limits", "--queue", "mail")["queues"]
     assert queue["limits"][0]["reason"] == "held" and queue["limits"][0]["guarded"] is None
 
 
@@ -128,17 +128,17 @@ def test_limits_may_be_asked_for_in_the_file_and_taken_away_again(shop: Shop) ->
     shop.hold_all_slots()
     file = shop.folder / "contracts.toml"
     file.write_text("limits = true\n")
-    (queue,) = shop.told("tune", "--contracts", str(file), "--queue", "mail")["queues"]
+    (queue,) = shop.told("tune", "plan", "--contracts", str(file), "--queue", "mail")["queues"]
     assert [change["guarded"] for change in queue["limits"]] == [13]
-    (queue,) = shop.told("tune", "--contracts", str(file), "--queue", "mail", "--no-limits")[
-        "queues"
-    ]
+    (queue,) = shop.told(
+        "tune", "plan", "--contracts", str(file), "--queue", "mail", "--no-limits"
+    )["queues"]
     assert queue["limits"] == []
 
 
 def test_versions_are_listed_and_shown_and_gone_back_from(shop: Shop) -> None:
     assert shop.told("policies") == {"policies": [], "switches": []}
-    shop.run("tune", "--apply", "--author", "ann")
+    shop.run("tune", "apply", "--author", "ann")
     assert "active, on trial, canary" in shop.run("policies")
     (listed,) = shop.told("policies", "--queue", "payouts")["policies"]
     assert (listed["version"], listed["author"], listed["why"]) == (1, "ann", "worker-seconds")
@@ -153,28 +153,28 @@ def test_versions_are_listed_and_shown_and_gone_back_from(shop: Shop) -> None:
     }
     assert shop.app.management.weights("payouts") == {}
     assert "rolled_back" in shop.run("policies") and "odd waits" in shop.run("policies")
-    assert "version 1 was rolled back" in shop.run("tune")
+    assert "version 1 was rolled back" in shop.run("tune", "plan")
     shop.run("policies", "rollback", "1", "--author", "ann")
     assert shop.app.management.weights("payouts").keys() == {"long", "short"}
 
 
 def test_the_kill_switch(shop: Shop) -> None:
-    shop.run("tune", "--apply")
+    shop.run("tune", "apply")
     assert (
-        shop.run("tune", "--off", "--why", "odd waits", "--author", "ann")
+        shop.run("tune", "off", "--why", "odd waits", "--author", "ann")
         == "every queue: the declared weights count\n"
     )
     assert shop.app.management.weights("payouts") == {}
-    assert "switched off by ann: odd waits" in shop.run("tune", "--apply")
+    assert "switched off by ann: odd waits" in shop.run("tune", "apply")
     assert "every queue: off since" in shop.run("policies")
-    assert shop.run("tune", "--on") == "every queue: on\n"
-    assert shop.run("tune", "--on") == "every queue: was on\n"
+    assert shop.run("tune", "on") == "every queue: on\n"
+    assert shop.run("tune", "on") == "every queue: was on\n"
     assert (
-        shop.run("tune", "--freeze", "--queue", "payouts") == "payouts: nothing more is published\n"
+        shop.run("tune", "freeze", "--queue", "payouts") == "payouts: nothing more is published\n"
     )
-    assert "frozen by" in shop.run("tune")
+    assert "frozen by" in shop.run("tune", "plan")
     assert [switch["mode"] for switch in shop.told("policies")["switches"]] == ["frozen"]
-    shop.run("tune", "--on", "--queue", "payouts")
+    shop.run("tune", "on", "--queue", "payouts")
 
 
 def test_the_doctor_tells_whose_weights_count(shop: Shop) -> None:
@@ -182,9 +182,9 @@ def test_the_doctor_tells_whose_weights_count(shop: Shop) -> None:
         return text in CliRunner().invoke(commands, ["doctor"]).output
 
     assert not says("computed weights")
-    shop.run("tune", "--apply")
+    shop.run("tune", "apply")
     assert says("queue payouts: computed weights of 2 keys, version 1, on trial")
-    shop.run("tune", "--off", "--why", "odd waits", "--author", "ann")
+    shop.run("tune", "off", "--why", "odd waits", "--author", "ann")
     assert says("computed weights of every queue are off, by ann: odd waits")
     assert not says("computed weights of 2 keys")
 
@@ -194,30 +194,30 @@ def test_contracts_come_from_a_file(shop: Shop) -> None:
     file.write_text(
         '[[contract]]\nqueue = "payouts"\nfairness_key = "long"\nshare = 4.0\n[guards]\nstep = 2.0\n'
     )
-    (queue,) = shop.told("tune", "--contracts", str(file))["queues"]
+    (queue,) = shop.told("tune", "plan", "--contracts", str(file))["queues"]
     assert queue["outcome"] == "nothing to change"  # four times as much is what it gets
-    (queue,) = shop.told("tune", "--contracts", str(file), "--objective", "worker-seconds")[
+    (queue,) = shop.told("tune", "plan", "--contracts", str(file), "--objective", "worker-seconds")[
         "queues"
     ]
     assert min(change["guarded"] for change in queue["changes"]) == pytest.approx(
         0.5
     )  # a step of 2
-    (queue,) = shop.told("tune", "--queue", "payouts", "--half-life", "12h")["queues"]
+    (queue,) = shop.told("tune", "plan", "--queue", "payouts", "--half-life", "12h")["queues"]
     assert queue["outcome"] == "would be published"
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("tune", "--apply", "--off"), 2, "four commands: give one"),
+        (("tune", "off", "--apply"), 2, "No such option: --apply"),
         (
-            ("tune", "--objective", "speed"),
+            ("tune", "plan", "--objective", "speed"),
             2,
             "--objective 'speed': use worker-seconds or contracts",
         ),
-        (("tune", "--objective", "contracts"), 2, "needs --contracts FILE"),
-        (("tune", "--off", "--queue", "unknown"), 2, "no queue named 'unknown'"),
-        (("tune", "--half-life", "soon"), 2, "duration 'soon'"),
+        (("tune", "plan", "--objective", "contracts"), 2, "needs --contracts FILE"),
+        (("tune", "off", "--queue", "unknown"), 2, "no queue named 'unknown'"),
+        (("tune", "plan", "--half-life", "soon"), 2, "duration 'soon'"),
         (("policies", "show", "9"), 1, "no version 9"),
         (("policies", "rollback", "9"), 1, "no version 9"),
         (("policies", "rollback", "0"), 2, "say of which --queue"),
@@ -232,7 +232,9 @@ def test_what_is_wrong_is_told_in_a_line(
 
 
 def test_a_lake_of_which_nothing_is_known(shop: Shop, tmp_path: Path) -> None:
-    assert "the tables know of no queue" in shop.run("tune", "--lake", str(tmp_path / "empty"))
+    assert "the tables know of no queue" in shop.run(
+        "tune", "plan", "--lake", str(tmp_path / "empty")
+    )
 
 
 def test_on_redis_alone_there_is_nothing_to_tune(shop: Shop) -> None:

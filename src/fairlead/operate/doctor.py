@@ -249,7 +249,7 @@ def _policies(store: SqlTaskStore) -> Iterator[Finding]:
             f"computed weights of {switch.queue or 'every queue'} are {switch.mode}, by"
             f" {switch.author}: {switch.why}"
         )
-        yield Finding("note", what, f"`fairlead pipeline tune --on{where}`")
+        yield Finding("note", what, f"`fairlead pipeline tune on{where}`")
 
 
 def _readers(store: SqlTaskStore, now: int) -> Iterator[Finding]:

@@ -5,7 +5,23 @@ from __future__ import annotations
 
 import typer
 
-from fairlead.pipeline.commands import alerts, ingest, operate, tables, tune
+from fairlead.pipeline.commands import (
+    alerts,
+    backfill,
+    build,
+    capacity,
+    erase,
+    gc,
+    incidents,
+    ingest,
+    policies,
+    relay,
+    replay,
+    report,
+    status,
+    submit,
+    tune,
+)
 
 pipeline = typer.Typer(
     no_args_is_help=True,
@@ -14,5 +30,25 @@ pipeline = typer.Typer(
         " again after any crash."
     ),
 )
-for group in (tables, ingest, alerts, tune, operate):
-    group.register(pipeline)
+for command in (
+    build.build,
+    report.report,
+    build.compact,
+    status.reconcile,
+    build.check,
+    status.status,
+    submit.submit,
+    replay.replay,
+    status.tables,
+    ingest.ingest,
+    relay.relay,
+    alerts.alerts,
+    capacity.capacity,
+    incidents.incidents,
+    backfill.backfill,
+    gc.gc,
+    erase.erase,
+):
+    pipeline.command()(command)
+pipeline.add_typer(tune.tune, name="tune")
+pipeline.add_typer(policies.policies, name="policies")

@@ -14,55 +14,41 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli.logs import configure
-from fairlead.pipeline.commands.shared import (
-    Catalog,
-    Conf,
-    Json,
-    LakeFolder,
-    Master,
-    SettingsFile,
-    failures,
-    kafka_at,
-    lake_in,
-    say,
-    session_of,
-    small_tables,
-    stop_by_signals,
-)
+from fairlead.cli.options import Json
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.pipeline.commands.access import kafka_at, lake_in, session_of, small_tables
+from fairlead.pipeline.commands.options import SettingsFile, TableOptions
+from fairlead.pipeline.commands.output import failures, say, stop_by_signals
 
 if TYPE_CHECKING:
     from fairlead.pipeline.alerts.watch import Alert
 
-SECRET = "FAIRLEAD_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
+
+_SECRET = "FAIRLEAD_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `fairlead pipeline`."""
-    app.command()(alerts)
+class AlertsOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline alerts`."""
 
-
-def alerts(
-    kafka: Annotated[
-        str, typer.Option(help="Where `relay` sends: kafka://host:9092/?prefix=shop.")
-    ],
+    kafka: Annotated[str, typer.Option(help="Where `relay` sends: kafka://host:9092/?prefix=shop.")]
     checkpoint: Annotated[
         Path,
         typer.Option(help="A folder of its own, where Spark keeps what it knows of the queues."),
-    ],
+    ]
     webhook: Annotated[
         str | None,
         typer.Option(
             help="Post each alert there, as JSON.", envvar="FAIRLEAD_WEBHOOK", show_envvar=True
         ),
-    ] = None,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
-    settings: SettingsFile = None,
-    lake: LakeFolder = None,
-    master: Master = None,
-    conf: Conf = None,
-    catalog: Catalog = None,
-    json: Json = False,
-) -> None:
+    ] = None
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0
+    settings: SettingsFile = None
+    tables: TableOptions
+    json: Json = False
+
+
+@with_options
+def alerts(options: AlertsOptions) -> None:
     """Say when a queue stalls, a key floods it, most runs fail, tasks are stuck, a node is lost or
     nobody looks; and its end.
 
@@ -74,25 +60,27 @@ def alerts(
     --webhook https://hook.example
     """
     with failures():
-        place = kafka_at(kafka)
+        place = kafka_at(options.kafka)
         from fairlead.pipeline.alerts.topic import make_signs_topic
         from fairlead.pipeline.alerts.webhook import Webhook
         from fairlead.pipeline.settings import load
 
-        rules = load(settings).alerts
+        rules = load(options.settings).alerts
         make_signs_topic(place)  # what is wrong with Kafka is told before Spark is started
-        hook = webhook and Webhook(
-            webhook, checkpoint.absolute() / "webhook.json", os.environ.get(SECRET)
+        hook = options.webhook and Webhook(
+            options.webhook,
+            options.checkpoint.absolute() / "webhook.json",
+            os.environ.get(_SECRET),
         )
         configure("info", "text")
         logging.getLogger("py4j").setLevel(logging.WARNING)
-        folder = lake_in(lake)
-        with session_of(master, conf) as spark:
+        folder = lake_in(options.tables.lake)
+        with session_of(options.tables.spark) as spark:
             from fairlead.pipeline.jobs import alerts as job
 
             hears: list[job.Hear] = [
-                job.into_tables(small_tables(folder, spark, catalog)),
-                partial(_tell, json),
+                job.into_tables(small_tables(folder, spark, options.tables.catalog)),
+                partial(_tell, options.json),
             ]
             if hook:
                 hears.append(job.into_webhook(hook))
@@ -100,7 +88,11 @@ def alerts(
             stop_by_signals(stops.set)
             job.watch(
                 lambda: job.alerts(
-                    job.signs_of(spark, kafka), checkpoint.absolute(), rules, hears, every
+                    job.signs_of(spark, options.kafka),
+                    options.checkpoint.absolute(),
+                    rules,
+                    hears,
+                    options.every,
                 ),
                 stops,
             )

@@ -1,22 +1,16 @@
-"""The body of `fairlead pipeline replay`: what was asked, how far it is, what was found."""
+"""What `fairlead pipeline replay` prints: the plan, how far it is, what was found."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fairlead.cli.output import as_json, as_table, duration
+from fairlead.cli.output import as_json, as_table
 from fairlead.clock import MICROS
-from fairlead.errors import ConfigurationError
-from fairlead.lab.replay.trace import BrokenTrace, Tenants
-from fairlead.pipeline.lake.lake import Lake
 
 if TYPE_CHECKING:
     from fairlead.lab.policies.arrivals import Arrivals
@@ -28,63 +22,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 """Policies in the table of all."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The options as they were given."""
-
-    policies: Path
-    trace: Path | None
-    tenants: Tenants
-    queue: str | None
-    since: datetime | None
-    until: datetime | None
-    limit: int | None
-    objective: str
-    require: list[str]
-    train: str | None
-    window: str | None
-    shake: str | None
-    shakes: int
-    resamples: int
-    finalists: int
-    closed: bool
-    seed: int
-
-    def plan(self) -> Plan:
-        """Raises ConfigurationError for whatever is wrong in the file or in the options."""
-        from fairlead.lab.policies.grid import load
-        from fairlead.lab.policies.objective import parse_objective
-        from fairlead.lab.policies.study import Plan
-
-        if self.trace is not None and (self.queue or self.since or self.until):
-            raise ConfigurationError(
-                "--queue, --since and --until are of a lake: with --trace use --limit"
-            )
-        return Plan(
-            grid=load(self.policies),
-            objective=parse_objective(self.objective, self.require),
-            train_us=_micros(self.train),
-            window_us=_micros(self.window),
-            shake_us=_micros(self.shake),
-            shakes=self.shakes,
-            resamples=self.resamples,
-            finalists=self.finalists,
-            is_closed=self.closed,
-            seed=self.seed,
-        )
-
-    def arrivals(self, lake: Callable[[], Lake]) -> Arrivals:
-        """From the trace, else from the lake. Raises ConfigurationError, BrokenLake."""
-        from fairlead.pipeline.replay.record import of_lake, of_trace
-
-        if self.trace is None:
-            return of_lake(lake(), self.queue, self.since, self.until, self.limit)
-        try:
-            return of_trace(self.trace, self.tenants, self.limit)
-        except BrokenTrace as error:
-            raise ConfigurationError(str(error)) from error
 
 
 def show_plan(plan: Plan, arrivals: Arrivals, json: bool) -> None:
@@ -296,8 +233,3 @@ def _time(micros: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:,.1f} {unit}"
     return f"{seconds:,.3f} s"
-
-
-def _micros(text: str | None) -> int | None:
-    found = duration(text)
-    return None if found is None else round(found.total_seconds() * MICROS)

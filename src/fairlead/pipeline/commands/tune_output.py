@@ -63,7 +63,7 @@ def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
         if (more := max(0, len(changes) - most) + max(0, len(limits) - most)) > 0:
             print(f"and {more:,} more keys; --keys or --json shows them")
     if not applied and any(tuned.outcome == "would be published" for tuned in found):
-        print("\nnothing was changed: this was a dry run; --apply publishes")
+        print("\nnothing was changed: this was a dry run; `tune apply` publishes")
 
 
 def _size(change: Change) -> tuple[float, float]:

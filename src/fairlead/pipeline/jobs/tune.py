@@ -262,7 +262,7 @@ class _Tuning:
             return None
         what = "switched off" if switch.mode == SwitchMode.OFF else "frozen"
         where = f" --queue {switch.queue}" if switch.queue else ""
-        return f"{what} by {switch.author}: {switch.why}; `fairlead pipeline tune --on{where}`"
+        return f"{what} by {switch.author}: {switch.why}; `fairlead pipeline tune on{where}`"
 
     def _rolled_back(self, active: Policy | None) -> tuple[int, float] | None:
         """What the newest version came in place of, if that was rolled back."""

@@ -1,0 +1,116 @@
+"""Open the store, the lake, Kafka and Spark that the options of a command name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.config import Settings, lake_of
+from fairlead.connect import task_store
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.commands.options import SparkOptions, TableOptions
+
+if TYPE_CHECKING:
+    from fairlead.backends.kafka.endpoint import Place
+    from fairlead.pipeline.export import Exporter
+    from fairlead.pipeline.in_memory import SmallTables
+    from fairlead.pipeline.jobs.build import Job
+    from fairlead.pipeline.lake.lake import Lake
+
+
+def url_of(url: str | None) -> str:
+    """Where tasks live. Raises ConfigurationError when nothing says."""
+    return Settings.load(url=url).url
+
+
+def lake_in(folder: str | None) -> Lake:
+    """The lake in this folder, or in the configured one, or in ./lake."""
+    from fairlead.pipeline.lake.lake import Lake
+
+    return Lake(lake_of(folder) or "lake")
+
+
+def history_of(url: str | None) -> Any:
+    """Of the store there."""
+    from fairlead.backends.sql.history import SqlHistory
+
+    return SqlHistory(task_store(url_of(url)).database)
+
+
+def exporter_of(url: str | None, lake: Lake) -> Exporter:
+    """From that store into the lake."""
+    from fairlead.pipeline.export import Exporter
+
+    return Exporter(history_of(url), lake, SYSTEM_CLOCK)
+
+
+@contextmanager
+def session_of(options: SparkOptions) -> Iterator[Any]:
+    """A Spark session, stopped at the end. Raises ConfigurationError for a wrong setting."""
+    from fairlead.pipeline.session import session
+
+    conf = options.conf or []
+    wrong = [setting for setting in conf if not setting.partition("=")[2]]
+    if wrong:
+        raise ConfigurationError(
+            f"--conf {wrong[0]!r}: use KEY=VALUE, as in spark.driver.memory=4g"
+        )
+    spark = session(options.master, settings=dict(setting.split("=", 1) for setting in conf))
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def small_tables(lake: Lake, spark: Any, catalog: str | None) -> SmallTables:
+    """Where tables are whose rows fit into memory: in the lake's folder, or in a catalog of this
+    Spark session."""
+    from fairlead.pipeline.in_memory import CatalogRows, LakeRows
+
+    if catalog is None:
+        return LakeRows(lake, SYSTEM_CLOCK)
+    from fairlead.pipeline.tables import lake_tables
+
+    return CatalogRows(spark, lake_tables(spark, lake, catalog, SYSTEM_CLOCK))
+
+
+@contextmanager
+def job_on(lake: Lake, tables: TableOptions) -> Iterator[Job]:
+    """What a job on Spark works with."""
+    with session_of(tables.spark) as spark:
+        from fairlead.pipeline.jobs.build import Job
+
+        yield Job(spark, lake, tables.catalog, SYSTEM_CLOCK)
+
+
+def kafka_at(url: str) -> Place:
+    """The place at a `kafka://` URL. Raises ConfigurationError, also when the client is missing."""
+    if not url.startswith("kafka:"):
+        raise ConfigurationError(f"--kafka {url!r}: use kafka://host:9092/?prefix=shop.")
+    try:
+        from fairlead.backends.kafka.endpoint import Place
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{error.name} is missing: pip install 'fairlead[kafka,pipeline]'"
+        ) from error
+    return Place.of(url)
+
+
+@contextmanager
+def catalog_of(tables: TableOptions) -> Iterator[tuple[Any, str] | None]:
+    """Open the Spark session that reaches the catalog of the options, if they name one."""
+    if tables.catalog is None:
+        yield None
+        return
+    with session_of(tables.spark) as spark:
+        yield spark, tables.catalog
+
+
+@contextmanager
+def small_tables_of(lake: Lake, tables: TableOptions) -> Iterator[SmallTables]:
+    """Open the tables whose rows fit into memory; Spark is started only to reach a catalog."""
+    with catalog_of(tables) as reached:
+        spark, catalog = reached or (None, None)
+        yield small_tables(lake, spark, catalog)

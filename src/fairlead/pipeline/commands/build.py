@@ -1,0 +1,109 @@
+"""`fairlead pipeline build`, `compact` and `check`: the tables of the lake."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.options import Json
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.commands.access import job_on, lake_in
+from fairlead.pipeline.commands.options import DryRun, LakeFolder, SettingsFile, TableOptions
+from fairlead.pipeline.commands.output import failures, say, tell_run, watching
+
+
+class BuildOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline build`."""
+
+    tables: TableOptions
+    settings: SettingsFile = None
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything anew, not only what changed.")
+    ] = False
+    dry_run: DryRun = False
+    json: Json = False
+
+
+@with_options
+def build(options: BuildOptions) -> None:
+    """Make silver and gold of what was exported since the last build, check that everything adds
+    up, and show it.
+
+    Exit code 1: a check failed; then the tables stay as they were. Example: fairlead pipeline build
+    --lake lake
+    """
+    with failures():
+        from fairlead.pipeline import settings as pipeline_settings
+
+        told = pipeline_settings.load(options.settings)
+        lake = lake_in(options.tables.lake)
+        if options.dry_run:
+            from fairlead.pipeline.jobs.build import what_to_build
+
+            todo = what_to_build(lake, told, options.full)
+            hours = sorted(todo.changed_attempts | todo.changed_events)
+            text = f"{len(hours)} hours changed{'; everything is built anew' if todo.full else ''}"
+            say(options.json, {"full": todo.full, "changed_hours": hours}, text)
+            return
+        with job_on(lake, options.tables) as job, watching("building") as tell:
+            from fairlead.pipeline.jobs.build import build as run_build
+
+            run = run_build(job, told, options.full, tell)
+        tell_run(run, options.json)
+
+
+class CompactOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline compact`."""
+
+    lake: LakeFolder = None
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Every hour but this one, not only those without change for 26 h."
+        ),
+    ] = False
+    dry_run: DryRun = False
+    json: Json = False
+
+
+@with_options
+def compact(options: CompactOptions) -> None:
+    """Put the files of each closed hour of bronze together, and remove what no table needs any more
+    (after 24 h)."""
+    with failures():
+        from fairlead.pipeline.jobs.compact import compact as run_compact
+        from fairlead.pipeline.jobs.compact import what_to_compact
+
+        lake = lake_in(options.lake)
+        if options.dry_run:
+            todo = what_to_compact(lake, SYSTEM_CLOCK, options.everything)
+            say(options.json, todo, f"{sum(map(len, todo.values()))} hours would be compacted")
+            return
+        with watching("compacting") as tell:
+            run = run_compact(lake, SYSTEM_CLOCK, options.everything, tell)
+        tell_run(run, options.json)
+
+
+class CheckOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline check`."""
+
+    tables: TableOptions
+    json: Json = False
+
+
+@with_options
+def check(options: CheckOptions) -> None:
+    """Look over all tables: schema, keys, and counts and worker time that must agree between the
+    layers.
+
+    Exit code 1: something does not add up.
+    """
+    with failures():
+        lake = lake_in(options.tables.lake)
+        with job_on(lake, options.tables) as job, watching("checking") as tell:
+            from fairlead.pipeline.jobs.check import check as run_check
+
+            run = run_check(job, tell)
+        tell_run(run, options.json)

@@ -1,0 +1,97 @@
+"""`fairlead pipeline capacity`: the slots that the week ahead needs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.options import Json
+from fairlead.cli.output import as_json, as_table, duration
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.pipeline.commands.access import lake_in, small_tables_of
+from fairlead.pipeline.commands.options import TableOptions
+from fairlead.pipeline.commands.output import failures, instant_of, watching
+
+
+class CapacityOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline capacity`."""
+
+    wait: Annotated[str, typer.Option(help="So long may a task wait: 5s, 2m.")] = "5s"
+    quantile: Annotated[float, typer.Option(help="And so large a part of the tasks no longer.")] = (
+        0.95
+    )
+    weeks: Annotated[int, typer.Option(min=1, help="Whole weeks of history, at most.")] = 8
+    hold_out: Annotated[
+        int, typer.Option(min=0, help="Weeks of them on which the forecast is judged.")
+    ] = 2
+    until: Annotated[
+        str | None,
+        typer.Option(help="Forecast the week that begins here; else where the tables end."),
+    ] = None
+    tables: TableOptions
+    json: Json = False
+
+
+@with_options
+def capacity(options: CapacityOptions) -> None:
+    """How many slots each queue needs in each hour of the week ahead, and how good the forecast was
+    on weeks it had not seen.
+
+    The hours are in gold.capacity. Examples: fairlead pipeline capacity --wait 5s --quantile 0.95;
+    fairlead pipeline capacity --wait 2m --weeks 12 --json
+    """
+    with failures():
+        from fairlead.pipeline.capacity.plan import Target
+        from fairlead.pipeline.jobs.capacity import Horizon
+        from fairlead.pipeline.jobs.capacity import capacity as run_capacity
+
+        lake, may_wait = lake_in(options.tables.lake), duration(options.wait)
+        assert may_wait is not None
+        target = Target(round(may_wait.total_seconds() * MICROS), options.quantile)
+        with small_tables_of(lake, options.tables) as tables, watching("planning") as tell:
+            horizon = Horizon(instant_of(options.until), options.weeks, options.hold_out)
+            done = run_capacity(lake, tables, SYSTEM_CLOCK, target, horizon, tell)
+        if options.json:
+            as_json(done)
+            return
+        columns = (
+            "queue",
+            "tasks in the week",
+            "peak / mean",
+            "slots at the peak",
+            "hour",
+            "in half of the hours",
+            "if what may wait is shifted",
+            "method",
+            "error / naive's",
+            "loss saved",
+        )
+        as_table(
+            columns,
+            [
+                (
+                    plan.queue,
+                    f"{plan.tasks:,.0f}",
+                    f"{plan.peak_ratio:.1f}",
+                    plan.slots_peak,
+                    _hour_name(plan.peak_hour),
+                    plan.slots_median,
+                    plan.slots_if_shifted,
+                    plan.method,
+                    None if plan.mase is None else f"{plan.mase:.2f}",
+                    None if plan.skill is None else f"{plan.skill:.0%}",
+                )
+                for plan in done.queues
+            ],
+        )
+        for note in done.notes:
+            print(note)
+
+
+def _hour_name(hour_of_week: int) -> str:
+    return (
+        f"{['Mon', 'Tue', 'Wed', 'Thu', 'Fri', 'Sat', 'Sun'][hour_of_week // 24]}"
+        f" {hour_of_week % 24:02}:00"
+    )

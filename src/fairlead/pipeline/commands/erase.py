@@ -1,0 +1,128 @@
+"""`fairlead pipeline erase`: no row of a key is left in the lake."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlead.cli.options import Json
+from fairlead.cli.output import WORK_FAILED, as_json, as_table, duration
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError
+from fairlead.pipeline.commands.access import catalog_of, lake_in
+from fairlead.pipeline.commands.options import TableOptions
+from fairlead.pipeline.commands.output import failures, watching
+
+if TYPE_CHECKING:
+    from fairlead.pipeline.jobs.erase import Erasure
+
+
+class EraseOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline erase`."""
+
+    key: Annotated[
+        str,
+        typer.Argument(help="The fairness key; - reads it from the standard input.", metavar="KEY"),
+    ]
+    tables: TableOptions
+    page: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A copy of a report, to be removed too if it shows the key; as often as needed."
+        ),
+    ] = None
+    grace: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Leave files that were replaced to their readers for so long (then run this"
+                " again): 1h."
+            )
+        ),
+    ] = "0s"
+    readmit: Annotated[
+        bool,
+        typer.Option(
+            "--readmit",
+            help="Let the key's tasks into the lake again, from what is exported next on.",
+        ),
+    ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say where the key is, and change nothing.")
+    ] = False
+    json: Json = False
+
+
+@with_options
+def erase(options: EraseOptions) -> None:
+    """Leave no row of a key in any table or file of the lake, and prove it by reading every file;
+    none comes back later.
+
+    Exit code 1: the key is still somewhere. Examples: fairlead pipeline erase acme --dry-run;
+    fairlead pipeline erase acme --catalog lake.fairlead; printf acme | fairlead pipeline erase -
+    """
+    with failures():
+        from fairlead.pipeline.jobs import erase as job
+
+        name = sys.stdin.readline().rstrip("\n") if options.key == "-" else options.key
+        lake, kept = lake_in(options.tables.lake), duration(options.grace)
+        assert kept is not None
+        if options.readmit:
+            if not job.let_in_again(lake, name, SYSTEM_CLOCK):
+                raise ConfigurationError(
+                    "this key was not erased here: there is nothing to let in again"
+                )
+            print("what is exported from now on may be of this key again")
+            return
+        grace_us = round(kept.total_seconds() * MICROS)
+        with catalog_of(options.tables) as where, watching("erasing") as tell:
+            how = job.Manner(options.page or [], grace_us, options.dry_run)
+            done = job.erase(lake, name, SYSTEM_CLOCK, how, tell, where)
+        if options.json:
+            as_json(done)
+        else:
+            _print(done)
+        if not (options.dry_run or done.is_clean):
+            raise typer.Exit(WORK_FAILED)
+
+
+def _print(done: Erasure) -> None:
+    as_table(
+        ("table", "rows of the key", "rows that mention it", "files"),
+        [
+            (name, f"{each.rows:,}", f"{each.redacted:,}", each.files)
+            for name, each in done.tables.items()
+        ],
+    )
+    for name, rows in done.catalog.items():
+        print(f"{name}: {rows:,} rows")
+    for page in done.pages:
+        print(
+            f"{page} shows it"
+            if done.dry_run
+            else f"{page} showed it and was removed; make it anew by report"
+        )
+    if done.dry_run:
+        print("nothing was changed")
+        return
+    print(
+        f"{done.removed:,} files removed; {done.verified.files:,} files read,"
+        f" {done.verified.bytes:,} bytes"
+    )
+    for held in done.verified.held:
+        print(f"  STILL THERE {held.file}: {held.where}, {held.count:,} times")
+    for name, rows in done.catalog_held.items():
+        print(f"  STILL THERE {name}: {rows:,} rows in files below it")
+    for path in done.verified.unreadable:
+        print(f"  not readable: {path}; run this again in ten minutes")
+    for held in done.verified.elsewhere:
+        print(f"  the same word, not as a key: {held.file}: {held.where}, {held.count:,} times")
+    if done.days:
+        print(
+            f"{len(done.days):,} days are made anew by the next build; until then their sums count"
+            " what is gone"
+        )

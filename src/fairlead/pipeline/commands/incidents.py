@@ -1,0 +1,52 @@
+"""`fairlead pipeline incidents`: what was wrong, and whom it hit."""
+
+from __future__ import annotations
+
+from fairlead.cli.options import Json
+from fairlead.cli.output import as_json, as_table
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.commands.access import lake_in, small_tables_of
+from fairlead.pipeline.commands.options import Period, TableOptions
+from fairlead.pipeline.commands.output import failures, watching
+
+
+class IncidentsOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline incidents`."""
+
+    period: Period
+    tables: TableOptions
+    json: Json = False
+
+
+@with_options
+def incidents(options: IncidentsOptions) -> None:
+    """When something was wrong, whom it hit and when it was over: stalls, floods, bursts of errors,
+    starved keys, lost nodes.
+
+    Looks at whole days, by default the last seven, and keeps what it finds in gold.incidents.
+    Example: fairlead pipeline incidents --since 2026-11-01 --until 2026-11-07
+    """
+    with failures():
+        from fairlead.pipeline.jobs.incidents import as_rows
+        from fairlead.pipeline.jobs.incidents import incidents as run_incidents
+
+        lake = lake_in(options.tables.lake)
+        with small_tables_of(lake, options.tables) as tables, watching("looking") as tell:
+            since, until = options.period.instants()
+            found = run_incidents(lake, tables, SYSTEM_CLOCK, since, until, tell)
+        if options.json:
+            as_json(found)
+            return
+        columns = (
+            "kind",
+            "queue",
+            "subject",
+            "from (UTC)",
+            "to",
+            "keys hit",
+            "tasks delayed",
+            "extra hours waited",
+        )
+        as_table(columns, as_rows(found))
+        print(f"{len(found):,} incidents")

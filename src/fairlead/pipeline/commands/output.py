@@ -1,0 +1,109 @@
+"""How the commands of `fairlead pipeline` show progress, print results, fail and stop."""
+
+from __future__ import annotations
+
+import json as json_text
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from fairlead.cli.output import as_json, as_table, one_line_errors
+from fairlead.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fairlead.pipeline.runs import Run
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Whatever goes wrong is one line, and an exit code."""
+    with one_line_errors():
+        try:
+            yield
+        except KeyboardInterrupt:
+            typer.echo("stopped; run it again to go on", err=True)
+            raise typer.Exit(130) from None
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] not in (
+                "pyspark",
+                "pyarrow",
+                "pandas",
+                "matplotlib",
+            ):
+                raise
+            raise ConfigurationError(
+                f"{error.name} is missing: pip install 'fairlead[pipeline]'"
+            ) from error
+
+
+@contextmanager
+def watching(what: str) -> Iterator[Callable[[str, int], None]]:
+    """Progress for whoever watches."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda table, rows: None
+        return
+    done: dict[str, int] = {}
+    with console.status(what) as shown:
+
+        def tell(table: str, rows: int) -> None:
+            done[table] = done.get(table, 0) + rows
+            shown.update(f"{what}: {table} {done[table]:,} rows")
+
+        yield tell
+
+
+def stop_by_signals(stop: Callable[[], None]) -> None:
+    """The first SIGTERM or Ctrl-C ends what runs in good order; a second Ctrl-C at once."""
+
+    def told(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, told)
+
+
+def instant_of(text: str | None) -> datetime | None:
+    """UTC, if it names no offset. Raises ConfigurationError."""
+    if text is None:
+        return None
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(f"instant {text!r}: use 2026-11-01 or 2026-11-01T12:00") from None
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def say(json: bool, value: Any, text: str) -> None:
+    """As JSON, or for people."""
+    if json:
+        as_json(value)
+    else:
+        print(text)
+
+
+def tell_run(run: Run, json: bool, text: str | None = None) -> None:
+    """What a job has done."""
+    if json:
+        as_json(json_text.loads(msgspec.json.encode(run)))
+        return
+    if run.tables:
+        as_table(("table", "rows"), [(name, f"{rows:,}") for name, rows in run.tables.items()])
+    print(
+        text
+        or f"{run.job}: {run.state}, {run.rows_in:,} rows in, {run.rows_out:,} out, "
+        f"in {run.seconds:,.1f} s"
+    )
+    for found in run.checks:
+        print(f"  {'ok  ' if found.holds else 'FAIL'} {found.name}: {found.found:,.0f}")
+    for note in run.notes:
+        print(f"  {note}")
+    if run.quarantined:
+        print(f"  {run.quarantined:,} rows do not make sense and are in bronze.quarantine")

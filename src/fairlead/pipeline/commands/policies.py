@@ -1,0 +1,166 @@
+"""`fairlead pipeline policies`: versions of computed weights and limits, and the way back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fairlead.app import App
+from fairlead.cli.options import Json
+from fairlead.cli.output import as_json, as_table, readable, time_of
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.operate.policies import PolicyManagement
+from fairlead.pipeline.commands.options import Author, Url, Why, author_of
+from fairlead.pipeline.commands.output import failures
+from fairlead.pipeline.commands.tune_output import limit_text, state_text, weight_text
+
+policies = typer.Typer(
+    invoke_without_command=True,
+    help="Versions of computed weights and limits: what was published, why, and the way back.",
+)
+
+
+class ListOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `policies`."""
+
+    queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None
+    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20
+    url: Url = None
+    json: Json = False
+
+
+@policies.callback()
+@with_options
+def list_policies(context: typer.Context, options: ListOptions) -> None:
+    """Versions that were published, newest first, and where the feedback is switched off.
+
+    Example: fairlead pipeline policies --queue payouts
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with failures():
+        management = PolicyManagement(App(options.url))
+        found, switches = management.policies(options.queue, options.limit), management.switches()
+        if options.json:
+            as_json(
+                {
+                    "policies": [readable(policy) for policy in found],
+                    "switches": [s._asdict() for s in switches],
+                }
+            )
+            return
+        as_table(
+            ("version", "queue", "state", "published", "by", "why", "keys", "limits", "verdict"),
+            [
+                (
+                    p.version,
+                    p.queue,
+                    state_text(p),
+                    time_of(p.computed_at),
+                    p.author,
+                    p.why,
+                    len(p.guarded),
+                    len(p.limits),
+                    p.verdict,
+                )
+                for p in found
+            ],
+        )
+        for switch in switches:
+            print(
+                f"{switch.queue or 'every queue'}: {switch.mode} since {time_of(switch.at)} by"
+                f" {switch.author}: {switch.why}"
+            )
+
+
+class ShowOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `policies show`."""
+
+    url: Url = None
+    json: Json = False
+
+
+@policies.command("show")
+@with_options
+def show(version: int, options: ShowOptions) -> None:
+    """One version: each key's weight and limit as computed and as published, and why.
+
+    Example: fairlead pipeline policies show 12
+    """
+    with failures():
+        found = PolicyManagement(App(options.url)).policy(version)
+        if options.json:
+            as_json(readable(found))
+            return
+        print(
+            f"version {found.version} of {found.queue}: {state_text(found)},"
+            f" {time_of(found.computed_at)} by {found.author}"
+        )
+        print(
+            f"{found.why}; {found.input_rows:,} rows up to {time_of(found.input_to) or 'nothing'}"
+        )
+        if found.verdict:
+            print(found.verdict)
+        as_table(
+            ("fairness key", "raw", "published", "why"),
+            [
+                (
+                    key,
+                    weight_text(found.raw.get(key)),
+                    weight_text(weight),
+                    found.reasons.get(key, "as before"),
+                )
+                for key, weight in sorted(found.guarded.items())
+            ],
+        )
+        if found.limit_reasons:
+            print("\nlimits: slots of the key on each node")
+            as_table(
+                ("fairness key", "raw", "published", "why"),
+                [
+                    (
+                        key,
+                        weight_text(found.raw_limits.get(key)),
+                        limit_text(found.limits.get(key)),
+                        why,
+                    )
+                    for key, why in sorted(found.limit_reasons.items())
+                ],
+            )
+
+
+class RollbackOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `policies rollback`."""
+
+    version: Annotated[
+        int, typer.Argument(min=0, help="What is to count again; 0: the declared weights.")
+    ]
+    queue: Annotated[str | None, typer.Option(help="Of this queue; needed with 0.")] = None
+    why: Why = ""
+    author: Author = None
+    url: Url = None
+    json: Json = False
+
+
+@policies.command("rollback")
+@with_options
+def rollback(options: RollbackOptions) -> None:
+    """Let the weights of an earlier version count again, in its queue, within seconds; nothing is
+    published there for a day.
+
+    Example: fairlead pipeline policies rollback 11 --why "odd waits"
+    """
+    with failures():
+        new = PolicyManagement(App(options.url)).roll_back_to(
+            options.version,
+            author_of(options.author),
+            options.why or "no reason given",
+            options.queue,
+        )
+        if options.json:
+            as_json({"version": new})
+        else:
+            old = options.version
+            counts = "the declared weights" if old == 0 else f"as version {old}"
+            print(f"version {new} counts now: {counts}")

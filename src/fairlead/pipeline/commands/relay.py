@@ -1,0 +1,95 @@
+"""`fairlead pipeline relay`: finished attempts from the store to Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlead.cli.logs import configure
+from fairlead.cli.options import Json
+from fairlead.cli.output import as_json
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.connect import task_store
+from fairlead.pipeline.commands.access import history_of, kafka_at, url_of
+from fairlead.pipeline.commands.options import Url
+from fairlead.pipeline.commands.output import failures, say, stop_by_signals
+
+if TYPE_CHECKING:
+    from fairlead.backends.kafka.endpoint import Place
+    from fairlead.pipeline.stream.relay import Also, Relayed
+    from fairlead.ports.history import HistoryStore
+
+
+class RelayOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline relay`."""
+
+    kafka: Annotated[str, typer.Option(help="Where to: kafka://host:9092/?prefix=shop.")]
+    url: Url = None
+    every: Annotated[float, typer.Option(min=0.01, help="Seconds between two rounds.")] = 1.0
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of the topic, for good; 4 when it is made and this is not said."),
+    ] = None
+    once: Annotated[
+        bool, typer.Option("--once", help="End when all that is settled now is sent.")
+    ] = False
+    signs: Annotated[
+        bool,
+        typer.Option(
+            "--signs/--no-signs",
+            help="Look at the queues every 2 s, for `fairlead pipeline alerts`.",
+        ),
+    ] = True
+    json: Json = False
+
+
+@with_options
+def relay(options: RelayOptions) -> None:
+    """Send finished attempts from the store to Kafka, in the order of their commits, each at least
+    once.
+
+    Until Ctrl-C or SIGTERM; a store or a broker that is away is waited for. The topic is
+    PREFIXtask.attempts, one JSON object a message. Nothing is cleaned from the store that is not in
+    Kafka.
+
+    Example: fairlead pipeline relay --url postgresql://app@db/shop --kafka
+    kafka://broker:9092/?prefix=shop.
+
+    Example: fairlead pipeline relay --kafka
+    'kafka://user:password@broker:9092/?prefix=shop.&replication=3' --partitions 8
+    """
+    with failures():
+        place = kafka_at(options.kafka)
+        from fairlead.pipeline.stream.relay import Relay
+
+        history = history_of(options.url)
+        also = _signs_of(options.url, history, place) if options.signs else None
+        relaying = Relay(history, place, SYSTEM_CLOCK, partitions=options.partitions, also=also)
+
+        def tell(relayed: Relayed) -> None:
+            if options.json and relayed.rows:
+                as_json(relayed)
+
+        try:
+            if options.once:
+                relayed = relaying.round()
+                text = (
+                    f"{relayed.rows:,} attempts relayed in {relayed.seconds:,.1f} s, up to"
+                    f" {relayed.place}"
+                )
+                say(options.json, relayed, text)
+                return
+            configure("info", "text")
+            stop_by_signals(relaying.stop)
+            relaying.run(options.every, tell)
+        finally:
+            relaying.close()
+
+
+def _signs_of(url: str | None, history: HistoryStore, place: Place) -> Also:
+    from fairlead.pipeline.alerts.pulse import Pulse
+    from fairlead.pipeline.alerts.topic import SignsTo
+
+    return SignsTo(Pulse(task_store(url_of(url)), history, SYSTEM_CLOCK), place)

@@ -1,0 +1,171 @@
+"""`fairlead pipeline replay`: recorded arrivals under other policies."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlead.cli.options import Json
+from fairlead.cli.output import duration
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.errors import ConfigurationError
+from fairlead.lab.replay.trace import BrokenTrace, Tenants
+from fairlead.pipeline.commands.access import lake_in, session_of
+from fairlead.pipeline.commands.options import DryRun, LakeFolder, Period, SparkOptions
+from fairlead.pipeline.commands.output import failures
+from fairlead.pipeline.commands.replay_output import runs, show, show_plan, watching
+
+if TYPE_CHECKING:
+    from fairlead.lab.policies.arrivals import Arrivals
+    from fairlead.lab.policies.study import Plan
+
+
+class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline replay`."""
+
+    policies: Annotated[
+        Path, typer.Option(help="The grid (TOML): lists, of which every combination is a policy.")
+    ]
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Arrivals of a trace in the Standard Workload Format; else of the lake."),
+    ] = None
+    tenants: Annotated[Tenants, typer.Option(help="Of a trace: whose work a job is.")] = (
+        Tenants.USER
+    )
+    queue: Annotated[str | None, typer.Option(help="Of a lake: whose attempts.")] = None
+    period: Period
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None
+    objective: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "The measure by which the best is chosen: wait_p99, key_p99_p50, slowdown_mean,"
+                " jain_mean, ..."
+            )
+        ),
+    ] = "slowdown_mean"
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=(
+                "What must hold besides: 'wait_p99 <= 60s', 'utilisation >= 0.7'; as often as you"
+                " like."
+            )
+        ),
+    ] = None
+    train: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Choose on the first 7d, report on the rest; default: whole weeks, all but the"
+                " last."
+            )
+        ),
+    ] = None
+    window: Annotated[
+        str | None,
+        typer.Option(
+            help="Fairness is taken over such windows; a longer wait starves. Default: 1h or less."
+        ),
+    ] = None
+    shake: Annotated[
+        str | None,
+        typer.Option(
+            help="Arrivals of a shaken sample are moved by up to this. Default: 10s or less."
+        ),
+    ] = None
+    shakes: Annotated[int, typer.Option(min=0, help="Shaken samples of each finalist.")] = 20
+    resamples: Annotated[
+        int, typer.Option(min=0, help="Samples with users drawn anew, of each finalist.")
+    ] = 20
+    finalists: Annotated[
+        int, typer.Option(min=1, help="So many of the best are reported with intervals.")
+    ] = 5
+    closed: Annotated[
+        bool,
+        typer.Option(
+            "--closed", help="Users send their next tasks when they have the results of the last."
+        ),
+    ] = False
+    seed: Annotated[int, typer.Option(min=0, help="Of the first sample.")] = 1
+    here: Annotated[bool, typer.Option("--here", help="In this process, without Spark.")] = False
+    lake: LakeFolder = None
+    spark: SparkOptions
+    dry_run: DryRun = False
+    json: Json = False
+
+    def plan(self) -> Plan:
+        """Return the study to make. Raises ConfigurationError for whatever is wrong in the file or
+        in the options."""
+        from fairlead.lab.policies.grid import load
+        from fairlead.lab.policies.objective import parse_objective
+        from fairlead.lab.policies.study import Plan
+
+        since, until = self.period.instants()
+        if self.trace is not None and (self.queue or since or until):
+            raise ConfigurationError(
+                "--queue, --since and --until are of a lake: with --trace use --limit"
+            )
+        return Plan(
+            grid=load(self.policies),
+            objective=parse_objective(self.objective, self.require or []),
+            train_us=_micros(self.train),
+            window_us=_micros(self.window),
+            shake_us=_micros(self.shake),
+            shakes=self.shakes,
+            resamples=self.resamples,
+            finalists=self.finalists,
+            is_closed=self.closed,
+            seed=self.seed,
+        )
+
+    def arrivals(self) -> Arrivals:
+        """Read the tasks from the trace, else from the lake. Raises ConfigurationError,
+        BrokenLake."""
+        from fairlead.pipeline.replay.record import of_lake, of_trace
+
+        if self.trace is None:
+            return of_lake(lake_in(self.lake), self.queue, *self.period.instants(), self.limit)
+        try:
+            return of_trace(self.trace, self.tenants, self.limit)
+        except BrokenTrace as error:
+            raise ConfigurationError(str(error)) from error
+
+
+@with_options
+def replay(options: ReplayOptions) -> None:
+    """What would another policy have done? Recorded arrivals through the core on a virtual clock, a
+    policy per Spark task.
+
+    Example: fairlead pipeline replay --policies grid.toml --lake lake --queue payouts --objective
+    wait_p99
+
+    Example: fairlead pipeline replay --policies grid.toml --trace lcg-2005.swf.gz --train 7d
+    --require 'utilisation >= 0.7'
+    """
+    with failures():
+        from fairlead.pipeline.jobs.replay import replay as run_replay
+
+        plan = options.plan()
+        arrivals = options.arrivals()
+        if options.dry_run:
+            show_plan(plan, arrivals, options.json)
+            return
+        lake = lake_in(options.lake)
+        plan.setup(arrivals)  # what does not fit is told before Spark is started
+        with (
+            nullcontext() if options.here else session_of(options.spark) as spark,
+            watching(runs(plan)) as tell,
+        ):
+            replayed = run_replay(arrivals, plan, lake, SYSTEM_CLOCK, spark, tell)
+        show(replayed, plan, arrivals, options.json)
+
+
+def _micros(text: str | None) -> int | None:
+    found = duration(text)
+    return None if found is None else round(found.total_seconds() * MICROS)

@@ -1,0 +1,55 @@
+"""`fairlead pipeline report`: one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.options import Json
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.pipeline.commands.access import exporter_of, job_on, lake_in
+from fairlead.pipeline.commands.options import Period, TableOptions
+from fairlead.pipeline.commands.output import failures, tell_run, watching
+
+
+class ReportOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline report`."""
+
+    out: Annotated[Path, typer.Option(help="The page to write.", dir_okay=False)] = Path(
+        "report.html"
+    )
+    tables: TableOptions
+    period: Period
+    hash_keys: Annotated[
+        bool, typer.Option("--hash-keys", help="Show digests instead of fairness keys.")
+    ] = False
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Where tasks live: the page then says how many attempts are not exported yet."
+        ),
+    ] = None
+    json: Json = False
+
+
+@with_options
+def report(options: ReportOptions) -> None:
+    """One HTML page, whole in itself: who got what, who waited, what failed, what it cost, and how
+    fresh all that is.
+
+    Example: fairlead pipeline report --lake lake --out report.html --since 2026-11-01
+    """
+    with failures():
+        lake, (since, until) = lake_in(options.tables.lake), options.period.instants()
+        unexported = None if options.url is None else exporter_of(options.url, lake).behind()
+        with job_on(lake, options.tables) as job, watching("reporting") as tell:
+            from fairlead.pipeline.jobs.report import report as run_report
+            from fairlead.pipeline.report.data import Selection
+
+            selection = Selection(
+                since=since, until=until, hash_keys=options.hash_keys, unexported=unexported
+            )
+            run = run_report(job, options.out, selection, tell)
+    tell_run(run, options.json, f"{options.out}: {options.out.stat().st_size / 1024:,.0f} KiB")

@@ -1,0 +1,94 @@
+"""`fairlead pipeline submit`: a task for each row of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.options import Json
+from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.pipeline.commands.access import session_of, url_of
+from fairlead.pipeline.commands.options import DryRun, SparkOptions, Url
+from fairlead.pipeline.commands.output import failures, say, watching
+
+
+class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
+    """Options of `pipeline submit`."""
+
+    file: Annotated[
+        Path, typer.Argument(help="Parquet, CSV or JSON lines: one row, one task.", exists=True)
+    ]
+    queue: Annotated[str, typer.Option(help="The queue; a column `queue` says it row by row.")] = (
+        "default"
+    )
+    task: Annotated[str | None, typer.Option(help="The task's name; else a column `name`.")] = None
+    args: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns that are the arguments: a,b; else a column `payload` or `args`."
+        ),
+    ] = None
+    submission_id: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Names the whole job: the same again changes nothing. Default: from path, time,"
+                " size."
+            )
+        ),
+    ] = None
+    order_by: Annotated[
+        str | None, typer.Option(help="Rows of one ordering_key are submitted in this order.")
+    ] = None
+    on_conflict: Annotated[
+        str, typer.Option(help="A unique key that is taken: ignore, or error.")
+    ] = "ignore"
+    on_error: Annotated[
+        str, typer.Option(help="A row that can be no task: fail, or quarantine.")
+    ] = "fail"
+    publish: Annotated[
+        str, typer.Option(help="atomic: all or nothing; chunked: by and by, for very many.")
+    ] = "atomic"
+    url: Url = None
+    spark: SparkOptions
+    dry_run: DryRun = False
+    json: Json = False
+
+
+@with_options
+def submit(options: SubmitOptions) -> None:
+    """Submit a task for each row, all in one commit, exactly once however often this is run.
+
+    Example: fairlead pipeline submit jobs.parquet --task pay --queue payouts --args partner,amount
+    """
+    with failures():
+        from fairlead.pipeline.jobs.submit import Submission, run_submit
+
+        submission = Submission(
+            options.file,
+            url_of(options.url),
+            options.queue,
+            options.task,
+            options.args,
+            options.submission_id,
+            options.order_by,
+            options.on_conflict,
+            options.on_error,
+            options.publish,
+        )
+        described = (
+            submission.described()
+        )  # refuses a file of an unknown kind before Spark is started
+        if options.dry_run:
+            say(options.json, described, f"would submit {options.file} as {submission.identity!r}")
+            return
+        with session_of(options.spark) as spark, watching("submitting") as tell:
+            totals = run_submit(spark, submission, tell)
+        say(
+            options.json,
+            totals,
+            f"{totals.inserted:,} tasks submitted, {totals.duplicate:,} were there already,"
+            f" {totals.rejected:,} rejected",
+        )
