@@ -32,7 +32,9 @@ from services.kafka import KafkaServer
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 from fairlead.backends.kafka import appender as kafka_appender  # noqa: E402
 from fairlead.backends.kafka import log_reader as kafka_log_reader  # noqa: E402
+from fairlead.backends.kafka import offset_commits  # noqa: E402
 from fairlead.backends.kafka.endpoint import Place  # noqa: E402
+from fairlead.backends.kafka.offset_commits import OffsetCommits  # noqa: E402
 from fairlead.backends.kafka.task_log import KafkaTaskLog  # noqa: E402
 
 P0, P1 = PartitionKey("reminders", 0), PartitionKey("reminders", 1)
@@ -163,7 +165,7 @@ async def test_what_was_committed_is_not_read_again_after_a_restart(kafka_url: s
 async def test_a_commit_that_was_not_sent_yet_counts_when_the_partition_is_rewound(
     log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_log_reader, "COMMIT_EVERY", 1e9)
+    monkeypatch.setattr(offset_commits, "COMMIT_EVERY", 1e9)
     first, second = entries(3), entries(3)
     await append(log, first)
     assert await received(log, 3) == first
@@ -212,19 +214,19 @@ async def test_rewinds_in_the_midst_of_a_stream_leave_no_gap(kafka_url: str) -> 
 async def test_the_offset_of_a_quiet_partition_is_committed_again_and_what_lies_below_is_deleted(
     log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_log_reader, "KEEP_EVERY", 0.5)
-    monkeypatch.setattr(kafka_log_reader, "COMMIT_EVERY", 0.1)
+    monkeypatch.setattr(offset_commits, "KEEP_EVERY", 0.5)
+    monkeypatch.setattr(offset_commits, "COMMIT_EVERY", 0.1)
     sent: list[int] = []
-    place, confirmed = log._at(P0), kafka_log_reader.LogReader._confirmed
+    place, confirmed = log._at(P0), OffsetCommits.confirmed
 
     def noting(self: Any, error: Any, offsets: Any) -> None:
         sent.extend(at.offset for at in offsets)
         confirmed(self, error, offsets)
 
-    monkeypatch.setattr(kafka_log_reader.LogReader, "_confirmed", noting)
+    monkeypatch.setattr(OffsetCommits, "confirmed", noting)
     await append(log, entries(7))
     assert len(await received(log, 7)) == 7
-    consumer = log._running()._consumer
+    consumer = log._running()._thread.client
     await until(
         lambda: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(*place)) == (7, 7)
     )
@@ -299,7 +301,7 @@ async def test_a_partition_that_is_not_wanted_for_long_is_left_and_taken_up_agai
     log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_log_reader, "UNWANTED_SECONDS", 0.2)
-    monkeypatch.setattr(kafka_log_reader, "COMMIT_EVERY", 0.1)
+    monkeypatch.setattr(offset_commits, "COMMIT_EVERY", 0.1)
     new, others = entries(10), entries(3, P1)
     await append(log, [*new[:5], *others])
     assert await received(log, 5) == new[:5]
@@ -461,7 +463,7 @@ async def test_it_is_closed_in_time_though_kafka_is_away_and_nothing_is_lost_by_
         server.crash()
         await log.commit(batch)
         unsent = log.append(entries(1))
-        await until(lambda: log._running()._is_committing)
+        await until(lambda: log._running()._commits.is_under_way)
         async with asyncio.timeout(SOON):
             await log.close()
         assert isinstance(unsent.exception(0), StoreUnavailable)

@@ -6,14 +6,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import Place, silent
+from fairlead.backends.kafka.outage_log import OutageLog
 from fairlead.backends.kafka.sender import Outgoing
 from fairlead.backends.memory.notifier import forget_when_forked
 from fairlead.errors import (
@@ -40,7 +41,6 @@ MOST_WAITING = 10_000
 MOST_KILOBYTES = 64 * 1024
 """What the producer holds that is not appended yet."""
 
-_AGAIN_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 
 TOPIC = {"retention.ms": "-1", "max.message.bytes": str(LARGEST)}
@@ -69,7 +69,7 @@ class _Append:
     def ended(self, error: FairleadError | None) -> None:
         """One message is done with."""
         if error is not None:
-            self._appender.failed(error)
+            self._appender.count_failure(error)
             self._error = error
         self._left -= 1
         if self._left:
@@ -94,23 +94,23 @@ class Appender:
         self._counted = counted
         self._partitions = partitions
         self._seconds = float(place.client.get("message.timeout.ms", APPEND_SECONDS * 1000)) / 1000
+        self._outages = OutageLog(
+            "tasks were not appended to their log; the futures of their submits say so",
+            {"log": place.location},
+        )
         self.after_fork()
         forget_when_forked(self)
-        weakref.finalize(self, _shut, weakref.ref(self))  # a script may end right after its submit
 
     def after_fork(self) -> None:
         # The threads and sockets of librdkafka stay with the parent.
         self._lock = threading.RLock()  # whoever is told that an append has failed may append again
         self._room = threading.Condition(self._lock)
-        self._producer: Producer | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: ClientThread[Producer] | None = None
         self._topics: set[str] = set()
         """Queues whose topics have been looked at."""
         self._waiting: deque[_Waiting] = deque()
         """For a topic to be looked at, or for room in the producer. While there are any, everything
         goes behind them."""
-        self._news = threading.Event()
-        self._trouble = ""
 
     def append(self, messages: Sequence[Outgoing]) -> Future[None]:
         """The future ends when all are there for good, or raises StoreUnavailable when they may not
@@ -127,50 +127,46 @@ class Appender:
             one.future.set_result(None)
             return one.future
         with self._lock:
-            producer = self._producer or self._start()
-            if not self._has_room() and not self._room.wait_for(self._has_room, self._seconds):
-                raise StoreUnavailable(
-                    f"{self._place.location}: too much waits to be sent there; submit again later"
-                )
+            thread = self._thread or self._start()
+            if not self._has_room():
+                if not self._room.wait_for(self._has_room, self._seconds):
+                    raise StoreUnavailable(
+                        f"{self._place.location}: too much waits to be sent there; submit again"
+                        " later"
+                    )
+                thread = self._thread or self._start()  # it may have been closed meanwhile
             is_behind = bool(self._waiting)
             self._waiting.extend([(message, one) for message in messages])
             if not is_behind:
-                self._produce(producer)
-        if not self._news.is_set():
-            self._news.set()
+                self._produce(thread.client)
+        thread.poke()
         return one.future
 
     def shut(self) -> None:
         """Append what is left; every future has ended then. It may be used again."""
         with self._lock:
-            thread, self._thread, self._producer = self._thread, None, None
+            thread, self._thread = self._thread, None
         if thread is not None:
-            # Python must not end while a thread of its own is inside librdkafka.
-            self._news.set()
-            thread.join()
+            thread.close()
 
     def _has_room(self) -> bool:
-        return len(self._waiting) < MOST_WAITING or threading.current_thread() is self._thread
+        if len(self._waiting) < MOST_WAITING:
+            return True
+        return self._thread is not None and self._thread.is_current
 
-    def _start(self) -> Producer:
-        producer = self._producer = Producer(
-            self._place.settings(
-                {
-                    "enable.idempotence": True,  # nothing comes twice, or out of order, by retries
-                    "acks": "all",
-                    "linger.ms": 0,
-                    "message.timeout.ms": round(self._seconds * 1000),
-                    "message.max.bytes": LARGEST,
-                    "queue.buffering.max.kbytes": MOST_KILOBYTES,
-                    "error_cb": silent,
-                }
-            )
-        )
-        self._thread = threading.Thread(
-            target=self._serve, args=(producer,), name="fairlead-kafka-appender", daemon=True
-        )
-        self._thread.start()
-        return producer
+    def _start(self) -> ClientThread[Producer]:
+        settings = {
+            "enable.idempotence": True,  # nothing comes twice, or out of order, by retries
+            "acks": "all",
+            "linger.ms": 0,
+            "message.timeout.ms": round(self._seconds * 1000),
+            "message.max.bytes": LARGEST,
+            "queue.buffering.max.kbytes": MOST_KILOBYTES,
+            "error_cb": silent,
+        }
+        producer = Producer(self._place.settings(settings))
+        self._thread = ClientThread("appender", producer, self, self._outages)
+        return self._thread
 
     def _produce(self, producer: Producer) -> None:
         """As many of those that wait as there is room for, up to the first of a topic to be looked
@@ -198,7 +194,7 @@ class Appender:
     def refused(self, error: KafkaError) -> FairleadError:
         """What to tell the submitter of a message that was not appended."""
         if error.fatal():
-            self._producer = None  # it will send nothing more; the next append makes another
+            self._retire(self._thread)  # its producer sends nothing more
         if error.code() != KafkaError._MSG_TIMED_OUT:
             self._topics.clear()  # one may have been deleted
         told: FairleadError
@@ -214,47 +210,60 @@ class Appender:
         told.__cause__ = KafkaException(error)
         return told
 
-    def failed(self, error: FairleadError) -> None:
-        """A message was not appended."""
+    def count_failure(self, error: FairleadError) -> None:
+        """Take note of a message that was not appended."""
         self._counted("failed_appends", 1)
-        if (why := str(error)) != self._trouble:
-            self._trouble = why
-            told = {"log": self._place.location, "error": why}
-            log.warning(
-                "tasks were not appended to their log; the futures of their submits say so",
-                extra=told,
-            )
+        self._outages.report(str(error))
 
     # in the thread --------------------------------------------------------------------------------
 
-    def _serve(self, producer: Producer) -> None:
-        """Give the producer what waits, and serve what it reports; at the end until nothing is
-        left."""
-        while self._producer is producer:
-            self._news.wait(_AGAIN_SECONDS)
-            self._news.clear()
-            while self._producer is producer and (self._waiting or len(producer)):
-                self._turn(producer)
+    def poll(self, thread: ClientThread[Producer]) -> None:
+        if self._waiting or len(thread.client):
+            self._pass_on(thread.client)
+        else:
+            thread.wait_for_work(AGAIN_SECONDS)
+
+    def finish(self, thread: ClientThread[Producer]) -> None:
+        """Send what is left; where another thread has begun, what waits is for that one."""
+        self._retire(thread)
+        producer = thread.client
         until = time.monotonic() + self._seconds
-        while (
-            len(producer) or (self._waiting and self._producer is None)
-        ) and time.monotonic() < until:
-            if self._producer is None:
-                self._turn(producer)
-            else:  # what waits is for another one
+        while time.monotonic() < until:
+            if self._thread is None and (self._waiting or len(producer)):
+                self._pass_on(producer)
+            elif len(producer):
                 producer.poll(_POLL_SECONDS)
+            else:
+                break
+        self._end(producer, "closed before the task was sent")
+
+    def failed(self, error: BaseException) -> None:
+        log.error("the appender to the task log broke; the next append repairs it", exc_info=error)
+
+    def release(self, thread: ClientThread[Producer]) -> None:
+        """Fail what the thread has left, so that no future waits for ever."""
+        self._retire(thread)
+        self._end(thread.client, "the appender broke before the task was sent")
+
+    def _end(self, producer: Producer, why: str) -> None:
         producer.purge()
         producer.flush(_POLL_SECONDS)
-        if self._producer is None:
-            self._expire(
-                float("inf"),
-                StoreUnavailable(f"{self._place.location}: closed before the task was sent"),
-            )
+        if self._thread is None:
+            self._expire(float("inf"), StoreUnavailable(f"{self._place.location}: {why}"))
 
-    def _turn(self, producer: Producer) -> None:
+    def _retire(self, thread: ClientThread[Producer] | None) -> None:
+        """Let the next append start another thread."""
+        with self._lock:
+            if self._thread is thread:
+                self._thread = None
+        if thread is not None:
+            thread.stop()
+
+    def _pass_on(self, producer: Producer) -> None:
+        """Give the producer what waits, and serve what it reports."""
         if self._waiting:  # otherwise the lock is left to whoever appends
             if not self._look_at_topic():
-                producer.poll(_AGAIN_SECONDS)
+                producer.poll(AGAIN_SECONDS)
             with self._lock:
                 self._produce(producer)
                 self._room.notify_all()
@@ -288,8 +297,3 @@ class Appender:
             self._room.notify_all()
         for _, one in expired:
             one.ended(error)
-
-
-def _shut(appender: weakref.ref[Appender]) -> None:
-    if (found := appender()) is not None:  # its thread keeps it alive
-        found.shut()

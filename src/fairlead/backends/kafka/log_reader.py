@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
-from collections import deque
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from fairlead.backends.kafka.endpoint import (
-    ADMIN_SECONDS,
-    CLOSE_SECONDS,
-    Extent,
-    Place,
-    TopicPlace,
-    extents,
-    reason,
-)
+from fairlead.backends.kafka.client import ClientThread, next_page
+from fairlead.backends.kafka.endpoint import CLOSE_SECONDS, Extent, Place, TopicPlace, reason
+from fairlead.backends.kafka.extent_questions import ExtentQuestions
+from fairlead.backends.kafka.offset_commits import OffsetCommits
+from fairlead.backends.kafka.outage_log import OutageLog
+from fairlead.backends.kafka.reading import Reading, Taken
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 
@@ -42,76 +38,13 @@ are."""
 MOST_MESSAGES, LEAST_MESSAGES = 20_000, 200
 """The same for their number."""
 
-COMMIT_EVERY = 1.0
-"""Seconds between two commits of offsets."""
-
-KEEP_EVERY = 1800.0
-"""Seconds between two commits of the offset of a quiet partition, since brokers forget old ones;
-and between two deletions of what is done with."""
-
 UNWANTED_SECONDS = 60.0
 """A partition that nobody has wanted for so long is read no more."""
 
 _POLL_SECONDS = 0.05
-_AGAIN_SECONDS = 1.0
-_SAY_EVERY = 30.0
+_WARN_EVERY = 30.0
 _LAST_SECONDS = 5.0
 """For the last commit."""
-
-Taken = list[tuple[int, bytes]]
-"""Messages with their offsets."""
-
-
-class _Reading:
-    """One partition, from where it was begun. With the reader's lock."""
-
-    def __init__(self, place: TopicPlace, position: int, now: float) -> None:
-        self.place = place
-        self.position = position
-        """What is to arrive next."""
-        self.done = position
-        """Everything below is committed, or was no message."""
-        self.end = position
-        """Where the partition ended when its end was last reached: above the last message there may
-        be what is none, as the end of a transaction."""
-        self.out: int | None = None
-        """What was taken and is not committed ends below this offset."""
-        self.waiting: deque[tuple[int, bytes]] = deque()
-        """What has arrived and was not taken yet."""
-        self.size = 0
-        """Bytes of that."""
-        self.wanted_at = now
-
-    def arrive(self, offset: int, message: bytes) -> None:
-        """It comes next."""
-        if offset < self.position:  # the topic was made anew, or has lost its end
-            self.done = self.end = offset
-        self.waiting.append((offset, message))
-        self.size += len(message)
-        self.position = offset + 1
-
-    def take(self, count: int) -> Taken:
-        """The next messages, at most so many."""
-        taken = [self.waiting.popleft() for _ in range(min(count, len(self.waiting)))]
-        self.size -= sum(len(message) for _, message in taken)
-        self.out = taken[-1][0] + 1
-        return taken
-
-    def leave(self) -> None:
-        """What was not taken is to arrive again, when it is read again."""
-        if self.waiting:
-            self.position = self.waiting[0][0]
-        self.waiting.clear()
-        self.size = 0
-
-
-class _Question(NamedTuple):
-    """About these partitions."""
-
-    places: Collection[TopicPlace]
-    until: float
-    """It is asked again until then: a coordinator that has moved is found in a moment."""
-    answer: Future[dict[TopicPlace, Extent]]
 
 
 class LogReader:
@@ -125,70 +58,51 @@ class LogReader:
         self._arrived = arrived
         self._clock = clock
         self._lock = threading.Lock()
-        self._readings: dict[TopicPlace, _Reading] = {}
-        self._commits: dict[TopicPlace, int] = {}
-        """Offsets that Kafka has not confirmed."""
-        self._questions: list[_Question] = []
+        self._readings: dict[TopicPlace, Reading] = {}
         self._is_changed = False
         """What is to be read may be another than what is read."""
-        self._is_ending = threading.Event()
-        self._is_ended = False
-        self.failure: BaseException | None = None
-        """What broke the thread."""
-        # The thread's own.
-        self._assigned: dict[TopicPlace, _Reading] = {}
-        self._paused: set[TopicPlace] = set()
-        self._is_committing = False
-        """A commit is on its way; librdkafka sends it until it has an answer."""
-        self._tick_at = clock.monotonic()
-        self._keep_at = clock.monotonic() + KEEP_EVERY
-        self._said_at = float("-inf")
-        self._consumer = Consumer(
-            place.settings(
-                {
-                    "group.id": place.group,
-                    "error_cb": self._troubled,
-                    "on_commit": self._confirmed,
-                    "enable.auto.commit": False,
-                    "enable.auto.offset.store": False,
-                    # below what is kept, or beyond the end of a topic made anew
-                    "auto.offset.reset": "earliest",
-                    "enable.partition.eof": True,
-                    # Little is fetched ahead: what has arrived waits in a budget of our own.
-                    "queued.min.messages": 10_000,
-                    "queued.max.messages.kbytes": 8192,
-                    "fetch.max.bytes": 8 << 20,
-                    "message.max.bytes": 8
-                    << 20,  # not greater than that; a greater message comes all the same
-                    "fetch.queue.backoff.ms": 20,
-                }
-            )
+        self._outages = OutageLog(
+            "the task log in Kafka is in trouble", {"log": place.location}, _WARN_EVERY
         )
-        self._thread = threading.Thread(target=self._run, name="fairlead-kafka-log", daemon=True)
-        self._thread.start()
-        # Python must not end while a thread of its own is inside librdkafka.
-        weakref.finalize(self, _end, weakref.ref(self))
+        self._questions = ExtentQuestions(place.location, clock)
+        self._commits = OffsetCommits(self._outages, clock.monotonic())
+        self.failure: BaseException | None = None
+        """The error that broke the thread."""
+        # The thread's own.
+        self._assigned: dict[TopicPlace, Reading] = {}
+        self._paused: set[TopicPlace] = set()
+        settings = {
+            "group.id": place.group,
+            "error_cb": lambda error: self._outages.report(error.str()),
+            "on_commit": self._commits.confirmed,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # below what is kept, or beyond the end of a topic made anew
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            # Little is fetched ahead: what has arrived waits in a budget of our own.
+            "queued.min.messages": 10_000,
+            "queued.max.messages.kbytes": 8192,
+            "fetch.max.bytes": 8 << 20,
+            # not greater than that; a greater message comes all the same
+            "message.max.bytes": 8 << 20,
+            "fetch.queue.backoff.ms": 20,
+        }
+        consumer = Consumer(place.settings(settings))
+        self._thread = ClientThread("log", consumer, self, self._outages, CLOSE_SECONDS)
 
     def __contains__(self, place: TopicPlace) -> bool:
         """It was begun."""
         return place in self._readings
 
     def ask(self, places: Iterable[TopicPlace]) -> Future[dict[TopicPlace, Extent]]:
-        """How much is in each of these partitions. Raises StoreUnavailable."""
-        question = _Question(list(places), self._clock.monotonic() + ADMIN_SECONDS, Future())
-        with self._lock:
-            if self._is_ended:
-                question.answer.set_exception(
-                    StoreUnavailable(f"{self._place.location}: the task log was closed")
-                )
-            else:
-                self._questions.append(question)
-        return question.answer
+        """Return how much is in each of these partitions. The future raises StoreUnavailable."""
+        return self._questions.ask(places)
 
     def begin(self, place: TopicPlace, position: int) -> None:
         """Read this partition from here on, and forget what was read of it."""
         with self._lock:
-            self._readings[place] = _Reading(place, position, self._clock.monotonic())
+            self._readings[place] = Reading(place, position, self._clock.monotonic())
             self._is_changed = True
 
     def take(self, wanted: Iterable[TopicPlace], limit: int) -> list[tuple[TopicPlace, Taken]]:
@@ -209,7 +123,7 @@ class LogReader:
         with self._lock:
             reading = self._readings.get(place)
             if reading is None:  # it was taken from a reader that failed since
-                self._commits[place] = through
+                self._commits.add(place, through)
                 return
             if reading.out == through:
                 reading.out = None
@@ -222,49 +136,53 @@ class LogReader:
             return reading.out is None and not reading.waiting and reading.done >= end
 
     def end(self) -> None:
-        """Tell Kafka what is committed, and stop. Blocks until then, but not for ever: while Kafka
-        is away, a consumer of librdkafka with a commit on its way cannot be closed. Its thread goes
-        on trying."""
-        self._is_ending.set()
-        self._thread.join(CLOSE_SECONDS)
+        """Tell Kafka what is committed, and stop. Blocks until then, but not for ever."""
+        self._thread.close()
 
-    def _done(self, reading: _Reading, through: int) -> None:
+    def _done(self, reading: Reading, through: int) -> None:
         """With the lock."""
-        if reading.out is None and not reading.waiting:
-            through = max(through, reading.end)
-        if through > reading.done:
-            reading.done = self._commits[reading.place] = through
+        if reading.finish(through):
+            self._commits.add(reading.place, reading.done)
 
     # in the thread --------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        consumer = self._consumer
-        try:
-            while not self._is_ending.is_set():
-                try:
-                    self._turn(consumer)
-                except KafkaException as error:
-                    self._said(reason(error))
-                    self._is_ending.wait(_AGAIN_SECONDS)
-            self._commit_last(consumer)
-        except BaseException as error:
-            self.failure = error
-            self._arrived()
-        finally:
-            self._refuse(StoreUnavailable(f"{self._place.location}: the task log was closed"))
-            consumer.close()
-
-    def _turn(self, consumer: Consumer) -> None:
-        if self._clock.monotonic() >= self._tick_at:
+    def poll(self, thread: ClientThread[Consumer]) -> None:
+        consumer = thread.client
+        if self._commits.is_due(self._clock.monotonic()):
             self._tick(consumer)
         if self._questions:
-            self._answer(consumer)
+            self._questions.answer(consumer, self._commits.unconfirmed)
         if self._is_changed:
             self._change(consumer)
-        # One is waited for; `consume` alone would wait until it has all it may take.
-        first = consumer.poll(_POLL_SECONDS)
-        if first is not None:
-            self._file([first, *consumer.consume(PAGE - 1, 0)])
+        if messages := next_page(consumer, PAGE, _POLL_SECONDS):
+            self._file(messages)
+
+    def finish(self, thread: ClientThread[Consumer]) -> None:
+        """Commit what is not confirmed."""
+        consumer = thread.client
+        consumer.unassign()
+        until = self._clock.monotonic() + _LAST_SECONDS
+        while self._commits and self._clock.monotonic() < until:
+            try:
+                self._commits.send(consumer)
+                consumer.poll(_POLL_SECONDS)
+            except KafkaException as error:
+                self._outages.report(reason(error))
+                time.sleep(_POLL_SECONDS)
+        if self._commits:
+            told = {"log": self._place.location, "partitions": len(self._commits)}
+            log.warning(
+                "Kafka could not be told what was read last of the task log; it may be read again",
+                extra=told,
+            )
+
+    def failed(self, error: BaseException) -> None:
+        self.failure = error
+        self._arrived()
+
+    def release(self, thread: ClientThread[Consumer]) -> None:
+        self._questions.close()
+        thread.client.close()
 
     def _file(self, messages: Sequence[Message]) -> None:
         is_news = False
@@ -278,7 +196,7 @@ class LogReader:
                 )
                 if reading is None or offset is None or self._readings[place] is not reading:
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                        self._said(error.str())
+                        self._outages.report(error.str())
                 elif error is None:
                     reading.arrive(offset, message.value() or b"")
                     is_news = True
@@ -286,7 +204,7 @@ class LogReader:
                     reading.end = offset
                     self._done(reading, reading.done)
                 else:
-                    self._said(error.str())
+                    self._outages.report(error.str())
         if is_news:
             self._is_changed = True
             self._arrived()
@@ -332,7 +250,7 @@ class LogReader:
             self._begin_anew(consumer)
             raise
 
-    def _is_full(self, place: TopicPlace, reading: _Reading, sharing: int) -> bool:
+    def _is_full(self, place: TopicPlace, reading: Reading, sharing: int) -> bool:
         part = 0.5 if place in self._paused else 1.0
         return len(reading.waiting) >= part * max(
             LEAST_MESSAGES, MOST_MESSAGES // sharing
@@ -355,119 +273,20 @@ class LogReader:
 
     # offsets --------------------------------------------------------------------------------------
 
-    def _answer(self, consumer: Consumer) -> None:
-        with self._lock:
-            questions, self._questions = self._questions, []
-        asked = {place for question in questions for place in question.places}
-        try:
-            found = extents(consumer, asked)
-        except KafkaException as error:
-            told = StoreUnavailable(f"{self._place.location}: {reason(error)}")
-            told.__cause__ = error
-            now = self._clock.monotonic()
-            with self._lock:
-                self._questions += [question for question in questions if question.until > now]
-            _refuse([question for question in questions if question.until <= now], told)
-            return
-        with self._lock:
-            mine = {
-                place: max(done, self._commits.get(place, 0)) for place, (done, _) in found.items()
-            }
-        for question in questions:
-            if question.answer.set_running_or_notify_cancel():
-                question.answer.set_result(
-                    {at: Extent(mine[at], found[at].end) for at in question.places}
-                )
-
-    def _refuse(self, error: StoreUnavailable) -> None:
-        with self._lock:
-            self._is_ended = True
-            questions, self._questions = self._questions, []
-        _refuse(questions, error)
-
     def _tick(self, consumer: Consumer) -> None:
-        now = self._clock.monotonic()
-        self._tick_at = now + COMMIT_EVERY
         self._is_changed = True  # something may no longer be wanted
-        if now >= self._keep_at:
-            self._keep_at = now + KEEP_EVERY
+        if self._commits.is_renewal_due(self._clock.monotonic()):
             self._keep()
-        self._commit(consumer)
+        self._commits.send(consumer)
 
     def _keep(self) -> None:
         with self._lock:
-            quiet = {
-                place: r.done for place, r in self._assigned.items() if place not in self._commits
-            }
-            self._commits |= quiet
+            done = {place: reading.done for place, reading in self._assigned.items()}
+        quiet = self._commits.renew(done)
         try:
             self._place.trim(quiet)
         except StoreUnavailable as error:
-            self._said(str(error))  # another time
-
-    def _commit(self, consumer: Consumer) -> None:
-        with self._lock:
-            offsets = [TopicPartition(*place, offset) for place, offset in self._commits.items()]
-        if offsets and not self._is_committing:
-            consumer.commit(offsets=offsets, asynchronous=True)
-            self._is_committing = True
-
-    def _confirmed(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
-        """By the consumer, when it is polled."""
-        self._is_committing = False
-        with self._lock:
-            for at in offsets:
-                place = (at.topic, at.partition)
-                if error is None and at.error is None and self._commits.get(place) == at.offset:
-                    del self._commits[place]
-        if why := error or next((at.error for at in offsets if at.error is not None), None):
-            self._said(why.str())
-
-    def _commit_last(self, consumer: Consumer) -> None:
-        consumer.unassign()
-        until = self._clock.monotonic() + _LAST_SECONDS
-        while self._commits and self._clock.monotonic() < until:
-            try:
-                self._commit(consumer)
-                consumer.poll(_POLL_SECONDS)
-            except KafkaException as error:
-                self._said(reason(error))
-                self._is_ending.wait(_POLL_SECONDS)
-        if self._commits:
-            told = {"log": self._place.location, "partitions": len(self._commits)}
-            log.warning(
-                "Kafka could not be told what was read last of the task log; it may be read again",
-                extra=told,
-            )
-
-    # trouble --------------------------------------------------------------------------------------
-
-    def _troubled(self, error: KafkaError) -> None:
-        self._said(error.str())
-
-    def _said(self, why: str) -> None:
-        now = self._clock.monotonic()
-        if (
-            now - self._said_at >= _SAY_EVERY
-        ):  # brokers that are away are told of many times a second, in turns
-            self._said_at = now
-            log.warning(
-                "the task log in Kafka is in trouble",
-                extra={"log": self._place.location, "error": why},
-            )
-
-
-def _end(reader: weakref.ref[LogReader]) -> None:
-    if (
-        found := reader()
-    ) is not None and not found._is_ending.is_set():  # its thread keeps it alive
-        found.end()
-
-
-def _refuse(questions: Iterable[_Question], error: StoreUnavailable) -> None:
-    for question in questions:
-        if question.answer.set_running_or_notify_cancel():
-            question.answer.set_exception(error)
+            self._outages.report(str(error))  # another time
 
 
 def _at(places: Iterable[TopicPlace]) -> list[TopicPartition]:

@@ -12,15 +12,15 @@ import msgspec
 from confluent_kafka import (
     OFFSET_INVALID,
     Consumer,
-    KafkaError,
     KafkaException,
     Message,
     TopicPartition,
 )
 
+from fairlead.backends.kafka.client import ClientThread, next_page
 from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, CLOSE_SECONDS, Place, reason
 from fairlead.backends.kafka.messages import decode
-from fairlead.errors import StoreUnavailable
+from fairlead.backends.kafka.outage_log import OutageLog
 from fairlead.model import PartitionKey, Trigger
 from fairlead.ports.notification import Lane
 
@@ -32,9 +32,8 @@ PAGE = 1000
 MOST_UNPROCESSED = 20_000
 """Messages that wait for the event loop; with more, partitions are paused."""
 
-_AGAIN_SECONDS = 1.0
 _POLL_SECONDS = 0.1
-_SAY_EVERY = 30.0
+_WARN_EVERY = 30.0
 
 
 class Received(NamedTuple):
@@ -80,13 +79,12 @@ class Receiver:
         self._lock = threading.Lock()
         self._unprocessed = 0
         self._is_paused = False
-        self._is_ending = threading.Event()
-        self._said_at = float("-inf")
+        self._outages = OutageLog("Kafka is in trouble", {"channel": place.location}, _WARN_EVERY)
         settings = place.settings(
             {
                 "group.id": place.group,
                 "client.id": node,
-                "error_cb": self._troubled,
+                "error_cb": lambda error: self._outages.report(error.str()),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "earliest" if isinstance(place.reset, float) else place.reset,
@@ -99,11 +97,15 @@ class Receiver:
                 "fetch.queue.backoff.ms": 20,
             }
         )
-        self._consumer = Consumer(settings)
-        self._thread = threading.Thread(
-            target=self._run, name="fairlead-kafka-receiver", daemon=True
+        self._thread = ClientThread(
+            "receiver",
+            Consumer(settings),
+            self,
+            self._outages,
+            CLOSE_SECONDS,
+            # At the end of the process nobody can hand over what the node has.
+            closes_at_exit=False,
         )
-        self._thread.start()
 
     def serve(self, partitions: Mapping[str, int]) -> None:
         """Take part in sharing these queues' partitions, so many each."""
@@ -121,12 +123,9 @@ class Receiver:
             self._unprocessed -= count
 
     def end(self) -> None:
-        """Give up all partitions, and leave the group. Blocks until it has, but not for ever: while
-        Kafka is away, a consumer of librdkafka with a commit on its way cannot be closed. The group
-        then takes it for dead."""
-        self._is_ending.set()
-        self._thread.join(CLOSE_SECONDS)
-        if self._thread.is_alive():
+        """Give up all partitions, and leave the group. Blocks until it has, but not for ever: where
+        a consumer cannot be closed in time, the group takes it for dead."""
+        if not self._thread.close():
             log.warning(
                 "Kafka was not told that this node has left",
                 extra={"channel": self._place.location},
@@ -134,21 +133,8 @@ class Receiver:
 
     # in the thread --------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        consumer = self._consumer
-        try:
-            while not self._is_ending.is_set():
-                try:
-                    self._turn(consumer)
-                except (KafkaException, StoreUnavailable) as error:
-                    self._said(reason(error))
-                    self._is_ending.wait(_AGAIN_SECONDS)
-        except BaseException as error:
-            self._listener.failed(error)
-        finally:
-            consumer.close()
-
-    def _turn(self, consumer: Consumer) -> None:
+    def poll(self, thread: ClientThread[Consumer]) -> None:
+        consumer = thread.client
         with self._lock:
             wanted, commits, self._commits = self._wanted, self._commits, {}
             is_too_much = self._unprocessed > (
@@ -164,24 +150,31 @@ class Receiver:
             )
             self._served = wanted
         if not self._served:
-            self._is_ending.wait(_POLL_SECONDS)
+            thread.pause(_POLL_SECONDS)
             return
         if commits:
             consumer.commit(offsets=self._offsets(commits), asynchronous=True)
         if is_too_much != self._is_paused:
             self._is_paused = is_too_much
             (consumer.pause if is_too_much else consumer.resume)(consumer.assignment())
-        # One is waited for; `consume` alone would wait until it has all it may take.
-        first = consumer.poll(_POLL_SECONDS)
-        if first is not None:
-            self._pass_on([first, *consumer.consume(PAGE - 1, 0)])
+        if messages := next_page(consumer, PAGE, _POLL_SECONDS):
+            self._pass_on(messages)
+
+    def finish(self, thread: ClientThread[Consumer]) -> None:
+        """Do nothing: the close revokes the partitions, and commits their offsets."""
+
+    def failed(self, error: BaseException) -> None:
+        self._listener.failed(error)
+
+    def release(self, thread: ClientThread[Consumer]) -> None:
+        thread.client.close()
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
         found = []
         for message in messages:
             topic, number, offset = message.topic(), message.partition(), message.offset()
             if (error := message.error()) is not None:
-                self._said(error.str())
+                self._outages.report(error.str())
             elif topic is not None and number is not None and offset is not None:
                 key = PartitionKey(self._place.queue(topic), number)
                 found.append(
@@ -215,9 +208,8 @@ class Receiver:
             try:
                 places = since(consumer, places, time.time() - self._place.reset)
             except KafkaException as error:
-                self._said(
-                    reason(error)
-                )  # then from the earliest: what ran long ago is passed over
+                # Read from the earliest: what ran long ago is passed over.
+                self._outages.report(reason(error))
         consumer.incremental_assign(places)
         if self._is_paused:
             consumer.pause(places)
@@ -229,7 +221,7 @@ class Receiver:
             try:
                 consumer.commit(offsets=self._offsets(offsets), asynchronous=False)
             except KafkaException as error:
-                self._said(reason(error))  # the next owner gets some of them again
+                self._outages.report(reason(error))  # the next owner gets some of them again
         consumer.incremental_unassign(places)
 
     def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
@@ -244,19 +236,6 @@ class Receiver:
             TopicPartition(self._place.topic(key.queue), key.partition, at)
             for key, at in offsets.items()
         ]
-
-    def _troubled(self, error: KafkaError) -> None:
-        self._said(error.str())
-
-    def _said(self, why: str) -> None:
-        now = time.monotonic()
-        if (
-            now - self._said_at >= _SAY_EVERY
-        ):  # brokers that are away are told of many times a second, in turns
-            self._said_at = now
-            log.warning(
-                "Kafka is in trouble", extra={"channel": self._place.location, "error": why}
-            )
 
 
 def since(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -12,7 +11,9 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import Place, silent
+from fairlead.backends.kafka.outage_log import OutageLog
 from fairlead.backends.memory.notifier import forget_when_forked
 from fairlead.errors import ConfigurationError, StoreUnavailable
 
@@ -24,7 +25,6 @@ SEND_SECONDS = 5.0
 MOST_WAITING = 20_000
 """Messages that wait for their topics to be looked at."""
 
-_AGAIN_SECONDS = 1.0
 _FLUSH_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 
@@ -39,8 +39,8 @@ class Outgoing(NamedTuple):
 
 
 class Sender:
-    """Sends from any thread without blocking it. What cannot be sent is counted, and left to
-    whoever sweeps the rows."""
+    """Send from any thread without blocking it. What cannot be sent is counted, and left to the
+    sweeps of the rows."""
 
     def __init__(
         self, place: Place, partitions: Mapping[str, int], counted: Callable[[str, int], None]
@@ -49,25 +49,25 @@ class Sender:
         self._place = place
         self._partitions = partitions
         self._counted = counted
+        self._outages = OutageLog(
+            "triggers were not sent; the sweeps will find their rows", {"channel": place.location}
+        )
         self.after_fork()
         forget_when_forked(self)
-        weakref.finalize(self, _shut, weakref.ref(self))  # a script may end right after its submit
 
     def after_fork(self) -> None:
         # The threads and sockets of librdkafka stay with the parent.
         self._lock = threading.Lock()
-        self._producer: Producer | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: ClientThread[Producer] | None = None
         self._topics: dict[str, int] = {}
-        """How many partitions those topics have at least that were looked at."""
+        """The least number of partitions of each topic that was looked at."""
         self._waiting: deque[Outgoing] = deque()
-        """For topics that have not been looked at."""
-        self._news = threading.Event()
-        self._trouble = ""
+        """Messages for topics that have not been looked at."""
 
     def send(self, messages: Iterable[Outgoing]) -> None:
-        """After the commit."""
-        producer = self._producer or self._start()
+        """Send after the commit."""
+        thread = self._thread or self._start()
+        producer = thread.client
         for message in messages:
             if message.partition < self._topics.get(message.queue, 0):
                 self._produce(producer, message)
@@ -75,46 +75,33 @@ class Sender:
                 self._waiting.append(message)
             else:
                 self._unsent("its topic could not be looked at")
-        self._news.set()
+        thread.poke()
 
     def shut(self) -> None:
-        """Send what is left, for some seconds at most; it may be used again."""
+        """Send what is left, for some seconds at most; the sender may be used again."""
         with self._lock:
-            producer, self._producer = self._producer, None
             thread, self._thread = self._thread, None
-        if producer is None or thread is None:
-            return
-        # Python must not end while a thread of its own is inside librdkafka.
-        self._news.set()
-        thread.join()
-        self._look_at_topics(producer)
-        self._topics = {}
-        if left := producer.flush(_FLUSH_SECONDS):
-            self._unsent("the application was closed", left)
+        if thread is not None:
+            thread.close()
+            self._topics = {}
 
-    def _start(self) -> Producer:
+    def _start(self) -> ClientThread[Producer]:
         with self._lock:
-            if self._producer is None:
-                producer = self._producer = Producer(
-                    self._place.settings(
-                        {
-                            "acks": 1,  # the rows are what must not be lost
-                            "linger.ms": 0,
-                            # Under load what comes meanwhile waits for the answer to a few
-                            # requests, and travels together.
-                            "max.in.flight.requests.per.connection": 4,
-                            "message.timeout.ms": round(SEND_SECONDS * 1000),
-                            "delivery.report.only.error": True,
-                            "on_delivery": self._reported,
-                            "error_cb": silent,
-                        }
-                    )
-                )
-                self._thread = threading.Thread(
-                    target=self._serve, args=(producer,), name="fairlead-kafka-sender", daemon=True
-                )
-                self._thread.start()
-            return self._producer
+            if self._thread is None:
+                settings = {
+                    "acks": 1,  # the rows are what must not be lost
+                    "linger.ms": 0,
+                    # Under load what comes meanwhile waits for the answer to a few requests, and
+                    # travels together.
+                    "max.in.flight.requests.per.connection": 4,
+                    "message.timeout.ms": round(SEND_SECONDS * 1000),
+                    "delivery.report.only.error": True,
+                    "on_delivery": self._reported,
+                    "error_cb": silent,
+                }
+                producer = Producer(self._place.settings(settings))
+                self._thread = ClientThread("sender", producer, self, self._outages)
+            return self._thread
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
         try:
@@ -126,9 +113,8 @@ class Sender:
             )
         except (BufferError, KafkaException) as error:
             if isinstance(error, KafkaException):
-                self._topics.pop(
-                    message.queue, None
-                )  # it may have been deleted, or be smaller than it was
+                # The topic may have been deleted, or be smaller than it was.
+                self._topics.pop(message.queue, None)
             self._unsent(str(error))
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
@@ -139,26 +125,38 @@ class Sender:
 
     def _unsent(self, why: str, count: int = 1) -> None:
         self._counted("unsent_triggers", count)
-        if why != self._trouble:
-            self._trouble = why
-            told = {"channel": self._place.location, "error": why}
-            log.warning("triggers were not sent; the sweeps will find their rows", extra=told)
+        self._outages.report(why)
 
-    def _serve(self, producer: Producer) -> None:
-        """In a thread: serve what librdkafka reports, and look at topics first used."""
-        while self._producer is producer:
-            self._news.wait()
-            self._news.clear()
-            while self._producer is producer and (self._waiting or len(producer)):
-                if self._waiting and not self._look_at_topics(producer):
-                    producer.poll(_AGAIN_SECONDS)
-                producer.poll(_POLL_SECONDS)
+    # in the thread --------------------------------------------------------------------------------
+
+    def poll(self, thread: ClientThread[Producer]) -> None:
+        producer = thread.client
+        if not self._waiting and not len(producer):
+            thread.wait_for_work()
+        elif self._waiting and not self._look_at_topics(producer):
+            producer.poll(AGAIN_SECONDS)
+        else:
+            producer.poll(_POLL_SECONDS)
+
+    def finish(self, thread: ClientThread[Producer]) -> None:
+        self._look_at_topics(thread.client)
+        if left := thread.client.flush(_FLUSH_SECONDS):
+            self._unsent("the application was closed", left)
+
+    def failed(self, error: BaseException) -> None:
+        log.error("the sender of triggers broke; the sweeps will find their rows", exc_info=error)
+
+    def release(self, thread: ClientThread[Producer]) -> None:
+        """Let the next send start another thread. A producer ends with its last reference."""
+        with self._lock:
+            if self._thread is thread:
+                self._thread = None
 
     def _look_at_topics(self, producer: Producer) -> bool:
-        """Send what waits for its topic. False when Kafka is away: then it is left to the
-        sweeps."""
+        """Send what waits for its topic. Return False when Kafka is away: then the messages are
+        left to the sweeps."""
         messages: list[Outgoing] = []
-        with suppress(IndexError):  # from another thread too, when the application is closed
+        with suppress(IndexError):  # a sender that is used again has two threads for a moment
             while True:
                 messages.append(self._waiting.popleft())
         wanted: dict[str, int] = {}
@@ -176,8 +174,3 @@ class Sender:
         for message in messages:
             self._produce(producer, message)
         return True
-
-
-def _shut(sender: weakref.ref[Sender]) -> None:
-    if (found := sender()) is not None:  # its thread keeps it alive
-        found.shut()

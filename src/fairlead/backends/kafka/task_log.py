@@ -15,7 +15,8 @@ from contextlib import suppress
 
 from fairlead.backends.kafka.appender import TOPIC, Appender
 from fairlead.backends.kafka.endpoint import Extent, Place, TopicPlace
-from fairlead.backends.kafka.log_reader import LogReader, Taken
+from fairlead.backends.kafka.log_reader import LogReader
+from fairlead.backends.kafka.reading import Taken
 from fairlead.backends.kafka.sender import Outgoing
 from fairlead.backends.memory.notifier import forget_when_forked
 from fairlead.clock import Clock

@@ -1,0 +1,87 @@
+"""Commits of offsets that a consumer sends in the background, until Kafka has confirmed them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from fairlead.backends.kafka.endpoint import TopicPlace
+from fairlead.backends.kafka.outage_log import OutageLog
+
+COMMIT_EVERY = 1.0
+"""Seconds between two commits of offsets."""
+
+KEEP_EVERY = 1800.0
+"""Seconds between two commits of the offset of a quiet partition, since brokers forget old ones;
+and between two deletions of what is done with."""
+
+
+class OffsetCommits:
+    """Offsets that Kafka has not confirmed. `confirmed` is the consumer's `on_commit`."""
+
+    def __init__(self, outages: OutageLog, now: float) -> None:
+        """`now`: monotonic seconds, as in all methods."""
+        self._outages = outages
+        self._send_at = now
+        self._keep_at = now + KEEP_EVERY
+        self._lock = threading.Lock()
+        self._open: dict[TopicPlace, int] = {}
+        self.is_under_way = False
+        """A commit is on its way; librdkafka sends it until it has an answer."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def is_due(self, now: float) -> bool:
+        """Return whether to send, once every COMMIT_EVERY seconds."""
+        if now < self._send_at:
+            return False
+        self._send_at = now + COMMIT_EVERY
+        return True
+
+    def is_renewal_due(self, now: float) -> bool:
+        """Return whether to renew the offsets of quiet partitions, once every KEEP_EVERY
+        seconds."""
+        if now < self._keep_at:
+            return False
+        self._keep_at = now + KEEP_EVERY
+        return True
+
+    def add(self, place: TopicPlace, through: int) -> None:
+        """Have everything below this offset committed."""
+        with self._lock:
+            self._open[place] = through
+
+    def renew(self, done: Mapping[TopicPlace, int]) -> dict[TopicPlace, int]:
+        """Commit these again, but for those with a newer commit; return which."""
+        with self._lock:
+            quiet = {place: through for place, through in done.items() if place not in self._open}
+            self._open |= quiet
+            return quiet
+
+    def unconfirmed(self) -> dict[TopicPlace, int]:
+        """Return the offsets that are not confirmed."""
+        with self._lock:
+            return dict(self._open)
+
+    def send(self, consumer: Consumer) -> None:
+        """Begin a commit, unless there is nothing to commit or one is on its way. Raises
+        KafkaException."""
+        if self.is_under_way:
+            return
+        if offsets := [TopicPartition(*place, at) for place, at in self.unconfirmed().items()]:
+            consumer.commit(offsets=offsets, asynchronous=True)
+            self.is_under_way = True
+
+    def confirmed(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
+        """Take note of the end of a commit. Called when the consumer is polled."""
+        self.is_under_way = False
+        with self._lock:
+            for at in offsets:
+                place = (at.topic, at.partition)
+                if error is None and at.error is None and self._open.get(place) == at.offset:
+                    del self._open[place]
+        if why := error or next((at.error for at in offsets if at.error is not None), None):
+            self._outages.report(why.str())

@@ -1,0 +1,35 @@
+"""The log of Kafka's outages: one line for many equal reports."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+log = logging.getLogger("fairlead.kafka")
+
+
+class OutageLog:
+    """Warn of an outage without repeating the warning many times a second.
+
+    Reports may come from any thread.
+    """
+
+    def __init__(self, warning: str, about: dict[str, str], every: float | None = None) -> None:
+        """`warning`: the line's text. `about`: the line's fields beside `error`. `every`: seconds
+        between two lines, whatever they say; None: a line whenever the error is another one."""
+        self._warning = warning
+        self._about = about
+        self._every = every
+        self._last_error = ""
+        self._warned_at = float("-inf")
+
+    def report(self, error: str) -> None:
+        """Log the error, unless it was logged just now."""
+        now = time.monotonic()
+        if self._every is None:
+            is_news = error != self._last_error
+        else:  # librdkafka reports its brokers in turns, each with a text of its own
+            is_news = now - self._warned_at >= self._every
+        if is_news:
+            self._last_error, self._warned_at = error, now
+            log.warning(self._warning, extra={**self._about, "error": error})

@@ -1,0 +1,62 @@
+"""One partition of the task log as it is read: its position, and the messages that wait."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from fairlead.backends.kafka.endpoint import TopicPlace
+
+Taken = list[tuple[int, bytes]]
+"""Messages with their offsets."""
+
+
+class Reading:
+    """A partition from where its reading began. Guarded by the reader's lock."""
+
+    def __init__(self, place: TopicPlace, position: int, now: float) -> None:
+        self.place = place
+        self.position = position
+        """The offset of the message that arrives next."""
+        self.done = position
+        """Everything below this offset is committed, or was no message."""
+        self.end = position
+        """Where the partition ended when its end was last reached: above the last message there may
+        be what is none, as the end of a transaction."""
+        self.out: int | None = None
+        """What was taken and is not committed ends below this offset."""
+        self.waiting: deque[tuple[int, bytes]] = deque()
+        """Messages that have arrived and were not taken yet."""
+        self.size = 0
+        """Bytes of the waiting messages."""
+        self.wanted_at = now
+
+    def arrive(self, offset: int, message: bytes) -> None:
+        """Add the next message."""
+        if offset < self.position:  # the topic was made anew, or has lost its end
+            self.done = self.end = offset
+        self.waiting.append((offset, message))
+        self.size += len(message)
+        self.position = offset + 1
+
+    def take(self, count: int) -> Taken:
+        """Return the next messages, at most `count`, at least one."""
+        taken = [self.waiting.popleft() for _ in range(min(count, len(self.waiting)))]
+        self.size -= sum(len(message) for _, message in taken)
+        self.out = taken[-1][0] + 1
+        return taken
+
+    def finish(self, through: int) -> bool:
+        """Mark everything below this offset as done; return whether that is news."""
+        if self.out is None and not self.waiting:
+            through = max(through, self.end)
+        if through <= self.done:
+            return False
+        self.done = through
+        return True
+
+    def leave(self) -> None:
+        """Forget the messages that were not taken: they arrive again when it is read again."""
+        if self.waiting:
+            self.position = self.waiting[0][0]
+        self.waiting.clear()
+        self.size = 0

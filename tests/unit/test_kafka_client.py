@@ -1,0 +1,206 @@
+"""The thread that serves one client of Kafka: its rounds, its end, a fork, and its log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+from fairlead.backends.kafka.appender import Appender  # noqa: E402
+from fairlead.backends.kafka.client import ClientThread, next_page  # noqa: E402
+from fairlead.backends.kafka.endpoint import Place  # noqa: E402
+from fairlead.backends.kafka.outage_log import OutageLog  # noqa: E402
+from fairlead.backends.kafka.sender import Outgoing, Sender  # noqa: E402
+from fairlead.errors import StoreUnavailable  # noqa: E402
+
+SOON = 30.0
+
+
+class Recorder:
+    """A service that notes its calls; each `poll` does `work`."""
+
+    def __init__(self, work: Callable[[ClientThread[str]], None]) -> None:
+        self.work = work
+        self.polled = threading.Event()
+        self.calls: list[str] = []
+        self.error: BaseException | None = None
+
+    def poll(self, thread: ClientThread[str]) -> None:
+        self.calls.append(f"poll {thread.client}")
+        self.polled.set()
+        self.work(thread)
+
+    def finish(self, thread: ClientThread[str]) -> None:
+        self.calls.append("finish")
+
+    def failed(self, error: BaseException) -> None:
+        self.error = error
+
+    def release(self, thread: ClientThread[str]) -> None:
+        self.calls.append("release")
+
+
+def started(service: Recorder, **options: Any) -> ClientThread[str]:
+    outages = OutageLog("away", {"channel": "here"})
+    thread = ClientThread("test", "client", service, outages, **options)
+    assert service.polled.wait(SOON)
+    return thread
+
+
+def test_a_close_ends_the_round_that_waits_for_work_and_then_finishes_and_releases() -> None:
+    service = Recorder(lambda thread: thread.wait_for_work())
+    thread = started(service)
+    assert not thread.is_closing and not thread.is_current
+    assert thread.close() and thread.is_closing
+    assert service.calls == ["poll client", "finish", "release"] and service.error is None
+
+
+def test_a_poke_before_the_wait_is_not_lost() -> None:
+    rounds: list[bool] = []
+
+    def work(thread: ClientThread[str]) -> None:
+        rounds.append(thread.is_current)
+        if len(rounds) < 3:
+            thread.poke()
+            thread.wait_for_work(SOON)
+        else:
+            thread.stop()
+
+    service = Recorder(work)
+    began = time.monotonic()
+    thread = started(service)
+    thread._thread.join(SOON)
+    assert rounds == [True] * 3 and time.monotonic() - began < SOON
+
+
+def test_after_an_outage_there_is_another_round_and_it_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fairlead.backends.kafka.client.AGAIN_SECONDS", 0.01)
+    failures = iter([StoreUnavailable("gone"), StoreUnavailable("gone"), None])
+    recovered = threading.Event()
+
+    def work(thread: ClientThread[str]) -> None:
+        if (failure := next(failures)) is not None:
+            raise failure
+        recovered.set()
+        thread.wait_for_work()
+
+    service = Recorder(work)
+    with caplog.at_level(logging.WARNING, "fairlead.kafka"):
+        thread = started(service)
+        assert recovered.wait(SOON) and thread.close()
+    assert [vars(record)["error"] for record in caplog.records] == ["gone"]
+    assert service.error is None
+
+
+def test_any_other_error_ends_the_thread_is_told_and_the_client_is_released() -> None:
+    def work(thread: ClientThread[str]) -> None:
+        raise ZeroDivisionError
+
+    service = Recorder(work)
+    thread = started(service)
+    assert thread.close()
+    assert isinstance(service.error, ZeroDivisionError)
+    assert service.calls == ["poll client", "release"]
+
+
+def test_a_close_does_not_wait_for_ever_for_a_client_that_cannot_be_closed() -> None:
+    stuck = threading.Event()
+    service = Recorder(lambda thread: bool(stuck.wait(SOON)) and None)
+    thread = started(service, close_seconds=0.05)
+    assert not thread.close()
+    stuck.set()
+    assert thread.close() and service.calls[-1] == "release"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks")
+def test_a_forked_child_neither_stops_nor_awaits_the_thread_of_its_parent() -> None:
+    service = Recorder(lambda thread: thread.wait_for_work())
+    thread = started(service)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if thread.close() and not thread.is_closing else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert not thread.is_closing and thread.close()
+
+
+def test_outages_are_logged_when_they_change_or_once_in_so_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("fairlead.backends.kafka.outage_log.time.monotonic", lambda: now[0])
+    changes, often = OutageLog("changed", {}), OutageLog("often", {}, every=30.0)
+    with caplog.at_level(logging.WARNING, "fairlead.kafka"):
+        for error in ("a", "a", "b", "b", "a"):
+            changes.report(error)
+            often.report(error)
+        now[0] += 30.0
+        often.report("c")
+    told = [(record.message, vars(record)["error"]) for record in caplog.records]
+    assert [error for text, error in told if text == "changed"] == ["a", "b", "a"]
+    assert [error for text, error in told if text == "often"] == ["a", "c"]
+
+
+def test_when_the_appenders_thread_breaks_its_futures_fail_and_the_next_append_starts_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(appender: Appender) -> bool:
+        raise ZeroDivisionError
+
+    counts: Counter[str] = Counter()
+    appender = Appender(
+        Place("127.0.0.1:1", client={"message.timeout.ms": "1000"}),
+        {"mail": 1},
+        lambda what, count: counts.update({what: count}),
+    )
+    monkeypatch.setattr(Appender, "_look_at_topic", broken)
+    for _ in range(2):
+        future = appender.append([Outgoing("mail", 0, None, b"x"), Outgoing("mail", 0, None, b"y")])
+        assert isinstance(future.exception(SOON), StoreUnavailable)
+    appender.shut()
+    assert counts == {"failed_appends": 4}
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_when_the_senders_thread_breaks_the_next_send_starts_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[threading.Thread] = []
+
+    def broken(sender: Sender, producer: Any) -> bool:
+        looked.append(threading.current_thread())
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Sender, "_look_at_topics", broken)
+    sender = Sender(Place("127.0.0.1:1"), {"mail": 1}, lambda what, count: None)
+    for count in (1, 2):
+        sender.send([Outgoing("mail", 0, None, b"x")])
+        while len(looked) < count or looked[-1].is_alive():
+            time.sleep(0.001)
+    assert looked[0] is not looked[1]
+
+
+def test_a_page_waits_for_its_first_message_only() -> None:
+    asked: list[tuple[str, float]] = []
+
+    class Consuming:
+        def poll(self, seconds: float) -> str:
+            asked.append(("poll", seconds))
+            return "first"
+
+        def consume(self, count: int, seconds: float) -> list[str]:
+            asked.append((f"consume {count}", seconds))
+            return ["second"]
+
+    consumer: Any = Consuming()
+    assert next_page(consumer, 10, 0.5) == ["first", "second"]
+    assert asked == [("poll", 0.5), ("consume 9", 0)]
