@@ -135,6 +135,10 @@ def test_a_newcomers_first_minutes(shop: Path) -> None:
             ("tasks", "list", "--url", "sqlite:///shop.db", "--older-than", "soon"),
             "duration 'soon'",
         ),
+        (
+            ("tasks", "retry", "--url", "sqlite:///shop.db", "--all", "--older-than", "soon"),
+            "duration 'soon'",
+        ),
         (("tasks", "cancel", "--url", "sqlite:///shop.db"), "give the ids of tasks, or --all"),
     ],
 )

@@ -60,6 +60,8 @@ def demo_command(options: DemoOptions) -> None:
     SQLite file.
 
     Nothing is left behind, unless --keep names a file.
+
+    Example: fairlead demo --tasks 5000 --workers 4 --keep demo.db
     """
     errors, seconds = Console(stderr=True), options.seconds
     try:

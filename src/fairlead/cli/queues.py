@@ -19,7 +19,10 @@ from fairlead.operate.overview import overview
 
 queues = typer.Typer(
     invoke_without_command=True,
-    help="Look at queues; pause and resume them, and set weights, in the whole cluster.",
+    help=(
+        "Look at queues; pause and resume them, and set weights, in the whole cluster.\n\n"
+        "Example: fairlead queues --json"
+    ),
 )
 
 T = TypeVar("T")
@@ -28,10 +31,7 @@ T = TypeVar("T")
 @queues.callback()
 @with_options
 def list_queues(context: typer.Context, options: LookOptions) -> None:
-    """Every queue with its counts by state.
-
-    Example: fairlead queues --json
-    """
+    """Print every queue with its counts by state."""
     if context.invoked_subcommand is not None:
         return
     with one_line_errors():

@@ -98,6 +98,8 @@ def replay_command(options: ReplayOptions) -> None:
 
     Exit code 0: every job ran exactly once. 1: one was lost, ran twice or did not finish. 2: wrong
     use, a broken trace.
+
+    Example: fairlead replay lcg-2005.swf.gz --fresh --limit 10000
     """
     errors = Console(stderr=True)
     try:

@@ -71,7 +71,10 @@ class CompactOptions(CommandOptions, frozen=True, kw_only=True):
 @with_options
 def compact(options: CompactOptions) -> None:
     """Put the files of each closed hour of bronze together, and remove what no table needs any more
-    (after 24 h)."""
+    (after 24 h).
+
+    Example: fairlead pipeline compact --lake lake --dry-run
+    """
     with failures():
         from fairlead.pipeline.jobs.compact import compact as run_compact
         from fairlead.pipeline.jobs.compact import what_to_compact
@@ -98,7 +101,7 @@ def check(options: CheckOptions) -> None:
     """Look over all tables: schema, keys, and counts and worker time that must agree between the
     layers.
 
-    Exit code 1: something does not add up.
+    Exit code 1: something does not add up. Example: fairlead pipeline check --lake lake
     """
     with failures():
         lake = lake_in(options.tables.lake)

@@ -17,7 +17,10 @@ from fairlead.pipeline.commands.tune_output import limit_text, state_text, weigh
 
 policies = typer.Typer(
     invoke_without_command=True,
-    help="Versions of computed weights and limits: what was published, why, and the way back.",
+    help=(
+        "Versions of computed weights and limits: what was published, why, and the way back.\n\n"
+        "Example: fairlead pipeline policies --queue payouts"
+    ),
 )
 
 
@@ -33,10 +36,8 @@ class ListOptions(CommandOptions, frozen=True, kw_only=True):
 @policies.callback()
 @with_options
 def list_policies(context: typer.Context, options: ListOptions) -> None:
-    """Versions that were published, newest first, and where the feedback is switched off.
-
-    Example: fairlead pipeline policies --queue payouts
-    """
+    """Print the versions that were published, newest first, and where the feedback is switched
+    off."""
     if context.invoked_subcommand is not None:
         return
     with failures():

@@ -58,7 +58,10 @@ class StatusOptions(CommandOptions, frozen=True, kw_only=True):
 @with_options
 def status(options: StatusOptions) -> None:
     """How fresh each table is, what each job did last, and how far behind the readers of the
-    history are."""
+    history are.
+
+    Example: fairlead pipeline status --lake lake --json
+    """
     with failures():
         from fairlead.pipeline.jobs.status import forget_reader, look
 
@@ -106,7 +109,10 @@ class TablesOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def tables(options: TablesOptions) -> None:
-    """The data dictionary: every table, its key and its columns."""
+    """The data dictionary: every table, its key and its columns.
+
+    Example: fairlead pipeline tables --json
+    """
     with failures():
         from fairlead.pipeline.dictionary import TABLES, as_markdown
 

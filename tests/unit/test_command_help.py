@@ -1,0 +1,80 @@
+"""`--help` of every command: it is there, it has an example, and the example can be run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+
+ROOT: Any = typer.main.get_command(app)
+
+
+def commands(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    """The names that lead to each command and group."""
+    yield path
+    for name, child in getattr(command, "commands", {}).items():
+        yield from commands(child, *path, name)
+
+
+def command_at(words: list[str]) -> tuple[Any, str]:
+    """The command that these words of a command line lead to, and its name."""
+    command, name = ROOT, "fairlead"
+    for word in words:
+        child = getattr(command, "commands", {}).get(word)
+        if child is None:
+            break
+        command, name = child, f"{name} {word}"
+    return command, name
+
+
+def flags_of(command: Any) -> set[str]:
+    return {
+        flag
+        for parameter in command.params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+        if flag.startswith("--")
+    }
+
+
+def examples_in(help_text: str) -> list[str]:
+    """The command lines after `Example:`."""
+    _, found, text = re.sub(r"\s+", " ", help_text).partition("Example")
+    return re.findall(r"(?<![\w./])fairlead (?:(?! fairlead | Example).)*", text) if found else []
+
+
+ALL = [" ".join(path) for path in commands(ROOT)]
+RUN = [name for name in ALL if not command_at(name.split())[0].no_args_is_help]
+
+
+def test_the_commands_of_every_part_are_there() -> None:
+    assert {"worker", "tasks retry", "ordered drop", "simulate", "pipeline tune apply"} <= set(ALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_a_help(name: str) -> None:
+    result = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=200)
+    assert result.exit_code == 0, result.output
+    assert f"Usage: fairlead {name}".strip() in result.output
+    # The first line says what it does, as a sentence.
+    text = command_at(name.split())[0].help
+    assert re.match(r"[A-Z].*[.?]$", re.split(r"\n\n", text.strip())[0], re.DOTALL)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_every_help_has_an_example_of_its_command(name: str) -> None:
+    examples = examples_in(command_at(name.split())[0].help)
+    assert any(command_at(e.split()[1:])[1] == f"fairlead {name}" for e in examples), examples
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_examples_have_only_options_that_exist(name: str) -> None:
+    for example in examples_in(command_at(name.split())[0].help):
+        command, _ = command_at(example.split()[1:])
+        given = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", example))
+        assert given <= flags_of(command), example
