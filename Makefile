@@ -3,19 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests wait more than they compute: three at a time use two cores. Each process starts the servers that its tests need.
+# Tests wait more than they compute: three at a time use two cores. They start the servers that they need.
 JOBS ?= 3
+TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: demo test test-pipeline lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost soak services clean postgresql java redis
+.PHONY: demo test test-all test-matrix test-pipeline coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost soak services clean postgresql java redis
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
 
-test: $(STAMP) postgresql java redis  ## all tests but those of single tables on Spark, against the real servers
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10 -m 'not spark'
+test: $(STAMP) postgresql java redis  ## every behaviour once, in minutes: fixed seeds, real servers that it starts itself
+	@$(TESTS) -m 'not full and not spark'
 
-test-pipeline: $(STAMP) postgresql java  ## the tests of the pipeline that need a real Spark; half an hour and more
-	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --durations=10 -m spark
+test-all: test-matrix test-pipeline  ## everything, in hours: all stores and channels, all seeds and new ones, all of Spark
+
+test-matrix: $(STAMP) postgresql java redis  ## everything but Spark: all stores and channels, outages, new seeds; half an hour
+	@$(TESTS) --new-seeds -m 'not spark'
+
+test-pipeline: $(STAMP) postgresql java  ## what needs a real Spark; half an hour and more
+	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --new-seeds --durations=10 -m spark
+
+coverage: $(STAMP) postgresql java redis  ## lines and branches that `make test` runs, by file, and in coverage.json
+	@$(TESTS) -m 'not full and not spark' --cov=fairlead --cov-branch --cov-report=term --cov-report=json
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
@@ -65,7 +74,7 @@ services: $(STAMP) postgresql java redis  ## the real servers, on loopback, unti
 	@$(BIN)/python -m services
 
 clean:
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.json dist
 
 $(STAMP): pyproject.toml constraints.txt
 	@sh scripts/make_venv.sh $(PYTHON) $(VENV)

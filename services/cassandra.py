@@ -120,7 +120,6 @@ class CassandraServer(JavaServer):
         """Starts nothing. Raises MissingProgram."""
         super().__init__()
         self._place = place or Place("127.0.0.1", free_port())
-        self._keyspaces = 0
         self._session: Any = None
 
     @property
@@ -140,8 +139,7 @@ class CassandraServer(JavaServer):
         """A fresh, empty keyspace; answers its URL."""
         if self._session is None:
             self._session = self.connect()
-        self._keyspaces += 1
-        name = f"test_{self._keyspaces}"
+        name = self.fresh_name()
         self._session.execute(
             f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy',"
             " 'replication_factor': 1}"
@@ -216,10 +214,14 @@ class CassandraServer(JavaServer):
             return len(header) >= 5 and header[4] == _SUPPORTED
         return False
 
-    def _end(self, mode: str) -> None:
+    def disconnect(self) -> None:
+        """Close the session in which keyspaces are made."""
         if self._session is not None:
             self._session.cluster.shutdown()
             self._session = None
+
+    def _end(self, mode: str) -> None:
+        self.disconnect()
         super()._end(mode)
 
 

@@ -55,18 +55,13 @@ class KafkaServer(JavaServer):
     title = "Kafka"
     jars = Jars("kafka", VERSION, "Kafka")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._prefixes = 0
-
     @property
     def url(self) -> str:
         return f"kafka://127.0.0.1:{self._port}"
 
     def create_prefix(self) -> str:
         """Topics and a consumer group that nobody has used; answers their URL."""
-        self._prefixes += 1
-        return f"{self.url}/?prefix=test{self._prefixes}."
+        return f"{self.url}/?prefix={self.fresh_name()}."
 
     def _prepare(self) -> None:
         controller_port = free_port()

@@ -55,7 +55,6 @@ class PostgresServer(Server):
         self._programs = _programs()
         self._user = _user()
         self._password = secrets.token_urlsafe(16)
-        self._databases = 0
 
     @property
     def url(self) -> str:
@@ -71,8 +70,7 @@ class PostgresServer(Server):
         import psycopg
         from psycopg import sql
 
-        self._databases += 1
-        name = f"test_{self._databases}"
+        name = self.fresh_name()
         with psycopg.connect(self.url, autocommit=True) as connection:
             command = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
             connection.execute(command.format(sql.Identifier(name), sql.Identifier(template)))

@@ -99,6 +99,23 @@ class ServerProcess:
         return prepare
 
 
+class ForeignProcess:
+    """A server's process that another process has started and will end."""
+
+    was_started = True
+
+    def __init__(self, pid: int) -> None:
+        self.pid: int | None = pid
+
+    def start(self, *_: Any, **__: Any) -> None:
+        """Raises RuntimeError."""
+        raise RuntimeError("this server is shared: start one of your own")
+
+    def end(self, how: signal.Signals) -> None:
+        """Raises RuntimeError."""
+        raise RuntimeError("this server is shared: to stop one, start one of your own")
+
+
 def free_port() -> int:
     """A port of the loopback nobody listens on, below those the system gives to outgoing
     connections.

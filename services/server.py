@@ -6,10 +6,20 @@ import shutil
 import signal
 import tempfile
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from services.process import ServerProcess, free_port
+from services.process import ForeignProcess, ServerProcess, free_port
+
+
+@dataclass(frozen=True)
+class Running:
+    """Where a server runs that another process has started."""
+
+    port: int
+    pid: int
+    folder: Path
 
 
 class Server(ABC):
@@ -35,7 +45,31 @@ class Server(ABC):
         """Starts nothing."""
         self._folder: Path | None = None
         self._port = 0
-        self._process = ServerProcess(self.title, self.at_our_end)
+        self._process: ServerProcess | ForeignProcess = ServerProcess(self.title, self.at_our_end)
+        self._tag = ""
+        self._names = 0
+
+    @classmethod
+    def attached(cls, running: Running, tag: str) -> Self:
+        """Return a server that another process has started and will stop.
+
+        `tag` is in the names of all that is made on the server, and differs by process.
+        """
+        server = cls()
+        server._port, server._folder, server._tag = running.port, running.folder, tag
+        server._process = ForeignProcess(running.pid)
+        return server
+
+    @property
+    def running(self) -> Running:
+        """Where it runs, for `attached` in another process."""
+        assert self.pid is not None
+        return Running(self._port, self.pid, self.folder)
+
+    def fresh_name(self) -> str:
+        """Return a name that nothing on the server has had."""
+        self._names += 1
+        return f"test_{self._tag}{self._names}"
 
     @property
     @abstractmethod

@@ -28,19 +28,13 @@ class ZooKeeperServer(JavaServer):
     title = "ZooKeeper"
     jars = Jars("zookeeper", VERSION, "ZooKeeper")
 
-    def __init__(self) -> None:
-        """Starts nothing. Raises MissingProgram."""
-        super().__init__()
-        self._roots = 0
-
     @property
     def url(self) -> str:
         return f"zookeeper://127.0.0.1:{self._port}"
 
     def create_root(self) -> str:
         """A folder of znodes that nobody has used; answers its URL."""
-        self._roots += 1
-        return f"{self.url}/test_{self._roots}"
+        return f"{self.url}/{self.fresh_name()}"
 
     def _prepare(self) -> None:
         settings = _SETTINGS | {

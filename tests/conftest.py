@@ -1,5 +1,4 @@
-"""Fixtures shared by all tests: the real servers, started at most once a session, and a store of
-each kind."""
+"""Fixtures shared by all tests: the tiers, the real servers, and a store of each kind."""
 
 from __future__ import annotations
 
@@ -7,11 +6,11 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import settings
 
 from fairlead import App
 from services import MissingProgram
@@ -21,20 +20,37 @@ from services.postgres import PostgresServer
 from services.redis import RedisServer
 from services.server import Server
 from services.zookeeper import ZooKeeperServer
+from tests import servers, tiers
 from tests.databases import Databases
 
-settings.register_profile("fairlead", deadline=None, print_blob=True)
-settings.load_profile("fairlead")
+_HOST = pytest.StashKey[servers.Host]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--new-seeds",
+        action="store_true",
+        help="run properties and simulations with new seeds and all their examples, not with fixed ones",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose Hypothesis' seed ourselves, so that every run can be made again."""
-    if config.option.hypothesis_seed is None:
+    """Choose the seeds, so that every run can be made again, and open the host of the servers."""
+    tiers.choose(config.option.new_seeds)
+    if config.option.new_seeds and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        config.stash[_HOST] = servers.Host()
     # A shell that starts us in the background has us ignore Ctrl-C, and what we start would inherit
     # that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the servers of the run; a run that is killed leaves this to the host itself."""
+    if (host := config.stash.get(_HOST, None)) is not None:
+        host.close()
 
 
 @pytest.hookimpl(trylast=True)
@@ -50,31 +66,52 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    terminalreporter.write_line(f"seed: --hypothesis-seed={config.option.hypothesis_seed}")
+    if config.option.new_seeds:
+        terminalreporter.write_line(
+            f"seed: --new-seeds --hypothesis-seed={config.option.hypothesis_seed}"
+        )
 
 
 S = TypeVar("S", bound=Server)
 
 
-def serving(server_class: type[S]) -> Iterator[S]:
-    """A server of this session's own; with FAIRLEAD_REQUIRE_<NAME>=1 its absence is a failure, else
-    its tests are skipped."""
+@contextmanager
+def _or_skipped(name: str) -> Iterator[None]:
+    """Skip the test where a server's program is missing; with FAIRLEAD_REQUIRE_<NAME>=1 fail."""
     try:
-        server = server_class()
+        yield
     except MissingProgram as missing:
-        if os.environ.get(f"FAIRLEAD_REQUIRE_{server_class.name.upper()}", "0") != "0":
+        if os.environ.get(f"FAIRLEAD_REQUIRE_{name.upper()}", "0") != "0":
             raise
         pytest.skip(str(missing))
+
+
+def own(server_class: type[S]) -> Iterator[S]:
+    """A server of whoever asks; see `_or_skipped`."""
+    with _or_skipped(server_class.name):
+        server = server_class()
     server.start()
     yield server
     # Nobody wants the data any more, so nothing is flushed either.
     server.stop("immediate")
 
 
+def shared(server_class: type[S]) -> S:
+    """The run's server of this kind, on which each process makes names of its own."""
+    with _or_skipped(server_class.name):
+        running = servers.running(server_class.name)
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    return server_class.attached(running, worker and f"{worker}_")
+
+
+def _own_or_shared(request: pytest.FixtureRequest, name: str) -> str:
+    return f"own_{name}" if f"own_{name}" in request.fixturenames else name
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """See `serving`."""
-    yield from serving(PostgresServer)
+    """One for each process of the run; see `tests.servers`."""
+    yield from own(PostgresServer)
 
 
 @pytest.fixture
@@ -102,20 +139,29 @@ def migrated_postgres_url(migrated_databases: Databases) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def cassandra_server() -> Iterator[CassandraServer]:
-    """See `serving`."""
-    yield from serving(CassandraServer)
+    """See `shared`."""
+    server = shared(CassandraServer)
+    yield server
+    server.disconnect()
 
 
 @pytest.fixture
-def cassandra_url(cassandra_server: CassandraServer) -> str:
-    """A fresh, empty keyspace."""
-    return cassandra_server.create_keyspace()
+def own_cassandra_server() -> Iterator[CassandraServer]:
+    """One that the test may kill."""
+    yield from own(CassandraServer)
+
+
+@pytest.fixture
+def cassandra_url(request: pytest.FixtureRequest) -> str:
+    """A fresh, empty keyspace; on the test's own server if it has one."""
+    server: CassandraServer = request.getfixturevalue(_own_or_shared(request, "cassandra_server"))
+    return server.create_keyspace()
 
 
 @pytest.fixture(scope="session")
-def zookeeper_server() -> Iterator[ZooKeeperServer]:
-    """See `serving`."""
-    yield from serving(ZooKeeperServer)
+def zookeeper_server() -> ZooKeeperServer:
+    """See `shared`."""
+    return shared(ZooKeeperServer)
 
 
 @pytest.fixture
@@ -125,21 +171,28 @@ def zookeeper_url(zookeeper_server: ZooKeeperServer) -> str:
 
 
 @pytest.fixture(scope="session")
-def kafka_server() -> Iterator[KafkaServer]:
-    """See `serving`."""
-    yield from serving(KafkaServer)
+def kafka_server() -> KafkaServer:
+    """See `shared`."""
+    return shared(KafkaServer)
 
 
 @pytest.fixture
-def kafka_url(kafka_server: KafkaServer) -> str:
-    """Topics and a group that nobody has used."""
-    return kafka_server.create_prefix()
+def own_kafka_server() -> Iterator[KafkaServer]:
+    """One that the test may kill."""
+    yield from own(KafkaServer)
+
+
+@pytest.fixture
+def kafka_url(request: pytest.FixtureRequest) -> str:
+    """Topics and a group that nobody has used; on the test's own server if it has one."""
+    server: KafkaServer = request.getfixturevalue(_own_or_shared(request, "kafka_server"))
+    return server.create_prefix()
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """See `serving`."""
-    yield from serving(RedisServer)
+    """One for each process of the run; see `tests.servers`."""
+    yield from own(RedisServer)
 
 
 @pytest.fixture
@@ -157,10 +210,16 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'tasks.db'}"
 
 
-@pytest.fixture(params=["sqlite", "migrated_postgres"], ids=["sqlite", "postgres"])
+def url_of(store: str, request: pytest.FixtureRequest) -> str:
+    """A fresh store of this kind; to migrate it is left to the test, and is quick."""
+    fixture = "migrated_postgres_url" if store == "postgres" else f"{store}_url"
+    return str(request.getfixturevalue(fixture))
+
+
+@pytest.fixture(params=tiers.matrix("sqlite", "postgres"))
 def store_url(request: pytest.FixtureRequest) -> str:
-    """A fresh store of each kind in turn; to migrate it is left to the test, and is quick."""
-    return str(request.getfixturevalue(f"{request.param}_url"))
+    """See `url_of`."""
+    return url_of(request.param, request)
 
 
 @pytest.fixture

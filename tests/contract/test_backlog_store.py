@@ -538,15 +538,15 @@ def cassandra_driver() -> Iterator[Any]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full("an outage")
 async def test_cassandra_killed_is_unavailable_and_once_it_is_back_nothing_is_lost_and_the_same_store_goes_on(
-    cassandra_driver: Any, cassandra_server: CassandraServer, cassandra_url: str
+    cassandra_driver: Any, own_cassandra_server: CassandraServer, cassandra_url: str
 ) -> None:
     store = await opened("cassandra", cassandra_url)
     late = cassandra_driver.CassandraBacklogStore(cassandra_url)
     owned, there = await written_before_a_crash(store)
     more = make(1, first=2000, level=Level(200_000, 2000))
-    cassandra_server.crash()  # kill -9, with nothing flushed but the commit log
+    own_cassandra_server.crash()  # kill -9, with nothing flushed but the commit log
     try:
         for call in (
             lambda: store.take_over(PARTITION),
@@ -562,7 +562,7 @@ async def test_cassandra_killed_is_unavailable_and_once_it_is_back_nothing_is_lo
                 await call()
             assert raised.value.__cause__ is not None
     finally:
-        cassandra_server.start()
+        own_cassandra_server.start()
     assert await insist(lambda: everything(store)) == there
     assert await store.records() == {PARTITION: owned}
     await store.write(LANE, owned.range_id, more, record_of(more))

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import tiers
 from tests.end_to_end.workers import ROOT
 
 
@@ -46,7 +47,7 @@ class Limited:
     ) -> None:
         self.trace = folder / "limited-trace"
         self.log = folder / "limited.log"
-        self.seed = random.randrange(1 << 30) if seed is None else seed
+        self.seed = tiers.seed() if seed is None else seed
         self._chance = random.Random(self.seed)
         self._permit_seconds = permit_seconds
         self._environment = {

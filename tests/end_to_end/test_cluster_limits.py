@@ -12,6 +12,7 @@ from fairlead import App, ClusterLimit, LimitTree
 from services.zookeeper import ZooKeeperServer
 from tests.end_to_end.limited import Limited
 from tests.end_to_end.limited_app import ACME, PAYOUTS, TOTAL
+from tests.tiers import matrix
 
 
 def fill(url: str, each: int) -> None:
@@ -30,7 +31,7 @@ def fill(url: str, each: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "postgres", "zookeeper"])
+@pytest.mark.parametrize("kind", matrix("sqlite", "postgres", "zookeeper"))
 def test_no_level_is_exceeded_whichever_workers_die_or_are_stopped(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

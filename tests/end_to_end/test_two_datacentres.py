@@ -17,7 +17,7 @@ from fairlead import App  # noqa: E402
 from fairlead.clock import MICROS, SystemClock  # noqa: E402
 from fairlead.testing import running, settled  # noqa: E402
 from services.cassandra import TwoDatacentres  # noqa: E402
-from tests.conftest import serving  # noqa: E402
+from tests.conftest import own  # noqa: E402
 
 SOON = 300.0
 """Seconds that nothing takes unless it is broken."""
@@ -31,7 +31,7 @@ clock = SystemClock()
 
 @pytest.fixture
 def two() -> Iterator[TwoDatacentres]:
-    yield from serving(TwoDatacentres)
+    yield from own(TwoDatacentres)
 
 
 class Reminders:
@@ -90,7 +90,7 @@ class Reminders:
         server.crash()  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
+@pytest.mark.full("an outage")
 async def test_a_datacentre_is_killed_and_comes_back_then_the_other_and_every_task_runs(
     two: TwoDatacentres, tmp_path: Path
 ) -> None:

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from tests import tiers
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -29,7 +31,7 @@ class Crew:
         self._application = application
         self.trace = folder / "trace"
         self.log = folder / "workers.log"
-        self.seed = random.randrange(1 << 30) if seed is None else seed
+        self.seed = tiers.seed() if seed is None else seed
         self.random = random.Random(self.seed)
         self.killed: dict[int, float] = {}
         """When each killed process died, by pid."""

@@ -1,5 +1,5 @@
-"""The engine's tests run on each store, and again with their triggers through Kafka and Redis: what
-a channel has to keep."""
+"""The engine's tests run on SQLite in `make test`, and over the matrix in `make test-all`: on each
+store, and again with their triggers through Kafka and Redis."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+
+from tests.conftest import url_of
+from tests.tiers import matrix
 
 CLIENTS = {"kafka": "confluent_kafka", "redis": "redis"}
 
@@ -20,7 +23,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             kinds.append("sqlite and kafka")
             if metafunc.definition.get_closest_marker("ordered") is None:
                 kinds.append("sqlite and redis")
-        metafunc.parametrize("store_url", kinds, indirect=True)
+        is_smoke = metafunc.definition.get_closest_marker("smoke") is not None
+        metafunc.parametrize("store_url", kinds if is_smoke else matrix(*kinds), indirect=True)
 
 
 @pytest.fixture
@@ -31,9 +35,7 @@ def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if channel:
         pytest.importorskip(CLIENTS[channel], reason=f"needs the extra {channel}")
         monkeypatch.setenv("FAIRLEAD_CHANNEL", request.getfixturevalue(f"{channel}_url"))
-    return str(
-        request.getfixturevalue("migrated_postgres_url" if store == "postgres" else f"{store}_url")
-    )
+    return url_of(store, request)
 
 
 @pytest.fixture

@@ -368,15 +368,15 @@ async def test_a_keyspace_without_tables_says_what_to_run(
     tasks.database.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
+@pytest.mark.full("an outage")
 async def test_killed_it_is_unavailable_and_once_it_is_back_nothing_is_lost_and_the_same_store_goes_on(
-    store: CassandraScheduleStore, cassandra_server: CassandraServer
+    store: CassandraScheduleStore, own_cassandra_server: CassandraServer
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(100)], ScheduleRecord())
     rows = await everything(store)
     await store.finish(PARTITION, range_id, [ended(row) for row in rows[:50]])
-    cassandra_server.crash()  # kill -9, with nothing flushed but the commit log
+    own_cassandra_server.crash()  # kill -9, with nothing flushed but the commit log
     try:
         for call in (
             lambda: store.take_over(PARTITION),
@@ -395,7 +395,7 @@ async def test_killed_it_is_unavailable_and_once_it_is_back_nothing_is_lost_and_
                 await call()
             assert raised.value.__cause__ is not None
     finally:
-        cassandra_server.start()
+        own_cassandra_server.start()
     assert await insist(lambda: everything(store)) == rows[50:]
     await store.finish(PARTITION, range_id, [ended(rows[60])])
     assert len(await everything(store)) == 49

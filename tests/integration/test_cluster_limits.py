@@ -14,12 +14,13 @@ from fairlead.model import Outcome
 from fairlead.operate import doctor
 from fairlead.testing import running, settled
 from services.zookeeper import ZooKeeperServer
+from tests.tiers import matrix
 
 Declare = Callable[[App], dict[str, Task]]
 Make = Callable[[Declare], tuple[App, dict[str, Task]]]
 
 
-@pytest.fixture(params=["sqlite", "postgres", "zookeeper"])
+@pytest.fixture(params=matrix("sqlite", "postgres", "zookeeper"))
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     """Makes applications that share a store; permits are kept by each coordinator in turn."""
     kind = request.param

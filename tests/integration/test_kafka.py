@@ -35,9 +35,11 @@ from fairlead.backends.kafka import receiver as kafka_receiver  # noqa: E402
 from fairlead.backends.kafka.endpoint import Place  # noqa: E402
 from fairlead.backends.kafka.receiver import since  # noqa: E402
 from fairlead.backends.kafka.sender import Outgoing, Sender  # noqa: E402
+from tests import tiers  # noqa: E402
+from tests.tiers import matrix  # noqa: E402
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=matrix("sqlite", "postgres"))
 def app(request: pytest.FixtureRequest, kafka_url: str) -> Iterator[App]:
     """An application of each store in turn, its triggers through Kafka, what goes wrong counted."""
     application = counting(request.getfixturevalue(f"{request.param}_url"), kafka_url)
@@ -244,7 +246,7 @@ async def test_t26_an_acceptor_that_fails_half_of_the_time_loses_nothing(
 ) -> None:
     from fairlead.errors import StoreUnavailable
 
-    seed = random.randrange(1 << 30)
+    seed = tiers.seed()
     chance, grab, ran = random.Random(seed), app.store.grab, []
 
     async def failing(*about: Any) -> Any:
@@ -364,7 +366,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
     app: App, heard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`by nobody`: the database's own wakes are lost as well, so that only the sweeps can heal."""
-    seed, sweep = random.randrange(1 << 30), 1.0
+    seed, sweep = tiers.seed(), 1.0
     chance, send = random.Random(seed), Sender.send
     dropped = doubled = 0
 
@@ -497,6 +499,7 @@ async def test_a_node_that_leaves_hands_its_partitions_over_at_once(app: App) ->
     other.close()
 
 
+@pytest.mark.full("an outage")
 async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counted(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

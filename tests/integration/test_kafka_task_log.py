@@ -189,6 +189,7 @@ async def test_what_an_earlier_owner_commits_after_the_rewind_is_received_by_the
         assert await received(later, 5) == new
 
 
+@pytest.mark.full("a long run")
 async def test_rewinds_in_the_midst_of_a_stream_leave_no_gap(kafka_url: str) -> None:
     async with opened(kafka_url) as log:
         new = entries(20_000)
@@ -423,6 +424,7 @@ async def test_o20_the_future_says_that_kafka_is_away(log: KafkaTaskLog) -> None
     assert counts == {"failed_appends": 1}
 
 
+@pytest.mark.full("an outage")
 async def test_o20_while_a_broker_is_away_appends_wait_or_fail_and_all_goes_on_when_it_is_back(
     server: KafkaServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -453,6 +455,7 @@ async def test_o20_while_a_broker_is_away_appends_wait_or_fail_and_all_goes_on_w
     assert 1 <= len(said) <= 3
 
 
+@pytest.mark.full("an outage")
 async def test_it_is_closed_in_time_though_kafka_is_away_and_nothing_is_lost_by_that(
     server: KafkaServer,
 ) -> None:

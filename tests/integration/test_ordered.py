@@ -31,9 +31,17 @@ from tests.integration.ordered_kit import (
     open_pair,
     rows_of,
 )
+from tests.tiers import matrix
 
 
-@pytest.fixture(params=PAIRS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """On SQLite in `make test`, on all pairs in `make test-all`; smoke tests on all in both."""
+    if "url" in metafunc.fixturenames:
+        is_smoke = metafunc.definition.get_closest_marker("smoke") is not None
+        metafunc.parametrize("url", PAIRS if is_smoke else matrix(*PAIRS), indirect=True)
+
+
+@pytest.fixture
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The task store of a fresh pair of each kind in turn."""
     return open_pair(request.param, request, monkeypatch)

@@ -40,9 +40,11 @@ from fairlead.backends.redis.sender import Sender  # noqa: E402
 from fairlead.backends.redis.sharded.consumer import Consumer  # noqa: E402
 from fairlead.backends.redis.sharded.endpoint import GROUP  # noqa: E402
 from fairlead.backends.redis.sharded.running import run  # noqa: E402
+from tests import tiers  # noqa: E402
+from tests.tiers import matrix  # noqa: E402
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=matrix("sqlite", "postgres"))
 def app(request: pytest.FixtureRequest, redis_url: str) -> Iterator[App]:
     """An application of each store in turn, its triggers through Redis, what goes wrong counted."""
     found = counting(request.getfixturevalue(f"{request.param}_url"), redis_url)
@@ -428,7 +430,7 @@ async def test_triggers_that_redis_has_lost_are_healed_and_run_once(app: App, cl
 async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_once(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seed = random.randrange(1 << 30)
+    seed = tiers.seed()
     chance, send = random.Random(seed), Sender.send
     dropped = 0
 

@@ -13,6 +13,7 @@ import pytest
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.backends.redis.sharded import steps
 from fairlead.sharded import Empty, InvalidMessage, ShardedQueue, UnknownMessage
+from tests import tiers  # noqa: E402
 from tests.sharded_queues import SOON, ago, drain, key_of, until  # noqa: E402
 
 DAY = 86_400.0
@@ -229,7 +230,7 @@ async def test_s07_more_than_one_pass_can_cordon_is_cordoned_all_the_same(
 
 async def test_s08_readers_pick_up_as_soon_as_is_written(redis_url) -> None:
     """Four writers, each ten times a second at random, and four readers, for three seconds."""
-    seed = random.randrange(2**32)
+    seed = tiers.seed()
     chance = random.Random(seed)
     waits: list[float] = []
     async with ShardedQueue(redis_url, "q", streams=16, streams_per_shard=4) as queue:

@@ -221,6 +221,7 @@ def p99_waits(queue: SyncShardedQueue, flood: str | None) -> dict[str, int]:
     return {key: sorted(each)[round(ROUNDS * 0.99) - 1] for key, each in waits.items()}
 
 
+@pytest.mark.full("a long run")
 def test_a_flood_touches_as_many_tenants_as_the_combinations_say(opened, client) -> None:
     """100 tenants, one with 90 % of the messages, 16 streams, 2 a shard. A message goes into the
     shorter of its two streams, so a flood reaches those that have both of theirs in common with it:

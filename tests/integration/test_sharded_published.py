@@ -11,6 +11,7 @@ import pytest
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.backends.redis.sharded import steps
 from fairlead.sharded import Empty, InvalidMessage, QueueDamaged, ShardedQueue, SyncShardedQueue
+from tests import tiers  # noqa: E402
 from tests.sharded_queues import SOON, ago, drain, key_of, pass_time, until  # noqa: E402
 
 DAY = 86_400.0
@@ -38,7 +39,7 @@ def test_s10_b7a_shrinking_waits_for_every_stream_beyond_the_new_count(redis_url
 
 
 def test_s10_a_queue_that_shrinks_under_load_loses_nothing(redis_url) -> None:
-    chance = random.Random(seed := random.randrange(2**32))
+    chance = random.Random(seed := tiers.seed())
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2, shrink_after=0) as queue:
         written, read = set(), []
         for n in range(400):
@@ -67,7 +68,7 @@ def test_s10_a_turn_that_lies_beyond_the_streams_that_are_left_passes_none_over(
 
 
 def test_b7b_no_unread_message_expires_while_the_queue_lives(redis_url, client) -> None:
-    chance = random.Random(seed := random.randrange(2**32))
+    chance = random.Random(seed := tiers.seed())
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=1, ttl=1000.0) as queue:
         for stream in range(8):
             queue.write({"n": stream}, shard_key=key_of(16, stream), deadline=ago(hours=-9))

@@ -218,18 +218,18 @@ def test_two_relays_at_once_that_are_killed_lose_nothing(
 # Kafka away, and topics that cannot be used -------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.full("an outage")
 def test_a_broker_that_is_away_is_waited_for(
     sqlite_url: str,
     history: SqlHistory,
     kafka_url: str,
-    kafka_server: KafkaServer,
+    own_kafka_server: KafkaServer,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     add(sqlite_url, range(10))
     one = relay(history, kafka_url, seconds=3.0)
     one.round()
-    kafka_server.crash()
+    own_kafka_server.crash()
     add(sqlite_url, range(10, 20))
     with pytest.raises(StoreUnavailable, match="Kafka at"):
         one.round()
@@ -242,7 +242,7 @@ def test_a_broker_that_is_away_is_waited_for(
     running = threading.Thread(target=one.run, args=(0.1, tell))
     running.start()
     try:
-        kafka_server.start()
+        own_kafka_server.start()
         assert moved.wait(120), caplog.text
     finally:
         one.stop()

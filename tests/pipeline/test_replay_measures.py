@@ -19,6 +19,7 @@ from fairlead.lab.policies.measures import (
 from fairlead.lab.policies.windows import longest_unserved, served, stretches, whole_windows
 from fairlead.lab.simulate.fairness import jain
 from tests.pipeline.replaying import arrivals, schedule
+from tests.tiers import examples
 
 times = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 15), st.integers(0, 12)), min_size=1, max_size=25
@@ -126,7 +127,7 @@ def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values, shar
 # against plain loops ------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(times, st.integers(1, 9))
 def test_windows_all_through_which_a_task_waited(rows, window) -> None:
     at, start, _ = columns(rows)
@@ -137,7 +138,7 @@ def test_windows_all_through_which_a_task_waited(rows, window) -> None:
     assert (found.begin <= found.end).all() and (found.end[:-1] < found.begin[1:]).all()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(times)
 def test_the_longest_time_in_which_a_task_waited_and_none_started(rows) -> None:
     at, start, _ = columns(rows)
@@ -152,7 +153,7 @@ def test_the_longest_time_in_which_a_task_waited_and_none_started(rows) -> None:
     assert longest_unserved(at, start) == longest
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(times, st.lists(st.integers(0, 90), min_size=1))
 def test_worker_time_up_to_an_instant(rows, instants) -> None:
     _, start, run = columns(rows)
@@ -161,7 +162,7 @@ def test_worker_time_up_to_an_instant(rows, instants) -> None:
     assert served(start, start + run).until(until).tolist() == expected
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(times, times, st.integers(1, 9), st.floats(0.01, 100))
 def test_jain_against_a_loop_over_windows(one, other, window, weight) -> None:
     rows = [(*row, 0) for row in one] + [(*row, 1) for row in other]

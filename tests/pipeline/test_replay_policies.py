@@ -23,6 +23,7 @@ from fairlead.lab.policies.virtual import run
 from fairlead.lab.policies.weights import weigh
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 from tests.pipeline.replaying import arrivals, schedule
+from tests.tiers import examples
 
 # the grid -----------------------------------------------------------------------------------------
 
@@ -196,7 +197,7 @@ recorded = st.lists(
 ).map(lambda rows: arrivals(*rows))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(recorded, st.integers(0, 1000), st.integers(0, 100))
 def test_a_shaken_arrival_moves_by_so_much_at_most_and_stays_the_same_task(
     recorded, seed, by
@@ -219,7 +220,7 @@ def test_a_shaken_arrival_moves_by_so_much_at_most_and_stays_the_same_task(
     assert shaken(recorded, seed, by * MICROS).digest() == found.digest()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(recorded, st.integers(0, 1000))
 def test_a_drawn_key_brings_its_tasks_of_whole_weeks_at_their_hours(recorded, seed) -> None:
     found = resampled(recorded, seed)

@@ -20,6 +20,7 @@ from fairlead.lab.simulate.fairness import Flow, Gap
 from fairlead.lab.simulate.run import Settings, simulate
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 from tests.pipeline.replaying import arrivals
+from tests.tiers import examples
 
 KEYS = "abc"
 tasks = st.lists(
@@ -52,7 +53,7 @@ def most_running(found: Schedule, rows: np.ndarray) -> int:
 # what every policy keeps --------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(tasks, policies, weights)
 def test_every_task_starts_once_after_it_came_and_within_all_limits(
     recorded, policy, weights
@@ -69,7 +70,7 @@ def test_every_task_starts_once_after_it_came_and_within_all_limits(
             assert most_running(found, here & (found.key == number)) <= most
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(tasks, policies.filter(lambda policy: policy.limits == Limits()), weights)
 def test_no_slot_is_idle_while_a_task_of_its_node_waits(recorded, policy, weights) -> None:
     found = run(recorded, policy, weights)
@@ -81,7 +82,7 @@ def test_no_slot_is_idle_while_a_task_of_its_node_waits(recorded, policy, weight
                 assert ((start <= instant) & (end > instant)).sum() == policy.slots
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(tasks, policies, st.integers(1, 4))
 def test_only_what_a_key_waits_for_under_its_own_limit_may_leave_a_slot_idle(
     recorded, policy, most
@@ -98,7 +99,7 @@ def test_only_what_a_key_waits_for_under_its_own_limit_may_leave_a_slot_idle(
 # fifo ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(tasks, st.integers(1, 5), st.integers(1, 3))
 def test_fifo_is_a_queue_with_so_many_servers_exactly(recorded, slots, partitions) -> None:
     found = run(recorded, Policy(order="fifo", slots=slots, partitions=partitions))
@@ -114,7 +115,7 @@ def test_fifo_is_a_queue_with_so_many_servers_exactly(recorded, slots, partition
 # fair ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(tasks, weights)
 def test_one_slot_and_one_partition_keep_the_bound_of_fair_queueing(recorded, weights) -> None:
     found = run(recorded, Policy(slots=1), weights)
@@ -173,14 +174,14 @@ def test_a_priority_goes_before_all_lower_ones_in_both_orders() -> None:
 # closed -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(tasks, policies)
 def test_with_a_slot_for_each_a_closed_replay_is_the_record(recorded, policy) -> None:
     policy = Policy(order=policy.order, slots=len(recorded))
     assert (run(recorded, policy, None, Sessions(recorded)).at == recorded.at).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(tasks, policies, st.sampled_from([0, 5 * MICROS, BREAK]))
 def test_who_waits_longer_sends_later_and_keeps_the_think_time(recorded, policy, pause) -> None:
     found = run(recorded, policy, None, Sessions(recorded, pause))

@@ -7,8 +7,6 @@ run.
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -19,16 +17,18 @@ from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.model import LaneRecord, Level, Trigger
 from fairlead.ports.backlog_store import Ownership
+from tests import tiers
 from tests.simulation.backlog_lane import LANE, PARTITION
 from tests.simulation.backlog_simulation import Broken, Simulation
+from tests.tiers import seeds
 
-SEED = int(os.environ.get("FAIRLEAD_SEED") or random.randrange(2**32))
+SEED = tiers.seed()
 BLOCKS = 25
 SCHEDULES = 400
 """In each block."""
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", seeds(BLOCKS, few=2))
 def test_whatever_fails_no_task_is_lost_and_each_runs_once(block: int) -> None:
     first = SEED + block * SCHEDULES
     for seed in range(first, first + SCHEDULES):

@@ -7,7 +7,6 @@ accounts, and several workers. Every run is drawn from a seed. FAIRLEAD_SEED rep
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,8 +22,9 @@ from fairlead.core.fair.time_passes import TimePasses
 from fairlead.lab.simulate.fairness import jain
 from fairlead.lab.simulate.store import ListStore
 from fairlead.model import LaneRecord, Level, Trigger
+from tests import tiers
 
-SEED = int(os.environ.get("FAIRLEAD_SEED") or random.randrange(2**32))
+SEED = tiers.seed()
 SECOND = 1_000_000
 WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 0.5}
 

@@ -23,6 +23,7 @@ from fairlead.config import Settings
 from fairlead.connect import connect
 from fairlead.errors import StoreUnavailable
 from fairlead.testing import running, settled
+from tests.tiers import seeds
 
 T = TypeVar("T")
 TASKS = 120
@@ -103,7 +104,7 @@ class FaultyBacklog(SqliteBacklogStore):
 
 
 @pytest.mark.parametrize("order", ["fifo", "fair"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, few=3))
 async def test_whatever_answers_are_lost_every_task_runs_and_no_run_is_counted_twice(
     seed: int, order: str, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.notification import Lane, Wake
+from tests import tiers
 
 kafka = pytest.importorskip("fairlead.backends.kafka.channel", reason="needs the extra kafka")
 receiver = pytest.importorskip("fairlead.backends.kafka.receiver")
@@ -179,8 +180,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_whatever_is_committed_reaches_the_node(loses: str, heal_every: float) -> None:
     """Without any sweep as long as of a submit either the messages or the wake come; with sweeps in
     any case."""
-    first = random.randrange(1 << 30)
-    for seed in range(first, first + 300):
+    first = tiers.seed()
+    for seed in range(first, first + tiers.examples(300)):
         await run(seed, loses, heal_every)
 
 

@@ -8,7 +8,6 @@ FAIRLEAD_SCHEDULES asks for more of them.
 from __future__ import annotations
 
 import os
-import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -21,9 +20,10 @@ from fairlead.backends.redis.sharded.script import Script  # noqa: E402
 from fairlead.backends.redis.sharded.settings import Settings  # noqa: E402
 from fairlead.backends.redis.sharded.steps import QueueSteps, Run, Steps, Wait  # noqa: E402
 from fairlead.sharded import SyncShardedQueue  # noqa: E402
+from tests import tiers  # noqa: E402
 from tests.simulation.sharded_simulation import Broken, Simulation  # noqa: E402
 
-SEED = int(os.environ.get("FAIRLEAD_SEED") or random.randrange(2**32))
+SEED = tiers.seed()
 SCHEDULES = int(os.environ.get("FAIRLEAD_SCHEDULES") or 250)
 MUTANTS_SEED, TRIES = 0, 500
 """A queue that is broken on purpose has been found out by these schedules, which are the same in

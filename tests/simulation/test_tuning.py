@@ -7,6 +7,7 @@ import pytest
 
 from fairlead.core.tuning.guard_rails import Guards
 from tests.simulation.tuning_loop import HOUR, Loop, Round
+from tests.tiers import FULL
 
 DUE = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 2.0}
 RUNS = {"a": 4.0, "b": 10.0, "c": 20.0, "d": 10.0}
@@ -44,7 +45,9 @@ def test_without_it_the_keys_with_long_tasks_take_the_workers() -> None:
     assert farthest(rounds[-1]) > 0.6 and not any(round.published for round in rounds)
 
 
-@pytest.mark.parametrize(("delay", "off"), [(0, 0.1), (1, 0.15)])
+@pytest.mark.parametrize(
+    ("delay", "off"), [(0, 0.1), pytest.param(1, 0.15, marks=FULL("a long run"))]
+)
 def test_it_comes_to_rest_within_ten_rounds_without_overshoot(delay: int, off: float) -> None:
     """From the start, and after a step; also when what is measured comes an hour late."""
     rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=delay).run(200)
@@ -66,6 +69,7 @@ def test_it_comes_to_rest_within_ten_rounds_without_overshoot(delay: int, off: f
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.full("a long run")
 def test_noise_moves_it_seldom(seed: int) -> None:
     """Run times that spread lognormally with sigma 1, measured an hour late."""
     rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=1, noise=1.0, seed=seed).run(120)
@@ -77,6 +81,7 @@ def test_noise_moves_it_seldom(seed: int) -> None:
     assert farthest(Round(mean, {}, False)) < farthest(rounds[0])
 
 
+@pytest.mark.full("a long run")
 def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
     """Run times that swing by 5 % between two rounds and the next two, for 200 rounds: nothing is
     published after the start."""
@@ -89,6 +94,7 @@ def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
     assert all(farthest(round) < 0.2 for round in rounds[SOON:])
 
 
+@pytest.mark.full("a long run")
 def test_an_oscillating_load_is_followed_and_not_amplified() -> None:
     """The tasks of one key take up to twice as long by day, and another key has no tasks by
     night."""

@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.core.tuning.guard_rails import Guards
 from tests.simulation.limit_loop import HOUR, Load, Loop, Round
+from tests.tiers import seeds
 
 FAST = Guards(half_life=2 * HOUR)
 SLOTS = 10
@@ -42,7 +43,7 @@ def test_without_limits_long_runs_hold_nearly_all_slots_and_the_others_wait_for_
     assert not any(round.published for round in rounds)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", seeds([1, 2], few=1))
 def test_it_comes_to_rest_within_ten_rounds_without_overshoot(seed: int) -> None:
     rounds = Loop(lambda hour: CALM, FAST, SLOTS, seed, WEIGHTS).run(24)
     limits = [round.limits.get("long", SLOTS) for round in rounds]
@@ -55,6 +56,7 @@ def test_it_comes_to_rest_within_ten_rounds_without_overshoot(seed: int) -> None
     assert min(round.busy for round in rounds[SOON:]) > 0.95
 
 
+@pytest.mark.full("a long run")
 def test_the_others_wait_less_for_it() -> None:
     without, limited = (
         Loop(lambda hour: CALM, FAST, SLOTS, weights=WEIGHTS, limits=limits).run(20)[SOON:]
@@ -64,6 +66,7 @@ def test_the_others_wait_less_for_it() -> None:
         assert mean(limited, key) < 0.9 * mean(without, key)
 
 
+@pytest.mark.full("a long run")
 def test_it_opens_up_while_the_others_have_nothing_to_do_and_comes_back() -> None:
     """Else a limit would tighten by itself: at its limit a key shows no more than that it uses
     it."""
@@ -79,6 +82,7 @@ def test_it_opens_up_while_the_others_have_nothing_to_do_and_comes_back() -> Non
     )
 
 
+@pytest.mark.full("a long run")
 def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
     """What the others ask for swings by a tenth every two hours: after the start nothing is
     published."""
@@ -94,6 +98,7 @@ def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
     assert not any(round.published for round in rounds[SOON:]) and rounds[-1].limits == {"long": 7}
 
 
+@pytest.mark.full("a long run")
 def test_with_weights_from_the_same_rounds_it_comes_to_rest_too() -> None:
     """Counts are equal at first, so the others starve; what they could not do they ask for
     later."""

@@ -15,6 +15,7 @@ from fairlead.core.fair.backlog import NO_CHANGES, Backlog, Changes, Read, Timin
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
+from tests.tiers import examples
 
 
 def trigger(
@@ -695,7 +696,7 @@ steps = st.tuples(st.sampled_from(STEPS), st.integers(0, 30))
 steps_and_crashes = st.tuples(st.sampled_from([*STEPS, "crash"]), st.integers(0, 30))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 10), st.lists(steps, max_size=120))
 def test_whatever_fails_and_in_whatever_order_everything_is_dispatched_exactly_once(
     capacity, steps
@@ -708,7 +709,7 @@ def test_whatever_fails_and_in_whatever_order_everything_is_dispatched_exactly_o
     assert set(lane.dispatched.values()) <= {1}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 10), st.lists(steps_and_crashes, max_size=120))
 def test_whoever_takes_over_after_a_crash_dispatches_everything_that_was_not(
     capacity, steps

@@ -17,6 +17,7 @@ from fairlead.core.limits.permits import DRIFT, Book, Permits
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
+from tests.tiers import seeds
 
 TTL = 15.0
 
@@ -82,7 +83,7 @@ def test_what_was_given_back_is_told_where_it_can_be_booked_again() -> None:
     assert room and two.book(trigger(3), now) is None
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, few=3))
 def test_a_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
     chance = random.Random(seed)
     tree = LimitTree(
@@ -128,7 +129,7 @@ def test_a_tree_that_is_refused_at_one_level_keeps_nothing_of_the_others() -> No
     assert cluster.permits[0].running == 1
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, few=3))
 def test_a_rate_holds_in_every_window_whichever_nodes_start(seed: int) -> None:
     chance = random.Random(seed)
     n, per = 5, 10.0

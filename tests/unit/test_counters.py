@@ -25,7 +25,7 @@ def ahead(number: int) -> int:
     return 1_000_000 * (1 + MANY // (1 + number)) + number
 
 
-@pytest.mark.slow
+@pytest.mark.full("a long run")
 def test_a_million_keys_take_less_than_16_mb_and_only_the_tail_is_answered_too_high() -> None:
     counters = Counters()
     for n in range(MANY):

@@ -14,6 +14,7 @@ from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.high_water import HighWater
 from fairlead.pipeline.stream.messages import Attempt, Batch, Mark, Sent, read, topic_partition
 from fairlead.ports.history import ATTEMPT_FIELDS, START, Place
+from tests.tiers import examples
 
 PARTITIONS = 2
 STORE = "store"
@@ -187,7 +188,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(steps=STEPS, relays=st.integers(1, 2))
 def test_each_attempt_is_taken_once_and_in_order_whatever_relays_do(
     steps: list[tuple[str, int, int]], relays: int
@@ -206,7 +207,7 @@ def test_each_attempt_is_taken_once_and_in_order_whatever_relays_do(
     reading.has_all()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     steps=STEPS,
     lost=st.lists(st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, 200)), min_size=1),

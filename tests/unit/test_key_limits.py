@@ -14,6 +14,7 @@ from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.columns import Column
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Trigger
+from tests.tiers import examples
 
 KEYS = ("a", "b", "c")
 
@@ -225,7 +226,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 12))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_no_limit_is_ever_exceeded_by_what_begins_and_whatever_has_room_begins(
     done: list, slots: int
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes, stride
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
+from tests.tiers import examples
 
 KEYS = "abcde"
 weights = st.floats(MIN_WEIGHT, MAX_WEIGHT) | st.sampled_from(
@@ -48,7 +49,7 @@ class Queue:
         return key
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(weights_by_key, steps)
 def test_keys_that_are_backlogged_together_are_served_within_the_bound(weights, steps) -> None:
     queue = Queue(weights)

@@ -24,6 +24,7 @@ from fairlead.core.limits.permits import (
     fair_shares,
     held,
 )
+from tests.tiers import seeds
 
 TTL = 15.0
 
@@ -327,7 +328,7 @@ class Node:
         )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40, few=4))
 def test_never_more_run_than_the_limit_whatever_happens(seed: int) -> None:
     world = World(seed, nodes=4, totals={"total": 10, "partner": 2})
     world.run(1500.0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fairlead.core.schedule.schedule import Read, Schedule, just_before
 from fairlead.core.schedule.throughput import Window
 from fairlead.model import BEFORE_ALL, NewTask, ScheduledTask, TaskKey
+from tests.tiers import examples
 
 SECOND = 1_000_000
 
@@ -339,7 +340,7 @@ def test_an_ordering_key_with_very_much_behind_it_is_passed_over_by_whole_pages(
     assert len(schedule.due(10_000)) == 51
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 80), st.integers(1, 30), st.integers(1, 3), st.integers(0, 2**32))
 def test_c9b_any_number_of_tasks_of_the_same_time_comes_to_rest_in_memory_and_all_of_them_run(
     keys: int, each: int, times: int, seed: int
@@ -399,7 +400,7 @@ def test_runs_that_go_on_from_before_a_reload_keep_their_ordering_key() -> None:
 # whatever happens ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_whatever_happens_every_task_ends_once_in_order_and_memory_is_bounded(seed: int) -> None:
     Run(random.Random(seed)).go()

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.sharding.shards import shard
+from tests.tiers import examples
 
 VECTORS = {
     ("", 1, 1): (0,),
@@ -62,7 +63,7 @@ def test_a_greater_shard_only_appends(key: str, size: tuple[int, int]) -> None:
     assert shard(key, streams, streams)[:per_shard] == shard(key, streams, per_shard)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(keys, sizes)
 def test_one_stream_more_takes_the_place_of_one_at_most_and_leaves_the_order_of_the_others(
     key: str, size: tuple[int, int]

@@ -25,6 +25,7 @@ from fairlead.lab.simulate.script import Asked, PollStep, PushStep, parse_script
 from fairlead.lab.simulate.waits import percentiles
 from fairlead.lab.simulate.workload import Arrivals
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
+from tests.tiers import examples
 
 LETTERS = "abcde"
 pushes = st.lists(
@@ -82,7 +83,7 @@ def test_priorities_4_2_3_5_1_are_picked_up_1_2_3_4_5() -> None:
 # what holds for every workload --------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(scripts, weights, st.integers(1, 3))
 def test_the_order_does_not_depend_on_how_much_is_in_memory(script, weights, partitions) -> None:
     sequences = [
@@ -94,7 +95,7 @@ def test_the_order_does_not_depend_on_how_much_is_in_memory(script, weights, par
     assert all(one == sequences[0] for one in sequences)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(scripts, weights, st.sampled_from([1, 2, 5, 10_000]))
 def test_one_partition_with_exact_counters_keeps_the_bound_of_fair_queueing(
     script, weights, buffer
@@ -107,7 +108,7 @@ def test_one_partition_with_exact_counters_keeps_the_bound_of_fair_queueing(
     assert of(report, "fair").picked == of(report, "fifo").picked == report.tasks
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 30), min_size=1),
     st.sampled_from([1, 2, 3, 10, 10_000]),
@@ -222,7 +223,7 @@ def test_jains_index_counts_the_keys_that_had_work_throughout_a_window_by_weight
     assert measure.indices == [1.0], "in the second window only b has work throughout"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=60))
 def test_the_gap_is_the_largest_over_all_intervals_in_which_both_had_work(steps) -> None:
     flows = [(Flow(5, "a"), 1.0), (Flow(5, "b"), 2.0), (Flow(5, "c"), 0.5)]

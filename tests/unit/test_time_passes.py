@@ -16,6 +16,7 @@ from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.time_passes import MOST_OWED, TimePasses
 from fairlead.model import LaneRecord, Level, RunTimesRecord, Trigger
+from tests.tiers import examples
 
 SECOND = 1_000_000
 KEYS = "abc"
@@ -120,7 +121,7 @@ def test_what_was_placed_by_another_owner_is_charged_when_it_is_read_and_by_this
         assert passes._charged["pay", "a"][0] == 3 - charged
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(KEYS), costs), min_size=1, max_size=60),
     st.randoms(use_true_random=False),
@@ -148,7 +149,7 @@ def trigger(key: str, number: int, level: Level | None = None) -> Trigger:
     return Trigger(f"t{number}", 1, "q", 0, "pay", 5, key, 1.0, None, seq=number, level=level)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.fixed_dictionaries(dict.fromkeys(KEYS, st.lists(costs, min_size=1, max_size=40))),
     st.integers(1, 8),

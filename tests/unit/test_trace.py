@@ -152,6 +152,7 @@ def test_the_judge_counts_each_job_that_did_not_run_and_each_run_too_many(tmp_pa
     )  # job 3 and one of the two jobs 4; job 2 ran three times
 
 
+@pytest.mark.full("a long run")
 def test_the_real_trace_is_read_whole(shared_data: Path | None) -> None:
     if shared_data is None or not (shared_data / "lcg-2005.swf.gz").is_file():
         pytest.skip(

@@ -19,6 +19,7 @@ from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedg
 from fairlead.core.triggers.columns import Column
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import PartitionKey, Trigger
+from tests.tiers import examples
 
 
 def trigger(
@@ -479,7 +480,7 @@ _steps = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(_steps, max_size=80))
 def test_the_table_gives_out_exactly_what_trying_every_trigger_in_order_would(
     steps: list[tuple[str, object]],

@@ -16,6 +16,7 @@ from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import MOST_OWED, MOST_SHOWN, Turns
 from fairlead.model import Level, Trigger
+from tests.tiers import examples
 
 KEYS = "abcd"
 NAMES = ("mail", "pay")
@@ -179,7 +180,7 @@ def check_bound(lane: Lane, arrivals, times: int) -> None:
     assert len(lane.started) == len(lane.costs) and not lane.turns._flows and not lane.table
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(weights_by_key, arrivals, st.integers(1, 4))
 def test_keys_that_wait_together_have_equal_run_time_by_weight_within_the_bound(
     weights, arrivals, workers
@@ -187,7 +188,7 @@ def test_keys_that_wait_together_have_equal_run_time_by_weight_within_the_bound(
     check_bound(Lane(weights, Steady(), workers), arrivals, times=5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     weights_by_key,
     st.fixed_dictionaries(dict.fromkeys(KEYS, st.integers(1000, 20 * SECOND))),
@@ -203,7 +204,7 @@ def test_with_exact_expectations_it_is_the_bound_of_start_time_fair_queueing(
     assert not any(lane.most_doubt.values())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(weights_by_key, arrivals, st.integers(1, 4))
 def test_tasks_of_one_key_and_name_start_in_the_order_of_their_levels(
     weights, arrivals, workers
@@ -313,7 +314,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(steps)
 def test_each_task_is_shown_once_and_none_is_forgotten(steps) -> None:
     turns = Turns({}, Steady())

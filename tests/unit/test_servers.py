@@ -1,0 +1,77 @@
+"""The servers that a test run shares: one of each kind, gone with the run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from services.zookeeper import ZooKeeperServer
+from tests import servers
+from tests.unit.test_services import ROOT, until_gone
+
+RUN = """
+from tests import servers
+host = servers.Host()
+print(servers.running("zookeeper").pid, servers.running("zookeeper").folder, flush=True)
+if input() == "close":
+    host.close()
+"""
+
+
+def test_every_process_of_a_run_is_given_the_same_server(zookeeper_server: ZooKeeperServer) -> None:
+    program = "from tests import servers; print(servers.running('zookeeper').pid)"
+    other = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(other.stdout) == zookeeper_server.pid == servers.running("zookeeper").pid
+
+
+def test_two_processes_make_different_names_on_a_shared_server(
+    zookeeper_server: ZooKeeperServer,
+) -> None:
+    one, other = (
+        ZooKeeperServer.attached(zookeeper_server.running, tag) for tag in ("gw7_", "gw8_")
+    )
+    assert len({server.create_root() for server in (one, one, other, other)}) == 4
+
+
+def test_a_shared_server_cannot_be_stopped_by_a_test(zookeeper_server: ZooKeeperServer) -> None:
+    with pytest.raises(RuntimeError, match="start one of your own"):
+        ZooKeeperServer.attached(zookeeper_server.running, "").crash()
+
+
+@pytest.mark.usefixtures("zookeeper_server")  # which skips it where there is no ZooKeeper
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_the_servers_of_a_run_end_with_it_and_leave_nothing(end: str) -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdin is not None and run.stdout is not None
+    with run.stdin, run.stdout:
+        pid, folder = run.stdout.readline().split()
+        assert Path(folder).is_dir()
+        if end == "killed":
+            run.kill()
+        else:
+            run.stdin.write("close\n")
+            run.stdin.flush()
+        run.wait(60)
+    assert until_gone(int(pid))
+    assert until_removed(Path(folder))
+
+
+def until_removed(folder: Path) -> bool:
+    """Return whether the folder goes within some seconds after its server."""
+    for _ in range(200):
+        if not folder.exists():
+            return True
+        time.sleep(0.05)
+    return False
