@@ -3,15 +3,19 @@ differ are named."""
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from fairlead import App
+from fairlead.backends import sqlite as sqlite_package
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.sql import migrate as migrations_module
 from fairlead.backends.sql.migrate import Migration, check, migrate, migrations, print_sql
@@ -56,7 +60,7 @@ def rows_of(database: AnyDatabase, sql: str) -> Sequence[Any]:
 def test_an_empty_database_is_named_and_then_migrated_once(database: AnyDatabase) -> None:
     with pytest.raises(SchemaMismatch, match=r"no Fairlead tables; run `fairlead migrate`"):
         check(database)
-    known = [migration.name for migration in migrations(database.dialect)]
+    known = [migration.name for migration in migrations(database)]
     assert migrate(database) == known
     check(database)
     assert migrate(database) == []
@@ -87,7 +91,7 @@ def test_four_processes_migrate_at_once_and_each_file_is_applied_once(store_url:
     database = open_database(store_url)
     assert [answer for answer in answers if isinstance(answer, str)] == []
     assert sorted(answers) == sorted(
-        [[], [], [], [migration.name for migration in migrations(database.dialect)]]
+        [[], [], [], [migration.name for migration in migrations(database)]]
     )
     check(database)
     database.close()
@@ -97,7 +101,7 @@ def with_another(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     monkeypatch.setattr(
         migrations_module,
         "migrations",
-        lambda dialect: [*migrations(dialect), Migration(9998, "9998_next", sql)],
+        lambda database: [*migrations(database), Migration(9998, "9998_next", sql)],
     )
 
 
@@ -131,7 +135,7 @@ def test_newer_tables_are_refused_and_left_alone(
             work(database)
     assert (
         len(rows_of(database, "SELECT version FROM fairlead_schema"))
-        == len(migrations(database.dialect)) + 1
+        == len(migrations(database)) + 1
     )
 
 
@@ -149,6 +153,26 @@ def test_a_failing_migration_leaves_nothing_of_itself(
     monkeypatch.undo()
     with_another(monkeypatch, "CREATE TABLE one (x integer);\n")
     assert migrate(database) == ["9998_next"]
+
+
+def test_a_database_of_another_package_brings_its_own_migrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "another_store"
+    shutil.copytree(Path(sqlite_package.__file__).parent, package)
+    (package / "__init__.py").write_text("")
+    (package / "database.py").write_text(
+        "from fairlead.backends.sqlite.database import SqliteDatabase\n"
+        "class AnotherDatabase(SqliteDatabase):\n"
+        "    dialect = 'another'\n"
+    )
+    (package / "migrations" / "9998_own.sql").write_text("CREATE TABLE own (x integer);\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    database = importlib.import_module("another_store.database").AnotherDatabase(tmp_path / "db")
+    assert migrate(database)[-1] == "9998_own"
+    check(database)
+    assert list(rows_of(database, "SELECT x FROM own")) == []
+    database.close()
 
 
 def test_the_printed_sql_makes_the_same_tables(sqlite_url: str) -> None:

@@ -5,7 +5,8 @@
 SELECT store_id FROM fairlead_store
 
 -- name: horizon
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0
+-- $1: table, of no use here: one horizon holds for all
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0 WHERE $1::text IS NOT NULL
 
 -- name: attempts
 -- $1, $2: behind this place; $3, $4: before this one
@@ -26,12 +27,13 @@ SELECT xid::text::bigint, seq, task_id::text, version, kind, at, queue, name, fa
  LIMIT $5
 
 -- name: submitted
--- $1: the last id seen; $2: now; $3: what a submit takes, at most, before its transaction begins. Ids are given in the
--- order of submits; those of a transaction that has written and is still open are greater than the id of its beginning, those
+-- $1: the last id seen, empty at the beginning; $2: now; $3: what a submit takes, at most, before its transaction begins.
+-- Ids are given in the order of submits; those of a transaction that has written and is still open are greater than the id of its beginning, those
 -- of a bulk submit that is not published yet than the instant of its opening.
 SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, priority, run_at
   FROM fairlead_tasks
- WHERE id > $1::text::uuid AND (attempt = 0 OR (attempt = 1 AND state = 'PROCESSING'))
+ WHERE id > coalesce(nullif($1::text, ''), '00000000-0000-0000-0000-000000000000')::uuid
+   AND (attempt = 0 OR (attempt = 1 AND state = 'PROCESSING'))
    AND id < (SELECT (lpad(to_hex((least($2::bigint, min((extract(epoch FROM xact_start) * 1000000)::bigint),
                                        (SELECT min(opened_at) FROM fairlead_bulk_jobs WHERE state IN ('open', 'publishing')))
                                   - $3::bigint) / 1000), 12, '0') || '70008000000000000000')::uuid

@@ -344,6 +344,13 @@ ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, range_id = l.range_id +
  WHERE l.owner = '' OR l.expires_at < $4
 RETURNING name, range_id
 
+-- name: lock_leases
+-- Every transaction locks its leases in the order of their names, so that two of them wait instead of dead-locking.
+SELECT name FROM fairlead_leases WHERE owner = $1 ORDER BY name FOR UPDATE
+
+-- name: lease_clock
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
 -- name: renew_leases
 UPDATE fairlead_leases SET expires_at = $2 WHERE owner = $1 AND expires_at >= $3 RETURNING name, range_id
 

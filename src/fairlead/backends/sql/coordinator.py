@@ -3,7 +3,7 @@ expire."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -13,29 +13,22 @@ from fairlead.ports.coordinator import Lease
 from fairlead.ports.notification import Wake
 from fairlead.ports.statements import Database, Row, Statement, Steps
 
-_SERVER_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-# Every transaction locks its leases in the order of their names, so that two of them wait instead
-# of dead-locking.
-_LOCK_HELD = "SELECT name FROM fairlead_leases WHERE owner = $1 ORDER BY name FOR UPDATE"
-
-
-class SqlDatabase(Database, Protocol):
-    """A database whose dialect is known."""
-
-    dialect: str
-    """"sqlite" or "postgres"."""
-
 
 class LeaseStore(Protocol):
     """What the coordinator needs of a task store."""
 
     @property
-    def database(self) -> SqlDatabase:
+    def database(self) -> Database:
         """Where the leases are kept."""
 
+    @property
+    def sql(self) -> Mapping[str, str]:
+        """Statements by name: acquire_lease, renew_leases, release_leases, leases, read_book,
+        new_book, change_book. Where writers do not exclude each other: lock_leases. Where nodes
+        need not share a machine: lease_clock, in microseconds since 1970."""
+
     def statement(self, name: str, *params: Any) -> Statement:
-        """A named statement: acquire_lease, renew_leases, release_leases, leases, read_book,
-        new_book, change_book."""
+        """The named statement with its parameters."""
 
     def announce(self, wake: Wake) -> Steps[None]:
         """Send the wake with the transaction's commit, where the database can."""
@@ -44,7 +37,7 @@ class LeaseStore(Protocol):
 class DatabaseCoordinator:
     """See `fairlead.ports.coordinator.Coordinator`.
 
-    On SQLite all nodes share a machine, and `clock` is its clock; on PostgreSQL only the server's
+    Where all nodes share a machine, as on SQLite, `clock` is its clock; otherwise only the server's
     clock is asked.
     """
 
@@ -128,15 +121,16 @@ class DatabaseCoordinator:
         return [Lease(*row) for row in (yield self._store.statement("leases", now))]
 
     def lease_clock(self) -> Steps[int]:
-        """Microseconds since 1970 on the one clock that all nodes of this database share."""
-        if self._database.dialect != "postgres":
+        """Return microseconds since 1970 by the one clock that all nodes of this database
+        share."""
+        if "lease_clock" not in self._store.sql:
             return self._clock.now()
-        now: int = (yield Statement(_SERVER_CLOCK))[0][0]
+        now: int = (yield self._store.statement("lease_clock"))[0][0]
         return now
 
     def _lock_held(self, owner: str) -> Steps[None]:
-        if self._database.dialect == "postgres":  # SQLite has one writer at a time
-            yield Statement(_LOCK_HELD, (owner,))
+        if "lock_leases" in self._store.sql:
+            yield self._store.statement("lock_leases", owner)
 
 
 def _micros(seconds: float) -> int:

@@ -24,9 +24,7 @@ class SqlHistory:
         return str((yield Statement(self._sql["store_id"]))[0][0])
 
     def horizon(self, feed: Feed = "attempts") -> Steps[Place]:
-        # On SQLite each table counts its own rows; on PostgreSQL one horizon holds for all.
-        params = (f"fairlead_{feed}",) if self.database.dialect == "sqlite" else ()
-        return Place(*(yield Statement(self._sql["horizon"], params))[0])
+        return Place(*(yield Statement(self._sql["horizon"], (f"fairlead_{feed}",)))[0])
 
     def attempts(self, after: Place, until: Place, limit: int) -> Steps[Sequence[Row]]:
         return (yield Statement(self._sql["attempts"], (*after, *until, limit)))
@@ -35,10 +33,7 @@ class SqlHistory:
         return (yield Statement(self._sql["events"], (*after, *until, limit)))
 
     def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
-        first = "0" if self.database.dialect == "sqlite" else "00000000-0000-0000-0000-000000000000"
-        return (
-            yield Statement(self._sql["submitted"], (after or first, now, _SUBMIT_TAKES, limit))
-        )
+        return (yield Statement(self._sql["submitted"], (after, now, _SUBMIT_TAKES, limit)))
 
     def newest_submitted(self, now: int) -> Steps[str]:
         return str((yield Statement(self._sql["newest_submitted"], (now,)))[0][0])

@@ -1,4 +1,9 @@
-"""Migrations: numbered plain-SQL files, applied once, in order, each set in one transaction."""
+"""Migrations: numbered plain-SQL files, applied once, in order, each set in one transaction.
+
+The package of a database has the files, in `migrations/`, and in `migrations.sql` the statements
+that keep account of them: create, exists, applied, add, and lock, where writers do not exclude each
+other.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +11,17 @@ import re
 from importlib import resources
 from typing import NamedTuple
 
+from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import SchemaMismatch
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
 _FILE = re.compile(r"^(\d{4})_(\w+)\.sql$")
 _STATEMENT_END = re.compile(r";[ \t]*$", re.MULTILINE)
-_LOCK_KEY = 0x666169726C656164  # "fairlead": the advisory lock two migrating processes meet at
-
-_CREATE = """CREATE TABLE IF NOT EXISTS fairlead_schema (
-    version    integer PRIMARY KEY,
-    name       text    NOT NULL,
-    applied_at bigint  NOT NULL
-)"""
-_INSERT = {
-    "sqlite": "INSERT INTO fairlead_schema (version, name, applied_at) VALUES (?1, ?2, ?3)",
-    "postgres": "INSERT INTO fairlead_schema (version, name, applied_at) VALUES ($1, $2, $3)",
-}
-_EXISTS = {
-    "sqlite": "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'fairlead_schema'",
-    "postgres": "SELECT 1 WHERE to_regclass('fairlead_schema') IS NOT NULL",
-}
-_APPLIED = "SELECT version, name FROM fairlead_schema ORDER BY version"
 
 
 class Migration(NamedTuple):
-    """One file of migrations/<dialect>."""
+    """One file of `migrations/`."""
 
     version: int
     name: str
@@ -43,10 +33,10 @@ class Migration(NamedTuple):
         return [part.strip() for part in _STATEMENT_END.split(self.sql) if _has_code(part)]
 
 
-def migrations(dialect: str) -> list[Migration]:
-    """All migrations of a dialect, in order."""
+def migrations(database: SqlDatabase) -> list[Migration]:
+    """Return all migrations for this database, in order."""
     found = []
-    for file in resources.files(f"fairlead.backends.{dialect}").joinpath("migrations").iterdir():
+    for file in resources.files(package_of(database)).joinpath("migrations").iterdir():
         if match := _FILE.match(file.name):
             found.append(Migration(int(match[1]), f"{match[1]}_{match[2]}", file.read_text()))
     return sorted(found)
@@ -62,8 +52,8 @@ def migrate(database: SqlDatabase) -> list[str]:
 def check(database: SqlDatabase) -> None:
     """Raises SchemaMismatch when the tables are missing, older or newer than this code; says which
     and what to run."""
-    applied = database.look(_applied(database.dialect))
-    known = migrations(database.dialect)
+    applied = database.look(_applied(database))
+    known = migrations(database)
     if not applied:
         raise SchemaMismatch(f"{database.location} has no Fairlead tables; run `fairlead migrate`")
     _refuse_newer(database, applied)
@@ -77,43 +67,46 @@ def check(database: SqlDatabase) -> None:
 
 def is_new(database: SqlDatabase) -> bool:
     """True when no migration was ever applied."""
-    return not database.look(_applied(database.dialect))
+    return not database.look(_applied(database))
 
 
 def print_sql(database: SqlDatabase) -> str:
     """Return all migrations for this database as one script, to be read or run by hand."""
     return "\n".join(
-        f"-- {migration.name}\n{migration.sql.strip()}\n"
-        for migration in migrations(database.dialect)
+        f"-- {migration.name}\n{migration.sql.strip()}\n" for migration in migrations(database)
     )
 
 
 def _migrate(database: SqlDatabase) -> Steps[list[str]]:
-    dialect = database.dialect
-    if dialect == "postgres":
-        # SQLite needs no lock: its transaction begins as the only writer.
-        yield Statement(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})")
-    yield Statement(_CREATE)
-    applied = yield Statement(_APPLIED)
+    sql = _statements(database)
+    if "lock" in sql:
+        yield Statement(sql["lock"])
+    yield Statement(sql["create"])
+    applied = yield Statement(sql["applied"])
     _refuse_newer(database, applied)
     done = []
-    for migration in migrations(dialect)[len(applied) :]:
+    for migration in migrations(database)[len(applied) :]:
         for statement in migration.statements:
             yield Statement(statement)
-        yield Statement(_INSERT[dialect], (migration.version, migration.name, SYSTEM_CLOCK.now()))
+        yield Statement(sql["add"], (migration.version, migration.name, SYSTEM_CLOCK.now()))
         done.append(migration.name)
     return done
 
 
-def _applied(dialect: str) -> Steps[list[Row]]:
-    if not (yield Statement(_EXISTS[dialect])):
+def _applied(database: SqlDatabase) -> Steps[list[Row]]:
+    sql = _statements(database)
+    if not (yield Statement(sql["exists"])):
         return []
-    return list((yield Statement(_APPLIED)))
+    return list((yield Statement(sql["applied"])))
+
+
+def _statements(database: SqlDatabase) -> dict[str, str]:
+    return load("migrations.sql", package_of(database))
 
 
 def _refuse_newer(database: SqlDatabase, applied: list[Row] | Row) -> None:
     """Raises SchemaMismatch unless what is applied is how our own migrations begin."""
-    ours = [(migration.version, migration.name) for migration in migrations(database.dialect)]
+    ours = [(migration.version, migration.name) for migration in migrations(database)]
     theirs = [(row[0], row[1]) for row in applied]
     if theirs != ours[: len(theirs)]:
         strange = next(name for (version, name) in theirs if (version, name) not in ours)

@@ -26,7 +26,7 @@ SELECT 0, seq, task_id, version, kind, at, queue, name, fairness_key, weight, pr
  LIMIT ?5
 
 -- name: submitted
--- ?1: the last seq seen; ?2 and ?3 are for stores where a row may commit late
+-- ?1: the last seq seen, empty at the beginning; ?2 and ?3 are for stores where a row may commit late
 SELECT cast(seq AS TEXT), id, submitted_at, queue, name, fairness_key, weight, priority, run_at
   FROM fairlead_tasks
  WHERE seq > cast(?1 AS INTEGER) AND (attempt = 0 OR (attempt = 1 AND state = 'PROCESSING'))

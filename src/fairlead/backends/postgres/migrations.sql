@@ -1,0 +1,22 @@
+-- Statements that keep account of the migrations applied to a PostgreSQL database.
+
+-- name: lock
+-- The advisory lock at which two migrating processes meet; in ASCII the key spells "fairlead".
+SELECT pg_advisory_xact_lock(7377293604775354724)
+
+-- name: create
+CREATE TABLE IF NOT EXISTS fairlead_schema (
+    version    integer PRIMARY KEY,
+    name       text    NOT NULL,
+    applied_at bigint  NOT NULL
+)
+
+-- name: exists
+SELECT 1 WHERE to_regclass('fairlead_schema') IS NOT NULL
+
+-- name: applied
+SELECT version, name FROM fairlead_schema ORDER BY version
+
+-- name: add
+-- $1 version, $2 name, $3 applied at
+INSERT INTO fairlead_schema (version, name, applied_at) VALUES ($1, $2, $3)
