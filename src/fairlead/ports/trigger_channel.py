@@ -54,7 +54,7 @@ class QueueLoad(NamedTuple):
     held: int
     """Those that nodes have, and have not grabbed."""
     oldest: float | None
-    """Seconds since the oldest of them all was written; None: there are none."""
+    """Seconds since the oldest that waits was written; None: nothing waits."""
 
 
 class ChannelStatus(NamedTuple):
@@ -110,51 +110,61 @@ class TriggerChannel(Protocol):
         as it is."""
 
     def announce(self, wake: Wake) -> None:
-        """Tell the nodes, after the commit, from any thread; never blocks for long, never raises: a
-        lost wake is healed."""
+        """Tell the nodes, after the commit, from any thread. Never block for long, never raise,
+        also while a server is away. A lost announcement is healed by a sweep; one that comes twice,
+        or tells of nothing, is harmless."""
 
     async def open(self, on_wake: Callable[[Wake], None]) -> None:
-        """Start receiving; `on_wake` is called in the event loop for every wake that arrives."""
+        """Start receiving; `on_wake` is called in the event loop for every wake that arrives. A
+        closed channel can be opened again."""
 
     def join(
         self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
     ) -> None:
-        """This node serves these queues (of so many partitions each); again whenever they change. A
-        channel that shares partitions divides them among all nodes that have joined; one that was
-        not heard of for `session_seconds` is taken for dead."""
+        """Serve these queues (of so many partitions each) with this node; called again whenever
+        they change. A channel that shares partitions divides them among all nodes that have joined;
+        a node that was not heard of for `session_seconds` is taken for dead."""
 
     async def part(self) -> None:
-        """Give up all partitions: the others have them once this returns."""
+        """Give up all partitions and all triggers not grabbed: other nodes have them once this
+        returns. Safe to call more than once."""
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
-        """From now on this node reads exactly these, each from the place given for its priority, or
-        from the beginning. What it reads already goes on where it stands. Triggers already in the
-        store will be received too."""
+        """Read exactly these from now on, each from the place given for its priority, or from the
+        beginning. A partition that is read already goes on where it stands. Triggers already in the
+        store are received too. A channel that carries triggers may bring some from before the
+        place."""
 
     def is_behind(self, lane: LaneKey) -> bool:
-        """More triggers of the lane may be there than were received."""
+        """Return whether more triggers of the lane may be there than were received. A channel that
+        decides the order need not know."""
 
     async def receive(self, room: Room) -> Sequence[Trigger]:
-        """The next triggers of the owned partitions, for which there is room, a better priority
-        first. Waits while there are none; answers nothing when a lane is no longer behind. A
-        trigger may come twice."""
+        """Return the next triggers of the owned partitions, for which there is room, a better
+        priority first; those of a lane in the order of submission, unless the channel decides the
+        order. Wait while there are none; return nothing when a lane is no longer behind. A lane
+        without room holds up no other. A trigger may come twice; one that commits late, below what
+        was received, comes too. Cancelling loses nothing. Raises StoreUnavailable, and goes on when
+        it is called again."""
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
-        """These were grabbed, refused, or are kept elsewhere: the node does not need them from the
-        channel again."""
+        """Note that these were grabbed, refused, or are kept elsewhere: the node does not need them
+        from the channel again. Harmless for triggers that were settled before or never came."""
 
     def room_freed(self) -> None:
-        """The look-ahead has room again."""
+        """Note that the look-ahead has room again."""
 
     def look_again(self) -> None:
-        """Triggers that were received may have been dropped: give them again, now."""
+        """Give again, now, the triggers that were received and may have been dropped. Nothing to do
+        for a channel whose triggers stay claimed by the node that received them."""
 
     async def close(self) -> None:
-        """Stop receiving and let go of everything."""
+        """Stop receiving and let go of everything; no wake is told after it. Safe to call more than
+        once."""
 
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
-        """How its servers and these queues are; None when it has no servers of its own. Raises
-        StoreUnavailable."""
+        """Return how its servers and these queues are; None when it has no servers of its own.
+        Raises StoreUnavailable."""
 
     def shut(self) -> None:
         """The application is closed: send what was announced, and let go."""

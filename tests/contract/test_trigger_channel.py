@@ -1,0 +1,135 @@
+"""Promises of `fairlead.ports.trigger_channel.TriggerChannel`, kept by every channel on its real
+server. The promises are in tests/contract/trigger_channel.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fairlead import App
+from services.kafka import KafkaServer
+from services.postgres import PostgresServer
+from services.redis import RedisServer
+from tests.contract.trigger_channel import (
+    ChannelKit,
+    ServerAwayContract,
+    TriggerChannelContract,
+    secret_of,
+)
+
+
+class DatabaseKit(ChannelKit):
+    """The database channel: named pipes on SQLite, LISTEN and NOTIFY on PostgreSQL."""
+
+    def __init__(self, url: str, channel: str | None = None, server: Any = None) -> None:
+        self.url = url
+        self.channel = channel
+        self.server = server
+        self.commits_out_of_order = url.startswith("postgresql")
+
+    def application(self) -> App:
+        app = App(self.url, channel=self.channel)
+        app.migrate()
+        return app
+
+    def lose_announcements(self, app: App) -> None:
+        app.channel._heard = lambda wake: None  # type: ignore[attr-defined]
+
+    def sweep_every(self, app: App, seconds: float) -> None:
+        app.channel._heal_every = seconds  # type: ignore[attr-defined]
+        app.channel._heal_at = app.clock.monotonic() + seconds  # type: ignore[attr-defined]
+        app.channel.room_freed()
+        app.channel._changed.set()  # type: ignore[attr-defined]
+
+
+class MemoryKit(DatabaseKit):
+    """The database channel whose notifications stay in the process."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, "memory://")
+        self._first: Any = None
+
+    def application(self) -> App:
+        app = super().application()
+        notifier: Any = app.channel._notifier  # type: ignore[attr-defined]
+        if self._first is None:
+            self._first = notifier
+        notifier._tower = self._first._tower
+        return app
+
+
+class CarryingKit(DatabaseKit):
+    """A channel that carries triggers, beside the rows that stay the truth."""
+
+    def __init__(self, url: str, channel: str, server: Any = None) -> None:
+        super().__init__(url, channel, server)
+        self.secret = secret_of(channel)
+
+    def lose_announcements(self, app: App) -> None:
+        super().lose_announcements(app)
+        app.channel._sender.send = lambda messages: None  # type: ignore[attr-defined]
+
+
+class RedisTasksKit(ChannelKit):
+    """Tasks that live in Redis alone: no notification is needed, and none can be lost."""
+
+    gives_again = False
+
+    def __init__(self, url: str, server: Any = None) -> None:
+        self.url = url
+        self.secret = secret_of(url)
+        self.server = server
+
+    def application(self) -> App:
+        return App(self.url)
+
+
+def kit_of(kind: str, fixture: Callable[[str], Any]) -> ChannelKit:
+    """Return the kit of a channel on the servers that all tests share."""
+    if kind in ("kafka", "redis", "redis tasks"):
+        client = {"kafka": "confluent_kafka"}.get(kind, "redis")
+        pytest.importorskip(client, reason=f"needs the extra {kind.split()[0]}")
+    if kind == "sqlite":
+        return DatabaseKit(fixture("sqlite_url"))
+    if kind == "memory":
+        return MemoryKit(fixture("sqlite_url"))
+    if kind == "redis tasks":
+        return RedisTasksKit(fixture("redis_url"))
+    store = fixture("migrated_postgres_url")
+    return DatabaseKit(store) if kind == "postgres" else CarryingKit(store, fixture(f"{kind}_url"))
+
+
+class TestTriggerChannel(TriggerChannelContract):
+    """Each channel on its real server."""
+
+    @pytest.fixture(params=["sqlite", "memory", "postgres", "kafka", "redis", "redis tasks"])
+    def kit(self, request: pytest.FixtureRequest) -> ChannelKit:
+        return kit_of(request.param, request.getfixturevalue)
+
+
+class TestServerAway(ServerAwayContract):
+    """Each channel whose server can go away, on a server of its own."""
+
+    @pytest.fixture(params=["postgres", "kafka", "redis", "redis tasks"])
+    def kit(
+        self,
+        request: pytest.FixtureRequest,
+        sqlite_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> Iterator[ChannelKit]:
+        kind = request.param
+        servers = {"postgres": PostgresServer, "kafka": KafkaServer, "redis": RedisServer}
+        if kind != "postgres":
+            pytest.importorskip({"kafka": "confluent_kafka"}.get(kind, "redis"))
+        if kind == "kafka":  # what it could not send is given up sooner
+            monkeypatch.setattr("fairlead.backends.kafka.sender.SEND_SECONDS", 1.0)
+        made = RedisServer(appendonly=True) if kind == "redis tasks" else servers[kind]()
+        with made as server:
+            if kind == "postgres":
+                yield DatabaseKit(server.create_database(), server=server)
+            elif kind == "redis tasks":
+                yield RedisTasksKit(server.url, server)
+            else:
+                yield CarryingKit(sqlite_url, server.url, server)

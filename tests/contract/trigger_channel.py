@@ -1,0 +1,829 @@
+"""Promises of `fairlead.ports.trigger_channel.TriggerChannel`, for any channel, also one from
+outside this repository.
+
+A new channel supplies a `ChannelKit` and a subclass of `TriggerChannelContract` whose fixture `kit`
+returns it. The suite drives the channel through its port alone, as a node does: see `Reader`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from fairlead import App
+from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable
+from fairlead.model import (
+    PRIORITIES,
+    Finish,
+    GrabbedTask,
+    LaneKey,
+    PartitionKey,
+    State,
+    Trigger,
+    TriggerPath,
+)
+from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Wake
+from fairlead.ports.task_store import Grab
+
+SOON = 60.0
+"""Seconds that nothing takes unless it is broken."""
+
+A_MOMENT = 0.6
+"""Seconds in which whatever is going to arrive has arrived."""
+
+NEVER = 1e9
+
+QUEUE = "work"
+PARTITIONS = {QUEUE: 4}
+KEYS = frozenset(PartitionKey(QUEUE, partition) for partition in range(4))
+
+
+class ChannelKit:
+    """One channel under test: the applications that meet on it, and how its world breaks."""
+
+    secret: str | None = None
+    """Password of its server, which `location` must not show; None: there is none."""
+    server: Any = None
+    """Server that this kit may `crash` and `start`; None: there is none of its own."""
+    gives_again: bool = True
+    """Whether a node can drop a trigger and receive it again; False where receiving claims it."""
+    commits_out_of_order: bool = False
+    """Whether two transactions of its store may commit in another order than they began."""
+
+    def application(self) -> App:
+        """Return one more application on the same migrated store and channel, as a further process
+        would have it. Whoever calls closes it."""
+        raise NotImplementedError
+
+    def lose_announcements(self, app: App) -> None:
+        """Let nothing that is announced, by anybody, reach `app`. Called before its channel is
+        opened. Nothing to do for a channel that has no notifications."""
+
+    def sweep_every(self, app: App, seconds: float) -> None:
+        """Let the channel look for lost triggers every `seconds`. Nothing to do for a channel that
+        can lose none."""
+
+
+class Reader:
+    """One node's side of a channel: joins, owns, receives while there is room, keeps what came."""
+
+    def __init__(
+        self,
+        app: App,
+        name: str = "reader",
+        room: int = 10_000,
+        owns: Collection[PartitionKey] = KEYS,
+        positions: dict[int, int] | None = None,
+    ) -> None:
+        """`owns`: partitions that leases would give to it, where the channel does not share them
+        out. `positions`: by priority, where it begins to read."""
+        self.app = app
+        self.name = name
+        self.room = room
+        self.owned: frozenset[PartitionKey] = frozenset()
+        self.received: list[Trigger] = []
+        self.wakes: list[Wake] = []
+        self.outages: list[StoreUnavailable] = []
+        self.empty = 0
+        """How often `receive` returned nothing."""
+        self.positions = positions or {}
+        self._owns = frozenset(owns)
+        self._kept: dict[str, Trigger] = {}
+        self._work: asyncio.Task[None] | None = None
+        self._session = 6.0
+
+    # as a room ------------------------------------------------------------------------------------
+
+    def ahead(self, lane: LaneKey) -> int:
+        kept = Counter((trigger.queue, trigger.priority) for trigger in self._kept.values())
+        return self.room - kept[lane.queue, lane.priority]
+
+    def behind(self, lane: LaneKey) -> int:
+        return 1000
+
+    # as an owner ----------------------------------------------------------------------------------
+
+    def gained(self, keys: Collection[PartitionKey]) -> None:
+        self.own(self.owned | set(keys))
+
+    async def hand_over(self, keys: Collection[PartitionKey]) -> None:
+        self.lost(keys)
+
+    def lost(self, keys: Collection[PartitionKey]) -> None:
+        self.own(self.owned - set(keys))
+
+    def own(self, keys: Collection[PartitionKey]) -> None:
+        """Read these from now on, and no others."""
+        gone = self.owned - set(keys)
+        self.owned = frozenset(keys)
+        dropped = [t for t in self._kept.values() if (t.queue, t.partition) in gone]
+        if dropped and not self.app.channel.orders:
+            self.drop(dropped)
+        self.app.channel.assign({key: dict(self.positions) for key in self.owned})
+
+    # life -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        channel = self.app.channel
+        await self.app.store.register_queues(PARTITIONS)
+        await channel.open(self.wakes.append)
+        channel.join(PARTITIONS, self.name, self, self._session)
+        if not channel.shares_partitions:
+            self.own(self._owns)
+        self._work = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                triggers = await self.app.channel.receive(self)
+            except StoreUnavailable as outage:
+                self.outages.append(outage)
+                await asyncio.sleep(0.1)
+                continue
+            self.empty += not triggers
+            self.received += triggers
+            self._kept.update({trigger.id: trigger for trigger in triggers})
+
+    async def leave(self) -> None:
+        """Receive nothing more, and give up all partitions, as a node that stops does first."""
+        if self._work is not None:
+            self._work.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._work
+            self._work = None
+        await self.app.channel.part()
+        if not self.app.channel.shares_partitions:
+            self.app.channel.assign({})
+        self.owned = frozenset()
+
+    async def stop(self) -> None:
+        await self.leave()
+        await self.app.channel.close()
+
+    # what a node does with triggers ---------------------------------------------------------------
+
+    async def grab(self, triggers: Iterable[Trigger] | None = None) -> list[GrabbedTask]:
+        """Grab these, or all that are kept; what the store refuses is gone too."""
+        wanted = list(self._kept.values() if triggers is None else triggers)
+        stuck_at = self.app.clock.now() + 3_600_000_000
+        grabs = [Grab(t.id, t.version, t.path, stuck_at) for t in wanted]
+        grabbed = await self.app.store.grab(self.name, grabs, self.app.clock.now())
+        self.drop(wanted)
+        return grabbed
+
+    def drop(self, triggers: Iterable[Trigger]) -> None:
+        """Need these no longer."""
+        dropped = list(triggers)
+        for trigger in dropped:
+            self._kept.pop(trigger.id, None)
+        self.app.channel.settled(dropped)
+        self.app.channel.room_freed()
+
+    @property
+    def kept(self) -> list[Trigger]:
+        return list(self._kept.values())
+
+    @property
+    def news(self) -> list[Trigger]:
+        """What was received, in the order in which each came first."""
+        first: dict[tuple[str, int], Trigger] = {}
+        for trigger in self.received:
+            first.setdefault((trigger.id, trigger.version), trigger)
+        return list(first.values())
+
+    @property
+    def ids(self) -> set[str]:
+        return {trigger.id for trigger in self.received}
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until that is so; whatever broke the reader is raised."""
+        async with asyncio.timeout(SOON):
+            while not is_so():
+                if self._work is not None and self._work.done():
+                    self._work.result()
+                await asyncio.sleep(0.01)
+
+    async def until_received(self, ids: Iterable[str]) -> None:
+        wanted = set(ids)
+        await self.until(lambda: wanted <= self.ids)
+
+    async def until_up_to_date(self) -> None:
+        """Wait until every owned lane was read, and what the channel shares out is owned."""
+        lanes = [LaneKey(*key, priority) for key in KEYS for priority in PRIORITIES]
+        await self.until(
+            lambda: (
+                (self.app.channel.orders or bool(self.owned))
+                and not any(self.app.channel.is_behind(lane) for lane in lanes)
+            )
+        )
+
+
+@asynccontextmanager
+async def reading(app: App, **options: Any) -> AsyncIterator[Reader]:
+    """A reader for the block."""
+    reader = Reader(app, **options)
+    await reader.start()
+    try:
+        yield reader
+    finally:
+        await reader.stop()
+
+
+def noting(app: App) -> Any:
+    """Declare the queue and the task of the suite."""
+    app.queue(QUEUE, partitions=PARTITIONS[QUEUE])
+
+    @app.task(queue=QUEUE, name="note")
+    async def note(n: int) -> None: ...
+
+    return note
+
+
+async def submitted(note: Any, count: int, **options: Any) -> list[str]:
+    """Submit so many tasks at once; return their ids in the order of submission."""
+    handles = await note.options(**options).submit_many_async([{"n": n} for n in range(count)])
+    return [handle.id for handle in handles]
+
+
+class TriggerChannelContract:
+    """Subclass this, and override `kit`."""
+
+    @pytest.fixture
+    def kit(self) -> ChannelKit:
+        raise NotImplementedError("a channel's suite supplies this")
+
+    @pytest.fixture
+    def apps(self, kit: ChannelKit) -> Any:
+        """A maker of applications, each as in a process of its own, closed at the end. Sweeps are
+        off: what arrives was announced, or was found at the start."""
+        made: list[App] = []
+
+        def make() -> App:
+            app = kit.application()
+            kit.sweep_every(app, NEVER)
+            made.append(app)
+            return app
+
+        yield make
+        for app in made:
+            app.close()
+
+    @pytest.fixture
+    def app(self, apps: Any) -> App:
+        return apps()
+
+    @pytest.fixture
+    def note(self, app: App) -> Any:
+        return noting(app)
+
+    @pytest.fixture
+    def other(self, apps: Any) -> App:
+        return apps()
+
+    @pytest.fixture
+    def other_note(self, other: App) -> Any:
+        return noting(other)
+
+    # arrival --------------------------------------------------------------------------------------
+
+    async def test_a_trigger_says_all_that_a_node_needs(self, app: App, note: Any) -> None:
+        async with reading(app) as reader:
+            await reader.until_up_to_date()
+            task = await note.options(priority=3, fairness_key="acme", weight=2.5).submit_async(1)
+            await reader.until_received([task.id])
+            trigger = reader.received[0]
+        assert (trigger.id, trigger.version, trigger.name) == (task.id, 1, "note")
+        assert (trigger.queue, trigger.partition) in KEYS
+        assert (trigger.priority, trigger.fairness_key) == (3, "acme")
+        if not app.channel.orders:
+            assert trigger.weight == 2.5
+        assert trigger.path == TriggerPath.HOOK
+
+    async def test_tasks_submitted_before_any_node_reads_arrive(self, app: App, note: Any) -> None:
+        """Triggers already in the store are received too."""
+        ids = await submitted(note, 30)
+        async with reading(app) as reader:
+            await reader.until_received(ids)
+
+    async def test_tasks_submitted_by_another_process_arrive_without_a_sweep(
+        self, app: App, note: Any, other_note: Any
+    ) -> None:
+        async with reading(app) as reader:
+            await reader.until_up_to_date()
+            ids = await submitted(other_note, 10)
+            one = await asyncio.to_thread(other_note.submit, 11)
+            await reader.until_received([*ids, one.id])
+
+    async def test_a_submit_of_thousands_arrives_whole(self, app: App, note: Any) -> None:
+        async with reading(app) as reader:
+            await reader.until_up_to_date()
+            await reader.until_received(await submitted(note, 2500))
+
+    async def test_a_lane_arrives_in_the_order_of_submission(self, app: App, note: Any) -> None:
+        if app.channel.orders:
+            pytest.skip("this channel decides the order")
+        before = await submitted(note, 40)
+        async with reading(app) as reader:
+            await reader.until_received(before)
+            after = [(await note.submit_async(n)).id for n in range(20)]
+            await reader.until_received(after)
+            lanes: dict[int, list[str]] = {}
+            for trigger in reader.received:
+                arrived = lanes.setdefault(trigger.partition, [])
+                if trigger.id not in arrived:
+                    arrived.append(trigger.id)
+        places = {id: place for place, id in enumerate([*before, *after])}
+        for arrived in lanes.values():
+            assert arrived == sorted(arrived, key=places.__getitem__)
+
+    async def test_a_better_priority_comes_first(self, app: App, note: Any) -> None:
+        await submitted(note, 5, priority=9)
+        await submitted(note, 5, priority=0)
+        await submitted(note, 5, priority=4)
+        app.channel.shut()
+        async with reading(app) as reader:
+            await reader.until(lambda: len(reader.ids) == 15)
+        if app.channel.orders:
+            assert [trigger.priority for trigger in reader.news] == [0] * 5 + [4] * 5 + [9] * 5
+        for key in KEYS:
+            of_partition = [t.priority for t in reader.news if t.partition == key.partition]
+            assert of_partition == sorted(of_partition)
+
+    async def test_a_task_tried_again_arrives_again_with_a_later_version(
+        self, app: App, note: Any
+    ) -> None:
+        async with reading(app) as reader:
+            task = await note.submit_async(1)
+            await reader.until_received([task.id])
+            (grabbed,) = await reader.grab()
+            now = app.clock.now()
+            finish = Finish(
+                task.id,
+                grabbed.version,
+                "retried",
+                State.SUBMITTED,
+                now,
+                now,
+                "ValueError",
+                "a fault of the test",
+                row=grabbed.row,
+            )
+            completed = await app.store.complete(reader.name, [finish])
+            assert not completed.refused
+            if completed.wake is not None:
+                app.channel.announce(completed.wake)
+            first = reader.received[0].version
+            await reader.until(lambda: any(t.version > first for t in reader.received))
+            later = [trigger for trigger in reader.news if trigger.version > first]
+            assert len(await reader.grab(later)) == 1
+
+    async def test_a_task_of_later_arrives_when_it_is_due_and_not_before(
+        self, app: App, note: Any
+    ) -> None:
+        async with reading(app) as reader:
+            await reader.until_up_to_date()
+            run_at = datetime.now(UTC) + timedelta(seconds=1)
+            task = await note.options(run_at=run_at).submit_async(1)
+            async with asyncio.timeout(SOON):
+                while task.id not in reader.ids:
+                    woken = await app.store.wake_due(app.clock.now(), 100)
+                    if woken.wake is not None:
+                        app.channel.announce(woken.wake)
+                    await asyncio.sleep(0.02)
+            assert datetime.now(UTC) >= run_at
+
+    # at least once --------------------------------------------------------------------------------
+
+    async def test_a_lost_announcement_is_healed_by_a_sweep(
+        self, kit: ChannelKit, app: App, note: Any
+    ) -> None:
+        """A lost announcement is healed by a sweep."""
+        kit.lose_announcements(app)
+        async with reading(app) as reader:
+            await reader.until_up_to_date()
+            ids = await submitted(note, 20)
+            kit.sweep_every(app, 0.3)
+            await reader.until_received(ids)
+            assert len(await reader.grab()) == 20
+
+    async def test_doubled_and_empty_announcements_are_harmless(self, app: App, note: Any) -> None:
+        """A trigger may come twice."""
+        async with reading(app) as reader:
+            ids = await submitted(note, 20)
+            for _ in range(3):
+                for partition in range(4):
+                    app.channel.announce(Wake(ready=[Lane(QUEUE, partition, 5, 1)]))
+                app.channel.announce(LOOK_EVERYWHERE)
+            await reader.until_received(ids)
+            assert len(await reader.grab()) == 20
+            app.channel.announce(LOOK_EVERYWHERE)
+            await asyncio.sleep(A_MOMENT)
+            assert await reader.grab() == []
+            assert len(reader.ids) == 20
+
+    async def test_what_commits_late_below_the_reader_is_found(
+        self, kit: ChannelKit, app: App, note: Any
+    ) -> None:
+        if not kit.commits_out_of_order:
+            pytest.skip("this store commits in the order of the begins")
+        psycopg = pytest.importorskip("psycopg")
+        written, may_commit = asyncio.Event(), asyncio.Event()
+
+        async def late() -> list[str]:
+            async with (
+                await psycopg.AsyncConnection.connect(app.url) as connection,
+                app.transaction(connection),
+            ):
+                handles = [
+                    await note.options(connection=connection).submit_async(n) for n in range(8)
+                ]
+                written.set()
+                await may_commit.wait()
+            return [handle.id for handle in handles]
+
+        async with reading(app) as reader:
+            await reader.until_up_to_date()
+            committing = asyncio.create_task(late())
+            await written.wait()
+            early = await submitted(note, 40)
+            await reader.until_received(early)
+            assert reader.ids == set(early)
+            may_commit.set()
+            await reader.until_received(await committing)
+
+    async def test_what_was_dropped_is_given_again_when_the_node_asks(
+        self, kit: ChannelKit, app: App, note: Any
+    ) -> None:
+        """Give again, now, the triggers that were received and may have been dropped."""
+        if not kit.gives_again:
+            pytest.skip("what was received stays this node's, and is never dropped")
+        async with reading(app) as reader:
+            ids = await submitted(note, 10)
+            await reader.until_received(ids)
+            await reader.until_up_to_date()
+            reader.drop(reader.kept)
+            reader.received.clear()
+            await asyncio.sleep(A_MOMENT)
+            app.channel.look_again()
+            await reader.until_received(ids)
+
+    async def test_a_cancelled_receive_loses_nothing(self, app: App, note: Any) -> None:
+        async with reading(app) as reader:
+            await reader.until_up_to_date()
+            reader.room = 0
+            ids = set(await submitted(note, 300))
+            for _ in range(20):
+                work = reader._work
+                assert work is not None
+                work.cancel()
+                with suppress(asyncio.CancelledError):
+                    await work
+                reader.room += 10
+                reader._work = asyncio.create_task(reader._run())
+                app.channel.room_freed()
+                await asyncio.sleep(0.01)
+            reader.room = 10_000
+            app.channel.room_freed()
+            await reader.until_received(ids)
+
+    # room -----------------------------------------------------------------------------------------
+
+    async def test_no_more_comes_than_there_is_room_for_and_the_rest_when_room_is_freed(
+        self, app: App, note: Any
+    ) -> None:
+        ids = await submitted(note, 200)
+        async with reading(app, room=20) as reader:
+            ran: set[str] = set()
+            while len(ran) < 200:
+                await reader.until(lambda: len(reader.kept) == 20)
+                await asyncio.sleep(0.02)
+                assert len(reader.kept) == 20
+                ran |= {task.id for task in await reader.grab()}
+            assert ran == set(ids)
+
+    async def test_a_lane_without_room_holds_up_no_other(self, app: App, note: Any) -> None:
+        async with reading(app, room=10) as reader:
+            await submitted(note, 100, priority=5)
+            await reader.until(lambda: len(reader.kept) == 10)
+            better = await submitted(note, 5, priority=2)
+            worse = await submitted(note, 5, priority=8)
+            await reader.until_received([*better, *worse])
+            assert sum(trigger.priority == 5 for trigger in reader.kept) == 10
+
+    async def test_a_lane_with_more_than_there_was_room_for_is_behind(
+        self, app: App, note: Any
+    ) -> None:
+        """More triggers of the lane may be there than were received."""
+        if app.channel.orders:
+            pytest.skip("no node follows a lane of this channel")
+        await submitted(note, 200)
+        async with reading(app, room=20) as reader:
+            await reader.until(lambda: len(reader.kept) == 20 and len(reader.owned) == 4)
+            lanes = [LaneKey(*key, 5) for key in KEYS]
+            assert any(app.channel.is_behind(lane) for lane in lanes)
+            reader.room = 10_000
+            app.channel.room_freed()
+            await reader.until_up_to_date()
+            assert len(reader.ids) == 200
+
+    async def test_receive_returns_nothing_when_a_lane_is_no_longer_behind_and_then_waits(
+        self, app: App, note: Any
+    ) -> None:
+        """Wait while there are none; return nothing when a lane is no longer behind."""
+        if app.channel.orders:
+            pytest.skip("no node follows a lane of this channel")
+        async with reading(app) as reader:
+            await reader.until_up_to_date()
+            await reader.until(lambda: reader.empty > 0)
+            await asyncio.sleep(A_MOMENT)
+            before = reader.empty
+            await asyncio.sleep(A_MOMENT)
+            assert reader.empty == before
+            assert reader.received == []
+
+    # owners ---------------------------------------------------------------------------------------
+
+    async def test_nothing_comes_of_a_partition_that_is_not_owned(
+        self, app: App, note: Any
+    ) -> None:
+        if app.channel.orders or app.channel.shares_partitions:
+            pytest.skip("leases do not say whose a trigger of this channel is")
+        ids = await submitted(note, 60)
+        owned = frozenset({PartitionKey(QUEUE, 1), PartitionKey(QUEUE, 3)})
+        async with reading(app, owns=owned) as reader:
+            more = await submitted(note, 60)
+            await reader.until_up_to_date()
+            await asyncio.sleep(A_MOMENT)
+            assert {t.partition for t in reader.received} == {1, 3}
+            reader.own(KEYS)
+            await reader.until_received([*ids, *more])
+
+    async def test_two_nodes_share_the_work_and_none_of_it_is_lost(
+        self, app: App, note: Any, other: App, other_note: Any
+    ) -> None:
+        half = [PartitionKey(QUEUE, n) for n in (0, 1)]
+        async with reading(app, name="one", owns=half) as one:
+            async with reading(other, name="two", owns=KEYS - set(half)) as two:
+                if app.channel.shares_partitions:
+                    await one.until(lambda: len(one.owned) == len(two.owned) == 2)
+                    assert one.owned | two.owned == KEYS
+                ids = set(await submitted(note, 200))
+                await one.until(lambda: one.ids | two.ids == ids)
+                won = [*await one.grab(), *await two.grab()]
+        assert len(won) == 200
+        assert {task.id for task in won} == ids
+        if not app.channel.orders:
+            assert not {t.partition for t in one.kept} & {t.partition for t in two.kept}
+
+    async def test_what_a_node_leaves_is_another_ones_at_once_but_for_what_it_grabbed(
+        self, app: App, note: Any, other: App, other_note: Any
+    ) -> None:
+        """Give up all partitions and all triggers not grabbed: other nodes have them once this
+        returns."""
+        async with reading(app, name="first") as first:
+            ids = set(await submitted(note, 80))
+            await first.until_received(ids)
+            grabbed = {task.id for task in await first.grab(first.kept[:30])}
+            assert len(grabbed) == 30
+            await first.leave()
+            async with reading(other, name="second") as second:
+                left = ids - grabbed
+                await second.until_received(left)
+                assert {task.id for task in await second.grab()} == left
+
+    async def test_owners_that_change_all_the_time_lose_nothing(
+        self, app: App, note: Any, other: App, other_note: Any
+    ) -> None:
+        ran: list[str] = []
+        ids: set[str] = set()
+        for turn in range(4):
+            async with reading((app, other)[turn % 2], name=f"node {turn}", room=25) as reader:
+                ids |= set(await submitted(note, 40))
+                await reader.until(lambda: len(reader.kept) == 25)  # noqa: B023
+                ran += [task.id for task in await reader.grab(reader.kept[:20])]
+        async with reading(app, name="last") as last:
+            await last.until_received(ids - set(ran))
+            ran += [task.id for task in await last.grab()]
+        assert Counter(ran) == dict.fromkeys(ids, 1)
+
+    async def test_what_is_assigned_again_goes_on_where_it_stands(
+        self, app: App, note: Any
+    ) -> None:
+        """A partition that is read already goes on where it stands."""
+        if app.channel.orders:
+            pytest.skip("no node follows a lane of this channel")
+        async with reading(app) as reader:
+            first = await submitted(note, 20)
+            await reader.until_received(first)
+            await reader.until(lambda: reader.owned == KEYS)
+            await reader.grab()
+            reader.received.clear()
+            reader.own(KEYS)
+            second = await submitted(note, 20)
+            await reader.until_received(second)
+            if not app.channel.carries_triggers:  # a message may be slower than the read of its row
+                assert reader.ids == set(second)
+            assert {task.id for task in await reader.grab()} == set(second)
+
+    async def test_a_reader_begins_at_the_position_given_for_a_priority(
+        self, app: App, note: Any
+    ) -> None:
+        """Read each from the place given for its priority, or from the beginning."""
+        if app.channel.orders or app.channel.shares_partitions:
+            pytest.skip("this channel brings what lies before the position too, for safety")
+        old = await submitted(note, 12, priority=5)
+        async with reading(app) as reader:
+            await reader.until_received(old)
+            last = max(trigger.seq for trigger in reader.received)
+        other_priority = await submitted(note, 4, priority=2)
+        new = await submitted(note, 12, priority=5)
+        async with reading(app, positions={5: last}) as reader:
+            await reader.until_received([*new, *other_priority])
+            await reader.until_up_to_date()
+            assert reader.ids == {*new, *other_priority}
+
+    # life -----------------------------------------------------------------------------------------
+
+    async def test_part_and_close_may_be_called_twice_and_a_closed_channel_gives_nothing(
+        self, app: App, note: Any
+    ) -> None:
+        reader = Reader(app)
+        await reader.start()
+        await submitted(note, 3)
+        await reader.until(lambda: len(reader.ids) == 3)
+        await reader.leave()
+        await app.channel.part()
+        await app.channel.close()
+        await app.channel.close()
+        reader.wakes.clear()
+        await submitted(note, 3)
+        app.channel.announce(Wake(control=True))
+        await asyncio.sleep(0.2)
+        assert len(reader.ids) == 3
+        assert reader.wakes == []
+
+    async def test_a_closed_channel_can_be_opened_again(self, app: App, note: Any) -> None:
+        for n in range(3):
+            async with reading(app, name=f"node {n}") as reader:
+                await reader.until_received(await submitted(note, 5))
+                assert len(await reader.grab()) == 5
+
+    async def test_settling_twice_or_what_never_came_is_harmless(self, app: App, note: Any) -> None:
+        async with reading(app) as reader:
+            await reader.until_received(await submitted(note, 5))
+            triggers = reader.kept
+            await reader.grab()
+            app.channel.settled(triggers)
+            app.channel.settled(
+                [Trigger("unknown", 1, QUEUE, 0, "note", 5, "", 1.0, None), *triggers]
+            )
+            await reader.until_received(await submitted(note, 5))
+
+    async def test_a_wake_reaches_the_node_in_its_event_loop_whatever_thread_announces(
+        self, app: App, note: Any
+    ) -> None:
+        """`on_wake` is called in the event loop for every wake that arrives."""
+        threads: list[threading.Thread] = []
+        heard: list[Wake] = []
+
+        def on_wake(wake: Wake) -> None:
+            threads.append(threading.current_thread())
+            heard.append(wake)
+
+        await app.channel.open(on_wake)
+        wake = Wake(due=123, control=True)
+        if hasattr(app.store, "announce"):  # on PostgreSQL a wake travels with its transaction
+            await app.store.database.run_async(app.store.announce(wake))  # type: ignore[attr-defined]
+        await asyncio.to_thread(app.channel.announce, wake)
+        async with asyncio.timeout(SOON):
+            while not any(found.control for found in heard):
+                await asyncio.sleep(0.01)
+        await app.channel.close()
+        assert set(threads) == {threading.current_thread()}
+
+    # what it says of itself -----------------------------------------------------------------------
+
+    def test_its_location_shows_no_secret(self, kit: ChannelKit, app: App) -> None:
+        assert app.channel.location
+        if kit.secret is not None:
+            assert kit.secret not in app.channel.location
+
+    def test_a_queue_is_served_or_refused_with_the_reason(self, app: App) -> None:
+        """Raise ConfigurationError for a queue whose order this channel cannot keep."""
+        _ = app.channel
+        app.queue("plain", partitions=2)
+        for order in ("fair", "fifo"):
+            if not app.channel.orders:
+                app.queue(f"mail-{order}", order=order)
+                continue
+            with pytest.raises(ConfigurationError, match=f"order='{order}'"):
+                app.queue("mail", order=order)
+
+    def test_an_ordering_key_is_kept_or_refused_before_anything_is_written(
+        self, app: App, note: Any
+    ) -> None:
+        """Raise InvalidTask for the first task that this channel cannot bring as it was asked."""
+        keyed = note.options(ordering_key="order 7")
+        if not app.channel.orders:
+            assert keyed.submit(1).is_new
+            return
+        with pytest.raises(InvalidTask, match="ordering_key"):
+            keyed.submit(1)
+        assert not app.store.database.look(app.store.unfinished([QUEUE]))[0]
+
+    async def test_status_tells_how_the_servers_and_the_queues_are(
+        self, app: App, note: Any
+    ) -> None:
+        """None when it has no servers of its own."""
+        ids = await submitted(note, 12)
+        app.channel.shut()
+        if app.channel.orders and (status := await app.channel.status([QUEUE])) is not None:
+            (load,) = status.loads
+            assert (load.queue, load.waiting, load.held) == (QUEUE, 12, 0)
+            assert load.oldest is not None
+            assert 0 <= load.oldest < SOON
+        async with reading(app) as reader:
+            await reader.until_received(ids)
+            await reader.until(lambda: app.channel.orders or reader.owned == KEYS)
+            status = await app.channel.status([QUEUE])
+            if status is None:
+                return
+            assert status.servers
+            if app.channel.shares_partitions:
+                assert {(p.queue, p.partition) for p in status.partitions} == KEYS
+                assert {p.owner for p in status.partitions} == {reader.name}
+                assert all(p.lag >= 0 for p in status.partitions)
+            else:
+                (load,) = status.loads
+                assert (load.queue, load.waiting, load.held) == (QUEUE, 0, 12)
+                assert load.oldest is None
+
+
+class ServerAwayContract:
+    """Subclass this, and override `kit` with one whose `server` is its own."""
+
+    @pytest.fixture
+    def kit(self) -> ChannelKit:
+        raise NotImplementedError("a channel's suite supplies this")
+
+    @pytest.fixture
+    def app(self, kit: ChannelKit) -> Any:
+        app = kit.application()
+        kit.sweep_every(app, 0.5)
+        yield app
+        app.close()
+
+    async def test_a_server_that_goes_away_and_comes_back_loses_nothing_and_breaks_no_reader(
+        self, kit: ChannelKit, app: App
+    ) -> None:
+        """`receive` raises StoreUnavailable at most; `announce` never raises and never blocks for
+        long; `status` raises StoreUnavailable; all that was committed arrives in the end."""
+        note = noting(app)
+        async with reading(app) as reader:
+            ids = set(await submitted(note, 5))
+            await reader.until_received(ids)
+            has_status = await app.channel.status([QUEUE]) is not None
+            await reader.grab()
+            kit.server.crash()
+            for n in range(5):
+                with suppress(StoreUnavailable):
+                    ids.add((await note.submit_async(n)).id)
+            began = time.monotonic()
+            app.channel.announce(Wake(ready=[Lane(QUEUE, 0, 5, 1)], control=True))
+            assert time.monotonic() - began < 2.0
+            if has_status:
+                with pytest.raises(StoreUnavailable):
+                    await app.channel.status([QUEUE])
+            await asyncio.sleep(1.0)
+            kit.server.start()
+            async with asyncio.timeout(SOON):
+                while True:
+                    try:
+                        ids |= set(await submitted(note, 5))
+                        break
+                    except StoreUnavailable:
+                        await asyncio.sleep(0.1)
+            await reader.until_received(ids)
+
+
+def secret_of(url: str) -> str | None:
+    """Password in a URL."""
+    return urlsplit(url).password
+
+
+__all__: Sequence[str] = (
+    "ChannelKit",
+    "Reader",
+    "ServerAwayContract",
+    "TriggerChannelContract",
+    "secret_of",
+)
