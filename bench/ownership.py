@@ -370,7 +370,7 @@ async def _rivals(app: Any, work: Any, seconds: int, seed: int) -> dict[str, Any
 
     for name in ("take_over", "write", "delete_through"):
         counted(name)
-    app._connections = app.connections._replace(coordinator=Grants(app.store))
+    app.connector.use(app.connections._replace(coordinator=Grants(app.store)))
     await asyncio.to_thread(submit, app, work, 30_000, chance)
     submitted = 30_000
     settings: Mapping[str, Any] = {"concurrency": RATE // 40}
@@ -409,8 +409,10 @@ def twin_of(app: Any) -> Any:
 
     sys.modules.pop("tasks_owned", None)
     twin = importlib.import_module("tasks_owned").app
-    twin._connections = twin.connections._replace(
-        backlog=app.connections.backlog, coordinator=app.connections.coordinator
+    twin.connector.use(
+        twin.connections._replace(
+            backlog=app.connections.backlog, coordinator=app.connections.coordinator
+        )
     )
     return twin
 

@@ -7,6 +7,7 @@ from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimi
 from fairlead.core.policies.processing import Processing, ProcessingPolicy
 from fairlead.core.policies.retry import Delays, Exponential, Fixed, NoRetry, RetryPolicy
 from fairlead.declare.current import ContextFilter, CurrentTask, current_task
+from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import RunInterceptor as Interceptor
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import (
@@ -27,7 +28,6 @@ from fairlead.errors import (
     UnknownTask,
 )
 from fairlead.model import Outcome, State
-from fairlead.submit.handle import TaskHandle
 
 __version__ = "0.1.0"
 

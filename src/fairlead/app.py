@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-import threading
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
-from fairlead.config import Settings, lake_of
-from fairlead.connect import (
-    Connections,
-    bulk_sweeper,
-    connect,
-    lake_keeper,
-    require_lake,
-    task_log,
-)
+from fairlead.config import PAYLOAD_LIMIT, lake_of
+from fairlead.connect import Connections
+from fairlead.connector import Connector
 from fairlead.core.limits.cluster_limits import AnyLimit
 from fairlead.core.policies.processing import Processing, ProcessingPolicy
 from fairlead.core.policies.retry import Exponential, RetryPolicy
+from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
@@ -32,15 +24,12 @@ from fairlead.errors import ConfigurationError, UnknownQueue
 from fairlead.model import TaskRecord
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.observer import Observer, Silent
-from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.sql_store import SqlStore
-from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
-from fairlead.submit.handle import TaskHandle
-from fairlead.submit.ordered import fit
+from fairlead.submit.context import SubmitContext
 from fairlead.submit.submission import Submitter
-from fairlead.submit.transaction import Transaction
+from fairlead.submit.transaction import OpenTransactions, Transaction
 
 if TYPE_CHECKING:
     from fairlead.engine.node import Node
@@ -50,9 +39,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_QUEUE = "default"
-PAYLOAD_LIMIT = 1 << 20
-"""Bytes of JSON."""
-
 DEFAULT_RETRY = Exponential(max_attempts=5)
 DEFAULT_PROCESSING = Processing()
 
@@ -67,6 +53,7 @@ class App:
     then move the history of attempts there, as Parquet; "" for none, whatever is configured.
     """
 
+    # Public surface: everything an application may say, by keyword, most of it rarely.
     def __init__(
         self,
         url: str | None = None,
@@ -87,14 +74,19 @@ class App:
         self.name = name
         self.payload_limit = payload_limit
         self.interceptors = tuple(interceptors)
-        self.observer: Observer = observer or Silent()
         self.on_incident = on_incident
         self.clock = clock
         self.queues: dict[str, Queue] = {}
         self.handlers: dict[str, Handler] = {}
         self.periodics: list[Periodic] = []
         self._partitions: dict[str, int] = {}
-        self._urls = {
+        self._transactions = OpenTransactions()
+        self._lake = lake_of(lake)
+        if self._lake is not None:
+            from fairlead.engine.poller_registry import check_lake
+
+            check_lake(self._lake)
+        urls = {
             "url": url,
             "channel": channel,
             "coordinator": coordinator,
@@ -102,13 +94,35 @@ class App:
             "log": log,
             "schedule": schedule,
         }
-        self._lake = lake_of(lake)
-        if self._lake is not None:
-            require_lake()
-        self._connections: Connections | None = None
-        self._checked = False
-        self._lock = threading.RLock()
-        self.submitter = Submitter(self, self._partitions)
+        self.connector = Connector(
+            urls,
+            clock=clock,
+            queues=self.queues,
+            partitions=self._partitions,
+            counted=lambda what, count: self.observer.counted(what, count),  # the one set by then
+        )
+        self.observer = observer or Silent()
+
+    @property
+    def observer(self) -> Observer:
+        """Whoever is told what happens. To be set before the first submit and the first node."""
+        return self._observer
+
+    @observer.setter
+    def observer(self, observer: Observer) -> None:
+        self._observer = observer
+        self.submitter = Submitter(
+            SubmitContext(
+                connector=self.connector,
+                queues=self.queues,
+                partitions=self._partitions,
+                interceptors=self.interceptors,
+                observer=observer,
+                clock=self.clock,
+                payload_limit=self.payload_limit,
+                transactions=self._transactions,
+            )
+        )
 
     # declaring ------------------------------------------------------------------------------------
 
@@ -135,14 +149,14 @@ class App:
         if partitions is None:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
         queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead, cost)
-        if self._connections is not None:
-            self._connections.channel.check_queue(queue)
+        self.connector.check_queue(queue)
         if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
             raise ConfigurationError(f"queue {name!r} is declared twice with different settings")
         self.queues[name] = queue
         self._partitions[name] = partitions
         for handler in self.handlers.values():
-            fit(handler, self.queues, DEFAULT_RETRY)
+            if handler.queue == name:
+                handler.fit(queue, DEFAULT_RETRY)
         return queue
 
     @overload
@@ -194,8 +208,6 @@ class App:
 
         def register(function: Callable[P, R]) -> Task[P, R]:
             task_name = str(name or getattr(function, "__name__", ""))
-            if not task_name.strip() or len(task_name.encode()) > 200 or "\x00" in task_name:
-                raise ConfigurationError(f"task name {task_name!r}: use 1 to 200 bytes of text")
             if task_name in self.handlers:
                 raise ConfigurationError(
                     f"a task named {task_name!r} is registered already; give one of them name="
@@ -213,11 +225,11 @@ class App:
                 executor=executor,
                 on_failure=on_failure,
             )
-            fit(handler, self.queues, DEFAULT_RETRY)
-            self.handlers[task_name] = handler
             if queue not in self.queues:
                 self.queues[queue] = Queue(queue)
                 self._partitions[queue] = self.queues[queue].partitions
+            handler.fit(self.queues[queue], DEFAULT_RETRY)
+            self.handlers[task_name] = handler
             return Task(self, handler, function)
 
         return register if function is None else register(function)
@@ -252,58 +264,40 @@ class App:
         """`with app.transaction(connection):` (or `async with`) begins and commits on a plain
         connection, and tells the nodes after the commit; nothing is told after a rollback. Submits
         inside use `connection=` as ever."""
-        return Transaction(self, connection)
+        return Transaction(connection, self._transactions, lambda w: self.channel.announce(w))
 
     # where tasks live -----------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
         """Where tasks live. Raises ConfigurationError when nothing says."""
-        return self._settings().url
-
-    def _settings(self) -> Settings:
-        return Settings.load(None, **self._urls)
+        return self.connector.settings.url
 
     @property
     def connections(self) -> Connections:
         """The adapters, made at first use, the schema not yet checked."""
-        with self._lock:
-            if self._connections is None:
-                self._connections = connect(
-                    self._settings(), self.clock, self._partitions, self._counted
-                )
-                for queue in self.queues.values():
-                    self._connections.channel.check_queue(queue)
-            return self._connections
-
-    def _counted(self, what: str, count: int) -> None:
-        self.observer.counted(what, count)  # whoever observes by then
+        return self.connector.connections
 
     @property
     def store(self) -> TaskStore:
         """The task store, its schema checked. Raises SchemaMismatch, StoreUnavailable."""
-        store = self.connections.store
-        if not self._checked:
-            with self._lock:
-                store.prepare()
-                self._checked = True
-        return store
+        return self.connector.store
 
     @property
     def sql_store(self) -> SqlStore:
-        """The same with what tables add. Raises NotSupported where tasks do not live in a SQL
+        """The task store with what tables add. Raises NotSupported where tasks do not live in a SQL
         database."""
-        return self.store.as_sql()
+        return self.connector.sql_store
 
     @property
     def channel(self) -> TriggerChannel:
         """The trigger channel."""
-        return self.connections.channel
+        return self.connector.channel
 
     @property
     def notifier(self) -> Notifier:
         """How wakes reach other processes."""
-        return self.connections.notifier
+        return self.connector.notifier
 
     @property
     def management(self) -> Management:
@@ -313,47 +307,13 @@ class App:
         return Management(self)
 
     def migrate(self) -> list[str]:
-        """Bring the schema up to date, in the backlog store and the schedule too; answers the names
+        """Bring the schema up to date, in the backlog store and the schedule too; return the names
         of the migrations applied."""
-        applied = self.connections.store.migrate()
-        if self._settings().backlog is not None:
-            self._wait_for(self.connections.backlog.migrate())
-        if self._settings().schedule is not None and self.connections.schedule is not None:
-            self._wait_for(self.connections.schedule.migrate())
-        return applied
+        return self.connector.migrate()
 
     def close(self) -> None:
         """Close all connections. The application may be used again."""
-        with self._lock:
-            if self._connections is not None:
-                settings, connections = self._settings(), self._connections
-                if settings.backlog is not None:
-                    self._wait_for(connections.backlog.close())
-                if settings.log is not None and connections.log is not None:
-                    self._wait_for(connections.log.close())
-                if settings.schedule is not None and connections.schedule is not None:
-                    self._wait_for(connections.schedule.close())
-                connections.channel.shut()
-                connections.coordinator.close()
-                connections.store.database.close()
-                self._connections = None
-                self._checked = False
-
-    @staticmethod
-    def _wait_for(work: Coroutine[Any, Any, None]) -> None:
-        """Run it in a thread of its own: this one may have a running event loop."""
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, work).result()
-
-    def _check_handlers(self, queues: Collection[str]) -> None:
-        """Raises NotSupported for what the store or the coordinator cannot do, before a task finds
-        out."""
-        from fairlead.engine.cluster_limits import cluster_wide
-
-        served = [handler for handler in self.handlers.values() if handler.queue in queues]
-        limits = cluster_wide([self.queues[queue] for queue in queues], served)
-        self.connections.coordinator.check_limits(limits)
-        self.store.check(served)
+        self.connector.close()
 
     # working --------------------------------------------------------------------------------------
 
@@ -366,56 +326,51 @@ class App:
         `restart_seconds` its partitions wait for it, so that a quick restart moves nothing. Further
         settings: see `fairlead.engine.node.NodeSettings`. Raises UnknownQueue.
         """
-        from fairlead.declare.periodic import periodic_poller
+        from fairlead.engine.cluster_limits import cluster_wide
         from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node, NodeSettings
-        from fairlead.engine.pollers import bulk_poller, lake_poller
+        from fairlead.engine.periodic import periodic_poller
+        from fairlead.engine.poller_registry import PollerContext, registered
 
-        wanted = list(self.queues if queues is None else queues)
-        for queue in wanted:
-            if queue not in self.queues:
+        names = list(self.queues if queues is None else queues)
+        for name in names:
+            if name not in self.queues:
                 raise UnknownQueue(
-                    f"no queue named {queue!r}; this application has"
+                    f"no queue named {name!r}; this application has"
                     f" {', '.join(sorted(self.queues))}"
                 )
         if identity is not None:
             settings["name"] = name_of(identity)
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
-        store = self.store
-        self._check_handlers(wanted)
-        has_ordered = self.submitter.ordered.check(wanted)
+        store, connections = self.store, self.connections
+        served = [self.queues[name] for name in names]
+        handlers = [handler for handler in self.handlers.values() if handler.queue in names]
+        # What cannot be kept is refused here, before a task finds out.
+        connections.coordinator.check_limits(cluster_wide(served, handlers))
+        store.check(handlers)
+        ordered = None
+        if self.submitter.ordered.check(names, self.periodics):
+            ordered = connections.for_ordered()
         node_settings = NodeSettings(**settings)
-        extra = [periodic_poller(self)] if self.periodics else []
-        sweep = bulk_sweeper(store, self.clock)
-        if sweep is not None:
-            extra.append(bulk_poller(sweep, node_settings.intervals))
-        if self._lake is not None:
-            extra.append(
-                lake_poller(
-                    lake_keeper(self._lake, self.sql_store, self.clock), node_settings.intervals
-                )
+        pollers = registered(
+            PollerContext(
+                store=store, clock=self.clock, lake=self._lake, intervals=node_settings.intervals
             )
+        )
+        if self.periodics:
+            pollers.append(periodic_poller(self.periodics, self.submit_many_async, self.clock))
         return Node(
             node_settings,
-            [self.queues[queue] for queue in wanted],
+            served,
             self.handlers,
             store,
-            self.connections.backlog,
-            self.channel,
-            self.connections.coordinator,
+            connections.backlog,
+            connections.channel,
+            connections.coordinator,
             self.clock,
             self.observer,
             self.interceptors,
-            extra,
+            pollers,
             self.on_incident,
-            self._log_and_schedule() if has_ordered else None,
+            ordered,
         )
-
-    def _log_and_schedule(self) -> tuple[TaskLog, ScheduleStore]:
-        """Of a node's ordered queues: the log is its own."""
-        schedule = self.connections.schedule
-        assert schedule is not None  # where there are rows of tasks
-        own_log = task_log(
-            self._settings().log, self.store, self.clock, self._partitions, self._counted
-        )
-        return own_log, schedule

@@ -12,7 +12,11 @@ from typing import Any
 
 from fairlead.errors import ConfigurationError
 
-_KEYS = ("url", "channel", "coordinator", "backlog", "log", "schedule", "lake")
+PAYLOAD_LIMIT = 1 << 20
+"""Bytes of JSON that the arguments of one task may have, unless the application says otherwise."""
+
+_PARTS = ("channel", "coordinator", "backlog", "log", "schedule")
+_KEYS = ("url", *_PARTS, "lake")
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,12 @@ class Settings:
     log: str | None = None
     schedule: str | None = None
     lake: str | None = None
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """URLs of the parts that are named, by the name of the setting."""
+        named = {name: getattr(self, name) for name in _PARTS}
+        return {name: url for name, url in named.items() if url is not None}
 
     @classmethod
     def load(cls, folder: Path | None = None, **given: str | None) -> Settings:

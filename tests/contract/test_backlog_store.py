@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from fairlead.backends.memory.backlog import MemoryBacklogStore
-from fairlead.backends.sql.migrate import migrate
-from fairlead.connect import backlog_store, task_store
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.config import Settings
+from fairlead.connect import connect
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
@@ -45,9 +46,9 @@ async def opened(kind: str, url: str) -> Adapter:
         return store
     if kind == "memory":
         return MemoryBacklogStore()
-    tasks = task_store(url)
-    migrate(tasks.database)  # type: ignore[arg-type]
-    return backlog_store(None, tasks)
+    connections = connect(Settings(url), SYSTEM_CLOCK, {}, lambda what, count: None)
+    connections.store.migrate()
+    return connections.backlog
 
 
 async def closed(store: Adapter) -> None:

@@ -759,13 +759,13 @@ async def test_what_does_not_end_in_time_is_handed_back_at_shutdown(app: App) ->
 
 
 async def test_t25_each_slot_is_submitted_once_in_the_whole_cluster(app: App) -> None:
-    from fairlead.declare.periodic import periodic_poller
+    from fairlead.engine.periodic import periodic_poller
 
     @app.periodic("* * * * *", timezone="Europe/Athens")
     async def tick(slot: datetime) -> None: ...
 
     for _ in range(3):  # three nodes, each as if newly elected
-        await periodic_poller(app)._round()
+        await periodic_poller(app.periodics, app.submit_many_async, app.clock)._round()
     found = app.management.find(name="tick")
     assert 4 <= len(found) <= 6  # the slots of the last five minutes
     assert len({task.unique_key for task in found}) == len(found)

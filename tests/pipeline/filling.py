@@ -9,7 +9,9 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from fairlead.backends.sql.migrate import migrate
-from fairlead.connect import backlog_store, task_store
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.config import Settings
+from fairlead.connect import connect, task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
 
@@ -151,9 +153,12 @@ def add_backlog(url: str, lane: LaneKey, count: int, acked: int) -> list[Trigger
 
 async def _write(url: str, lane: LaneKey, entries: list[Trigger], record: LaneRecord) -> None:
     if url.startswith("cassandra"):
-        store = backlog_store(url, None)  # type: ignore[arg-type]
+        from fairlead.backends.cassandra.backlog import CassandraBacklogStore
+
+        store: Any = CassandraBacklogStore(url)
     else:
-        store = backlog_store(None, migrated(url))
+        migrated(url)
+        store = connect(Settings(url), SYSTEM_CLOCK, {}, lambda what, count: None).backlog
     try:
         await store.migrate()
         owned = await store.take_over(PartitionKey(lane.queue, lane.partition))

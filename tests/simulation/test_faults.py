@@ -115,7 +115,7 @@ async def test_whatever_answers_are_lost_every_task_runs_and_no_run_is_counted_t
     backlog = FaultyBacklog(store)
     store.faults = backlog.faults = Faults(seed, share=0.3)
     connections.channel._store = store  # type: ignore[attr-defined]
-    app._connections = connections._replace(store=store, backlog=backlog)
+    app.connector.use(connections._replace(store=store, backlog=backlog))
     app.queue("default", order=order, partitions=1)
     runs: Counter[int] = Counter()
 
@@ -201,7 +201,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[App, Watched]]:
     app = App(f"sqlite:///{tmp_path}/tasks.db", clock=clock)
     connections = connect(Settings(app.url), clock, {}, app.observer.counted)
     store = Watched(connections.store.database)
-    app._connections = connections._replace(store=store)
+    app.connector.use(connections._replace(store=store))
     yield app, store
     app.close()
 

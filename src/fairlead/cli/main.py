@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -12,7 +13,6 @@ from fairlead.cli.ordered import ordered
 from fairlead.cli.queues import migrate, queues
 from fairlead.cli.tasks import submit, tasks
 from fairlead.cli.worker import worker
-from fairlead.pipeline.commands import pipeline
 
 app = typer.Typer(
     name="fairlead",
@@ -27,7 +27,8 @@ app.add_typer(tasks, name="tasks")
 app.add_typer(queues, name="queues")
 app.add_typer(ordered, name="ordered")
 app.command()(doctor)
-app.add_typer(pipeline, name="pipeline")
+for group in entry_points(group="fairlead.commands"):
+    app.add_typer(group.load(), name=group.name)
 replay.register(app)
 simulate.register(app)
 demo.register(app)

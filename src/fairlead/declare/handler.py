@@ -12,9 +12,10 @@ import msgspec
 
 from fairlead.core.limits.cluster_limits import AnyLimit
 from fairlead.core.policies.processing import ProcessingPolicy
-from fairlead.core.policies.retry import RetryPolicy
+from fairlead.core.policies.retry import UNTIL_DONE, RetryPolicy
 from fairlead.declare.arguments import Arguments
 from fairlead.declare.current import CurrentTask
+from fairlead.declare.queue import Queue
 from fairlead.errors import ConfigurationError
 
 encode_result = msgspec.json.Encoder().encode
@@ -45,6 +46,8 @@ class Handler:
         executor: str | None = None,
         on_failure: str = "hold",
     ) -> None:
+        if not name.strip() or len(name.encode()) > 200 or "\x00" in name:
+            raise ConfigurationError(f"task name {name!r}: use 1 to 200 bytes of text")
         self.function = function
         self.name = name
         self.queue = queue
@@ -66,6 +69,23 @@ class Handler:
                 f"task {name!r}: a transactional handler takes a parameter named `connection`"
             )
         self.arguments = Arguments(function, name, injected)
+
+    def fit(self, queue: Queue, default: RetryPolicy) -> None:
+        """Fit the handler to an ordered queue: it retries for ever, unless it says otherwise than
+        `default`. Raises ConfigurationError for what does not go with such a queue."""
+        if not queue.is_ordered:
+            return
+        for is_set, what in (
+            (self.transactional, "transactional=True"),
+            (self.keep_result, "keep_result=True"),
+        ):
+            if is_set:
+                raise ConfigurationError(
+                    f"task {self.name!r}: {what} does not go with the ordered queue"
+                    f" {queue.name!r}; use another queue"
+                )
+        if self.retry is default:
+            self.retry = UNTIL_DONE
 
     def _executor(self, wanted: str | None) -> ExecutorKind:
         natural = ExecutorKind.LOOP if self.is_async else ExecutorKind.THREAD

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from fairlead.clock import MICROS, to_datetime
 from fairlead.declare.handler import Handler
-from fairlead.declare.options import Options
 from fairlead.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from fairlead.app import App
-    from fairlead.engine.pollers import Poller
-
-CATCH_UP = timedelta(minutes=5)
-"""How far back slots are still submitted that nobody submitted in time, say because no node was
-up."""
-
-LONGEST_PAUSE = 60.0  # seconds
 
 
 class Periodic:
@@ -63,37 +49,3 @@ class Periodic:
     def next_slot(self, after: datetime) -> datetime | None:
         """The first slot later than `after`; None when the expression never matches again."""
         return next(iter(CronSim(self.cron, after.astimezone(self._zone))), None)
-
-
-def periodic_poller(app: App) -> Poller:
-    """The poller that submits what is due; the unique key of a slot keeps it to one task, whoever
-    submits it."""
-    from fairlead.declare.task import Draft
-    from fairlead.engine.pollers import Poller
-
-    last = to_datetime(app.clock.now()) - CATCH_UP
-
-    async def submit_due() -> float | None:
-        nonlocal last
-        now = to_datetime(app.clock.now())
-        # Elected anew: an earlier node may have stopped before the slots of the last minutes.
-        since = max(last, now - CATCH_UP)
-        drafts = []
-        for periodic in app.periodics:
-            for slot in periodic.slots(since, now):
-                key = f"periodic/{periodic.handler.name}/{slot.isoformat()}"
-                kwargs = {"slot": slot} if periodic.takes_slot else {}
-                drafts.append(Draft(periodic.handler, (), kwargs, Options(unique_key=key)))
-        if drafts:
-            await asyncio.shield(app.submit_many_async(drafts))
-        last = now
-        following = [
-            following_slot
-            for each in app.periodics
-            if (following_slot := each.next_slot(now)) is not None
-        ]
-        if not following:
-            return None
-        return (min(following) - to_datetime(app.clock.now())) / timedelta(microseconds=1) / MICROS
-
-    return Poller("periodic", LONGEST_PAUSE, submit_due)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -14,16 +14,14 @@ from fairlead.core.ids import IdSource, id_text
 from fairlead.core.payload import pack
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.declare.current import current_task
+from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import Handler
 from fairlead.declare.options import Options
 from fairlead.errors import InvalidTask
 from fairlead.model import NewTask
-from fairlead.submit.handle import TaskHandle
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from fairlead.app import App
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,12 +61,26 @@ class Submission:
     """In the order of the drafts; empty until they are written."""
 
 
+class Submits(Protocol):
+    """An application, as its tasks need it."""
+
+    def submit_many(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+        """Submit the drafts in one transaction."""
+
+    async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+        """Submit the drafts from asynchronous code."""
+
+
 class Task(Generic[P, R]):
     """A handler that can be submitted. Calling it runs the function here and now, as if it were not
     decorated."""
 
     def __init__(
-        self, app: App, handler: Handler, function: Callable[P, R], options: Options | None = None
+        self,
+        app: Submits,
+        handler: Handler,
+        function: Callable[P, R],
+        options: Options | None = None,
     ) -> None:
         self.app = app
         self.handler = handler

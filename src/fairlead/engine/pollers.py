@@ -13,7 +13,6 @@ from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
 from fairlead.errors import StoreUnavailable
 from fairlead.model import State, TaskRecord
-from fairlead.ports.lake import LakeExporter
 from fairlead.ports.notification import Wake
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import TaskStore, Woken
@@ -80,25 +79,6 @@ class Poller:
                     await self._look.wait()
             except TimeoutError:
                 pass
-
-
-def lake_poller(keeper: LakeExporter, intervals: Intervals) -> Poller:
-    """The poller that keeps a lake; sooner again while there is more to move."""
-
-    async def export() -> float | None:
-        return 0.0 if await asyncio.to_thread(keeper.keep, intervals.reconcile) else None
-
-    return Poller("export", intervals.export, export)
-
-
-def bulk_poller(sweep: Callable[[], Awaitable[int]], intervals: Intervals) -> Poller:
-    """The poller that removes what bulk submits that died have left."""
-
-    async def swept() -> float | None:
-        await sweep()
-        return None
-
-    return Poller("bulk", intervals.bulk, swept)
 
 
 class Pollers:

@@ -24,7 +24,8 @@ def require() -> None:
 
 
 class Keeper:
-    """See `fairlead.ports.lake.LakeExporter`."""
+    """Keeps a lake in step with the history of the store, a batch at a time. Its work blocks: it
+    belongs into a thread."""
 
     def __init__(self, history: HistoryStore, folder: str, clock: Clock) -> None:
         """Raises ConfigurationError when the folder cannot be used, or the libraries are

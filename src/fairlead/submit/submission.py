@@ -1,23 +1,19 @@
-"""The submits of an application: to which kind of queue, in whose transaction, and who is told
-after the commit."""
+"""The way of a submit: what is written, in whose transaction, and who is told after the commit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairlead.declare.current import current_task
+from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import entered, overridden
 from fairlead.declare.task import Draft, Submission, encode, joined_connection
 from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import Wake, joined
-from fairlead.submit.handle import TaskHandle
+from fairlead.submit.context import SubmitContext
 from fairlead.submit.ordered import OrderedSubmission
-from fairlead.submit.transaction import Transaction, announce_after_commit
-
-if TYPE_CHECKING:
-    from fairlead.app import App
+from fairlead.submit.plan import Plan, Write, carry_out, carry_out_async
 
 BULK = 1000
 """A submit of more tasks than this, in a transaction of our own, is encoded and written in pieces
@@ -25,109 +21,80 @@ of as many."""
 
 
 class Submitter:
-    """One per application."""
+    """One per application. All submits are in one transaction: the caller's when the drafts carry a
+    connection."""
 
-    def __init__(self, app: App, partitions: Mapping[str, int]) -> None:
-        """`partitions`: of the queues, as they are declared."""
-        self._app = app
-        self._partitions = partitions
-        self.ordered = OrderedSubmission(app)
-        self.transactions: dict[int, Transaction] = {}
-        """Open ones of `App.transaction`, by the identity of their connections."""
+    def __init__(self, context: SubmitContext) -> None:
+        self._context = context
+        self.ordered = OrderedSubmission(context)
 
     def submit(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        """In one transaction: the caller's when they carry a connection. Raises InvalidTask, and
-        then nothing is there."""
-        if not drafts:
-            return []
-        if not self._app.interceptors:
-            return self._write(drafts)
-        with self._intercepted(drafts) as submission:
-            submission.handles = handles = self._write(submission.drafts)
-            return handles
+        """Submit the drafts. Raises InvalidTask, and then nothing is there."""
+        return carry_out(self._submission(drafts))
 
     async def submit_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        """The same from asynchronous code."""
+        """Submit the drafts from asynchronous code. Raises InvalidTask."""
+        return await carry_out_async(self._submission(drafts))
+
+    def _submission(self, drafts: Sequence[Draft]) -> Plan[list[TaskHandle]]:
         if not drafts:
             return []
-        if not self._app.interceptors:
-            return await self._write_async(drafts)
+        if not self._context.interceptors:
+            return (yield from self._write(drafts))
         with self._intercepted(drafts) as submission:
-            submission.handles = handles = await self._write_async(submission.drafts)
+            submission.handles = handles = yield from self._write(submission.drafts)
             return handles
 
     @contextmanager
     def _intercepted(self, drafts: Sequence[Draft]) -> Iterator[Submission]:
-        for submitting in overridden(self._app.interceptors, "submitting"):
+        interceptors = self._context.interceptors
+        for submitting in overridden(interceptors, "submitting"):
             drafts = [submitting(draft) for draft in drafts]
         submission = Submission(drafts)
-        with entered(overridden(self._app.interceptors, "submission"), submission):
+        with entered(overridden(interceptors, "submission"), submission):
             yield submission
 
-    def _write(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
+    def _write(self, drafts: Sequence[Draft]) -> Plan[list[TaskHandle]]:
+        context = self._context
         connection = joined_connection(drafts)
         if self.ordered.takes(drafts):
-            return self.ordered.submit(drafts, connection)
-        store = self._app.store
-        if connection is not None:
-            tasks = self._encode(drafts)
-            submitted, wake = store.database.join(connection, store.submission(tasks))
-            wake = self._app.channel.carrying(wake, tasks, submitted)
-            self.announce_later(connection, wake)
-            return self._handles(tasks, submitted, wake)
-        if len(drafts) <= BULK:
-            tasks = self._encode(drafts)
-            submitted, wake = store.database.run(store.submission(tasks))
-            self._app.channel.announce(self._app.channel.carrying(wake, tasks, submitted))
-            return self._handles(tasks, submitted, None)
-        tasks = []
-
-        def pieces() -> Iterator[list[NewTask]]:
-            for start in range(0, len(drafts), BULK):
-                piece = self._encode(drafts[start : start + BULK])
-                tasks.extend(piece)
-                yield piece
-
-        submitted, wakes = store.database.run(store.bulk(pieces()))
-        self._app.channel.announce(self._app.channel.carrying(joined(wakes), tasks, submitted))
-        return self._handles(tasks, submitted, None)
-
-    async def _write_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        connection = joined_connection(drafts)
-        if self.ordered.takes(drafts):
-            return await self.ordered.submit_async(drafts, connection)
-        tasks = self._encode(drafts)
-        steps = self._app.store.submission(tasks)
-        if connection is None:
-            submitted, wake = await self._app.store.database.run_async(steps)
-            self._app.channel.announce(self._app.channel.carrying(wake, tasks, submitted))
-            return self._handles(tasks, submitted, None)
-        submitted, wake = await self._app.store.database.join_async(connection, steps)
-        wake = self._app.channel.carrying(wake, tasks, submitted)
-        self.announce_later(connection, wake)
-        return self._handles(tasks, submitted, wake)
-
-    def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
-        app = self._app
-        tasks = encode(drafts, self._partitions, app.clock.now(), app.payload_limit)
-        app.channel.check_tasks(tasks)
-        return tasks
-
-    def _handles(
-        self, tasks: Sequence[NewTask], submitted: Sequence[Submitted], wake: Wake | None
-    ) -> list[TaskHandle]:
-        self._app.observer.submitted(tasks)
+            return (yield from self.ordered.submission(drafts, connection))
+        tasks, submitted, wake = yield from self._insert(drafts, connection)
+        context.announce(wake, connection)
+        context.observer.submitted(tasks)
+        own_wake = None if connection is None else wake
         return [
-            TaskHandle(self._app, id, is_new, task.keep_result, wake)
+            TaskHandle(context.connector, id, is_new, task.keep_result, own_wake)
             for task, (id, is_new, _) in zip(tasks, submitted, strict=True)
         ]
 
-    def announce_later(self, connection: Any, wake: Wake) -> None:
-        """After the commit of this connection's transaction: by whoever sees it first."""
-        task = current_task()
-        if task is not None and task.connection is connection:
-            task.wakes.append(wake)
-        elif (transaction := self.transactions.get(id(connection))) is not None:
-            transaction.wakes.append(wake)
+    def _insert(
+        self, drafts: Sequence[Draft], connection: Any
+    ) -> Plan[tuple[list[NewTask], list[Submitted], Wake]]:
+        connector = self._context.connector
+        store = connector.store
+        if connection is None and len(drafts) > BULK:
+            tasks: list[NewTask] = []
+            steps = store.bulk(self._encoded_pieces(drafts, tasks))
+            submitted, wakes = yield Write(store.database, steps)
+            wake = joined(wakes)
         else:
-            announce_after_commit(connection, lambda: self._app.channel.announce(wake))
+            tasks = self._encode(drafts)
+            submitted, wake = yield Write(store.database, store.submission(tasks), connection)
+        return tasks, submitted, connector.channel.carrying(wake, tasks, submitted)
+
+    def _encoded_pieces(
+        self, drafts: Sequence[Draft], tasks: list[NewTask]
+    ) -> Iterator[list[NewTask]]:
+        """Yield the tasks of the drafts piece by piece; each piece is added to `tasks` too."""
+        for start in range(0, len(drafts), BULK):
+            piece = self._encode(drafts[start : start + BULK])
+            tasks.extend(piece)
+            yield piece
+
+    def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
+        context = self._context
+        now = context.clock.now()
+        tasks = encode(drafts, context.partitions, now, context.payload_limit)
+        context.connector.channel.check_tasks(tasks)
+        return tasks

@@ -4,22 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairlead.errors import ConfigurationError
 from fairlead.ports.notification import Wake
 
-if TYPE_CHECKING:
-    from fairlead.app import App
+
+class OpenTransactions:
+    """The transactions that are open by `App.transaction`, by the identity of their connections."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Transaction] = {}
+
+    def keep(self, connection: Any, wake: Wake) -> bool:
+        """Keep the wake until the transaction on this connection commits; False when none is
+        open."""
+        transaction = self._open.get(id(connection))
+        if transaction is not None:
+            transaction.wakes.append(wake)
+        return transaction is not None
+
+    def begin(self, connection: Any, transaction: Transaction) -> None:
+        """Note that the transaction has begun."""
+        self._open[id(connection)] = transaction
+
+    def end(self, connection: Any) -> None:
+        """Note that the transaction on this connection ends."""
+        self._open.pop(id(connection), None)
 
 
 class Transaction:
     """Begins, commits and rolls back on a plain driver's connection: sqlite3, aiosqlite, psycopg or
     asyncpg."""
 
-    def __init__(self, app: App, connection: Any) -> None:
-        self._app = app
+    def __init__(
+        self, connection: Any, transactions: OpenTransactions, announce: Callable[[Wake], None]
+    ) -> None:
         self._connection = connection
+        self._transactions = transactions
+        self._announce = announce
         self._inner: Any = None
         self.wakes: list[Wake] = []
 
@@ -40,7 +63,7 @@ class Transaction:
                 "app.transaction() takes a connection of sqlite3 or psycopg, not"
                 f" {type(connection).__name__}"
             )
-        self._app.submitter.transactions[id(connection)] = self
+        self._transactions.begin(connection, self)
         return connection
 
     def __exit__(
@@ -49,7 +72,7 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._app.submitter.transactions.pop(id(self._connection), None)
+        self._transactions.end(self._connection)
         if self._inner is not None:
             self._inner.__exit__(kind, error, trace)
         elif error is None:
@@ -70,7 +93,7 @@ class Transaction:
             raise ConfigurationError(
                 f"app.transaction() takes a driver's connection, not {type(connection).__name__}"
             )
-        self._app.submitter.transactions[id(connection)] = self
+        self._transactions.begin(connection, self)
         return connection
 
     async def __aexit__(
@@ -79,7 +102,7 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._app.submitter.transactions.pop(id(self._connection), None)
+        self._transactions.end(self._connection)
         if self._inner is not None:
             await self._inner.__aexit__(kind, error, trace)
         elif error is None:
@@ -91,7 +114,7 @@ class Transaction:
 
     def _tell(self) -> None:
         for wake in self.wakes:
-            self._app.channel.announce(wake)
+            self._announce(wake)
 
 
 def announce_after_commit(connection: Any, announce: Callable[[], None]) -> None:
@@ -99,6 +122,6 @@ def announce_after_commit(connection: Any, announce: Callable[[], None]) -> None
     connections have no such events: PostgreSQL notifies by itself, on SQLite `app.transaction()` or
     `handle.trigger()` does."""
     if any(base.__module__.partition(".")[0] == "sqlalchemy" for base in type(connection).__mro__):
-        from fairlead.contrib.sqlalchemy import after_commit
+        from fairlead.submit.sqlalchemy_commit import after_commit
 
         after_commit(connection, announce)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from fairlead.app import PAYLOAD_LIMIT
 from fairlead.backends.sqlite.database import SqliteDatabase
+from fairlead.config import PAYLOAD_LIMIT
 from fairlead.connect import task_store
 from fairlead.declare.options import MOST_KEY_BYTES
 from fairlead.declare.queue import DEFAULT_PARTITIONS, MOST_PARTITIONS

@@ -5,22 +5,41 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from fairlead.errors import ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
 from fairlead.model import State, TaskKey, TaskRecord
 from fairlead.ports.notification import Wake
+from fairlead.ports.notifier import Notifier
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import TriggerChannel
 
 _LOOK_AGAIN = 5.0  # seconds; a wake that was lost costs a waiter no more than this
+
+
+class TaskAccess(Protocol):
+    """Where the task lives, and how others hear of it."""
+
+    @property
+    def store(self) -> TaskStore:
+        """The task store."""
+
+    @property
+    def channel(self) -> TriggerChannel:
+        """The trigger channel."""
+
+    @property
+    def notifier(self) -> Notifier:
+        """How wakes reach other processes."""
 
 
 class TaskHandle(msgspec.Struct, gc=False, eq=False):
     """What a submit answers. `is_new` is False when the unique key was taken and `id` is the
     earlier task's."""
 
-    _app: Any
+    _access: TaskAccess
     id: str
     is_new: bool
     _keeps_result: bool
@@ -33,12 +52,12 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         """After your own commit on a plain SQLite connection: tell the nodes at once instead of
         within seconds."""
         if self._wake is not None:
-            self._app.channel.announce(self._wake)
+            self._access.channel.announce(self._wake)
 
     def record(self) -> TaskRecord:
         """The task as it stands. Raises UnknownTask when it never committed or its history was
         cleaned."""
-        store = self._app.store.records
+        store = self._access.store.records
         record: TaskRecord | None = store.database.look(store.task(self.id))
         if record is None:
             raise UnknownTask(
@@ -70,14 +89,14 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
                 raise ResultTimeout(
                     f"task {self.id} has not finished within {timeout} s; it goes on"
                 )
-            self._app.notifier.wait_finished(self.id, left)
+            self._access.notifier.wait_finished(self.id, left)
 
     async def result_async(self, timeout: float | None = None) -> Any:
         """The same without blocking the event loop."""
         return await asyncio.to_thread(self.result, timeout)
 
     def _finished(self) -> tuple[bool, Any]:
-        store = self._app.store.records
+        store = self._access.store.records
         record = self.record()
         if record.state in (State.ERROR, State.FAILED, State.CANCELLED):
             why = f"{record.error_type or ''} {record.error_text or ''}".strip()
@@ -98,7 +117,7 @@ class OrderedHandle(TaskHandle, gc=False, eq=False):
 
     def record(self) -> TaskRecord:
         """The task as its last run left it. Raises UnknownTask before the first one has ended."""
-        store = self._app.store.records
+        store = self._access.store.records
         record: TaskRecord | None = store.database.look(store.task(self.id))
         if record is None:
             raise UnknownTask(

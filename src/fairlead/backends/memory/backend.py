@@ -1,0 +1,24 @@
+"""What `memory://` offers: wakes that stay in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fairlead.backends.memory.notifier import MemoryNotifier
+from fairlead.ports.backend import Backend, BackendContext, Kind
+from fairlead.ports.notifier import Notifier
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import TriggerChannel
+
+
+class MemoryBackend(Backend):
+    """The channel beside the tasks, with a notifier that reaches this process only."""
+
+    offers: ClassVar[Mapping[Kind, str]] = {"channel": "memory://"}
+
+    def notifier(self, url: str | None, store: TaskStore) -> Notifier:
+        return MemoryNotifier()
+
+    def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:
+        return context.home.channel(None, context)

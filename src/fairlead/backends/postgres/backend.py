@@ -1,0 +1,41 @@
+"""What `postgresql://user:password@host:port/database` offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fairlead.backends.sql.backend import SqlBackend, tables
+from fairlead.ports.backend import BackendContext, Kind
+from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.notifier import Notifier
+from fairlead.ports.task_store import TaskStore
+
+_EXAMPLE = "postgresql://user:password@host:port/database"
+
+
+class PostgresBackend(SqlBackend):
+    """Everything in one database."""
+
+    offers: ClassVar[Mapping[Kind, str]] = {"store": _EXAMPLE, "backlog": _EXAMPLE}
+    modules = ("asyncpg", "psycopg")
+    install = "fairlead[postgres]"
+
+    def store(self, url: str) -> TaskStore:
+        from fairlead.backends.postgres.database import PostgresDatabase
+        from fairlead.backends.postgres.task_store import PostgresTaskStore
+
+        return PostgresTaskStore(PostgresDatabase(url))
+
+    def notifier(self, url: str | None, store: TaskStore) -> Notifier:
+        from fairlead.backends.postgres.database import PostgresDatabase
+        from fairlead.backends.postgres.notifier import PostgresNotifier
+
+        database = tables(store).database
+        assert isinstance(database, PostgresDatabase)
+        return PostgresNotifier(database)
+
+    def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
+        from fairlead.backends.postgres.backlog import PostgresBacklogStore
+
+        return PostgresBacklogStore(tables(context.store if url is None else self.store(url)))

@@ -1,0 +1,70 @@
+"""What `redis://host:6379/0` offers: a channel for tasks in a SQL database, or tasks of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fairlead.errors import ConfigurationError
+from fairlead.ports.backend import Backend, BackendContext, Kind
+from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.notifier import Notifier
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import TriggerChannel
+
+_EXAMPLE = "redis://host:6379/0"
+
+
+class RedisBackend(Backend):
+    """Tasks that live in Redis alone have store, channel and order in one."""
+
+    offers: ClassVar[Mapping[Kind, str]] = {"store": _EXAMPLE, "channel": _EXAMPLE}
+    modules = ("redis",)
+    install = "fairlead[redis]"
+
+    def check(self, urls: Mapping[str, str]) -> None:
+        for name, url in urls.items():
+            if name != "coordinator":
+                raise ConfigurationError(f"{name}={url!r}: tasks on Redis need none; leave it out")
+
+    def store(self, url: str) -> TaskStore:
+        from fairlead.backends.redis.sharded.endpoint import Place
+        from fairlead.backends.redis.task_store import RedisTaskStore
+
+        return RedisTaskStore(Place.of(url))
+
+    def notifier(self, url: str | None, store: TaskStore) -> Notifier | None:
+        from fairlead.backends.memory.notifier import MemoryNotifier
+
+        return MemoryNotifier() if url is None else None
+
+    def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:
+        if url is not None:
+            from fairlead.backends.redis.channel import RedisChannel
+
+            return RedisChannel(
+                url, context.store, context.notifier, context.counted, context.clock
+            )
+        from fairlead.backends.redis.task_channel import RedisTaskChannel
+        from fairlead.backends.redis.task_store import MOST_LOST, RedisTaskStore
+
+        assert isinstance(context.store, RedisTaskStore)
+        return RedisTaskChannel(
+            context.store.place,
+            context.store,
+            context.notifier,
+            context.counted,
+            MOST_LOST,
+            context.clock,
+        )
+
+    def coordinator(self, url: str | None, context: BackendContext) -> Coordinator:
+        from fairlead.backends.redis.coordinator import Alone
+
+        return Alone()
+
+    def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
+        from fairlead.backends.redis.no_backlog import NoBacklog
+
+        return NoBacklog()

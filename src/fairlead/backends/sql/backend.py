@@ -1,0 +1,45 @@
+"""What every SQL database offers beside the tasks that live in it."""
+
+from __future__ import annotations
+
+from fairlead.backends.sql.channel import DatabaseChannel
+from fairlead.backends.sql.coordinator import DatabaseCoordinator
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.errors import ConfigurationError
+from fairlead.ports.backend import Backend, BackendContext
+from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.task_log import TaskLog
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import TriggerChannel
+
+
+class SqlBackend(Backend):
+    """Parts in the tables of the task store. A dialect brings the store, the notifier and the
+    backlog."""
+
+    def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:
+        return DatabaseChannel(context.store, context.notifier, context.clock)
+
+    def coordinator(self, url: str | None, context: BackendContext) -> Coordinator:
+        return DatabaseCoordinator(tables(context.store))
+
+    def log(self, url: str | None, context: BackendContext) -> TaskLog:
+        from fairlead.backends.sql.task_log import SqlTaskLog
+
+        return SqlTaskLog(tables(context.store), context.clock)
+
+    def schedule(self, url: str | None, context: BackendContext) -> ScheduleStore:
+        from fairlead.backends.sql.schedule import SqlScheduleStore
+
+        return SqlScheduleStore(tables(context.store))
+
+
+def tables(store: TaskStore) -> SqlTaskStore:
+    """Return the store as one over SQL. Raises ConfigurationError for a store of another kind,
+    beside whose tasks no tables can be."""
+    if not isinstance(store, SqlTaskStore):
+        raise ConfigurationError(
+            f"{store.database.location} has no tables: give this part a URL of its own"
+        )
+    return store

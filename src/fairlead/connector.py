@@ -1,0 +1,141 @@
+"""The connector: opens the adapters of an application at first use, and closes them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fairlead.clock import Clock
+from fairlead.config import Settings
+from fairlead.connect import Connections, connect
+from fairlead.declare.queue import Queue
+from fairlead.ports.notifier import Notifier
+from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import TriggerChannel
+
+
+class Connector:
+    """One per application. It may be used again after `close`. Thread-safe."""
+
+    def __init__(
+        self,
+        urls: Mapping[str, str | None],
+        *,
+        clock: Clock,
+        queues: Mapping[str, Queue],
+        partitions: Mapping[str, int],
+        counted: Callable[[str, int], None],
+    ) -> None:
+        """`urls`: see `Settings`. `queues`, `partitions`: of queues, as they are declared so far;
+        more may come. `counted`: see `BackendContext`."""
+        self._urls = urls
+        self._clock = clock
+        self._queues = queues
+        self._partitions = partitions
+        self._counted = counted
+        self._settings: Settings | None = None
+        self._connections: Connections | None = None
+        self._is_prepared = False
+        self._lock = threading.RLock()
+
+    @property
+    def settings(self) -> Settings:
+        """Where the application lives. Raises ConfigurationError when nothing says."""
+        return Settings.load(None, **self._urls)
+
+    @property
+    def connections(self) -> Connections:
+        """The adapters, made at first use, the schema not yet checked. Raises
+        ConfigurationError."""
+        with self._lock:
+            if self._connections is None:
+                settings = self.settings
+                self.use(connect(settings, self._clock, self._partitions, self._counted))
+                self._settings = settings
+            assert self._connections is not None
+            return self._connections
+
+    def use(self, connections: Connections) -> None:
+        """Use these adapters from now on, for example one that fails on purpose."""
+        self._settings = self._settings or self.settings
+        self._connections = connections
+        for queue in self._queues.values():
+            connections.channel.check_queue(queue)
+
+    def check_queue(self, queue: Queue) -> None:
+        """Raise ConfigurationError when the channel, if it is known by now, cannot serve the
+        queue."""
+        if self._connections is not None:
+            self._connections.channel.check_queue(queue)
+
+    @property
+    def store(self) -> TaskStore:
+        """The task store, its schema checked. Raises SchemaMismatch, StoreUnavailable."""
+        store = self.connections.store
+        if not self._is_prepared:
+            with self._lock:
+                store.prepare()
+                self._is_prepared = True
+        return store
+
+    @property
+    def sql_store(self) -> SqlStore:
+        """The task store with what tables add. Raises NotSupported where tasks do not live in a SQL
+        database."""
+        return self.store.as_sql()
+
+    @property
+    def channel(self) -> TriggerChannel:
+        """The trigger channel."""
+        return self.connections.channel
+
+    @property
+    def notifier(self) -> Notifier:
+        """How wakes reach other processes."""
+        return self.connections.notifier
+
+    def migrate(self) -> list[str]:
+        """Bring the tables up to date, in the backlog store and the schedule too; return the names
+        of the migrations applied to the task store."""
+        connections = self.connections
+        applied = connections.store.migrate()
+        elsewhere = self._elsewhere()
+        if "backlog" in elsewhere:
+            _wait_for(connections.backlog.migrate())
+        if "schedule" in elsewhere and connections.schedule is not None:
+            _wait_for(connections.schedule.migrate())
+        return applied
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            connections = self._connections
+            if connections is None:
+                return
+            elsewhere = self._elsewhere()
+            if "backlog" in elsewhere:
+                _wait_for(connections.backlog.close())
+            if "log" in elsewhere and connections.log is not None:
+                _wait_for(connections.log.close())
+            if "schedule" in elsewhere and connections.schedule is not None:
+                _wait_for(connections.schedule.close())
+            connections.channel.shut()
+            connections.coordinator.close()
+            connections.store.database.close()
+            self._connections = self._settings = None
+            self._is_prepared = False
+
+    def _elsewhere(self) -> Mapping[str, str]:
+        """The parts that were given a URL of their own."""
+        assert self._settings is not None
+        return self._settings.parts
+
+
+def _wait_for(work: Coroutine[Any, Any, None]) -> None:
+    """Run it in a thread of its own: this one may have a running event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, work).result()

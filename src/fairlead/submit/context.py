@@ -1,0 +1,44 @@
+"""The surroundings of a submit: what the application has declared, and where its tasks live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.clock import Clock
+from fairlead.connector import Connector
+from fairlead.declare.current import current_task
+from fairlead.declare.handler import RunInterceptor
+from fairlead.declare.queue import Queue
+from fairlead.ports.notification import Wake
+from fairlead.ports.observer import Observer
+from fairlead.submit.transaction import OpenTransactions, announce_after_commit
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitContext:
+    """One per application; queues may be declared later."""
+
+    connector: Connector
+    queues: Mapping[str, Queue]
+    partitions: Mapping[str, int]
+    """How many partitions each queue has, by its name."""
+    interceptors: Sequence[RunInterceptor]
+    observer: Observer
+    clock: Clock
+    payload_limit: int
+    """Bytes of JSON."""
+    transactions: OpenTransactions
+
+    def announce(self, wake: Wake, connection: Any) -> None:
+        """Tell the nodes: now, or after the commit of this connection's transaction, by whoever
+        sees that commit first."""
+        if connection is None:
+            self.connector.channel.announce(wake)
+            return
+        task = current_task()
+        if task is not None and task.connection is connection:
+            task.wakes.append(wake)
+        elif not self.transactions.keep(connection, wake):
+            announce_after_commit(connection, lambda: self.connector.channel.announce(wake))
