@@ -85,7 +85,7 @@ class App:
         if self._lake is not None:
             from fairlead.engine.poller_registry import check_lake
 
-            check_lake(self._lake)
+            check_lake()
         urls = {
             "url": url,
             "channel": channel,
@@ -352,11 +352,8 @@ class App:
         if self.submitter.ordered.check(names, self.periodics):
             ordered = connections.for_ordered()
         node_settings = NodeSettings(**settings)
-        pollers = registered(
-            PollerContext(
-                store=store, clock=self.clock, lake=self._lake, intervals=node_settings.intervals
-            )
-        )
+        context = PollerContext(store=store, clock=self.clock, intervals=node_settings.intervals)
+        pollers = registered(context, self._lake)
         if self.periodics:
             pollers.append(periodic_poller(self.periodics, self.submit_many_async, self.clock))
         return Node(
