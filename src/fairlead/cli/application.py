@@ -1,4 +1,4 @@
-"""Finds the application that `MODULE:APP` names."""
+"""Find the application that `MODULE:APP` names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fairlead.errors import ConfigurationError
 
 
 def load(reference: str) -> App:
-    """The App named `MODULE:APP` (`:app` may be left out), the current folder importable. Raises
-    ConfigurationError."""
+    """Import the App named `MODULE:APP` (`:app` may be left out), also from the current folder.
+    Raises ConfigurationError."""
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:

@@ -1,5 +1,4 @@
-"""What commands print: a table for people, one JSON document for programs, one line for an
-error."""
+"""Output of commands: a table for people, one JSON document for programs, one line for an error."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ console = Console()
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Fairlead's errors become one line on stderr and an exit code; anything else is a bug and
-    shows itself."""
+    """Turn Fairlead's errors into one line on stderr and an exit code; any other error is a bug,
+    and its traceback is shown."""
     try:
         yield
     except FairleadError as error:
@@ -66,7 +65,7 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def readable(record: msgspec.Struct) -> dict[str, Any]:
-    """A record with ISO times instead of microseconds, for JSON."""
+    """Return a record with ISO times instead of microseconds, for JSON."""
     fields = msgspec.structs.asdict(record)
     for name, value in fields.items():
         if name.endswith("_at") and isinstance(value, int):
@@ -75,12 +74,12 @@ def readable(record: msgspec.Struct) -> dict[str, Any]:
 
 
 def time_of(micros: int | None) -> str:
-    """An instant for a table."""
+    """Return an instant (microseconds since the epoch) as a table shows it."""
     return "" if micros is None else to_datetime(micros).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def duration(text: str | None) -> timedelta | None:
-    """`30s`, `10m`, `2h` or `7d`. Raises InvalidTask."""
+    """Read `30s`, `10m`, `2h` or `7d`. Raises InvalidTask."""
     if text is None:
         return None
     number, unit = text[:-1], text[-1:]

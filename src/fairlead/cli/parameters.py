@@ -60,7 +60,7 @@ def _is_options(annotation: Any) -> bool:
 
 
 def _flat(parameter: inspect.Parameter, owner: str) -> Iterator[_Parameter]:
-    """The parameter itself or, for a Struct, its fields in the order in which they are written."""
+    """Yield the parameter or, for a Struct, its fields in the order in which they are written."""
     if not _is_options(parameter.annotation):
         # By keyword only, for one that is required may come after one that has a default.
         yield _Parameter(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY), owner)
@@ -74,7 +74,7 @@ def _flat(parameter: inspect.Parameter, owner: str) -> Iterator[_Parameter]:
 
 
 def _built(name: str, annotation: Any, given: dict[str, Any]) -> Any:
-    """The value of a parameter: as Typer gives it, or its Struct put together again."""
+    """Return the value of a parameter: as Typer gives it, or its Struct put together again."""
     if not _is_options(annotation):
         return given[name]
     fields = msgspec.structs.fields(annotation)
@@ -93,7 +93,7 @@ def _refuse_clashes(command: str, parameters: list[_Parameter]) -> None:
 
 
 def _flags(parameter: inspect.Parameter) -> list[str]:
-    """What is typed on the command line for an option: `--dry-run`. Empty for an argument."""
+    """Return the names of an option on the command line: `--dry-run`. Empty for an argument."""
     for info in get_args(parameter.annotation):
         if isinstance(info, ArgumentInfo):
             return []

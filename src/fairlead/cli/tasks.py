@@ -40,7 +40,7 @@ Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
 
 
 class Filters(CommandOptions, frozen=True, kw_only=True):
-    """Which tasks a command looks at."""
+    """The tasks that a command looks at."""
 
     state: StateFilter = None
     queue: QueueFilter = None
@@ -55,25 +55,25 @@ class Filters(CommandOptions, frozen=True, kw_only=True):
 
 
 class BulkFilters(Filters, frozen=True, kw_only=True):
-    """Which tasks a command changes with --all."""
+    """The tasks that a command changes with --all."""
 
     limit: Limit = 1000
 
 
 class RetryFilters(BulkFilters, frozen=True, kw_only=True):
-    """Which tasks `tasks retry` changes with --all."""
+    """The tasks that `tasks retry` changes with --all."""
 
     state: StateFilter = State.ERROR
 
 
 class ResumeFilters(BulkFilters, frozen=True, kw_only=True):
-    """Which tasks `tasks resume` changes with --all."""
+    """The tasks that `tasks resume` changes with --all."""
 
     state: StateFilter = State.WAITING
 
 
 class ErrorFilters(CommandOptions, frozen=True, kw_only=True):
-    """Which tasks in ERROR a command changes with --all."""
+    """The tasks in ERROR that a command changes with --all."""
 
     queue: QueueFilter = None
     name: NameFilter = None
@@ -96,7 +96,7 @@ class Which(CommandOptions, frozen=True, kw_only=True):
 
 
 class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
-    """How a command changes tasks: in which store, and only at which version."""
+    """The store in which a command changes tasks, and the version at which they must be."""
 
     version: Annotated[
         int | None, typer.Option(help="Only if the task is still at this version.")

@@ -24,14 +24,14 @@ _LOOK_EVERY = 0.25  # seconds between two looks at the counts, with --until-empt
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogLevel(StrEnum):
-    """Which log lines are written."""
+    """The least level of the log lines that are written."""
 
     DEBUG = "debug"
     INFO = "info"

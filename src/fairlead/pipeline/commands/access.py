@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 def url_of(url: str | None) -> str:
-    """Where tasks live. Raises ConfigurationError when nothing says."""
+    """Return the URL where tasks live. Raises ConfigurationError when nothing says it."""
     return Settings.load(url=url).url
 
 
 def lake_in(folder: str | None) -> Lake:
-    """The lake in this folder, or in the configured one, or in ./lake."""
+    """Return the lake in this folder, or in the configured one, or in ./lake."""
     from fairlead.pipeline.lake.lake import Lake
 
     return Lake(lake_of(folder) or "lake")
 
 
 def history_of(url: str | None) -> Any:
-    """Of the store there."""
+    """Return the history of the store at this URL."""
     from fairlead.backends.sql.history import SqlHistory
 
     return SqlHistory(task_store(url_of(url)).database)
 
 
 def exporter_of(url: str | None, lake: Lake) -> Exporter:
-    """From that store into the lake."""
+    """Return an exporter from the store at this URL into the lake."""
     from fairlead.pipeline.export import Exporter
 
     return Exporter(history_of(url), lake, SYSTEM_CLOCK)
@@ -48,7 +48,8 @@ def exporter_of(url: str | None, lake: Lake) -> Exporter:
 
 @contextmanager
 def session_of(options: SparkOptions) -> Iterator[Any]:
-    """A Spark session, stopped at the end. Raises ConfigurationError for a wrong setting."""
+    """Start a Spark session, and stop it at the end. Raises ConfigurationError for a wrong
+    setting."""
     from fairlead.pipeline.session import session
 
     conf = options.conf or []
@@ -65,7 +66,7 @@ def session_of(options: SparkOptions) -> Iterator[Any]:
 
 
 def small_tables(lake: Lake, spark: Any, catalog: str | None) -> SmallTables:
-    """Where tables are whose rows fit into memory: in the lake's folder, or in a catalog of this
+    """Return the tables whose rows fit into memory: in the lake's folder, or in a catalog of this
     Spark session."""
     from fairlead.pipeline.in_memory import CatalogRows, LakeRows
 
@@ -78,7 +79,7 @@ def small_tables(lake: Lake, spark: Any, catalog: str | None) -> SmallTables:
 
 @contextmanager
 def job_on(lake: Lake, tables: TableOptions) -> Iterator[Job]:
-    """What a job on Spark works with."""
+    """Start the Spark session of a job."""
     with session_of(tables.spark) as spark:
         from fairlead.pipeline.jobs.build import Job
 
@@ -86,7 +87,7 @@ def job_on(lake: Lake, tables: TableOptions) -> Iterator[Job]:
 
 
 def kafka_at(url: str) -> Place:
-    """The place at a `kafka://` URL. Raises ConfigurationError, also when the client is missing."""
+    """Read a `kafka://` URL. Raises ConfigurationError, also when the client is missing."""
     if not url.startswith("kafka:"):
         raise ConfigurationError(f"--kafka {url!r}: use kafka://host:9092/?prefix=shop.")
     try:

@@ -18,7 +18,7 @@ from fairlead.cli.options import Json
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.pipeline.commands.access import kafka_at, lake_in, session_of, small_tables
 from fairlead.pipeline.commands.options import SettingsFile, TableOptions
-from fairlead.pipeline.commands.output import failures, say, stop_by_signals
+from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals
 
 if TYPE_CHECKING:
     from fairlead.pipeline.alerts.watch import Alert
@@ -60,13 +60,13 @@ def alerts(options: AlertsOptions) -> None:
     --webhook https://hook.example
     """
     with failures():
-        place = kafka_at(options.kafka)
+        endpoint = kafka_at(options.kafka)
         from fairlead.pipeline.alerts.topic import make_signs_topic
         from fairlead.pipeline.alerts.webhook import Webhook
         from fairlead.pipeline.settings import load
 
         rules = load(options.settings).alerts
-        make_signs_topic(place)  # what is wrong with Kafka is told before Spark is started
+        make_signs_topic(endpoint)  # what is wrong with Kafka is told before Spark is started
         hook = options.webhook and Webhook(
             options.webhook,
             options.checkpoint.absolute() / "webhook.json",
@@ -80,7 +80,7 @@ def alerts(options: AlertsOptions) -> None:
 
             hears: list[job.Hear] = [
                 job.into_tables(small_tables(folder, spark, options.tables.catalog)),
-                partial(_tell, options.json),
+                partial(_print_alerts, options.json),
             ]
             if hook:
                 hears.append(job.into_webhook(hook))
@@ -98,10 +98,10 @@ def alerts(options: AlertsOptions) -> None:
             )
 
 
-def _tell(json: bool, told: Sequence[Alert]) -> None:
+def _print_alerts(json: bool, told: Sequence[Alert]) -> None:
     from fairlead.pipeline.jobs.alerts import notice_of
 
     for alert in told:
         notice = notice_of(alert)
-        say(json, notice, notice.text)
+        print_result(json, notice, notice.text)
     sys.stdout.flush()  # somebody may be reading along

@@ -11,7 +11,7 @@ from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import job_on, lake_in
 from fairlead.pipeline.commands.options import DryRun, LakeFolder, SettingsFile, TableOptions
-from fairlead.pipeline.commands.output import failures, say, tell_run, watching
+from fairlead.pipeline.commands.output import failures, print_result, print_run, watching
 
 
 class BuildOptions(CommandOptions, frozen=True, kw_only=True):
@@ -45,13 +45,13 @@ def build(options: BuildOptions) -> None:
             todo = what_to_build(lake, told, options.full)
             hours = sorted(todo.changed_attempts | todo.changed_events)
             text = f"{len(hours)} hours changed{'; everything is built anew' if todo.full else ''}"
-            say(options.json, {"full": todo.full, "changed_hours": hours}, text)
+            print_result(options.json, {"full": todo.full, "changed_hours": hours}, text)
             return
         with job_on(lake, options.tables) as job, watching("building") as tell:
             from fairlead.pipeline.jobs.build import build as run_build
 
             run = run_build(job, told, options.full, tell)
-        tell_run(run, options.json)
+        print_run(run, options.json)
 
 
 class CompactOptions(CommandOptions, frozen=True, kw_only=True):
@@ -82,11 +82,13 @@ def compact(options: CompactOptions) -> None:
         lake = lake_in(options.lake)
         if options.dry_run:
             todo = what_to_compact(lake, SYSTEM_CLOCK, options.everything)
-            say(options.json, todo, f"{sum(map(len, todo.values()))} hours would be compacted")
+            print_result(
+                options.json, todo, f"{sum(map(len, todo.values()))} hours would be compacted"
+            )
             return
         with watching("compacting") as tell:
             run = run_compact(lake, SYSTEM_CLOCK, options.everything, tell)
-        tell_run(run, options.json)
+        print_run(run, options.json)
 
 
 class CheckOptions(CommandOptions, frozen=True, kw_only=True):
@@ -109,4 +111,4 @@ def check(options: CheckOptions) -> None:
             from fairlead.pipeline.jobs.check import check as run_check
 
             run = run_check(job, tell)
-        tell_run(run, options.json)
+        print_run(run, options.json)

@@ -18,7 +18,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.access import history_of, kafka_at, lake_in, session_of
 from fairlead.pipeline.commands.options import DryRun, LakeFolder, SparkOptions, Url
-from fairlead.pipeline.commands.output import failures, say, stop_by_signals, watching
+from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals, watching
 
 if TYPE_CHECKING:
     from fairlead.pipeline.lake.lake import Lake
@@ -126,13 +126,15 @@ def ingest(options: IngestOptions) -> None:
         )
         if options.dry_run:
             behind = exporter.behind()
-            say(options.json, {"unexported": behind}, f"{behind:,} attempts are not exported yet")
+            print_result(
+                options.json, {"unexported": behind}, f"{behind:,} attempts are not exported yet"
+            )
             return
         while True:
             with watching("exporting") as tell:
                 done = run_ingest(exporter, lake, SYSTEM_CLOCK, tell)
             left = "" if done.streamed is None else f"; attempts come by topic {done.streamed}"
-            say(
+            print_result(
                 options.json,
                 done,
                 f"{done.attempts:,} attempts and {done.events:,} events in {done.seconds:,.1f}"
@@ -145,10 +147,10 @@ def ingest(options: IngestOptions) -> None:
 
 def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
     assert options.kafka is not None and options.checkpoint is not None
-    place = kafka_at(options.kafka)
+    endpoint = kafka_at(options.kafka)
     from fairlead.pipeline.stream.topic import AttemptsTopic
 
-    AttemptsTopic(place).partitions()  # what is wrong with it is told before Spark is started
+    AttemptsTopic(endpoint).partitions()  # what is wrong with it is told before Spark is started
     beside = _beside(options.url, lake)
 
     def tell(counted: Counted) -> None:
@@ -157,7 +159,7 @@ def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
             " come before"
         )
         if counted.messages:
-            say(options.json, counted, text)
+            print_result(options.json, counted, text)
 
     configure("info" if not options.once else "warning", "text")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -180,7 +182,8 @@ def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
 
 
 def _beside(url: str | None, lake: Lake) -> Callable[[], None]:
-    """What the stream leaves: events, and to tell the store how far it was read, if we know one."""
+    """Return what to do beside the stream: export events, and tell the store, if there is one, how
+    far it was read."""
     from fairlead.pipeline.export import Exporter
 
     try:

@@ -1,4 +1,4 @@
-"""How the commands of `fairlead pipeline` show progress, print results, fail and stop."""
+"""Progress, results, failures and stops of the commands of `fairlead pipeline`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Whatever goes wrong is one line, and an exit code."""
+    """Turn every failure into one line and an exit code."""
     with one_line_errors():
         try:
             yield
@@ -44,7 +44,7 @@ def failures() -> Iterator[None]:
 
 @contextmanager
 def watching(what: str) -> Iterator[Callable[[str, int], None]]:
-    """Progress for whoever watches."""
+    """Show progress on a terminal; the callback takes a table and the rows added to it."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda table, rows: None
@@ -60,18 +60,18 @@ def watching(what: str) -> Iterator[Callable[[str, int], None]]:
 
 
 def stop_by_signals(stop: Callable[[], None]) -> None:
-    """The first SIGTERM or Ctrl-C ends what runs in good order; a second Ctrl-C at once."""
+    """End in good order at the first SIGTERM or Ctrl-C, and at once at a second Ctrl-C."""
 
-    def told(number: int, frame: object) -> None:
+    def on_signal(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
 
 
 def instant_of(text: str | None) -> datetime | None:
-    """UTC, if it names no offset. Raises ConfigurationError."""
+    """Read an instant, in UTC if it names no offset. Raises ConfigurationError."""
     if text is None:
         return None
     try:
@@ -81,16 +81,16 @@ def instant_of(text: str | None) -> datetime | None:
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
-def say(json: bool, value: Any, text: str) -> None:
-    """As JSON, or for people."""
+def print_result(json: bool, value: Any, text: str) -> None:
+    """Print a result as JSON, or as text for people."""
     if json:
         as_json(value)
     else:
         print(text)
 
 
-def tell_run(run: Run, json: bool, text: str | None = None) -> None:
-    """What a job has done."""
+def print_run(run: Run, json: bool, text: str | None = None) -> None:
+    """Print what a job did; `text` replaces the line that sums it up."""
     if json:
         as_json(json_text.loads(msgspec.json.encode(run)))
         return

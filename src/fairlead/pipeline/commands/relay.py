@@ -14,7 +14,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.pipeline.commands.access import history_of, kafka_at, url_of
 from fairlead.pipeline.commands.options import Url
-from fairlead.pipeline.commands.output import failures, say, stop_by_signals
+from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals
 
 if TYPE_CHECKING:
     from fairlead.backends.kafka.endpoint import Place
@@ -61,12 +61,12 @@ def relay(options: RelayOptions) -> None:
     'kafka://user:password@broker:9092/?prefix=shop.&replication=3' --partitions 8
     """
     with failures():
-        place = kafka_at(options.kafka)
+        endpoint = kafka_at(options.kafka)
         from fairlead.pipeline.stream.relay import Relay
 
         history = history_of(options.url)
-        also = _signs_of(options.url, history, place) if options.signs else None
-        relaying = Relay(history, place, SYSTEM_CLOCK, partitions=options.partitions, also=also)
+        also = _signs_of(options.url, history, endpoint) if options.signs else None
+        relaying = Relay(history, endpoint, SYSTEM_CLOCK, partitions=options.partitions, also=also)
 
         def tell(relayed: Relayed) -> None:
             if options.json and relayed.rows:
@@ -79,7 +79,7 @@ def relay(options: RelayOptions) -> None:
                     f"{relayed.rows:,} attempts relayed in {relayed.seconds:,.1f} s, up to"
                     f" {relayed.place}"
                 )
-                say(options.json, relayed, text)
+                print_result(options.json, relayed, text)
                 return
             configure("info", "text")
             stop_by_signals(relaying.stop)
@@ -88,8 +88,8 @@ def relay(options: RelayOptions) -> None:
             relaying.close()
 
 
-def _signs_of(url: str | None, history: HistoryStore, place: Place) -> Also:
+def _signs_of(url: str | None, history: HistoryStore, endpoint: Place) -> Also:
     from fairlead.pipeline.alerts.pulse import Pulse
     from fairlead.pipeline.alerts.topic import SignsTo
 
-    return SignsTo(Pulse(task_store(url_of(url)), history, SYSTEM_CLOCK), place)
+    return SignsTo(Pulse(task_store(url_of(url)), history, SYSTEM_CLOCK), endpoint)

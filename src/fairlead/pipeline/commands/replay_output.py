@@ -1,4 +1,4 @@
-"""What `fairlead pipeline replay` prints: the plan, how far it is, what was found."""
+"""Output of `fairlead pipeline replay`: the plan, progress, and the measures of each policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 10
 
 
 def show_plan(plan: Plan, arrivals: Arrivals, json: bool) -> None:
-    """For a dry run."""
+    """Print the plan of a dry run."""
     setup = plan.setup(arrivals)
     if json:
         as_json(
@@ -46,15 +46,15 @@ def show_plan(plan: Plan, arrivals: Arrivals, json: bool) -> None:
 
 
 def runs(plan: Plan) -> int:
-    """About how many there will be: all policies, then the finalists and the baseline on every
-    sample."""
+    """Return about how many runs there will be: all policies, then the finalists and the baseline
+    on every sample."""
     chosen = min(plan.finalists, len(plan.grid.policies)) + 1
     return len(plan.grid.policies) + chosen * (1 + plan.shakes + plan.resamples)
 
 
 @contextmanager
 def watching(total: int) -> Iterator[Callable[[str, int], None]]:
-    """Progress for whoever watches; `total` may be too many by one policy's samples."""
+    """Show progress on a terminal; `total` may be too many by one policy's samples."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda what, count: None
@@ -66,7 +66,7 @@ def watching(total: int) -> Iterator[Callable[[str, int], None]]:
 
 
 def show(replayed: Replayed, plan: Plan, arrivals: Arrivals, json: bool) -> None:
-    """What was found."""
+    """Print the best policies, and the measures of all."""
     study = replayed.study
     trained = [found for found in study.found if found.trial.part == "train"]
     if json:

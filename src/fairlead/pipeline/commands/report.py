@@ -11,7 +11,7 @@ from fairlead.cli.options import Json
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.pipeline.commands.access import exporter_of, job_on, lake_in
 from fairlead.pipeline.commands.options import Period, TableOptions
-from fairlead.pipeline.commands.output import failures, tell_run, watching
+from fairlead.pipeline.commands.output import failures, print_run, watching
 
 
 class ReportOptions(CommandOptions, frozen=True, kw_only=True):
@@ -52,4 +52,4 @@ def report(options: ReportOptions) -> None:
                 since=since, until=until, hash_keys=options.hash_keys, unexported=unexported
             )
             run = run_report(job, options.out, selection, tell)
-    tell_run(run, options.json, f"{options.out}: {options.out.stat().st_size / 1024:,.0f} KiB")
+    print_run(run, options.json, f"{options.out}: {options.out.stat().st_size / 1024:,.0f} KiB")

@@ -14,7 +14,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.access import history_of, lake_in
 from fairlead.pipeline.commands.options import LakeFolder, Url
-from fairlead.pipeline.commands.output import failures, tell_run, watching
+from fairlead.pipeline.commands.output import failures, print_run, watching
 
 
 class ReconcileOptions(CommandOptions, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ def reconcile(options: ReconcileOptions) -> None:
 
         with watching("comparing") as tell:
             run = run_reconcile(history_of(options.url), lake_in(options.lake), SYSTEM_CLOCK, tell)
-        tell_run(run, options.json)
+        print_run(run, options.json)
 
 
 class StatusOptions(CommandOptions, frozen=True, kw_only=True):

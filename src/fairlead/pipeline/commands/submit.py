@@ -11,7 +11,7 @@ from fairlead.cli.options import Json
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.pipeline.commands.access import session_of, url_of
 from fairlead.pipeline.commands.options import DryRun, SparkOptions, Url
-from fairlead.pipeline.commands.output import failures, say, watching
+from fairlead.pipeline.commands.output import failures, print_result, watching
 
 
 class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
@@ -67,26 +67,27 @@ def submit(options: SubmitOptions) -> None:
         from fairlead.pipeline.jobs.submit import Submission, run_submit
 
         submission = Submission(
-            options.file,
-            url_of(options.url),
-            options.queue,
-            options.task,
-            options.args,
-            options.submission_id,
-            options.order_by,
-            options.on_conflict,
-            options.on_error,
-            options.publish,
+            file=options.file,
+            url=url_of(options.url),
+            queue=options.queue,
+            task=options.task,
+            args=options.args,
+            submission_id=options.submission_id,
+            order_by=options.order_by,
+            on_conflict=options.on_conflict,
+            on_error=options.on_error,
+            publish=options.publish,
         )
-        described = (
-            submission.described()
-        )  # refuses a file of an unknown kind before Spark is started
+        # A file of an unknown kind is refused before Spark is started.
+        described = submission.described()
         if options.dry_run:
-            say(options.json, described, f"would submit {options.file} as {submission.identity!r}")
+            print_result(
+                options.json, described, f"would submit {options.file} as {submission.identity!r}"
+            )
             return
         with session_of(options.spark) as spark, watching("submitting") as tell:
             totals = run_submit(spark, submission, tell)
-        say(
+        print_result(
             options.json,
             totals,
             f"{totals.inserted:,} tasks submitted, {totals.duplicate:,} were there already,"

@@ -40,7 +40,7 @@ Queues = Annotated[list[str] | None, typer.Option(help="Only this queue; as ofte
 
 
 class PlanOptions(CommandOptions, frozen=True, kw_only=True):
-    """What to compute, and from which tables."""
+    """Options of `tune plan`: the rules to compute by, and the tables to compute from."""
 
     objective: Annotated[
         str | None,
@@ -83,21 +83,21 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
 
 
 class ApplyOptions(CommandOptions, frozen=True, kw_only=True):
-    """What to compute and publish, and who does it."""
+    """Options of `tune apply`: those of `tune plan`, and who publishes."""
 
     plan: PlanOptions
     author: Author = None
 
 
 class OnOptions(CommandOptions, frozen=True, kw_only=True):
-    """Where to take the kill switch back."""
+    """Options of `tune on`."""
 
     queue: Queues = None
     url: Url = None
 
 
 class SwitchOptions(CommandOptions, frozen=True, kw_only=True):
-    """Where to turn the kill switch, who does it and why."""
+    """Options of `tune off` and `tune freeze`."""
 
     queue: Queues = None
     why: Why = ""

@@ -1,4 +1,4 @@
-"""What `fairlead pipeline tune` and `policies` print."""
+"""Output of `fairlead pipeline tune` and `policies`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
-    """What became of each queue; at most `most` of its keys."""
+    """Print what became of each queue, with at most `most` of its keys."""
     if not found:
         print("the tables know of no queue; `fairlead pipeline ingest` and `build` come first")
     for tuned in found:
@@ -88,16 +88,16 @@ def _change_of_limit(change: LimitChange) -> str:
 
 
 def limit_text(slots: int | None) -> str:
-    """Slots, or that there is no limit."""
+    """Return a limit in slots; `none` without one."""
     return "none" if slots is None else str(slots)
 
 
 def weight_text(weight: float | None) -> str:
-    """Empty when there is none."""
+    """Return a weight; nothing when there is none."""
     return "" if weight is None else f"{weight:.4g}"
 
 
 def state_text(policy: Policy) -> str:
-    """Where a version stands."""
+    """Return the state of a version, in words."""
     trial = policy.state == "active" and policy.judged_at is None
     return f"{policy.state}{', on trial' if trial else ''}{', canary' if policy.is_canary else ''}"
