@@ -21,9 +21,8 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs the Spark session takes half an hour in all: `make test-pipeline`. Tests that
-    start a Spark of their own say so themselves, but for one that `make test` runs too: from a file
-    of jobs to a page."""
+    """Mark what needs the Spark session: it takes half an hour in all, in `make test-all`. Tests
+    that start a Spark of their own say so themselves, but for `test_small_run`."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")

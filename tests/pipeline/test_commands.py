@@ -65,6 +65,7 @@ def place(tmp_path: Path) -> Place:
     return place
 
 
+@pytest.mark.spark
 def test_from_a_file_of_jobs_to_a_page(place: Place) -> None:
     rows = "".join(f"p{n % 5},{n}.5,{'heavy' if n % 4 else 'light'}\n" for n in range(80))
     (place.folder / "jobs.csv").write_text("partner,amount,fairness_key\n" + rows)

@@ -44,6 +44,7 @@ from tests.pipeline.erase_until import KILLED, STEPS
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import T0, attempt, event
 from tests.pipeline.tables_by_hand import put, row, rows_of
+from tests.tiers import FULL
 
 ROOT = Path(__file__).parents[2]
 KEY = "acme-corp"
@@ -507,11 +508,14 @@ def test_an_export_that_began_before_the_erasure_brings_nothing_back(
     ("step", "times"),
     [(step, 1) for step in STEPS]
     + [
-        ("file made anew", 5),
-        ("partition replaced", 4),
-        ("partition replaced", 9),
-        ("table done", 14),
-        ("file removed", 3),
+        pytest.param(*later, marks=FULL("a long run"))
+        for later in [
+            ("file made anew", 5),
+            ("partition replaced", 4),
+            ("partition replaced", 9),
+            ("table done", 14),
+            ("file removed", 3),
+        ]
     ],
 )
 def test_killed_behind_any_step_and_run_again_nothing_of_the_key_is_left(

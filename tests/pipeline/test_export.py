@@ -32,6 +32,7 @@ from fairlead.ports.history import START, Place, Reader
 from tests.pipeline.export_until import KILLED, ROWS, STEPS
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
+from tests.tiers import FULL
 
 ROOT = Path(__file__).parents[2]
 
@@ -315,12 +316,15 @@ def nothing_else_is_on_disk(table: LakeTable) -> None:
     ("step", "times"),
     [(step, 1) for step in STEPS]
     + [
-        ("read", 3),
-        ("written aside", 5),
-        ("renamed", 4),
-        ("manifest linked", 2),
-        ("files count", 3),
-        ("store told", 4),
+        pytest.param(*later, marks=FULL("a long run"))
+        for later in [
+            ("read", 3),
+            ("written aside", 5),
+            ("renamed", 4),
+            ("manifest linked", 2),
+            ("files count", 3),
+            ("store told", 4),
+        ]
     ],
 )
 def test_killed_behind_any_step_and_run_again_every_attempt_is_there_once(
@@ -342,7 +346,7 @@ def _last(history: SqlHistory) -> Any:
     return history.database.look(history.attempts(START, Place(2**62, 2**62), 1000))[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.full("a long run")
 def test_killed_again_and_again_it_still_gets_there(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
@@ -368,7 +372,7 @@ def wait_until_exported(lake: Lake, count: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.full("a long run")
 def test_two_exporters_at_once_while_attempts_end_export_each_once(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:

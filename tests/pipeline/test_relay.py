@@ -35,6 +35,7 @@ from services.kafka import KafkaServer
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.relay_until import KILLED, STEPS
 from tests.pipeline.topics import ROWS, numbers, relay, sent, topic_of
+from tests.tiers import FULL
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,7 +144,16 @@ def test_what_else_is_to_be_sent_is_told_of_each_batch_before_it_is_confirmed(
 @pytest.mark.parametrize(
     ("step", "times"),
     [(step, 1) for step in STEPS]
-    + [("one sent", 12), ("one sent", 9), ("confirmed", 2), ("confirmed", 3), ("store told", 2)],
+    + [
+        pytest.param(*later, marks=FULL("a long run"))
+        for later in [
+            ("one sent", 12),
+            ("one sent", 9),
+            ("confirmed", 2),
+            ("confirmed", 3),
+            ("store told", 2),
+        ]
+    ],
 )
 def test_killed_behind_any_step_and_run_again_every_attempt_is_there_and_told_from_doubles(
     sqlite_url: str, history: SqlHistory, kafka_url: str, step: str, times: int

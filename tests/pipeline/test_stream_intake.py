@@ -28,6 +28,7 @@ from tests.pipeline.filling import connected
 from tests.pipeline.tables_by_hand import rows_of
 from tests.pipeline.test_erase import files_with
 from tests.pipeline.topics import Relayed, Stream, relay, relayed_at, topic_of
+from tests.tiers import matrix
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def before_each_append(
 # each once ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("most", [6, 1000])
+@pytest.mark.parametrize("most", matrix(1000, 6))
 def test_what_was_relayed_is_in_the_lake_as_the_store_has_it(
     store_url: str, tmp_path: Path, kafka_url: str, most: int
 ) -> None:
@@ -225,7 +226,7 @@ def test_a_poller_that_exports_while_the_stream_begins_brings_nothing_twice(
     assert relayed.differences() == []
 
 
-@pytest.mark.parametrize("most", [3, 8])
+@pytest.mark.parametrize("most", matrix(8, 3))
 def test_the_poller_takes_over_exactly_where_each_partition_stands(
     relayed: Relayed, most: int
 ) -> None:

@@ -1,0 +1,88 @@
+"""One small run of the pipeline from end to end: tasks of SQLite, exported, built on a real Spark,
+checked and shown on a page.
+
+All else that needs Spark is marked `spark` and runs in `make test-all`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead import App, NoRetry
+from fairlead.backends.sql.history import SqlHistory
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.export import Exporter
+from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.jobs.check import check
+from fairlead.pipeline.jobs.report import report
+from fairlead.pipeline.lake.lake import Lake
+from fairlead.pipeline.reconcile import reconcile
+from fairlead.pipeline.report.data import Selection
+from fairlead.pipeline.runs import Run, last_runs
+from fairlead.pipeline.session import session
+from fairlead.pipeline.settings import PipelineSettings
+from fairlead.testing import running, settled
+
+# One partition, no generated code, no optimising compiler: the tables are tiny, and to plan and
+# compile is what takes the time.
+QUICK = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": "-Xss16m -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """A session of this test's own, and a lake."""
+    spark = session("local[1]", "fairlead small run", QUICK)
+    yield Job(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    spark.stop()
+
+
+async def run_tasks(app: App) -> None:
+    """Run 40 tasks of three keys, of which ten fail."""
+
+    @app.task(queue="payouts", retry=NoRetry())
+    async def pay(partner: str, amount: int) -> None:
+        if amount % 4 == 0:
+            raise ValueError(f"no cover for {partner}")
+
+    async with running(app) as node:
+        for amount in range(40):
+            pay.options(fairness_key=f"key-{amount % 3}").submit(partner="p", amount=amount)
+        await settled(app, node)
+
+
+def adds_up(run: Run) -> bool:
+    """Return whether the run has checks and all of them hold."""
+    return bool(run.checks) and all(each.found == each.expected for each in run.checks)
+
+
+async def test_what_ran_on_sqlite_is_exported_built_checked_and_shown(
+    sqlite_url: str, tmp_path: Path, job: Job
+) -> None:
+    app = App(sqlite_url)
+    app.migrate()
+    await run_tasks(app)
+    history = SqlHistory(app.store.database)
+    exported = Exporter(history, job.lake, SYSTEM_CLOCK).round()
+    assert (exported.attempts, exported.more) == (40, False)
+    assert reconcile(history, job.lake, SYSTEM_CLOCK).rows == 40
+
+    built = build(job, PipelineSettings())
+    assert adds_up(built)
+    assert (built.rows_in, built.tables["silver.tasks"], built.quarantined) == (40, 40, 0)
+    assert adds_up(check(job))
+
+    page = tmp_path / "report.html"
+    report(job, page, Selection(unexported=0))
+    text = page.read_text()
+    assert "no cover for" in text and "key-2" in text
+    assert last_runs(job.lake).keys() == {"build", "check", "report"}
+    app.close()
