@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,3 +80,13 @@ def test_examples_have_only_options_that_exist(name: str) -> None:
         command, _ = command_at(example.split()[1:])
         given = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", example))
         assert given <= flags_of(command), example
+
+
+def test_help_imports_nothing_that_only_some_commands_need() -> None:
+    heavy = {"pyspark", "pyarrow", "pandas", "numpy", "matplotlib", "confluent_kafka", "cassandra"}
+    heavy.add("fairlead.engine.node")
+    script = f"import sys, fairlead.cli.main; print(sorted({heavy!r} & sys.modules.keys()))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "[]\n", done.stderr

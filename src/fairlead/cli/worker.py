@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,9 @@ from fairlead.cli.application import load
 from fairlead.cli.logs import configure
 from fairlead.cli.output import one_line_errors
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.engine.node import Node
+
+if TYPE_CHECKING:
+    from fairlead.engine.node import Node  # loaded by the worker only: no other command needs it
 
 log = logging.getLogger("fairlead.worker")
 

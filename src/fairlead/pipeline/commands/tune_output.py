@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlead.cli.output import as_table
-from fairlead.core.tuning.control import Change
-from fairlead.core.tuning.limit_control import LimitChange
-from fairlead.ports.policy_store import Policy
 
 if TYPE_CHECKING:
+    from fairlead.core.tuning.control import Change
+    from fairlead.core.tuning.limit_control import LimitChange
     from fairlead.pipeline.jobs.tune import QueueTuned
+    from fairlead.ports.policy_store import Policy
 
 
 def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
