@@ -29,7 +29,7 @@ from fairlead.connect import task_store  # noqa: E402
 from fairlead.core.schedule.schedule import Schedule  # noqa: E402
 from fairlead.core.schedule.throughput import Window  # noqa: E402
 from fairlead.model import NewTask, Outcome, PartitionKey, RunEnd, ScheduleRecord, State, TaskKey  # noqa: E402
-from fairlead.ordered.persistence import MOST_DONE  # noqa: E402
+from fairlead.ordered.record import MOST_DONE  # noqa: E402
 from fairlead.ports.schedule_store import HOUR  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
 

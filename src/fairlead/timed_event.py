@@ -7,29 +7,30 @@ import asyncio
 from fairlead.clock import MICROS, Clock
 
 LONGEST = 5.0
-"""Seconds until it looks at the clock again, which somebody may have set."""
+"""Seconds until the clock is read again, which somebody may have set."""
 
 
 class TimedEvent:
-    """For one coroutine that waits and any others that ring."""
+    """Wakes the one coroutine that waits: when another one notifies, or at a time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._event = asyncio.Event()
 
-    def ring(self) -> None:
-        """Now."""
+    def notify(self) -> None:
+        """Wake the coroutine that waits, or let its next wait return at once."""
         self._event.set()
 
     async def wait(self, at: int | None) -> None:
-        """Until somebody rings, has rung since the last wait, or it is this time (microseconds)."""
+        """Wait until `notify` is called, was called since the last wait, or it is this time
+        (microseconds)."""
         left = LONGEST if at is None else (at - self._clock.now()) / MICROS
         if left > 0 and not self._event.is_set():
             sleeping = asyncio.ensure_future(self._clock.sleep(min(left, LONGEST)))
-            ringing = asyncio.ensure_future(self._event.wait())
+            notified = asyncio.ensure_future(self._event.wait())
             try:
-                await asyncio.wait([sleeping, ringing], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([sleeping, notified], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 sleeping.cancel()
-                ringing.cancel()
+                notified.cancel()
         self._event.clear()

@@ -146,8 +146,10 @@ was too slow for one."""
 async def is_loaded_before(kit: Kit, at: datetime, node: Node, *unique_keys: str) -> bool:
     """Wait until the tasks with these keys are in memory; False: it was `at` before."""
     while kit.at(0) < at:
-        lives = [each._life for each in node.ordered._partitions.values() if each._life is not None]
-        if set(unique_keys) <= {key.unique_key for life in lives for key in life.schedule._keys}:
+        tenures = [each.tenure for each in node.ordered._partitions.values() if each.tenure]
+        if set(unique_keys) <= {
+            key.unique_key for tenure in tenures for key in tenure.schedule._keys
+        }:
             return kit.at(0) < at
         await asyncio.sleep(0.01)
     return False

@@ -102,7 +102,8 @@ async def test_o3_what_is_due_beyond_the_look_ahead_runs_on_time(url: str) -> No
         await kit.runs.until("far")
         async with asyncio.timeout(SOON):  # nothing is left in memory, "tomorrow" neither
             while any(
-                p._life is None or len(p._life.schedule) for p in node.ordered._partitions.values()
+                p.tenure is None or len(p.tenure.schedule)
+                for p in node.ordered._partitions.values()
             ):
                 await asyncio.sleep(0.01)
     assert kit.runs.names == ["far"]
@@ -501,7 +502,7 @@ async def test_c9b_a_burst_of_due_tasks_stays_in_the_store_and_all_of_it_runs_in
                 most = max(
                     most,
                     *(
-                        len(p._life.schedule) if p._life else 0
+                        len(p.tenure.schedule) if p.tenure else 0
                         for p in node.ordered._partitions.values()
                     ),
                 )

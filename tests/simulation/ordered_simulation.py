@@ -28,7 +28,7 @@ from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.queue import Queue
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
-from fairlead.ordered.context import Surroundings
+from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_log import Drop, Submit
@@ -107,7 +107,7 @@ class Node:
         self._wanted = asyncio.Event()
         self.in_flight: dict[str, asyncio.Task[None]] = {}
         self._stopped: dict[str, bool] = {}
-        around = Surroundings(
+        context = OrderedContext(
             "node",
             Faulty(MemoryTaskLog(self.clock, simulation.log), faults),
             Faulty(simulation.store, faults),
@@ -118,7 +118,7 @@ class Node:
             Silent(),
             self.clock,
         )  # type: ignore[arg-type]
-        self.ordered = OrderedQueues([simulation.queue], around, drain=5.0)
+        self.ordered = OrderedQueues([simulation.queue], context, drain=5.0)
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:

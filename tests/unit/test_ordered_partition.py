@@ -17,10 +17,10 @@ from fairlead.core.schedule.throughput import Window
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
-from fairlead.ordered.context import Surroundings
+from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.intake import Intake
 from fairlead.ordered.partition import Partition, pause_after
-from fairlead.ordered.tenure import Life
+from fairlead.ordered.tenure import Tenure
 from fairlead.ports.observer import Silent
 from fairlead.ports.schedule_store import Fenced
 from fairlead.ports.task_log import Drop, Submit
@@ -51,7 +51,7 @@ class Bench:
         self.table = TriggerTable(booking)
         self.stopped: list[tuple[str, bool]] = []
         self.settled: list[str] = []
-        around = Surroundings(
+        context = OrderedContext(
             "node",
             self.log,
             self.store,
@@ -62,9 +62,9 @@ class Bench:
             self.observer,
             self.clock,
         )
-        self.partition = Partition(KEY, Window(), around)
+        self.partition = Partition(KEY, Window(), context)
         self.tasks: list[asyncio.Task[None]] = []
-        self._intake = Intake({KEY: self.partition}, around)
+        self._intake = Intake({KEY: self.partition}, context)
 
     def begin(self) -> None:
         self.tasks = [
@@ -101,12 +101,12 @@ class Bench:
     def start(self) -> list[str]:
         """Grab what waits in the table."""
         triggers, _ = self.table.take(100, self.clock.monotonic())
-        tasks = [self.partition.grab(trigger, self.clock.now()) for trigger in triggers]
+        tasks = [self.partition.in_flight.claim(trigger, self.clock.now()) for trigger in triggers]
         return [task.id for task in tasks if task is not None]
 
     def done(self, id: str) -> None:
         now = self.clock.now()
-        self.partition.ended(Finish(id, 2, Outcome.DONE, State.DONE, now, now))
+        self.partition.in_flight.ended(Finish(id, 2, Outcome.DONE, State.DONE, now, now))
 
     async def close(self) -> None:
         for task in self.tasks:
@@ -152,8 +152,8 @@ async def test_it_waits_longer_and_longer_while_it_fails_and_says_so_and_begins_
 async def test_of_partitions_that_fail_for_a_store_that_is_away_one_says_so_for_all_and_when_it_is_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    around = bench.partition._around
-    partitions = [Partition(PartitionKey("q", n), Window(), around) for n in range(10)]
+    context = bench.partition._context
+    partitions = [Partition(PartitionKey("q", n), Window(), context) for n in range(10)]
 
     async def away(*rest: Any) -> Any:
         raise StoreUnavailable("the store is away")
@@ -193,7 +193,7 @@ def test_pauses_grow_to_a_minute_and_stay_there_for_ever() -> None:
     assert [pause_after(n) for n in (1, 2, 3, 8, 100_000)] == [0.5, 1.0, 2.0, 60.0, 60.0]
 
 
-async def test_a_run_outlives_the_failure_of_its_partition_and_its_end_is_written_by_the_next_life(
+async def test_a_run_outlives_the_failure_of_its_partition_and_its_end_is_written_by_the_next_tenure(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.begin()
@@ -243,7 +243,7 @@ async def test_a_partition_that_leaves_starts_nothing_drains_and_may_stay_after_
     bench.submit(id="waits", ordering_key="b")
     await bench.wait(1)
     triggers, _ = bench.table.take(1, 0.0)
-    (task,) = [bench.partition.grab(trigger, 0) for trigger in triggers]
+    (task,) = [bench.partition.in_flight.claim(trigger, 0) for trigger in triggers]
     assert task is not None
     bench.partition.leave()
     await bench.wait(1)
@@ -348,7 +348,7 @@ async def test_one_that_is_cancelled_while_it_fails_ends(
 ) -> None:
     """A task group that has failures raises these, and forgets that it was cancelled."""
 
-    async def fails_as_it_is_cancelled(life: Life) -> None:
+    async def fails_as_it_is_cancelled(tenure: Tenure) -> None:
         async def part() -> None:
             bench.tasks[0].cancel()
             raise StoreUnavailable("the store is away")
@@ -356,7 +356,7 @@ async def test_one_that_is_cancelled_while_it_fails_ends(
         async with asyncio.TaskGroup() as parts:
             parts.create_task(part())
 
-    monkeypatch.setattr(Life, "run", fails_as_it_is_cancelled)
+    monkeypatch.setattr(Tenure, "run", fails_as_it_is_cancelled)
     bench.begin()
     await bench.wait(100)
     assert bench.tasks[0].cancelled()
@@ -439,9 +439,9 @@ async def test_o14_who_is_woken_for_nothing_reads_nothing_more_and_hands_out_at_
     bench.begin()
     await bench.wait(1)
     due = bench.submit(after=10).key.run_at
-    assert bench.partition._life is not None and reads == 1
+    assert bench.partition.tenure is not None and reads == 1
     for _ in range(99):
-        bench.partition._life.look()
+        bench.partition.tenure.poke()
         bench.log.look()
         await bench.wait(0.1)
         assert bench.start() == []

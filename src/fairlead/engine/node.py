@@ -33,7 +33,7 @@ from fairlead.engine.pollers import Intervals, Poller, Pollers
 from fairlead.engine.runs import Runs
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, TaskRecord, Trigger
-from fairlead.ordered.context import Surroundings as OrderedSurroundings
+from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
@@ -144,7 +144,7 @@ class Node:
         ordered_around = (
             None
             if ordered is None
-            else OrderedSurroundings(
+            else OrderedContext(
                 name,
                 *ordered,
                 self.table,

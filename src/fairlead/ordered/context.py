@@ -1,4 +1,4 @@
-"""What the partitions of a node's ordered queues work with, and whom they tell."""
+"""What every part of a node's ordered queues works with."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from fairlead.ports.task_log import TaskLog
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """See the module."""
+class OrderedContext:
+    """Adapters, the node's trigger table, and the node's side of what happens to runs."""
 
     node: str
+    """Name of the node."""
     log: TaskLog
     store: ScheduleStore
     table: TriggerTable
     dispatch: Callable[[], None]
-    """There is something in the table."""
+    """Called when tasks were put into the table."""
     stop_run: Callable[[str, bool], None]
-    """End the run of this task. True: `ended` is to be called with how it ended; False: only
-    `let_go`, when it is over."""
+    """Called to end the run of the task with this id. True: `ended` is to be called with how the
+    run ended; False: only `let_go`, when the run is over."""
     settled: Callable[[Collection[str]], None]
-    """The ends of the runs of these tasks are written, or nobody needs them any more."""
+    """Called with the ids of tasks whose ends are written, or needed by nobody any more."""
     observer: Observer
     clock: Clock
     outages: OutageLog = field(default_factory=OutageLog)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fairlead.errors import InvalidTask, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.ordered.accept import check
-from fairlead.ordered.context import Surroundings
+from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.partition import Partition, pause_after
 from fairlead.ports.task_log import Batch, Entry
 
@@ -22,7 +22,9 @@ PAGE = 5000
 class Intake:
     """Takes no more of a partition than one batch at a time: what has no room stays in the log."""
 
-    def __init__(self, partitions: Mapping[PartitionKey, Partition], around: Surroundings) -> None:
+    def __init__(
+        self, partitions: Mapping[PartitionKey, Partition], around: OrderedContext
+    ) -> None:
         self._partitions = partitions
         self._around = around
         self._without_room: set[PartitionKey] = set()

@@ -1,5 +1,4 @@
-"""Who speaks for the partitions of a node that fail for one reason, a store that is away: the first
-of them, for all."""
+"""One log line for the partitions of a node that all fail because a store is away."""
 
 from __future__ import annotations
 
@@ -11,23 +10,25 @@ log = logging.getLogger("fairlead.ordered")
 
 
 class OutageLog:
-    """One per node: its log tells of one trouble once, not once for each partition."""
+    """Logs an outage once per node, not once per partition: the first partition that fails speaks
+    for all."""
 
     def __init__(self) -> None:
         self._failing: dict[PartitionKey, None] = {}
         self._most = 0
 
     def failed(self, partition: PartitionKey) -> int:
-        """The store was away for it. Answers how many fail now, if it is the one to say so; else
-        0."""
+        """Record that the store was away for a partition. Return how many partitions fail now, if
+        this one speaks for them; else 0."""
         self._failing[partition] = None
         self._most = max(self._most, len(self._failing))
         return len(self._failing) if next(iter(self._failing)) == partition else 0
 
     def over(self, partition: PartitionKey) -> None:
-        """The store has answered it."""
+        """Record that the store has answered a partition; log the end of the outage after the last
+        one."""
         if partition in self._failing:
-            self.forget(partition)
+            self.drop(partition)
             if not self._failing:
                 log.info(
                     "the partitions of ordered queues are loaded again",
@@ -35,6 +36,6 @@ class OutageLog:
                 )
                 self._most = 0
 
-    def forget(self, partition: PartitionKey) -> None:
-        """It is not this node's any more."""
+    def drop(self, partition: PartitionKey) -> None:
+        """Drop a partition that is not this node's any more."""
         self._failing.pop(partition, None)

@@ -10,7 +10,7 @@ from fairlead.clock import MICROS
 from fairlead.core.schedule.throughput import Window
 from fairlead.declare.queue import Queue
 from fairlead.model import Finish, GrabbedTask, PartitionKey, Trigger
-from fairlead.ordered.context import Surroundings
+from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.intake import Intake
 from fairlead.ordered.partition import Partition
 from fairlead.ports.observer import OrderedGauges
@@ -29,7 +29,9 @@ class OrderedQueues:
     """Between the node and its partitions. A partition is its own supervisor: what breaks one
     breaks no other."""
 
-    def __init__(self, queues: Iterable[Queue], around: Surroundings | None, drain: float) -> None:
+    def __init__(
+        self, queues: Iterable[Queue], around: OrderedContext | None, drain: float
+    ) -> None:
         """`around`: None where there can be none. `drain`: seconds that what runs may take to end
         when a partition goes."""
         self._queues = {} if around is None else {queue.name: queue for queue in queues}
@@ -41,7 +43,7 @@ class OrderedQueues:
         self._group: asyncio.TaskGroup | None = None
 
     @property
-    def _around(self) -> Surroundings:
+    def _around(self) -> OrderedContext:
         assert self._given is not None
         return self._given
 
@@ -150,7 +152,7 @@ class OrderedQueues:
         if not await partition.drained(
             self._leaving_at.get(partition.key, now + self._drain) - now
         ):
-            for task_id in partition.running:
+            for task_id in partition.in_flight.ids:
                 self._around.stop_run(task_id, True)
             await partition.drained(_PATIENCE)
         if (task := self._tasks.pop(partition.key, None)) is not None:
@@ -160,6 +162,9 @@ class OrderedQueues:
         if self._partitions.get(partition.key) is partition:
             del self._partitions[partition.key]
             self._leaving_at.pop(partition.key, None)
+
+    async def stop(self) -> None:
+        """Leave everything as it is: partitions are given up with their leases."""
 
     async def close(self) -> None:
         """The node has ended."""
@@ -181,20 +186,20 @@ class OrderedQueues:
     def grab(self, trigger: Trigger, now: int) -> GrabbedTask | None:
         """It is about to run; None when it must not any more."""
         partition = self._of(trigger)
-        return None if partition is None else partition.grab(trigger, now)
+        return None if partition is None else partition.in_flight.claim(trigger, now)
 
     def ended(self, trigger: Trigger, finish: Finish) -> None:
         """A run has ended like this."""
         if (partition := self._of(trigger)) is None:
             self._around.settled([trigger.id])
         else:
-            partition.ended(finish)
+            partition.in_flight.ended(finish)
 
     def let_go(self, triggers: Iterable[Trigger]) -> None:
         """The runs of these are over, or were never begun, and nothing is to be written of them."""
         for trigger in triggers:
             if (partition := self._of(trigger)) is not None:
-                partition.let_go([trigger.id])
+                partition.in_flight.let_go([trigger.id])
 
     def _of(self, trigger: Trigger) -> Partition | None:
         return self._partitions.get(PartitionKey(trigger.queue, trigger.partition))

@@ -11,7 +11,7 @@ from fairlead.timed_event import TimedEvent
 
 
 class Scheduler:
-    """See the module."""
+    """Hands out from `begin` on, except between `stop` and `go_on`."""
 
     def __init__(
         self, schedule: Schedule, hand_out: Callable[[Sequence[ScheduledTask]], None], clock: Clock
@@ -19,18 +19,18 @@ class Scheduler:
         self._schedule = schedule
         self._hand_out = hand_out
         self._clock = clock
-        self._alarm = TimedEvent(clock)
+        self._changed = TimedEvent(clock)
         self._is_stopped = False
         self._is_begun = False
 
-    def look(self) -> None:
-        """The schedule has changed."""
-        self._alarm.ring()
+    def poke(self) -> None:
+        """Look at the schedule again: it has changed."""
+        self._changed.notify()
 
     def begin(self) -> None:
         """Hand out from now on: all that may come first is known."""
         self._is_begun = True
-        self._alarm.ring()
+        self._changed.notify()
 
     def stop(self) -> None:
         """Hand out nothing more."""
@@ -39,12 +39,12 @@ class Scheduler:
     def go_on(self) -> None:
         """Hand out again."""
         self._is_stopped = False
-        self._alarm.ring()
+        self._changed.notify()
 
     async def run(self) -> None:
-        """For as long as the partition lives."""
+        """Hand out until the tenure ends."""
         while True:
             is_waiting = self._is_stopped or not self._is_begun
             if not is_waiting and (due := self._schedule.due(self._clock.now())):
                 self._hand_out(due)
-            await self._alarm.wait(None if is_waiting else self._schedule.next_due())
+            await self._changed.wait(None if is_waiting else self._schedule.next_due())

@@ -23,7 +23,7 @@ class MemoryTaskLog:
 
     def __init__(self, clock: Clock, beside: MemoryTaskLog | None = None) -> None:
         self._clock = clock
-        self._alarm = TimedEvent(clock)
+        self._more = TimedEvent(clock)
         self._out: set[PartitionKey] = set()
         self.entries: dict[PartitionKey, list[Entry]] = {} if beside is None else beside.entries
         """Not committed."""
@@ -43,7 +43,7 @@ class MemoryTaskLog:
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         free = [key for key in sorted(set(wanted) - self._out) if self.entries.get(key)]
         if not free:
-            await self._alarm.wait(self._clock.now() + round(_SWEEP_SECONDS * MICROS))
+            await self._more.wait(self._clock.now() + round(_SWEEP_SECONDS * MICROS))
             return ()
         each = max(1, limit // len(free))
         self._out.update(free)
@@ -60,10 +60,10 @@ class MemoryTaskLog:
 
     async def rewind(self, partition: PartitionKey) -> None:
         self._out.discard(partition)
-        self._alarm.ring()
+        self._more.notify()
 
     def look(self) -> None:
-        self._alarm.ring()
+        self._more.notify()
 
     async def lag(self, queue: str) -> dict[int, int]:
         return {

@@ -1,0 +1,55 @@
+"""The schedule store as one owner of one partition sees it: its range id stands behind every
+write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.core.schedule.schedule import Read
+from fairlead.model import (
+    NewTask,
+    PartitionKey,
+    RunEnd,
+    ScheduledTask,
+    ScheduleRecord,
+    TaskKey,
+)
+from fairlead.ports.schedule_store import ScheduleStore
+
+
+class FencedSchedule:
+    """Calls of `fairlead.ports.schedule_store.ScheduleStore` for one partition and range id. They
+    raise what the store raises."""
+
+    def __init__(self, store: ScheduleStore, partition: PartitionKey, range_id: int) -> None:
+        self.partition = partition
+        self._store = store
+        self._range_id = range_id
+
+    async def persist(self, tasks: Sequence[NewTask], record: ScheduleRecord) -> set[TaskKey]:
+        """Add the tasks and keep the record; return the keys that were completed before."""
+        return await self._store.persist(self.partition, self._range_id, tasks, record)
+
+    async def read(self, read: Read) -> list[ScheduledTask]:
+        """Return the unfinished tasks that a schedule asks for."""
+        return await self._store.read(
+            self.partition, read.after, read.through, read.limit, read.ordering_key
+        )
+
+    async def find(self, key: TaskKey) -> ScheduledTask | None:
+        """Return the unfinished task with this key, if there is one."""
+        return await self._store.find(self.partition, key)
+
+    async def finish(self, ends: Sequence[RunEnd]) -> None:
+        """Put the runs into the history, then complete or update their tasks."""
+        await self._store.finish(self.partition, self._range_id, ends)
+
+    async def keep(
+        self, record: ScheduleRecord, done: Sequence[tuple[TaskKey, TaskKey]] = ()
+    ) -> None:
+        """Keep the record; delete what is left of completed tasks between the pairs of keys."""
+        await self._store.keep(self.partition, self._range_id, record, done)
+
+    async def clean(self, before: int) -> int:
+        """Forget a batch of what was completed before this time (microseconds); return its size."""
+        return await self._store.clean(self.partition, self._range_id, before)

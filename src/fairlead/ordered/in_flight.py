@@ -1,0 +1,198 @@
+"""Tasks of one partition that its schedule has handed out, until their ends are written.
+
+A task waits in the node's table, is claimed, runs, and has ended while its end is not in the store
+yet. What runs outlives a failure of the partition: a later tenure writes its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from fairlead.core.schedule.schedule import Schedule
+from fairlead.model import Finish, GrabbedTask, RunEnd, ScheduledTask, Trigger, TriggerPath
+from fairlead.ordered.completion import Completion
+from fairlead.ordered.context import OrderedContext
+from fairlead.ordered.ending import end_of_run
+from fairlead.timed_event import TimedEvent
+
+
+class LoadedSchedule(Protocol):
+    """The schedule of the partition's present tenure."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule itself."""
+
+    def poke(self) -> None:
+        """Look at the schedule again: it has changed."""
+
+
+class InFlight:
+    """Tasks in the table and runs of one partition. Tenures come and go; `loaded` is the present
+    one."""
+
+    def __init__(self, context: OrderedContext) -> None:
+        self._context = context
+        self.loaded: LoadedSchedule | None = None
+        self.completion = Completion(self._on_written)
+        self.emptied = TimedEvent(context.clock)
+        """Comes when a run is over and its end is written."""
+        self._handed_out: dict[str, ScheduledTask] = {}
+        """Tasks in the table, not yet claimed; by task id, as what follows."""
+        self._running: dict[str, tuple[ScheduledTask, int]] = {}
+        """Tasks claimed, and when; until their ends are written, or their runs are over and nobody
+        waits for their ends."""
+        self._dropped: set[str] = set()
+        """Running tasks that a person has ended: what their runs say is not written."""
+
+    def __len__(self) -> int:
+        """Tasks in the table, and runs."""
+        return len(self._running) + len(self._handed_out)
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the tasks that run, or whose ends are not written yet."""
+        return list(self._running)
+
+    @property
+    def running(self) -> list[ScheduledTask]:
+        """Tasks that run, or whose ends are not written yet."""
+        return [scheduled for scheduled, _ in self._running.values()]
+
+    # into the table, and out of it ----------------------------------------------------------------
+
+    def hand_out(self, due: Sequence[ScheduledTask]) -> None:
+        """Put tasks that are due into the node's table."""
+        for scheduled in due:
+            self._handed_out[scheduled.task.id] = scheduled
+            self._context.table.push(_trigger(scheduled))
+        self._context.dispatch()
+
+    def claim(self, trigger: Trigger, now: int) -> GrabbedTask | None:
+        """Return the task of a trigger that is about to run; None when the task must not run any
+        more."""
+        scheduled = self._handed_out.pop(trigger.id, None)
+        if scheduled is None or self.loaded is None:
+            return None
+        if self.loaded.schedule.get(scheduled.key) is not scheduled:
+            # overwritten: it comes again as it is now
+            self._return(scheduled)
+            return None
+        self._running[trigger.id] = (scheduled, now)
+        task = scheduled.task
+        return GrabbedTask(
+            task.id,
+            trigger.version,
+            trigger.version,
+            scheduled.tries + 1,
+            task.payload,
+            task.payload_format,
+            scheduled.ready_at,
+            False,
+            task.context,
+        )
+
+    def withdraw(self) -> None:
+        """Take back from the table what does not run yet."""
+        waiting = list(self._handed_out.values())
+        self._handed_out.clear()
+        if waiting:
+            self._context.table.remove([_trigger(scheduled) for scheduled in waiting])
+        for scheduled in waiting:
+            self._return(scheduled)
+
+    def _return(self, scheduled: ScheduledTask) -> None:
+        if self.loaded is not None:
+            self.loaded.schedule.returned(scheduled.key)
+            self.loaded.poke()
+
+    # ends -----------------------------------------------------------------------------------------
+
+    def ended(self, finish: Finish) -> None:
+        """Have the end of a run written. The context's `settled` is called when that is done."""
+        found = self._running.get(finish.id)
+        if found is None or finish.id in self._dropped:
+            self.let_go([finish.id])
+            self._context.settled([finish.id])
+        else:
+            scheduled, claimed_at = found
+            self.completion.add(end_of_run(scheduled, finish, claimed_at, self._context.node))
+
+    def let_go(self, ids: Collection[str]) -> None:
+        """Forget runs that are over and of which nothing is to be written. Tasks whose runs never
+        began may run again."""
+        for task_id in ids:
+            if (found := self._running.pop(task_id, None)) is None:
+                continue
+            scheduled, _ = found
+            if task_id not in self._dropped:
+                self._return(scheduled)
+            elif self.loaded is not None:
+                self.loaded.schedule.ended(scheduled.key, None)
+                self.loaded.poke()
+            self._dropped.discard(task_id)
+        self.emptied.notify()
+
+    def _on_written(self, ends: Sequence[RunEnd]) -> None:
+        assert self.loaded is not None
+        ids = [end.scheduled.task.id for end in ends]
+        for end in ends:
+            if end.scheduled.task.id not in self._dropped:
+                again = None if end.completes else end.again
+                self.loaded.schedule.ended(end.scheduled.key, again)
+        self.loaded.poke()
+        self.let_go([task_id for task_id in ids if task_id in self._dropped])
+        for task_id in ids:
+            self._running.pop(task_id, None)
+        self._context.settled(ids)
+        self.emptied.notify()
+
+    # ended from outside ---------------------------------------------------------------------------
+
+    def stop(self, scheduled: ScheduledTask) -> bool:
+        """End a task that was handed out. Return True when its run had not begun."""
+        for task_id, waiting in self._handed_out.items():
+            if waiting.key == scheduled.key:
+                self._context.table.remove([_trigger(self._handed_out.pop(task_id))])
+                return True
+        running = next(
+            (id for id, (task, _) in self._running.items() if task.key == scheduled.key), None
+        )
+        if running is None:
+            return True
+        self._dropped.add(running)
+        self._context.stop_run(running, False)
+        return False
+
+    def drop(self) -> list[RunEnd]:
+        """Have all runs stopped, none of which will be written: the partition is somebody else's.
+        Return the ends of runs that were not written yet."""
+        waiting = self.completion.waiting
+        ends = [end for end in waiting if end.scheduled.task.id not in self._dropped]
+        unwritten = [end.scheduled.task.id for end in waiting]
+        waiting.clear()
+        for task_id in self._running.keys() - set(unwritten):
+            self._context.stop_run(task_id, False)
+        self._running.clear()
+        self._context.settled(unwritten)
+        return ends
+
+
+def _trigger(scheduled: ScheduledTask) -> Trigger:
+    """Return the trigger of a task, without its ordering key: the schedule has made certain that
+    the task is the first of its key."""
+    task = scheduled.task
+    return Trigger(
+        task.id,
+        scheduled.attempt + 1,
+        task.queue,
+        task.partition,
+        task.name,
+        task.priority,
+        task.fairness_key,
+        task.weight,
+        None,
+        TriggerPath.HOOK,
+        order_at=scheduled.key.run_at,
+    )
