@@ -1,5 +1,5 @@
-"""The promises of `fairlead.ports.task_store.TaskStore`, kept by every store against its real
-database."""
+"""The promises of `fairlead.ports.task_store.TaskStore`, and what records and tables add to them,
+kept by every store against its real database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import multiprocessing
 import random
 import re
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -24,32 +23,34 @@ from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import NotAllowed
 from fairlead.model import (
     AttemptRecord,
-    Finish,
     GrabbedTask,
     LaneKey,
-    NewTask,
     State,
     Submitted,
     TaskRecord,
 )
-from fairlead.ports.notification import Lane
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
 from fairlead.ports.task_store import Grab
+from fairlead.testing.contract.task_store import *  # noqa: F403
+from fairlead.testing.contract.tasks import (
+    AWKWARD,
+    NOW,
+    SECOND,
+    done,
+    grabbed,
+    make,
+    ready_ids,
+    submit,
+    whose,
+)
 
 pytestmark = pytest.mark.asyncio
 
-NOW = 1_700_000_000_000_000
-SECOND = 1_000_000
-AWKWARD = """Robert'); DROP TABLE fairlead_tasks;-- "quoted" \\ %s $1 ?1 {x} \u00fc \U0001f9ed\nsecond line\ttab"""
 NO_IDS = ["", "no id", "'; DROP TABLE fairlead_tasks;--", "00000000-0000-7000-8000-000000000000"]
-
-source = IdSource()
-
 
 Store = SqliteTaskStore | PostgresTaskStore
 
@@ -77,61 +78,6 @@ async def store(url: str) -> AsyncIterator[Store]:
     store.database.close()
 
 
-def make(count: int = 1, **changes: Any) -> list[NewTask]:
-    task = NewTask(
-        id="",
-        queue="mail",
-        partition=0,
-        name="send",
-        payload=b'{"n":1}',
-        payload_format="json",
-        priority=5,
-        fairness_key="",
-        weight=1.0,
-        ordering_key=None,
-        unique_key=None,
-        run_at=changes.get("submitted_at", NOW),
-        submitted_at=NOW,
-        keep_result=False,
-        context=None,
-    )
-    return [
-        msgspec.structs.replace(task, id=id_text(new), **changes)
-        for new in source.block(count, NOW)
-    ]
-
-
-def submit(store: Store, tasks: Sequence[NewTask]) -> list[Submitted]:
-    return whose(store.database.run(store.submission(tasks))[0])
-
-
-def whose(answers: Sequence[Submitted]) -> list[Submitted]:
-    """Without the places, which have a test of their own."""
-    return [Submitted(id, is_new) for id, is_new, _ in answers]
-
-
-def wanted(
-    tasks: Sequence[NewTask | TaskRecord], version: int = 1, stuck_at: int = NOW + 60 * SECOND
-) -> list[Grab]:
-    return [Grab(task.id, version, "hook", stuck_at) for task in tasks]
-
-
-async def grabbed(
-    store: Store, tasks: Sequence[NewTask], node: str = "node-1", **more: Any
-) -> list[GrabbedTask]:
-    return await store.grab(node, wanted(tasks, **more), NOW + 1)
-
-
-def done(task: GrabbedTask, **changes: Any) -> Finish:
-    fields = {
-        "outcome": "done",
-        "next_state": "DONE",
-        "started_at": NOW + 2,
-        "finished_at": NOW + 3,
-    } | changes
-    return Finish(task.id, task.version, row=task.row, **fields)
-
-
 def listed(store: Store, limit: int = 10_000, **where: Any) -> list[TaskRecord]:
     return store.database.run(store.tasks(TaskFilter(**where), limit))
 
@@ -144,11 +90,6 @@ def shown(store: Store, task_id: str) -> TaskRecord:
 
 def history(store: Store, task_id: str) -> list[AttemptRecord]:
     return store.database.run(store.attempts(task_id))
-
-
-def ready_ids(store: Store, partition: int = 0, priority: int = 5, above: int = 0) -> list[str]:
-    rows = store.database.run(store.ready(LaneKey("mail", partition, priority), above, 10_000))
-    return [trigger.id for trigger in rows]
 
 
 # submission ---------------------------------------------------------------------------------------
@@ -229,13 +170,6 @@ async def test_what_is_due_is_submitted_and_the_rest_waits(store: Store, count: 
     assert wake.ready[0].first_seq <= first_seq
 
 
-async def test_a_wake_names_each_lane_once(store: Store) -> None:
-    tasks = [*make(3), *make(2, partition=1), *make(2, priority=0)]
-    wake = store.database.run(store.submission(tasks))[1]
-    assert {(lane.partition, lane.priority) for lane in wake.ready} == {(0, 5), (1, 5), (0, 0)}
-    assert all(isinstance(lane, Lane) for lane in wake.ready) and len(wake.ready) == 3
-
-
 @pytest.mark.parametrize("count", [1, 300])
 async def test_a_rollback_leaves_nothing(store: Store, count: int) -> None:
     """Insert in the caller's transaction: what fails after the insert takes the tasks and the keys
@@ -280,14 +214,6 @@ async def test_a_taken_unique_key_answers_the_first_tasks_id(store: Store) -> No
         Submitted(twice[0].id, False),
     ]
     assert len(listed(store)) == 4
-
-
-async def test_a_unique_key_stays_taken_after_its_task_is_done(store: Store) -> None:
-    first = make(1, unique_key="k")
-    submit(store, first)
-    task = (await grabbed(store, first))[0]
-    await store.complete("node-1", [done(task)])
-    assert submit(store, make(1, unique_key="k")) == [Submitted(first[0].id, False)]
 
 
 def _submit_keys(url: str, seed: int, results: Any) -> None:
@@ -358,63 +284,12 @@ async def test_of_an_ordering_key_one_runs_at_a_time_in_order_and_a_skipped_one_
     assert [task.id for task in await grabbed(store, [second])] == [second.id]
 
 
-async def test_a_submit_answers_the_places_that_the_tasks_have_in_their_lanes(store: Store) -> None:
-    ready, waiting = make(7, priority=3), make(2, run_at=NOW + SECOND)
-    keyed = make(1, unique_key="k") + make(1, unique_key="k")
-    answers, _ = store.database.run(store.submission([*ready, *waiting, *keyed]))
-    places = {id: seq for id, _, seq in answers if seq is not None}
-    rows = [
-        trigger
-        for lane in {
-            LaneKey(task.queue, task.partition, task.priority) for task in [*ready, *keyed]
-        }
-        for trigger in await store.database.read(store.ready(lane, 0, 100))
-    ]
-    assert places == {trigger.id: trigger.seq for trigger in rows} and len(places) == 8
-
-
-async def test_ready_answers_a_lane_in_order_never_one_twice(store: Store) -> None:
-    tasks = make(120)
-    submit(store, tasks[:60])
-    submit(store, tasks[60:])
-    submit(store, make(5, partition=1))
-    submit(store, make(5, priority=4))
-    seen: list[str] = []
-    above = 0
-    while rows := store.database.run(store.ready(LaneKey("mail", 0, 5), above, 50)):
-        assert [trigger.seq for trigger in rows] == sorted(trigger.seq for trigger in rows)
-        above = rows[-1].seq
-        seen += [trigger.id for trigger in rows]
-    assert seen == [task.id for task in tasks]
-
-
 async def test_ids_sort_by_time_of_submission(store: Store) -> None:
     tasks = make(200)
     for start in range(0, 200, 20):
         submit(store, tasks[start : start + 20])
     assert [record.id for record in listed(store)] == [task.id for task in tasks]
     assert [record.id for record in listed(store, limit=3)] == [task.id for task in tasks[:3]]
-
-
-async def test_of_many_grabbers_exactly_one_wins_each_task(store: Store) -> None:
-    tasks = make(300)
-    submit(store, tasks)
-
-    async def grabber(node: int) -> list[str]:
-        order = random.Random(node).sample(tasks, len(tasks))
-        won: list[str] = []
-        for start in range(0, 300, 60):
-            won += [
-                task.id
-                for task in await grabbed(store, order[start : start + 60], node=f"node-{node}")
-            ]
-        return won
-
-    winners = Counter(
-        task_id for won in await asyncio.gather(*map(grabber, range(8))) for task_id in won
-    )
-    assert winners == Counter(task.id for task in tasks)
-    assert {record.version for record in listed(store, state=State.PROCESSING)} == {2}
 
 
 async def test_a_grab_needs_the_version_and_the_state(store: Store) -> None:
@@ -733,16 +608,6 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -
     assert history(store, record.id)[0].trigger_path == "poller"
 
 
-async def test_pollers_that_meet_move_each_due_task_once(store: Store) -> None:
-    submit(store, make(200, run_at=NOW + SECOND))
-    moved = await asyncio.gather(*(store.wake_due(NOW + 2 * SECOND, 60) for _ in range(6)))
-    while (more := await store.wake_due(NOW + 2 * SECOND, 60)).moved:
-        moved.append(more)
-    assert sum(woken.moved for woken in moved) == 200
-    assert len(set(ready_ids(store))) == 200
-    assert {record.version for record in listed(store)} == {2}
-
-
 async def test_what_a_dead_node_held_is_resumed_with_the_attempt_kept(store: Store) -> None:
     tasks = make(5)
     submit(store, tasks)
@@ -980,18 +845,6 @@ async def test_nodes_beat_fall_silent_and_are_forgotten(store: Store) -> None:
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == ["two"]
     await store.forget_node("two")
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []
-
-
-async def test_what_a_node_holds_can_be_asked(store: Store) -> None:
-    tasks = make(4)
-    submit(store, tasks)
-    held = await grabbed(store, tasks[:2])
-    await grabbed(store, tasks[2:3], node="node-2")
-    assert sorted(await store.held("node-1")) == sorted((task.id, 2) for task in held)
-    await store.complete("node-1", [done(task) for task in held])
-    await store.forget_grabs("node-1", [held[0].batch])
-    assert await store.held("node-1") == []
-    assert await store.held("node-2") == [(tasks[2].id, 2)]
 
 
 async def test_the_dialect_has_every_statement_that_both_share(store: Store) -> None:

@@ -1,0 +1,437 @@
+"""The promises of `fairlead.ports.task_store.TaskStore`. Fixture: `store`, an empty task store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.model import GrabbedTask, LaneKey, State, Submitted
+from fairlead.ports.notification import Lane
+from fairlead.ports.task_store import Grab, TaskStore
+from fairlead.testing.contract.tasks import (
+    AWKWARD,
+    NOW,
+    SECOND,
+    done,
+    grabbed,
+    make,
+    ready,
+    ready_ids,
+    submit,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+# submitting ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 60])
+async def test_a_claim_brings_every_field_that_a_run_needs(store: TaskStore, count: int) -> None:
+    tasks = make(
+        count,
+        queue=AWKWARD,
+        partition=3,
+        name=AWKWARD,
+        payload=b"\x00\xff" + AWKWARD.encode(),
+        payload_format="json+zlib",
+        priority=0,
+        fairness_key=AWKWARD,
+        weight=0.001,
+        context='{"a":"b"}',
+        run_at=NOW - 5,
+    )
+    assert submit(store, tasks) == [Submitted(task.id, True) for task in tasks]
+    found = store.database.run(store.ready(LaneKey(AWKWARD, 3, 0), 0, 1000))
+    assert [trigger.id for trigger in found] == [task.id for task in tasks]
+    first = found[0]
+    assert (first.version, first.name, first.fairness_key, first.weight) == (
+        1,
+        AWKWARD,
+        AWKWARD,
+        0.001,
+    )
+    (task,) = await grabbed(store, tasks[:1])
+    assert msgspec.structs.replace(task, row=0, batch=0) == GrabbedTask(
+        tasks[0].id, 2, 1, 1, tasks[0].payload, "json+zlib", NOW, False, '{"a":"b"}'
+    )
+
+
+@pytest.mark.parametrize("count", [4, 200])
+async def test_tasks_that_are_due_are_ready_and_the_others_wait(
+    store: TaskStore, count: int
+) -> None:
+    due, later = make(count), make(count, run_at=NOW + 9 * SECOND)
+    mixed = [task for pair in zip(due, later, strict=True) for task in pair]
+    _, wake = store.database.run(store.submission(mixed))
+    assert wake.due in (NOW + 9 * SECOND, None)
+    assert ready_ids(store) == [task.id for task in due]
+    assert await store.next_due() == NOW + 9 * SECOND
+    assert await grabbed(store, later) == []
+
+
+async def test_a_wake_names_each_lane_once(store: TaskStore) -> None:
+    tasks = [*make(3), *make(2, partition=1), *make(2, priority=0)]
+    wake = store.database.run(store.submission(tasks))[1]
+    assert {(lane.partition, lane.priority) for lane in wake.ready} == {(0, 5), (1, 5), (0, 0)}
+    assert all(isinstance(lane, Lane) for lane in wake.ready) and len(wake.ready) == 3
+    first = ready(store)[0].seq
+    positions = {_fields(lane)[:3]: lane.first_seq for lane in wake.ready}
+    assert positions["mail", 0, 5] <= first
+
+
+async def test_an_empty_submit_leaves_nothing(store: TaskStore) -> None:
+    assert submit(store, []) == []
+    assert ready_ids(store) == []
+
+
+async def test_a_bulk_submit_takes_its_pieces_in_order(store: TaskStore) -> None:
+    pieces = [make(3), make(2), make(1, run_at=NOW + SECOND)]
+    submitted, wakes = store.database.run(store.bulk(iter(pieces)))
+    assert [answer.id for answer in submitted] == [task.id for piece in pieces for task in piece]
+    assert ready_ids(store) == [task.id for piece in pieces[:2] for task in piece]
+    assert wakes
+
+
+async def test_a_taken_unique_key_returns_the_first_tasks_id(store: TaskStore) -> None:
+    first = make(1, unique_key=AWKWARD)[0]
+    assert submit(store, [first]) == [Submitted(first.id, True)]
+    again, free, other_queue = (
+        make(1, unique_key=AWKWARD)[0],
+        make(1)[0],
+        make(1, unique_key=AWKWARD, queue="other")[0],
+    )
+    twice = make(2, unique_key="same batch")
+    assert submit(store, [again, free, other_queue, *twice]) == [
+        Submitted(first.id, False),
+        Submitted(free.id, True),
+        Submitted(other_queue.id, True),
+        Submitted(twice[0].id, True),
+        Submitted(twice[0].id, False),
+    ]
+    assert ready_ids(store) == [first.id, free.id, twice[0].id]
+
+
+async def test_a_unique_key_stays_taken_after_its_task_is_done(store: TaskStore) -> None:
+    first = make(1, unique_key="k")
+    submit(store, first)
+    (task,) = await grabbed(store, first)
+    await store.complete("node-1", [done(task)])
+    assert submit(store, make(1, unique_key="k")) == [Submitted(first[0].id, False)]
+
+
+# order and claims ---------------------------------------------------------------------------------
+
+
+async def test_a_submit_returns_the_positions_of_the_tasks_in_their_lanes(store: TaskStore) -> None:
+    tasks, waiting = make(7, priority=3), make(2, run_at=NOW + SECOND)
+    keyed = make(1, unique_key="k") + make(1, unique_key="k")
+    answers, _ = store.database.run(store.submission([*tasks, *waiting, *keyed]))
+    positions = {id: seq for id, _, seq in answers if seq is not None}
+    lanes = {LaneKey(task.queue, task.partition, task.priority) for task in [*tasks, *keyed]}
+    triggers = [
+        trigger
+        for lane in lanes
+        for trigger in await store.database.read(store.ready(lane, 0, 100))
+    ]
+    assert positions == {trigger.id: trigger.seq for trigger in triggers} and len(positions) == 8
+
+
+async def test_a_lane_is_read_in_order_and_no_trigger_comes_twice(store: TaskStore) -> None:
+    tasks = make(120)
+    submit(store, tasks[:60])
+    submit(store, tasks[60:])
+    submit(store, make(5, partition=1))
+    submit(store, make(5, priority=4))
+    seen: list[str] = []
+    above = 0
+    while page := ready(store, above=above, limit=50):
+        assert [trigger.seq for trigger in page] == sorted(trigger.seq for trigger in page)
+        above = page[-1].seq
+        seen += [trigger.id for trigger in page]
+    assert seen == [task.id for task in tasks]
+
+
+async def test_of_many_nodes_exactly_one_wins_each_task(store: TaskStore) -> None:
+    tasks = make(300)
+    submit(store, tasks)
+
+    async def claim_all(node: int) -> list[GrabbedTask]:
+        order = random.Random(node).sample(tasks, len(tasks))
+        won: list[GrabbedTask] = []
+        for start in range(0, 300, 60):
+            won += await grabbed(store, order[start : start + 60], node=f"node-{node}")
+        return won
+
+    won = [
+        task for tasks_won in await asyncio.gather(*map(claim_all, range(8))) for task in tasks_won
+    ]
+    assert Counter(task.id for task in won) == Counter(task.id for task in tasks)
+    assert {task.version for task in won} == {2}
+
+
+async def test_a_claim_needs_the_version_and_the_state(store: TaskStore) -> None:
+    due, later = make(1), make(1, run_at=NOW + SECOND)
+    submit(store, due + later)
+    assert await grabbed(store, due, version=2) == []
+    assert await grabbed(store, later) == []
+    (task,) = await grabbed(store, due)
+    assert (task.id, task.tries, task.attempt) == (due[0].id, 1, 1)
+    assert await grabbed(store, due) == []
+    assert await store.held("node-1") == [(due[0].id, 2)]
+
+
+async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(store: TaskStore) -> None:
+    tasks = make(3, ordering_key="o")
+    submit(store, tasks)
+    for number, task in enumerate(tasks):
+        (won,) = await grabbed(store, tasks)
+        assert won.id == task.id
+        assert await grabbed(store, tasks[number:]) == []
+        heads = store.database.run(store.ordered([("mail", "o")], 10))
+        assert [trigger.id for trigger, _ in heads] == [each.id for each in tasks[number:]]
+        assert heads[0][1] is State.PROCESSING
+        await store.complete("node-1", [done(won)])
+    assert store.database.run(store.ordered([("mail", "o")], 10)) == []
+
+
+# completion ---------------------------------------------------------------------------------------
+
+
+async def test_a_done_task_is_over_and_its_end_counts_once(store: TaskStore) -> None:
+    tasks = make(3)
+    submit(store, tasks)
+    held = await grabbed(store, tasks)
+    ends = [done(task) for task in held]
+    assert (await store.complete("node-1", ends[:2])).refused == []
+    assert store.database.run(store.unfinished(["mail"])) == (1, 0)
+    assert sorted((await store.complete("node-1", ends[:2])).refused) == sorted(
+        task.id for task in held[:2]
+    )
+    assert (await store.complete("node-2", [ends[2]])).refused == [held[2].id]
+    assert (await store.complete("node-1", [ends[2]])).refused == []
+    assert store.database.run(store.unfinished(["mail"])) == (0, 0)
+    assert await store.held("node-1") == []
+
+
+async def test_a_slow_node_cannot_complete_a_task_that_another_claimed(store: TaskStore) -> None:
+    tasks = make(1)
+    submit(store, tasks)
+    (slow,) = await grabbed(store, tasks)
+    await store.resume_lost(["node-1"], NOW + 9, 10)
+    (quick,) = await grabbed(store, tasks, node="node-2", version=3)
+    assert (quick.version, quick.attempt, quick.tries) == (4, 2, 2)
+    assert await store.still_held("node-1", [slow.id]) == set()
+    assert await store.still_held("node-2", [slow.id]) == {slow.id}
+    for finish in (
+        done(slow),
+        done(slow, next_state="ERROR", outcome="failed"),
+        done(slow, next_state="WAITING", run_at=1),
+    ):
+        assert (await store.complete("node-1", [finish])).refused == [slow.id]
+    assert (await store.complete("node-2", [done(quick)])).refused == []
+
+
+async def test_a_run_may_end_in_a_retry_an_error_or_a_snooze(store: TaskStore) -> None:
+    retried, failed, snoozed, reset, again = tasks = make(5)
+    submit(store, tasks)
+    held = {task.id: task for task in await grabbed(store, tasks)}
+    failure = {"error_type": "ValueError", "error_text": AWKWARD}
+
+    def waits(task_id: str, seconds: int, outcome: str = "retried", **more: Any) -> Any:
+        run_at = NOW + seconds * SECOND
+        return done(held[task_id], outcome=outcome, next_state="WAITING", run_at=run_at, **more)
+
+    completed = await store.complete(
+        "node-1",
+        [
+            waits(retried.id, 7, **failure),
+            done(held[failed.id], outcome="failed", next_state="ERROR", **failure),
+            waits(snoozed.id, 8, "snoozed", spends_try=False),
+            waits(reset.id, 9, resets_tries=True),
+            done(held[again.id], outcome="retried", next_state="SUBMITTED"),
+        ],
+    )
+    assert completed.refused == []
+    assert completed.wake is not None and completed.wake.due == NOW + 7 * SECOND
+    assert completed.wake.finished == [failed.id]
+    assert [lane[:3] for lane in map(_fields, completed.wake.ready)] == [("mail", 0, 5)]
+    (incident,) = await store.incidents(10)
+    assert (incident.id, incident.state, incident.error_type, incident.error_text) == (
+        failed.id,
+        State.ERROR,
+        "ValueError",
+        AWKWARD,
+    )
+    assert ready_ids(store) == [again.id]
+    assert await store.next_due() == NOW + 7 * SECOND
+    assert (await store.wake_due(NOW + 60 * SECOND, 100)).moved == 3
+    won = {
+        task.id: (task.attempt, task.tries)
+        for task in [
+            *await grabbed(store, [again], version=3),
+            *await grabbed(store, [retried, snoozed, reset], version=4),
+        ]
+    }
+    assert won == {again.id: (2, 2), retried.id: (2, 2), snoozed.id: (2, 1), reset.id: (2, 1)}
+    assert store.database.run(store.unfinished(["mail"])) == (4, 1)
+
+
+async def test_a_task_that_is_handed_back_keeps_its_position_and_its_tries(
+    store: TaskStore,
+) -> None:
+    tasks = make(3)
+    submit(store, tasks)
+    held = await grabbed(store, tasks[:2])
+    wake = await store.hand_back(
+        "node-1", [(held[0].id, held[0].version), (held[1].id, held[1].version + 5)]
+    )
+    assert wake is not None and len(wake.ready) == 1
+    assert ready_ids(store) == [held[0].id, tasks[2].id]
+    assert await store.hand_back("node-2", [(held[1].id, held[1].version)]) is None
+    (task,) = await grabbed(store, tasks[:1], version=3)
+    assert (task.attempt, task.tries) == (1, 1)
+
+
+async def test_a_node_can_ask_what_it_holds(store: TaskStore) -> None:
+    tasks = make(4)
+    submit(store, tasks)
+    held = await grabbed(store, tasks[:2])
+    await grabbed(store, tasks[2:3], node="node-2")
+    assert sorted(await store.held("node-1")) == sorted((task.id, 2) for task in held)
+    await store.complete("node-1", [done(task) for task in held])
+    await store.forget_grabs("node-1", [held[0].batch])
+    assert await store.held("node-1") == []
+    assert await store.held("node-2") == [(tasks[2].id, 2)]
+
+
+# pollers ------------------------------------------------------------------------------------------
+
+
+async def test_due_tasks_become_ready_in_the_order_of_their_time(store: TaskStore) -> None:
+    tasks = [make(1, run_at=NOW + delay * SECOND)[0] for delay in (5, 3, 9, 1, 7)]
+    submit(store, tasks)
+    assert (await store.wake_due(NOW, 100)).moved == 0
+    woken = await store.wake_due(NOW + 7 * SECOND, 3)
+    assert woken.moved == 3 and woken.wake is not None and len(woken.wake.ready) == 1
+    assert ready_ids(store) == [tasks[3].id, tasks[1].id, tasks[0].id]
+    assert (await store.wake_due(NOW + 7 * SECOND, 3)).moved == 1
+    assert await store.next_due() == NOW + 9 * SECOND
+    (task,) = await store.grab("n", [Grab(tasks[3].id, 2, "poller", NOW)], NOW + 8 * SECOND)
+    assert task.ready_at == NOW + 7 * SECOND
+
+
+async def test_pollers_that_meet_move_each_due_task_once(store: TaskStore) -> None:
+    submit(store, make(200, run_at=NOW + SECOND))
+    moved = await asyncio.gather(*(store.wake_due(NOW + 2 * SECOND, 60) for _ in range(6)))
+    while (more := await store.wake_due(NOW + 2 * SECOND, 60)).moved:
+        moved.append(more)
+    assert sum(woken.moved for woken in moved) == 200
+    triggers = ready(store)
+    assert len({trigger.id for trigger in triggers}) == len(triggers) == 200
+    assert {trigger.version for trigger in triggers} == {2}
+
+
+async def test_tasks_of_a_dead_node_are_resumed(store: TaskStore) -> None:
+    tasks = make(5)
+    submit(store, tasks)
+    await grabbed(store, tasks[:3], node="dead")
+    await grabbed(store, tasks[3:4], node="alive")
+    moved = [(await store.resume_lost(["dead", "gone"], NOW + 9, 2)).moved for _ in range(3)]
+    assert moved == [2, 1, 0]
+    assert await store.held("dead") == []
+    assert await store.held("alive") == [(tasks[3].id, 2)]
+    (task,) = await grabbed(store, tasks[:1], version=3)
+    assert (task.attempt, task.tries) == (2, 2)
+
+
+async def test_a_task_that_kills_its_nodes_goes_to_error(store: TaskStore) -> None:
+    tasks = make(1)
+    submit(store, tasks)
+    for version in (1, 3):
+        await grabbed(store, tasks, version=version)
+        await store.resume_lost(["node-1"], NOW + 9, 10, most_lost=2)
+    assert ready_ids(store) == []
+    assert [record.id for record in await store.incidents(10)] == [tasks[0].id]
+
+
+@pytest.mark.parametrize("skipping", [[], ["send"]])
+async def test_a_task_given_up_holds_its_ordering_key_unless_its_name_skips(
+    store: TaskStore, skipping: list[str]
+) -> None:
+    releases: list[Callable[[str], Awaitable[object]]] = [
+        lambda task_id: store.release_stuck(task_id, 2, State.ERROR, NOW + 9, "stuck", skipping),
+        lambda _: store.resume_lost(["node-1"], NOW + 9, 10, most_lost=1, skipping=skipping),
+    ]
+    for number, release in enumerate(releases):
+        head, following = tasks = make(2, ordering_key=f"key {number}")
+        submit(store, tasks)
+        await grabbed(store, [head])
+        await release(head.id)
+        assert head.id in {record.id for record in await store.incidents(10)}
+        assert len(await grabbed(store, [following], node="node-2")) == len(skipping)
+
+
+async def test_a_stuck_task_is_found_and_released_by_its_version(store: TaskStore) -> None:
+    tasks = make(3)
+    submit(store, tasks)
+    await grabbed(store, tasks[:2], stuck_at=NOW + 10 * SECOND)
+    assert await store.stuck(NOW + 10 * SECOND, 10) == []
+    found = await store.stuck(NOW + 11 * SECOND, 10)
+    assert {record.id for record in found} == {task.id for task in tasks[:2]}
+    one, two = found
+    for to in (State.SUBMITTED, State.ERROR):
+        assert await store.release_stuck(one.id, one.version - 1, to, NOW, "stale") is None
+    later = NOW + 12 * SECOND
+    wake = await store.release_stuck(one.id, one.version, State.SUBMITTED, later, "stuck")
+    assert wake is not None and len(wake.ready) == 1
+    assert await store.release_stuck(two.id, two.version, State.ERROR, later, AWKWARD) is not None
+    assert one.id in ready_ids(store)
+    (incident,) = await store.incidents(10)
+    assert (incident.id, incident.error_text) == (two.id, AWKWARD)
+    assert await store.stuck(NOW + 99 * SECOND, 10) == []
+
+
+# the cluster --------------------------------------------------------------------------------------
+
+
+async def test_queues_keep_the_greatest_number_of_partitions(store: TaskStore) -> None:
+    for partitions, kept in ((4, 4), (2, 4), (6, 6)):
+        known = await store.register_queues({"mail": partitions, AWKWARD: 1})
+        assert (known["mail"].partitions, known["mail"].paused) == (kept, False)
+        assert known[AWKWARD].partitions == 1
+    assert set(store.database.run(store.queue_settings())) == {"mail", AWKWARD}
+    assert store.database.run(store.weights("mail")) == {}
+    assert store.database.run(store.limits("mail")) == {}
+
+
+async def test_the_oldest_ready_task_of_a_queue_is_known(store: TaskStore) -> None:
+    await store.register_queues({"mail": 1})
+    tasks = make(2) + make(1, run_at=NOW + SECOND)
+    submit(store, tasks)
+    assert store.database.run(store.oldest_ready()) == {"mail": NOW}
+    assert store.database.run(store.unfinished(["mail"])) == (2, 0)
+    assert store.database.run(store.unfinished(["other"])) == (0, 0)
+
+
+async def test_nodes_fall_silent_and_are_forgotten(store: TaskStore) -> None:
+    now = SYSTEM_CLOCK.now()
+    await store.heartbeat("one", ["mail", AWKWARD], now)
+    await store.heartbeat("one", ["mail"], now + SECOND)
+    (node,) = store.database.run(store.nodes())
+    assert (node.node, node.queues) == ("one", ["mail"])
+    assert node.started_at <= node.seen_at
+    assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []
+    await store.forget_node("one")
+    assert store.database.run(store.nodes()) == []
+
+
+def _fields(lane: Lane) -> tuple[str, int, int, int]:
+    return lane.queue, lane.partition, lane.priority, lane.first_seq

@@ -1,0 +1,102 @@
+"""Tasks, claims and ends of runs for tests of task stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from fairlead.core.ids import IdSource, id_text
+from fairlead.model import Finish, GrabbedTask, LaneKey, NewTask, Submitted, Trigger
+from fairlead.ports.task_store import Grab, TaskStore
+
+NOW = 1_700_000_000_000_000
+SECOND = 1_000_000
+AWKWARD = (
+    """Robert'); DROP TABLE fairlead_tasks;-- "quoted" \\ %s $1 ?1 {x} """
+    "\u00fc \U0001f9ed\nsecond line\ttab"
+)
+
+_source = IdSource()
+
+
+class Versioned(Protocol):
+    """A task of any form."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+
+def make(count: int = 1, **changes: Any) -> list[NewTask]:
+    """Return new tasks, submitted NOW and due, with these fields changed."""
+    task = NewTask(
+        id="",
+        queue="mail",
+        partition=0,
+        name="send",
+        payload=b'{"n":1}',
+        payload_format="json",
+        priority=5,
+        fairness_key="",
+        weight=1.0,
+        ordering_key=None,
+        unique_key=None,
+        run_at=changes.get("submitted_at", NOW),
+        submitted_at=NOW,
+        keep_result=False,
+        context=None,
+    )
+    return [
+        msgspec.structs.replace(task, id=id_text(new), **changes)
+        for new in _source.block(count, NOW)
+    ]
+
+
+def submit(store: TaskStore, tasks: Sequence[NewTask]) -> list[Submitted]:
+    """Submit the tasks; return the answers without the positions."""
+    return whose(store.database.run(store.submission(tasks))[0])
+
+
+def whose(answers: Sequence[Submitted]) -> list[Submitted]:
+    """Return the answers without the positions, which have a test of their own."""
+    return [Submitted(id, is_new) for id, is_new, _ in answers]
+
+
+def wanted(
+    tasks: Sequence[Versioned], version: int = 1, stuck_at: int = NOW + 60 * SECOND
+) -> list[Grab]:
+    """Return the wish for these tasks, all at one version."""
+    return [Grab(task.id, version, "hook", stuck_at) for task in tasks]
+
+
+async def grabbed(
+    store: TaskStore, tasks: Sequence[Versioned], node: str = "node-1", **more: Any
+) -> list[GrabbedTask]:
+    """Claim the tasks one microsecond after NOW; return those that were won."""
+    return await store.grab(node, wanted(tasks, **more), NOW + 1)
+
+
+def done(task: GrabbedTask, **changes: Any) -> Finish:
+    """Return the end of a run, a successful one unless the changes say otherwise."""
+    fields: dict[str, Any] = {
+        "outcome": "done",
+        "next_state": "DONE",
+        "started_at": NOW + 2,
+        "finished_at": NOW + 3,
+    } | changes
+    return Finish(task.id, task.version, row=task.row, **fields)
+
+
+def ready(
+    store: TaskStore, partition: int = 0, priority: int = 5, above: int = 0, limit: int = 10_000
+) -> list[Trigger]:
+    """Return the triggers of one lane of the queue `mail`."""
+    lane = LaneKey("mail", partition, priority)
+    return store.database.run(store.ready(lane, above, limit))
+
+
+def ready_ids(store: TaskStore, **lane: int) -> list[str]:
+    """Return the ids of the tasks that are ready in one lane, in their order."""
+    return [trigger.id for trigger in ready(store, **lane)]
