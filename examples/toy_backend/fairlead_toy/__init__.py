@@ -1,0 +1,1 @@
+"""Tasks in the memory of one process: a backend of Fairlead from outside."""

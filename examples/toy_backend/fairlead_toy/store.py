@@ -1,0 +1,482 @@
+"""The task store: a dictionary of rows, changed under one lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from fairlead.errors import NotSupported
+from fairlead.model import (
+    Finish,
+    GrabbedTask,
+    LaneKey,
+    NewTask,
+    State,
+    Submitted,
+    TaskRecord,
+    Trigger,
+    TriggerPath,
+)
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.statements import Steps
+from fairlead.ports.task_records import TaskRecords
+from fairlead.ports.task_store import Completed, Grab, TaskDeclaration, Woken
+
+T = TypeVar("T")
+
+
+@dataclass
+class Row:
+    """An unfinished task."""
+
+    task: NewTask
+    state: State
+    run_at: int
+    in_order: bool
+    """Later tasks of its ordering key wait for it."""
+    seq: int = 0
+    """Its position among the tasks that are ready."""
+    version: int = 1
+    attempt: int = 0
+    tries: int = 0
+    lost: int = 0
+    ready_at: int | None = None
+    grabbed_at: int | None = None
+    stuck_at: int = 0
+    node: str | None = None
+    error_type: str | None = None
+    error_text: str | None = None
+
+    @property
+    def lane(self) -> LaneKey:
+        """Where it is read from."""
+        return LaneKey(self.task.queue, self.task.partition, self.task.priority)
+
+    def trigger(self) -> Trigger:
+        """Return the message that says this task may run."""
+        t = self.task
+        return Trigger(
+            t.id,
+            self.version,
+            t.queue,
+            t.partition,
+            t.name,
+            t.priority,
+            t.fairness_key,
+            t.weight,
+            t.ordering_key,
+            TriggerPath.HOOK,
+            self.seq,
+            None,
+            t.run_at,
+        )
+
+    def record(self) -> TaskRecord:
+        """Return the task as people see it."""
+        t = self.task
+        return TaskRecord(
+            t.id,
+            t.queue,
+            t.partition,
+            t.name,
+            self.state,
+            self.version,
+            self.attempt,
+            self.tries,
+            t.priority,
+            t.fairness_key,
+            t.weight,
+            t.ordering_key,
+            t.unique_key,
+            t.submitted_at,
+            self.run_at,
+            self.ready_at,
+            self.grabbed_at,
+            self.node,
+            self.error_type,
+            self.error_text,
+            t.context,
+            len(t.payload),
+        )
+
+
+class ToyDatabase:
+    """See `fairlead.ports.statements.Database`. Runs steps that ask for nothing: they work on the
+    rows themselves, under the lock."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.lock = threading.RLock()
+
+    def run(self, steps: Steps[T]) -> T:
+        with self.lock:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+        raise NotSupported(f"{self.location} runs no statements")
+
+    look = run
+
+    async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
+        return self.run(steps)
+
+    async def read(self, steps: Steps[T]) -> T:
+        return self.run(steps)
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        self._refuse()
+
+    def transaction_async(self) -> AbstractAsyncContextManager[Any]:
+        self._refuse()
+
+    def join(self, connection: Any, steps: Steps[T]) -> T:
+        self._refuse()
+
+    async def join_async(self, connection: Any, steps: Steps[T]) -> T:
+        self._refuse()
+
+    async def close_async(self) -> None:
+        """Keep everything: others may use the same name."""
+
+    def close(self) -> None:
+        """Keep everything: others may use the same name."""
+
+    def _refuse(self) -> NoReturn:
+        raise NotSupported(f"{self.location} takes part in no transaction; sqlite:// does")
+
+
+class ToyStore:
+    """See `fairlead.ports.task_store.TaskStore`."""
+
+    def __init__(self, location: str) -> None:
+        self.database = ToyDatabase(location)
+        self._rows: dict[str, Row] = {}
+        self._keys: dict[tuple[str, str], str] = {}
+        """By queue and unique key, the first task that had it."""
+        self._queues: dict[str, QueueSettings] = {}
+        self._nodes: dict[str, NodeRecord] = {}
+        self._last_seq = 0
+
+    # what it is able to do ------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """There are no tables to check."""
+
+    def migrate(self) -> list[str]:
+        return []
+
+    def check(self, tasks: Iterable[TaskDeclaration]) -> None:
+        for task in tasks:
+            if task.transactional or task.keep_result:
+                raise NotSupported(
+                    f"task {task.name!r}: {self.database.location} has no transactions and keeps no"
+                    " results; sqlite:// does"
+                )
+
+    @property
+    def records(self) -> TaskRecords:
+        raise NotSupported(f"{self.database.location} shows no tasks; sqlite:// does")
+
+    def as_sql(self) -> SqlStore:
+        raise NotSupported(f"{self.database.location} has no tables; sqlite:// has")
+
+    # the user's side ------------------------------------------------------------------------------
+
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+        added, answers = [], []
+        for task in tasks:
+            if task.unique_key is not None:
+                owner = self._keys.setdefault((task.queue, task.unique_key), task.id)
+                if owner != task.id:
+                    answers.append(Submitted(owner, False))
+                    continue
+            is_due = task.run_at <= task.submitted_at
+            row = Row(task, State.WAITING, task.run_at, task.ordering_key is not None)
+            self._rows[task.id] = row
+            if is_due:
+                self._make_ready(row, task.submitted_at)
+            added.append(row)
+            answers.append(Submitted(task.id, True, row.seq if is_due else None))
+        return answers, _wake(added)
+        yield  # a generator, as every submission: this one asks for nothing
+
+    def bulk(
+        self, pieces: Iterable[Sequence[NewTask]]
+    ) -> Steps[tuple[list[Submitted], list[Wake]]]:
+        # Made first: a piece that cannot be made must leave nothing.
+        tasks = [task for piece in pieces for task in piece]
+        answers, wake = yield from self.submission(tasks)
+        return answers, [wake]
+
+    def oldest_ready(self) -> Steps[dict[str, int]]:
+        oldest: dict[str, int] = {}
+        for row in self._in(State.SUBMITTED):
+            assert row.ready_at is not None
+            oldest[row.task.queue] = min(row.ready_at, oldest.get(row.task.queue, row.ready_at))
+        return oldest
+        yield
+
+    def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
+        rows = [row for row in self._rows.values() if row.task.queue in queues]
+        in_error = sum(row.state is State.ERROR for row in rows)
+        ahead = sum(row.state is State.WAITING and not row.attempt for row in rows)
+        return len(rows) - in_error - ahead, in_error
+        yield
+
+    def weights(self, queue: str) -> Steps[dict[str, float]]:
+        return {}
+        yield
+
+    def limits(self, queue: str) -> Steps[dict[str, int]]:
+        return {}
+        yield
+
+    # the node's side ------------------------------------------------------------------------------
+
+    def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
+        rows = [r for r in self._in(State.SUBMITTED) if r.lane == lane and r.seq > above]
+        return [row.trigger() for row in sorted(rows, key=lambda row: row.seq)[:limit]]
+        yield
+
+    def ordered(
+        self, keys: Sequence[tuple[str, str]], limit: int
+    ) -> Steps[list[tuple[Trigger, State]]]:
+        found = []
+        for key in keys:
+            rows = [row for row in self._rows.values() if row.in_order and _key(row) == key]
+            found += [(row.trigger(), row.state) for row in sorted(rows, key=_position)[:limit]]
+        return found
+        yield
+
+    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+        won = []
+        with self.database.lock:
+            for wish in wanted:
+                row = self._rows.get(wish.id)
+                if row is None or row.state is not State.SUBMITTED or row.version != wish.version:
+                    continue
+                if self._must_wait(row):
+                    continue
+                row.state, row.node, row.grabbed_at = State.PROCESSING, node, now
+                row.stuck_at = wish.stuck_at
+                row.version, row.attempt, row.tries = (
+                    row.version + 1,
+                    row.attempt + 1,
+                    row.tries + 1,
+                )
+                t = row.task
+                won.append(
+                    GrabbedTask(
+                        t.id,
+                        row.version,
+                        row.attempt,
+                        row.tries,
+                        t.payload,
+                        t.payload_format,
+                        row.ready_at or now,
+                        t.keep_result,
+                        t.context,
+                    )
+                )
+        return won
+
+    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
+        refused, moved, finished = [], [], []
+        with self.database.lock:
+            for finish in finishes:
+                row = self._held(node, finish.id, finish.version)
+                if row is None:
+                    refused.append(finish.id)
+                elif finish.next_state == State.DONE:
+                    del self._rows[finish.id]
+                else:
+                    self._go_on(row, finish)
+                    moved.append(row)
+                    finished += [finish.id] if row.state is State.ERROR else []
+        wake = _wake(moved, finished)
+        return Completed(refused, None if wake.is_empty else wake)
+
+    def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        raise NotSupported(f"{self.database.location} takes part in no transaction")
+
+    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Wake | None:
+        rows = [row for id, version in held if (row := self._held(node, id, version)) is not None]
+        with self.database.lock:
+            for row in rows:
+                row.state, row.node, row.grabbed_at = State.SUBMITTED, None, None
+                row.version, row.attempt, row.tries = (
+                    row.version + 1,
+                    row.attempt - 1,
+                    row.tries - 1,
+                )
+        return _wake(rows) if rows else None
+
+    async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
+        return {id for id, _ in await self.held(node)} & set(ids)
+
+    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+        """Nothing remembers which tasks were claimed together."""
+
+    async def held(self, node: str) -> list[tuple[str, int]]:
+        rows = self._in(State.PROCESSING)
+        return [(row.task.id, row.version) for row in rows if row.node == node]
+
+    # pollers --------------------------------------------------------------------------------------
+
+    async def wake_due(self, now: int, limit: int) -> Woken:
+        with self.database.lock:
+            due = [row for row in self._in(State.WAITING) if row.run_at <= now]
+            rows = sorted(due, key=lambda row: row.run_at)[:limit]
+            for row in rows:
+                row.version += 1
+                self._make_ready(row, now)
+        return Woken(len(rows), _wake(rows) if rows else None)
+
+    async def next_due(self) -> int | None:
+        return min((row.run_at for row in self._in(State.WAITING)), default=None)
+
+    async def resume_lost(
+        self,
+        nodes: Sequence[str],
+        now: int,
+        limit: int,
+        most_lost: int = 5,
+        skipping: Sequence[str] = (),
+    ) -> Woken:
+        with self.database.lock:
+            rows = [row for row in self._in(State.PROCESSING) if row.node in nodes][:limit]
+            for row in rows:
+                row.lost += 1
+                to = State.SUBMITTED if row.lost < most_lost else State.ERROR
+                self._release(row, to, now, f"node {row.node} stopped", skipping)
+        again = [row for row in rows if row.state is State.SUBMITTED]
+        return Woken(len(rows), _wake(again) if again else None)
+
+    async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
+        rows = [row for row in self._in(State.PROCESSING) if row.stuck_at < now]
+        return [row.record() for row in rows[:limit]]
+
+    async def release_stuck(
+        self,
+        task_id: str,
+        version: int,
+        to: State,
+        now: int,
+        reason: str,
+        skipping: Sequence[str] = (),
+    ) -> Wake | None:
+        with self.database.lock:
+            row = self._rows.get(task_id)
+            if row is None or row.state is not State.PROCESSING or row.version != version:
+                return None
+            self._release(row, to, now, reason, skipping)
+        return _wake([row]) if to is State.SUBMITTED else Wake(control=True, finished=[task_id])
+
+    async def clean(self, before: int, limit: int) -> int:
+        return 0  # there is no history
+
+    async def incidents(self, limit: int) -> list[TaskRecord]:
+        return [row.record() for row in self._in(State.ERROR)[:limit]]
+
+    # the cluster ----------------------------------------------------------------------------------
+
+    async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
+        known = self._nodes.get(node)
+        started = now if known is None else known.started_at
+        self._nodes[node] = NodeRecord(node, started, now, list(queues))
+
+    async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
+        return [n.node for n in self._nodes.values() if now - n.seen_at > silent_for]
+
+    async def forget_node(self, node: str) -> None:
+        self._nodes.pop(node, None)
+
+    def nodes(self) -> Steps[list[NodeRecord]]:
+        return list(self._nodes.values())
+        yield
+
+    def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
+        return dict(self._queues)
+        yield
+
+    async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
+        with self.database.lock:
+            for queue, count in partitions.items():
+                known = self._queues.get(queue)
+                most = count if known is None else max(count, known.partitions)
+                self._queues[queue] = QueueSettings(most, False, 0)
+        return {queue: self._queues[queue] for queue in partitions}
+
+    # how ------------------------------------------------------------------------------------------
+
+    def _in(self, state: State) -> list[Row]:
+        with self.database.lock:
+            return [row for row in self._rows.values() if row.state is state]
+
+    def _held(self, node: str, task_id: str, version: int) -> Row | None:
+        row = self._rows.get(task_id)
+        if row is None or row.state is not State.PROCESSING:
+            return None
+        return row if (row.node, row.version) == (node, version) else None
+
+    def _must_wait(self, row: Row) -> bool:
+        """Another task of the same ordering key runs, or has to run first."""
+        if row.task.ordering_key is None:
+            return False
+        others = [r for r in self._rows.values() if r is not row and _key(r) == _key(row)]
+        return any(
+            other.state is State.PROCESSING
+            or (row.in_order and other.in_order and _position(other) < _position(row))
+            for other in others
+        )
+
+    def _make_ready(self, row: Row, now: int) -> None:
+        self._last_seq += 1
+        row.state, row.seq, row.ready_at = State.SUBMITTED, self._last_seq, now
+
+    def _go_on(self, row: Row, finish: Finish) -> None:
+        """The task goes on after a run."""
+        row.version, row.node, row.grabbed_at, row.ready_at = row.version + 1, None, None, None
+        row.error_type, row.error_text = finish.error_type, finish.error_text
+        row.tries = 0 if finish.resets_tries else row.tries - (not finish.spends_try)
+        row.in_order = row.in_order and not finish.leaves_order
+        if finish.next_state == State.SUBMITTED:
+            self._make_ready(row, finish.finished_at)
+            return
+        row.state = State(finish.next_state)
+        if finish.run_at is not None:
+            row.run_at = finish.run_at
+
+    def _release(self, row: Row, to: State, now: int, reason: str, skipping: Sequence[str]) -> None:
+        """Take the task from its node."""
+        row.version, row.node, row.grabbed_at, row.ready_at = row.version + 1, None, None, None
+        if to is State.SUBMITTED:
+            self._make_ready(row, now)
+            return
+        row.state, row.error_type, row.error_text = to, "fairlead.NodeLost", reason
+        row.in_order = row.in_order and row.task.name not in skipping
+
+
+def _key(row: Row) -> tuple[str, str | None]:
+    return row.task.queue, row.task.ordering_key
+
+
+def _position(row: Row) -> tuple[int, str]:
+    return row.task.run_at, row.task.id
+
+
+def _wake(rows: Sequence[Row], finished: Sequence[str] = ()) -> Wake:
+    first: dict[LaneKey, int] = {}
+    for row in rows:
+        if row.state is State.SUBMITTED:
+            first[row.lane] = min(row.seq, first.get(row.lane, row.seq))
+    due = min((row.run_at for row in rows if row.state is State.WAITING), default=None)
+    lanes = [Lane(*lane, seq) for lane, seq in first.items()]
+    return Wake(ready=lanes, due=due, finished=list(finished))
