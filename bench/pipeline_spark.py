@@ -17,7 +17,7 @@ from functools import reduce
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(HERE.parent)]
 
 from process_tree import Peak, cpu_seconds  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession, Window  # noqa: E402
