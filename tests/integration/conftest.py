@@ -3,13 +3,15 @@ store, and again with their triggers through Kafka and Redis."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.conftest import url_of
 from tests.tiers import matrix
+from tests.virtual_loop import VirtualLoop, VirtualTime, virtual_system_clock
 
 CLIENTS = {"kafka": "confluent_kafka", "redis": "redis"}
 
@@ -25,6 +27,48 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 kinds.append("sqlite and redis")
         is_smoke = metafunc.definition.get_closest_marker("smoke") is not None
         metafunc.parametrize("store_url", kinds if is_smoke else matrix(*kinds), indirect=True)
+
+
+_TIME = pytest.StashKey[VirtualTime]()
+_loop: list[VirtualTime] = []
+"""Time of the loop that the next test is to have, if it is virtual."""
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of a test, made when its parameters are known."""
+    return {"loop": lambda: VirtualLoop(_loop[-1]) if _loop else asyncio.new_event_loop()}
+
+
+_SERVERS = ("postgres", "kafka", "redis", "cassandra", "zookeeper")
+
+
+def is_virtual(item: pytest.Item) -> bool:
+    """Whether a test waits for nothing: it is marked `virtual_time`, and neither it nor its
+    parameters name a server. One marked `system_time` waits all the same."""
+    if not item.get_closest_marker("virtual_time") or item.get_closest_marker("system_time"):
+        return False
+    callspec = getattr(item, "callspec", None)
+    used = [*getattr(item, "fixturenames", ()), *(callspec.params.values() if callspec else ())]
+    return not any(server in str(what) for what in used for server in _SERVERS)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Make the time of a virtual loop, before its fixtures are set up."""
+    _loop[:] = [item.stash.setdefault(_TIME, VirtualTime())] if is_virtual(item) else []
+
+
+@pytest.fixture(autouse=True)
+def virtual_time(request: pytest.FixtureRequest) -> Iterator[VirtualTime | None]:
+    """The time of a test on the virtual loop, which all its applications go by; else None."""
+    clock = request.node.stash.get(_TIME, None)
+    if clock is None:
+        yield None
+        return
+    with virtual_system_clock(clock):
+        yield clock
 
 
 @pytest.fixture

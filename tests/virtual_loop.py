@@ -1,0 +1,137 @@
+"""An event loop on which time jumps to the next timer as soon as nothing else can go on.
+
+`loop.time()`, `asyncio.sleep`, `asyncio.timeout` and `call_later` follow its `VirtualTime`, and so
+does everything that takes that as its clock. Time stands still while a thread works for the loop: a
+call in an executor, a write of SQLite, a handler in a thread. It stands still while there is I/O to
+read, too. It knows nothing of other processes and of servers: their tests stay on the system clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.futures
+import concurrent.futures
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fairlead.clock import MICROS, SystemClock
+from fairlead.engine.executors.thread import ThreadExecutor
+
+_FIRST = 1000.0
+"""Seconds of the monotonic clock at which virtual time begins."""
+
+_LOOK_EVERY = 5.0
+"""Seconds of the system after which a wait for threads looks again, should a wake-up be lost."""
+
+
+class VirtualTime:
+    """See `fairlead.clock.Clock`. Begins now, and goes on only when it is told. May be read from
+    any thread."""
+
+    def __init__(self) -> None:
+        self._began = time.time_ns() // 1000
+        self._monotonic = _FIRST
+
+    def now(self) -> int:
+        return self._began + round((self._monotonic - _FIRST) * MICROS)
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        self._monotonic += seconds
+
+
+class _Selector(selectors.DefaultSelector):
+    """Selects what is ready; where nothing is, lets time pass instead of waiting."""
+
+    def __init__(self, passing: VirtualTime, is_held: Callable[[], bool]) -> None:
+        super().__init__()
+        self._passing = passing
+        self._is_held = is_held
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        found = super().select(0)
+        if found or (timeout is not None and timeout <= 0):
+            return found
+        if timeout is None or self._is_held():
+            # A thread that ends wakes the loop up, through its own socket.
+            return super().select(_LOOK_EVERY)
+        self._passing.advance(timeout)
+        return found
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """See the module. `clock` is its time."""
+
+    def __init__(self, clock: VirtualTime | None = None) -> None:
+        self.clock = clock or VirtualTime()
+        self._working = 0
+        self._executors: list[ThreadExecutor] = []
+        super().__init__(_Selector(self.clock, self.is_held))
+
+    def time(self) -> float:
+        return self.clock.monotonic()
+
+    def is_held(self) -> bool:
+        """Whether a thread works for this loop."""
+        return self._working > 0 or any(executor._busy for executor in self._executors)
+
+    def run_forever(self) -> None:
+        with self._watching():
+            super().run_forever()
+
+    def hold(self, work: concurrent.futures.Future[Any]) -> None:
+        """Let no time pass until this has ended and the loop has taken up what came of it."""
+        self._working += 1
+        work.add_done_callback(self._tell)
+
+    def _tell(self, _: object) -> None:
+        if not self.is_closed():
+            self.call_soon_threadsafe(self._let_go)
+
+    def _let_go(self) -> None:
+        self._working -= 1
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Hear of all work that threads begin for this loop while it runs."""
+        wrap, begin = asyncio.futures.wrap_future, ThreadExecutor.__init__
+
+        def wrap_future(future: Any, *, loop: asyncio.AbstractEventLoop | None = None) -> Any:
+            wrapped = wrap(future, loop=loop)
+            if isinstance(future, concurrent.futures.Future):
+                self.hold(future)  # after the one that brings the result, which so comes first
+            return wrapped
+
+        def begun(executor: ThreadExecutor, *about: Any, **more: Any) -> None:
+            begin(executor, *about, **more)
+            self._executors.append(executor)
+
+        asyncio.futures.wrap_future = asyncio.wrap_future = wrap_future
+        ThreadExecutor.__init__ = begun  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            asyncio.futures.wrap_future = asyncio.wrap_future = wrap
+            ThreadExecutor.__init__ = begin  # type: ignore[method-assign]
+
+
+@contextmanager
+def virtual_system_clock(clock: VirtualTime) -> Iterator[None]:
+    """Let the clock of the machine, which every application takes unless it is given another, show
+    this time."""
+    real = SystemClock.now, SystemClock.monotonic
+    SystemClock.now = lambda self: clock.now()  # type: ignore[method-assign]
+    SystemClock.monotonic = lambda self: clock.monotonic()  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        SystemClock.now, SystemClock.monotonic = real  # type: ignore[method-assign]
