@@ -71,6 +71,7 @@ async def test_two_nodes_together_run_as_many_as_the_limit_and_never_more(make: 
     assert most == {"all": 6, "pay": 4}
 
 
+@pytest.mark.virtual_time
 async def test_a_rate_is_kept_over_two_nodes(make: Make) -> None:
     starts: list[float] = []
 

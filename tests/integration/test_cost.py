@@ -16,7 +16,7 @@ from fairlead.model import PartitionKey
 from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
 
-pytestmark = pytest.mark.ordered
+pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
 
 class Stepped(SystemClock):

@@ -19,7 +19,7 @@ from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
 
-pytestmark = pytest.mark.ordered
+pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
 SOON = 20.0
 

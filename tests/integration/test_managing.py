@@ -18,6 +18,8 @@ from fairlead.engine.pollers import Intervals, Pollers
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownTask
 from fairlead.testing import drain
 
+pytestmark = pytest.mark.virtual_time
+
 LATER = timedelta(hours=1)
 
 

@@ -33,6 +33,8 @@ from tests.integration.ordered_kit import (
 )
 from tests.tiers import matrix
 
+pytestmark = pytest.mark.virtual_time
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """On SQLite in `make test`, on all pairs in `make test-all`; smoke tests on all in both."""
@@ -306,6 +308,7 @@ async def test_a_partition_that_another_node_asks_for_goes_when_nothing_of_it_ru
     second.app.close()
 
 
+@pytest.mark.system_time
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_o10_a_stuck_head_is_dropped_by_a_person_and_the_next_of_its_key_runs(
     kit: Kit, kind: str

@@ -12,7 +12,7 @@ from fairlead import App, Delays, NoRetry, State
 from fairlead.operate.doctor import explain
 from fairlead.testing import drain, running, settled
 
-pytestmark = pytest.mark.ordered
+pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
 SOON = 20.0
 

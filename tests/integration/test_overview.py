@@ -14,7 +14,7 @@ from fairlead.operate.doctor import explain
 from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
 
-pytestmark = pytest.mark.ordered
+pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
 SOON = 20.0
 

@@ -13,7 +13,7 @@ from fairlead.operate.policies import PolicyManagement
 from fairlead.ports.policy_store import Draft, SwitchMode
 from fairlead.testing import running, settled
 
-pytestmark = [pytest.mark.ordered, pytest.mark.stores]
+pytestmark = [pytest.mark.ordered, pytest.mark.stores, pytest.mark.virtual_time]
 
 SOON = 20.0
 

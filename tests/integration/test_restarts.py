@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from fairlead import App
 from fairlead.engine.membership import identity_of
 from fairlead.engine.node import Node
 from fairlead.testing import running
 from tests.integration.ordered_kit import SOON, Kit, open_app
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def until_owned(node: Node, count: int) -> None:
