@@ -111,8 +111,8 @@ def insert(log: Log, message: str) -> None:
     else:
         from confluent_kafka import Producer
 
-        producer = Producer(log._place.settings({}))
-        producer.produce(log._place.topic("reminders"), message, partition=0)
+        producer = Producer(log._endpoint.settings({}))
+        producer.produce(log._endpoint.topic("reminders"), message, partition=0)
         assert producer.flush(60) == 0
 
 

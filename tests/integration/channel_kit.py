@@ -43,7 +43,7 @@ def counting(url: str, channel: str) -> App:
 
 def twin(app: App) -> App:
     """Another process, as it were."""
-    return App(app.url, channel=app._urls["channel"], observer=Counting())
+    return App(app.url, channel=app.connector.settings.channel, observer=Counting())
 
 
 def counts(app: App) -> Counter[str]:

@@ -32,7 +32,7 @@ from tests.integration.channel_kit import (
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 from fairlead.backends.kafka import channel as kafka  # noqa: E402
 from fairlead.backends.kafka import receiver as kafka_receiver  # noqa: E402
-from fairlead.backends.kafka.endpoint import Place  # noqa: E402
+from fairlead.backends.kafka.endpoint import Endpoint  # noqa: E402
 from fairlead.backends.kafka.receiver import since  # noqa: E402
 from fairlead.backends.kafka.sender import Outgoing, Sender  # noqa: E402
 from tests import tiers  # noqa: E402
@@ -54,8 +54,8 @@ def sqlite_app(sqlite_url: str, kafka_url: str) -> Iterator[App]:
     application.close()
 
 
-def place(app: App) -> Place:
-    return app.channel._place
+def place(app: App) -> Endpoint:
+    return app.channel._endpoint
 
 
 def produce(app: App, messages: Sequence[tuple[str, int, bytes]]) -> None:
@@ -152,7 +152,7 @@ async def test_t19_a_new_group_goes_back_by_a_time_and_reads_exactly_what_is_new
     sqlite_app: App,
 ) -> None:
     app, days = sqlite_app, 86_400
-    back = Place.of(f"kafka://{place(app).brokers}/?prefix={place(app).prefix}&reset=-4d")
+    back = Endpoint.of(f"kafka://{place(app).brokers}/?prefix={place(app).prefix}&reset=-4d")
     back.ensure({"old": 2})
     topic, now = back.topic("old"), time.time()
     producer = confluent_kafka.Producer(back.settings({}))
@@ -225,7 +225,7 @@ async def test_t26_partitions_that_move_deliver_each_of_ten_messages_once(app: A
         await gate.wait()
 
     send = app.task(queue="mail", name="send")(handler)
-    other = App(app.url, channel=app._urls["channel"])
+    other = App(app.url, channel=app.connector.settings.channel)
     other.queue("mail", partitions=4, concurrency=Limit(1))
     other.task(queue="mail", name="send")(handler)
     async with owning(app) as first:
@@ -486,7 +486,7 @@ async def test_a_node_that_leaves_hands_its_partitions_over_at_once(app: App) ->
         ran.append(n)
 
     note = app.task(name="note")(handler)
-    other = App(app.url, channel=app._urls["channel"])
+    other = App(app.url, channel=app.connector.settings.channel)
     other.task(name="note")(handler)
     async with owning(app) as second:
         async with owning(other, 2):
@@ -604,6 +604,6 @@ def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(
         "import sys\nfrom fairlead import App\napp = App(sys.argv[1], channel=sys.argv[2])\n"
         "@app.task\ndef note(n: int) -> None: ...\nnote.submit(1)\n"
     )
-    url = sqlite_app._urls["channel"]
+    url = sqlite_app.connector.settings.channel
     subprocess.run([sys.executable, "-c", program, sqlite_url, str(url)], check=True, timeout=60)
     assert len(in_topic(sqlite_app, "default", 4)) == 1

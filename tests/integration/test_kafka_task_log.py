@@ -33,7 +33,7 @@ confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra
 from fairlead.backends.kafka import appender as kafka_appender  # noqa: E402
 from fairlead.backends.kafka import log_reader as kafka_log_reader  # noqa: E402
 from fairlead.backends.kafka import offset_commits  # noqa: E402
-from fairlead.backends.kafka.endpoint import Place  # noqa: E402
+from fairlead.backends.kafka.endpoint import Endpoint  # noqa: E402
 from fairlead.backends.kafka.offset_commits import OffsetCommits  # noqa: E402
 from fairlead.backends.kafka.task_log import KafkaTaskLog  # noqa: E402
 
@@ -131,13 +131,13 @@ async def waits(log: KafkaTaskLog, lag: dict[int, int]) -> None:
 
 def produce(log: KafkaTaskLog, values: Sequence[bytes | None], **settings: Any) -> None:
     """To P0, by another client."""
-    producer = confluent_kafka.Producer(log._place.settings(settings))
+    producer = confluent_kafka.Producer(log._endpoint.settings(settings))
     if settings:
         producer.init_transactions(SOON)
     for value in values:
         if settings:  # each in a transaction, whose end takes an offset of its own
             producer.begin_transaction()
-        producer.produce(log._place.topic("reminders"), value, partition=0)
+        producer.produce(log._endpoint.topic("reminders"), value, partition=0)
         if settings:
             producer.commit_transaction(SOON)
     assert producer.flush(SOON) == 0
@@ -257,7 +257,7 @@ async def test_empty_and_broken_messages_are_counted_told_and_passed_over(
     assert (found, unreadable) == ([*before, *after], 5)
     told = [record for record in caplog.records if "cannot be read" in record.message]
     assert [(record.topic, record.partition, record.offset) for record in told] == [
-        (log._place.topic("reminders"), 0, n) for n in range(1, 6)
+        (log._endpoint.topic("reminders"), 0, n) for n in range(1, 6)
     ]
     assert not await log.is_behind(P0)
 
@@ -398,7 +398,7 @@ async def test_a_topic_of_another_number_of_partitions_is_refused(kafka_url: str
 
 
 def test_it_joins_no_transaction_and_shares_no_topic_with_the_triggers(kafka_url: str) -> None:
-    log, place = connect(kafka_url), Place.of(kafka_url)
+    log, place = connect(kafka_url), Endpoint.of(kafka_url)
     with pytest.raises(NotSupported, match="joins no transaction"):
         log.appending(entries(1))
     assert place.queue(place.log.topic("2e")) != place.queue(place.topic("2e"))

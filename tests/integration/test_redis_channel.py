@@ -77,8 +77,8 @@ def sweeps_every(app: App, seconds: float) -> None:
 
 def stats(app: App, queue: str = "default") -> tuple[int, int]:
     """What waits in Redis, and what nodes hold."""
-    lanes = app.channel._place.lanes(queue, 1)
-    with redis.Redis.from_url(app.channel._place.url) as client:
+    lanes = app.channel._endpoint.lanes(queue, 1)
+    with redis.Redis.from_url(app.channel._endpoint.url) as client:
         each = [run(client, queue, lanes.at(priority).stats(GROUP)) for priority in PRIORITIES]
     return sum(found.waiting for found in each), sum(found.pending for found in each)
 
@@ -195,7 +195,7 @@ async def test_a_message_that_cannot_be_read_is_counted_and_passed_over(
         {"trigger": b'["t9","x"]'},
         {"trigger": b"\xff\xfe"},
     ]
-    lanes = app.channel._place.lanes("default", 1)
+    lanes = app.channel._endpoint.lanes("default", 1)
     run(client, "default", lanes.at(5).put([entry(NewMessage(values)) for values in bad]))
     async with running(app) as node:
         await note.submit_async(1)
@@ -214,7 +214,13 @@ def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(sqlite_app: Ap
         "import sys\nfrom fairlead import App\napp = App(sys.argv[1], channel=sys.argv[2])\n"
         "@app.task\ndef note(n: int) -> None: ...\nnote.submit(1)\n"
     )
-    command = [sys.executable, "-c", program, sqlite_app.url, str(sqlite_app._urls["channel"])]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        sqlite_app.url,
+        str(sqlite_app.connector.settings.channel),
+    ]
     subprocess.run(command, check=True, timeout=60)
     assert stats(sqlite_app) == (1, 0)
 
@@ -305,7 +311,7 @@ async def test_a_weight_set_at_run_time_counts_for_what_waits(app: App, few_ahea
     app.channel.shut()
     async with running(app, concurrency=1) as node:
         app.management.set_weight("default", "b", 4.0)
-        lanes = app.channel._place.lanes("default", 1)
+        lanes = app.channel._endpoint.lanes("default", 1)
         consumer = app.channel._consumer
         weights: dict[str, float] = {}
         async with asyncio.timeout(SOON):
@@ -464,7 +470,7 @@ async def test_what_a_dead_node_held_is_reclaimed_by_another(
     note.submit_many([{"n": n} for n in range(50)])
     app.channel.shut()
     taken: list[Any] = []
-    place = app.channel._place
+    place = app.channel._endpoint
     dead = Consumer(
         place,
         "dead",

@@ -19,7 +19,7 @@ from redis import Redis  # noqa: E402
 
 import fairlead  # noqa: E402
 from fairlead import App, ClusterLimit, Exponential, Fixed, Limit, NoRetry, Retry, Snooze, State  # noqa: E402
-from fairlead.backends.redis.sharded.endpoint import GROUP, Place  # noqa: E402
+from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint  # noqa: E402
 from fairlead.backends.redis.sharded.steps import Call  # noqa: E402
 from fairlead.backends.redis.task_messages import RETRY, Body, entry  # noqa: E402
 from fairlead.declare.current import current_task  # noqa: E402
@@ -349,7 +349,7 @@ class Dead:
     """A node that has read tasks and is never heard of again."""
 
     def __init__(self, url: str, queue: str = "default", priority: int = 5) -> None:
-        place = Place.of(url)
+        place = Endpoint.of(url)
         self._queue = SyncShardedQueue(place.url, "unused")
         self._steps = place.lanes(queue, 5).at(priority)
 
@@ -367,9 +367,9 @@ class Dead:
 def test_a_retry_is_counted_also_when_its_time_comes_as_one_counts(app: App) -> None:
     """Before each command of the count in turn. Else a worker `--until-empty` could end before it
     has run."""
-    lane = app.store.place.lanes("default", 5).at(5)
+    lane = app.store.endpoint.lanes("default", 5).at(5)
     body = Body("7", "note", b"{}", "json", None, 1.0, 0, 0, attempts=1)
-    with SyncShardedQueue(app.store.place.url, "unused") as redis:
+    with SyncShardedQueue(app.store.endpoint.url, "unused") as redis:
         for moment in count():
             redis._do(one(Call(("FLUSHALL",))))
             seconds, micros = redis._do(one(Call(("TIME",))))

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 from fairlead.backends.kafka.appender import Appender  # noqa: E402
 from fairlead.backends.kafka.client import ClientThread, next_page  # noqa: E402
-from fairlead.backends.kafka.endpoint import Place  # noqa: E402
+from fairlead.backends.kafka.endpoint import Endpoint  # noqa: E402
 from fairlead.backends.kafka.outage_log import OutageLog  # noqa: E402
 from fairlead.backends.kafka.sender import Outgoing, Sender  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
@@ -158,7 +158,7 @@ def test_when_the_appenders_thread_breaks_its_futures_fail_and_the_next_append_s
 
     counts: Counter[str] = Counter()
     appender = Appender(
-        Place("127.0.0.1:1", client={"message.timeout.ms": "1000"}),
+        Endpoint("127.0.0.1:1", client={"message.timeout.ms": "1000"}),
         {"mail": 1},
         lambda what, count: counts.update({what: count}),
     )
@@ -181,7 +181,7 @@ def test_when_the_senders_thread_breaks_the_next_send_starts_another(
         raise ZeroDivisionError
 
     monkeypatch.setattr(Sender, "_look_at_topics", broken)
-    sender = Sender(Place("127.0.0.1:1"), {"mail": 1}, lambda what, count: None)
+    sender = Sender(Endpoint("127.0.0.1:1"), {"mail": 1}, lambda what, count: None)
     for count in (1, 2):
         sender.send([Outgoing("mail", 0, None, b"x")])
         while len(looked) < count or looked[-1].is_alive():

@@ -108,7 +108,7 @@ def test_lanes_whose_triggers_are_not_known_or_are_too_many_are_to_be_looked_at(
 
 @given(st.text(min_size=1, max_size=60))
 def test_every_queue_has_a_topic_of_its_own(queue: str) -> None:
-    place = client.Place("host")
+    place = client.Endpoint("host")
     try:
         queue.encode()
     except UnicodeEncodeError:
@@ -123,7 +123,7 @@ def test_every_queue_has_a_topic_of_its_own(queue: str) -> None:
 
 
 def test_a_url_says_all() -> None:
-    place = client.Place.of(
+    place = client.Endpoint.of(
         "kafka://me:p%40ss@a:1,b:2/?prefix=pay.&reset=-4d&replication=3&client.rack=r1&security.protocol=SASL_PLAINTEXT"
     )
     assert (place.brokers, place.prefix, place.group, place.replication) == (
@@ -146,7 +146,7 @@ def test_a_url_says_all() -> None:
     [("4d", 345_600), ("-4d", 345_600), ("+90s", 90), ("1.5h", 5400), ("2w", 1_209_600)],
 )
 def test_t19_a_time_to_go_back_is_one_whatever_its_sign(text: str, seconds: float) -> None:
-    assert client.Place.of(f"kafka://a/?reset={text.replace('+', '%2B')}").reset == seconds
+    assert client.Endpoint.of(f"kafka://a/?reset={text.replace('+', '%2B')}").reset == seconds
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_t19_a_time_to_go_back_is_one_whatever_its_sign(text: str, seconds: floa
 )
 def test_a_url_that_is_wrong_says_what_is_and_no_password(url: str, why: str) -> None:
     with pytest.raises(ConfigurationError) as error:
-        client.Place.of(url)
+        client.Endpoint.of(url)
     assert why in str(error.value) and "secret" not in str(error.value)
 
 
@@ -209,8 +209,8 @@ def test_partitions_that_come_while_others_are_paused_are_paused_too_and_all_go_
             told.append(("pause", [place.partition for place in places]))
 
     listener = SimpleNamespace(gained=lambda keys: None)
-    receiver = receiving.Receiver(client.Place("127.0.0.1:1"), "node", 10.0, listener)
-    place = confluent.TopicPartition(client.Place("a").topic("mail"), 3)
+    receiver = receiving.Receiver(client.Endpoint("127.0.0.1:1"), "node", 10.0, listener)
+    place = confluent.TopicPartition(client.Endpoint("a").topic("mail"), 3)
     receiver._assigned(Consuming(), [place])
     assert told == [("assign", [3])]
     receiver._is_paused = True

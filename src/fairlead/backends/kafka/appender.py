@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
-from fairlead.backends.kafka.endpoint import Place, silent
+from fairlead.backends.kafka.endpoint import Endpoint, silent
 from fairlead.backends.kafka.outage_log import OutageLog
 from fairlead.backends.kafka.sender import Outgoing
 from fairlead.backends.memory.notifier import forget_when_forked
@@ -87,16 +87,18 @@ class Appender:
     """See the module. Messages of one partition keep the order of the calls."""
 
     def __init__(
-        self, place: Place, partitions: Mapping[str, int], counted: Callable[[str, int], None]
+        self, endpoint: Endpoint, partitions: Mapping[str, int], counted: Callable[[str, int], None]
     ) -> None:
         """`partitions`: how many a queue has, and its topic for good."""
-        self._place = place
+        self._endpoint = endpoint
         self._counted = counted
         self._partitions = partitions
-        self._seconds = float(place.client.get("message.timeout.ms", APPEND_SECONDS * 1000)) / 1000
+        self._seconds = (
+            float(endpoint.client.get("message.timeout.ms", APPEND_SECONDS * 1000)) / 1000
+        )
         self._outages = OutageLog(
             "tasks were not appended to their log; the futures of their submits say so",
-            {"log": place.location},
+            {"log": endpoint.location},
         )
         self.after_fork()
         forget_when_forked(self)
@@ -131,7 +133,7 @@ class Appender:
             if not self._has_room():
                 if not self._room.wait_for(self._has_room, self._seconds):
                     raise StoreUnavailable(
-                        f"{self._place.location}: too much waits to be sent there; submit again"
+                        f"{self._endpoint.location}: too much waits to be sent there; submit again"
                         " later"
                     )
                 thread = self._thread or self._start()  # it may have been closed meanwhile
@@ -164,7 +166,7 @@ class Appender:
             "queue.buffering.max.kbytes": MOST_KILOBYTES,
             "error_cb": silent,
         }
-        producer = Producer(self._place.settings(settings))
+        producer = Producer(self._endpoint.settings(settings))
         self._thread = ClientThread("appender", producer, self, self._outages)
         return self._thread
 
@@ -177,7 +179,7 @@ class Appender:
                 return
             try:
                 producer.produce(
-                    self._place.topic(message.queue),
+                    self._endpoint.topic(message.queue),
                     message.value,
                     message.key,
                     message.partition,
@@ -200,12 +202,12 @@ class Appender:
         told: FairleadError
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             told = InvalidTask(
-                f"{self._place.location}: a task is too large for its topic ({error.str()}): submit"
-                " a smaller one, or raise the topic's max.message.bytes"
+                f"{self._endpoint.location}: a task is too large for its topic ({error.str()}):"
+                " submit a smaller one, or raise the topic's max.message.bytes"
             )
         else:
             told = StoreUnavailable(
-                f"{self._place.location}: {error.str()}: the log may not have the task"
+                f"{self._endpoint.location}: {error.str()}: the log may not have the task"
             )
         told.__cause__ = KafkaException(error)
         return told
@@ -249,7 +251,7 @@ class Appender:
         producer.purge()
         producer.flush(_POLL_SECONDS)
         if self._thread is None:
-            self._expire(float("inf"), StoreUnavailable(f"{self._place.location}: {why}"))
+            self._expire(float("inf"), StoreUnavailable(f"{self._endpoint.location}: {why}"))
 
     def _retire(self, thread: ClientThread[Producer] | None) -> None:
         """Let the next append start another thread."""
@@ -276,7 +278,7 @@ class Appender:
         if queue is None or queue in self._topics:
             return True
         try:
-            self._place.settle(queue, self._partitions[queue], TOPIC)
+            self._endpoint.settle(queue, self._partitions[queue], TOPIC)
         except StoreUnavailable as error:
             self._expire(time.monotonic(), error)
             return False

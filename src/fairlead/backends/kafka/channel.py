@@ -25,7 +25,7 @@ from contextlib import suppress
 
 import msgspec
 
-from fairlead.backends.kafka.endpoint import Place
+from fairlead.backends.kafka.endpoint import Endpoint
 from fairlead.backends.kafka.messages import encode_look, encode_trigger, key_of
 from fairlead.backends.kafka.receiver import Received, Receiver
 from fairlead.backends.kafka.sender import Outgoing, Sender
@@ -58,7 +58,7 @@ HOLD_SECONDS = 5.0
 """An offset waits for its trigger no longer than this."""
 
 LATE_SECONDS = 5.0
-"""A trigger that was sent longer ago, from a place that the reader has passed, was read by it."""
+"""A trigger that was sent longer ago, at a position that the reader has passed, was read by it."""
 
 COMMIT_EVERY = 1.0
 """Seconds between two commits of offsets."""
@@ -125,9 +125,9 @@ class KafkaChannel(DatabaseChannel):
         """`partitions`: how many a queue has, as far as this process knows. Raises
         ConfigurationError for a bad URL."""
         super().__init__(store, notifier, clock, heal_every)
-        self._place = Place.of(url)
-        self.location = self._place.location
-        self._sender = Sender(self._place, partitions, counted)
+        self._endpoint = Endpoint.of(url)
+        self.location = self._endpoint.location
+        self._sender = Sender(self._endpoint, partitions, counted)
         self._counted = counted
         self._receiver: Receiver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -168,7 +168,7 @@ class KafkaChannel(DatabaseChannel):
     ) -> None:
         if self._receiver is None:
             self._owner = owner
-            self._receiver = Receiver(self._place, node, session_seconds, self)
+            self._receiver = Receiver(self._endpoint, node, session_seconds, self)
             self._tick()
         self._receiver.serve(partitions)
 
@@ -185,14 +185,14 @@ class KafkaChannel(DatabaseChannel):
         self._loop = None
 
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
-        return await asyncio.to_thread(self._place.status, queues)
+        return await asyncio.to_thread(self._endpoint.status, queues)
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
         known = set(self._lanes)
         super().assign(partitions)
         for lane in self._lanes.keys() - known:
             # What the owner before had been given out of order, and had not come to, lies behind
-            # its last place.
+            # its last position.
             self._lanes[lane].sweep_seq = 0
         for key in [key for key in self._waiting if key not in self._lanes]:
             waiting = self._waiting.pop(key)

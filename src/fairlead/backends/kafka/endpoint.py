@@ -27,7 +27,7 @@ ADMIN_SECONDS = 5.0
 CLOSE_SECONDS = 15.0
 """For a consumer to say good-bye."""
 
-TopicPlace = tuple[str, int]
+PartitionId = tuple[str, int]
 """Topic and partition."""
 
 _LONGEST = 249
@@ -51,7 +51,7 @@ class Extent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """Where Kafka is, and what is ours there."""
 
     brokers: str
@@ -66,7 +66,7 @@ class Place:
     """librdkafka's own settings, for whoever connects."""
 
     @classmethod
-    def of(cls, url: str) -> Place:
+    def of(cls, url: str) -> Endpoint:
         """Raises ConfigurationError, without the password in its text."""
         parts = urlsplit(url)
         who, _, brokers = parts.netloc.rpartition("@")
@@ -95,13 +95,13 @@ class Place:
             )
         if not re.fullmatch(r"-1|[1-9]\d*", copies):
             raise ConfigurationError(f"{where}: replication {copies!r}: use a number of copies")
-        place = cls(brokers, prefix, _reset(where, reset), int(copies), client)
+        endpoint = cls(brokers, prefix, _reset(where, reset), int(copies), client)
         if client:
             try:
-                place.admin()
+                endpoint.admin()
             except (KafkaException, ValueError) as error:
                 raise ConfigurationError(f"{where}: {reason(error)}") from None
-        return place
+        return endpoint
 
     @property
     def location(self) -> str:
@@ -117,7 +117,7 @@ class Place:
         return _queue(topic[len(self.prefix) :])
 
     @property
-    def log(self) -> Place:
+    def log(self) -> Endpoint:
         """Where the logs of ordered queues are: topics and a group of their own. No name of a queue
         begins with ".lo" in a topic's name, so none of them is another queue's."""
         return replace(self, prefix=f"{self.prefix}task.log.")
@@ -236,10 +236,10 @@ class Place:
         """Delete what lies below these offsets, by topic and partition. Raises StoreUnavailable."""
         if not offsets:
             return
-        places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        partitions = [TopicPartition(*at, offset) for at, offset in offsets.items()]
         try:
             admin = self.admin()  # without it, its answers never come
-            for answer in admin.delete_records(places, request_timeout=ADMIN_SECONDS).values():
+            for answer in admin.delete_records(partitions, request_timeout=ADMIN_SECONDS).values():
                 answer.result()
         except KafkaException as error:
             raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
@@ -250,7 +250,7 @@ class Place:
         try:
             admin = self.admin()
             about = admin.list_topics(timeout=ADMIN_SECONDS)
-            places = [
+            partitions = [
                 TopicPartition(topic, number)
                 for topic in topics
                 if topic in about.topics and about.topics[topic].error is None
@@ -259,41 +259,41 @@ class Place:
             timeout = {"request_timeout": ADMIN_SECONDS}
             group = admin.describe_consumer_groups([self.group], **timeout)[self.group].result()
             owners = {
-                (place.topic, place.partition): member.client_id
+                (at.topic, at.partition): member.client_id
                 for member in group.members
-                for place in member.assignment.topic_partitions
+                for at in member.assignment.topic_partitions
             }
-            found = self._extents([(place.topic, place.partition) for place in places])
+            found = self._extents([(at.topic, at.partition) for at in partitions])
             brokers = len(about.brokers)
             return ChannelStatus(
                 "1 broker" if brokers == 1 else f"{brokers} brokers",
                 [
                     PartitionStatus(
-                        topics[place.topic],
-                        place.partition,
-                        owners.get((place.topic, place.partition)),
-                        found[place.topic, place.partition].left,
+                        topics[at.topic],
+                        at.partition,
+                        owners.get((at.topic, at.partition)),
+                        found[at.topic, at.partition].left,
                     )
-                    for place in places
+                    for at in partitions
                 ],
             )
         except KafkaException as error:
             raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
-    def _extents(self, places: Collection[TopicPlace]) -> dict[TopicPlace, Extent]:
+    def _extents(self, partitions: Collection[PartitionId]) -> dict[PartitionId, Extent]:
         """Asked by a consumer that reads nothing."""
-        if not places:
+        if not partitions:
             return {}
         consumer = Consumer(
             self.settings({"group.id": self.group, "enable.auto.commit": False, "error_cb": silent})
         )
         try:
-            return extents(consumer, places)
+            return extents(consumer, partitions)
         finally:
             consumer.close()
 
 
-def extents(consumer: Consumer, places: Iterable[TopicPlace]) -> dict[TopicPlace, Extent]:
+def extents(consumer: Consumer, partitions: Iterable[PartitionId]) -> dict[PartitionId, Extent]:
     """Of these partitions. Where nothing was committed, all is to be done from the beginning.
     Raises KafkaException.
 
@@ -301,9 +301,7 @@ def extents(consumer: Consumer, places: Iterable[TopicPlace]) -> dict[TopicPlace
     committed and its coordinator has just moved, and so it may when such a client commits while the
     broker goes away."""
     found = {}
-    for at in consumer.committed(
-        [TopicPartition(*place) for place in places], timeout=ADMIN_SECONDS
-    ):
+    for at in consumer.committed([TopicPartition(*at) for at in partitions], timeout=ADMIN_SECONDS):
         if at.error is not None:
             raise KafkaException(at.error)
         first, end = consumer.get_watermark_offsets(at, timeout=ADMIN_SECONDS) or (0, 0)
@@ -339,7 +337,7 @@ def reason(error: Exception) -> str:
 
 
 def _reset(where: str, text: str) -> str | float:
-    """As in `Place.reset`; the sign of a time is ignored: it always goes back."""
+    """As in `Endpoint.reset`; the sign of a time is ignored: it always goes back."""
     if text in ("earliest", "latest"):
         return text
     if found := re.fullmatch(r"[+-]?(\d+(?:\.\d+)?)([smhdw])", text):

@@ -9,17 +9,23 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException
 
-from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, Extent, TopicPlace, extents, reason
+from fairlead.backends.kafka.endpoint import (
+    ADMIN_SECONDS,
+    Extent,
+    PartitionId,
+    extents,
+    reason,
+)
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 
 
 class _Question(NamedTuple):
-    places: Collection[TopicPlace]
+    partitions: Collection[PartitionId]
     until: float
     """Monotonic seconds. The question is asked again until then: a coordinator that has moved is
     found in a moment."""
-    answer: Future[dict[TopicPlace, Extent]]
+    answer: Future[dict[PartitionId, Extent]]
 
 
 class ExtentQuestions:
@@ -36,9 +42,9 @@ class ExtentQuestions:
     def __bool__(self) -> bool:
         return bool(self._asked)
 
-    def ask(self, places: Iterable[TopicPlace]) -> Future[dict[TopicPlace, Extent]]:
+    def ask(self, partitions: Iterable[PartitionId]) -> Future[dict[PartitionId, Extent]]:
         """Return the future extents of these partitions; the future raises StoreUnavailable."""
-        question = _Question(list(places), self._clock.monotonic() + ADMIN_SECONDS, Future())
+        question = _Question(list(partitions), self._clock.monotonic() + ADMIN_SECONDS, Future())
         with self._lock:
             if self._is_closed:
                 question.answer.set_exception(self._closed())
@@ -46,11 +52,11 @@ class ExtentQuestions:
                 self._asked.append(question)
         return question.answer
 
-    def answer(self, consumer: Consumer, through: Callable[[], Mapping[TopicPlace, int]]) -> None:
+    def answer(self, consumer: Consumer, through: Callable[[], Mapping[PartitionId, int]]) -> None:
         """Answer all; `through` returns the offsets that are done here and not yet confirmed."""
         with self._lock:
             questions, self._asked = self._asked, []
-        asked = {place for question in questions for place in question.places}
+        asked = {partition for question in questions for partition in question.partitions}
         try:
             found = extents(consumer, asked)
         except KafkaException as error:
@@ -63,12 +69,14 @@ class ExtentQuestions:
             return
         mine = through()
         known = {
-            place: Extent(max(done, mine.get(place, 0)), end)
-            for place, (done, end) in found.items()
+            partition: Extent(max(done, mine.get(partition, 0)), end)
+            for partition, (done, end) in found.items()
         }
         for question in questions:
             if question.answer.set_running_or_notify_cancel():
-                question.answer.set_result({place: known[place] for place in question.places})
+                question.answer.set_result(
+                    {partition: known[partition] for partition in question.partitions}
+                )
 
     def close(self) -> None:
         """Refuse all questions, from now on."""

@@ -18,7 +18,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from fairlead.backends.kafka.client import ClientThread, next_page
-from fairlead.backends.kafka.endpoint import CLOSE_SECONDS, Extent, Place, TopicPlace, reason
+from fairlead.backends.kafka.endpoint import (
+    CLOSE_SECONDS,
+    Endpoint,
+    Extent,
+    PartitionId,
+    reason,
+)
 from fairlead.backends.kafka.extent_questions import ExtentQuestions
 from fairlead.backends.kafka.offset_commits import OffsetCommits
 from fairlead.backends.kafka.outage_log import OutageLog
@@ -51,28 +57,28 @@ class LogReader:
     """See the module. What is not the thread's may be called from one other thread, and does not
     wait."""
 
-    def __init__(self, place: Place, arrived: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, endpoint: Endpoint, arrived: Callable[[], None], clock: Clock) -> None:
         """`arrived`: called in the thread when there is something to take, and when it has
         failed."""
-        self._place = place
+        self._endpoint = endpoint
         self._arrived = arrived
         self._clock = clock
         self._lock = threading.Lock()
-        self._readings: dict[TopicPlace, Reading] = {}
+        self._readings: dict[PartitionId, Reading] = {}
         self._is_changed = False
         """What is to be read may be another than what is read."""
         self._outages = OutageLog(
-            "the task log in Kafka is in trouble", {"log": place.location}, _WARN_EVERY
+            "the task log in Kafka is in trouble", {"log": endpoint.location}, _WARN_EVERY
         )
-        self._questions = ExtentQuestions(place.location, clock)
+        self._questions = ExtentQuestions(endpoint.location, clock)
         self._commits = OffsetCommits(self._outages, clock.monotonic())
         self.failure: BaseException | None = None
         """The error that broke the thread."""
         # The thread's own.
-        self._assigned: dict[TopicPlace, Reading] = {}
-        self._paused: set[TopicPlace] = set()
+        self._assigned: dict[PartitionId, Reading] = {}
+        self._paused: set[PartitionId] = set()
         settings = {
-            "group.id": place.group,
+            "group.id": endpoint.group,
             "error_cb": lambda error: self._outages.report(error.str()),
             "on_commit": self._commits.confirmed,
             "enable.auto.commit": False,
@@ -88,51 +94,55 @@ class LogReader:
             "message.max.bytes": 8 << 20,
             "fetch.queue.backoff.ms": 20,
         }
-        consumer = Consumer(place.settings(settings))
+        consumer = Consumer(endpoint.settings(settings))
         self._thread = ClientThread("log", consumer, self, self._outages, CLOSE_SECONDS)
 
-    def __contains__(self, place: TopicPlace) -> bool:
+    def __contains__(self, partition: PartitionId) -> bool:
         """It was begun."""
-        return place in self._readings
+        return partition in self._readings
 
-    def ask(self, places: Iterable[TopicPlace]) -> Future[dict[TopicPlace, Extent]]:
+    def ask(self, partitions: Iterable[PartitionId]) -> Future[dict[PartitionId, Extent]]:
         """Return how much is in each of these partitions. The future raises StoreUnavailable."""
-        return self._questions.ask(places)
+        return self._questions.ask(partitions)
 
-    def begin(self, place: TopicPlace, position: int) -> None:
+    def begin(self, partition: PartitionId, position: int) -> None:
         """Read this partition from here on, and forget what was read of it."""
         with self._lock:
-            self._readings[place] = Reading(place, position, self._clock.monotonic())
+            self._readings[partition] = Reading(partition, position, self._clock.monotonic())
             self._is_changed = True
 
-    def take(self, wanted: Iterable[TopicPlace], limit: int) -> list[tuple[TopicPlace, Taken]]:
+    def take(self, wanted: Iterable[PartitionId], limit: int) -> list[tuple[PartitionId, Taken]]:
         """What has arrived, about `limit` messages in all; nothing of a partition of which
         something is out."""
         now = self._clock.monotonic()
         with self._lock:
-            readings = [self._readings[place] for place in wanted if place in self._readings]
+            readings = [
+                self._readings[partition] for partition in wanted if partition in self._readings
+            ]
             for reading in readings:
                 self._is_changed |= reading.wanted_at < now - UNWANTED_SECONDS
                 reading.wanted_at = now
             ready = [reading for reading in readings if reading.waiting and reading.out is None]
             self._is_changed |= bool(ready)
-            return [(reading.place, reading.take(max(1, limit // len(ready)))) for reading in ready]
+            return [
+                (reading.partition, reading.take(max(1, limit // len(ready)))) for reading in ready
+            ]
 
-    def commit(self, place: TopicPlace, through: int) -> None:
+    def commit(self, partition: PartitionId, through: int) -> None:
         """What was taken below this offset is done with. Kafka is told in the background."""
         with self._lock:
-            reading = self._readings.get(place)
+            reading = self._readings.get(partition)
             if reading is None:  # it was taken from a reader that failed since
-                self._commits.add(place, through)
+                self._commits.add(partition, through)
                 return
             if reading.out == through:
                 reading.out = None
             self._done(reading, through)
 
-    def is_done(self, place: TopicPlace, end: int) -> bool:
+    def is_done(self, partition: PartitionId, end: int) -> bool:
         """Nothing below this offset is left to arrive, to be taken or to be committed."""
         with self._lock:
-            reading = self._readings[place]
+            reading = self._readings[partition]
             return reading.out is None and not reading.waiting and reading.done >= end
 
     def end(self) -> None:
@@ -142,7 +152,7 @@ class LogReader:
     def _done(self, reading: Reading, through: int) -> None:
         """With the lock."""
         if reading.finish(through):
-            self._commits.add(reading.place, reading.done)
+            self._commits.add(reading.partition, reading.done)
 
     # in the thread --------------------------------------------------------------------------------
 
@@ -170,7 +180,7 @@ class LogReader:
                 self._outages.report(reason(error))
                 time.sleep(_POLL_SECONDS)
         if self._commits:
-            told = {"log": self._place.location, "partitions": len(self._commits)}
+            told = {"log": self._endpoint.location, "partitions": len(self._commits)}
             log.warning(
                 "Kafka could not be told what was read last of the task log; it may be read again",
                 extra=told,
@@ -188,13 +198,13 @@ class LogReader:
         is_news = False
         with self._lock:
             for message in messages:
-                place: Any = (message.topic(), message.partition())
+                partition: Any = (message.topic(), message.partition())
                 reading, offset, error = (
-                    self._assigned.get(place),
+                    self._assigned.get(partition),
                     message.offset(),
                     message.error(),
                 )
-                if reading is None or offset is None or self._readings[place] is not reading:
+                if reading is None or offset is None or self._readings[partition] is not reading:
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
                         self._outages.report(error.str())
                 elif error is None:
@@ -215,25 +225,29 @@ class LogReader:
         with self._lock:
             self._is_changed = False
             wanted = {
-                place: reading
-                for place, reading in self._readings.items()
+                partition: reading
+                for partition, reading in self._readings.items()
                 if reading.wanted_at >= oldest
             }
             gone = [
-                place
-                for place, reading in self._assigned.items()
-                if wanted.get(place) is not reading
+                partition
+                for partition, reading in self._assigned.items()
+                if wanted.get(partition) is not reading
             ]
-            for place in gone:
-                self._assigned.pop(place).leave()
+            for partition in gone:
+                self._assigned.pop(partition).leave()
             new = {
-                place: reading for place, reading in wanted.items() if place not in self._assigned
+                partition: reading
+                for partition, reading in wanted.items()
+                if partition not in self._assigned
             }
-            begins = [TopicPartition(*place, reading.position) for place, reading in new.items()]
+            begins = [
+                TopicPartition(*partition, reading.position) for partition, reading in new.items()
+            ]
             full = {
-                place
-                for place, reading in wanted.items()
-                if self._is_full(place, reading, len(wanted))
+                partition
+                for partition, reading in wanted.items()
+                if self._is_full(partition, reading, len(wanted))
             }
         try:
             self._resume(consumer, self._paused.intersection(gone))
@@ -250,16 +264,16 @@ class LogReader:
             self._begin_anew(consumer)
             raise
 
-    def _is_full(self, place: TopicPlace, reading: Reading, sharing: int) -> bool:
-        part = 0.5 if place in self._paused else 1.0
+    def _is_full(self, partition: PartitionId, reading: Reading, sharing: int) -> bool:
+        part = 0.5 if partition in self._paused else 1.0
         return len(reading.waiting) >= part * max(
             LEAST_MESSAGES, MOST_MESSAGES // sharing
         ) or reading.size >= part * max(LEAST_BYTES, MOST_BYTES // sharing)
 
-    def _resume(self, consumer: Consumer, places: Collection[TopicPlace]) -> None:
-        if places:
-            consumer.resume(_at(places))
-            self._paused -= set(places)
+    def _resume(self, consumer: Consumer, partitions: Collection[PartitionId]) -> None:
+        if partitions:
+            consumer.resume(_at(partitions))
+            self._paused -= set(partitions)
 
     def _begin_anew(self, consumer: Consumer) -> None:
         """It is not known what the consumer reads."""
@@ -281,13 +295,13 @@ class LogReader:
 
     def _keep(self) -> None:
         with self._lock:
-            done = {place: reading.done for place, reading in self._assigned.items()}
+            done = {partition: reading.done for partition, reading in self._assigned.items()}
         quiet = self._commits.renew(done)
         try:
-            self._place.trim(quiet)
+            self._endpoint.trim(quiet)
         except StoreUnavailable as error:
             self._outages.report(str(error))  # another time
 
 
-def _at(places: Iterable[TopicPlace]) -> list[TopicPartition]:
-    return [TopicPartition(*place) for place in places]
+def _at(partitions: Iterable[PartitionId]) -> list[TopicPartition]:
+    return [TopicPartition(*partition) for partition in partitions]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from fairlead.backends.kafka.endpoint import TopicPlace
+from fairlead.backends.kafka.endpoint import PartitionId
 from fairlead.backends.kafka.outage_log import OutageLog
 
 COMMIT_EVERY = 1.0
@@ -27,7 +27,7 @@ class OffsetCommits:
         self._send_at = now
         self._keep_at = now + KEEP_EVERY
         self._lock = threading.Lock()
-        self._open: dict[TopicPlace, int] = {}
+        self._open: dict[PartitionId, int] = {}
         self.is_under_way = False
         """A commit is on its way; librdkafka sends it until it has an answer."""
 
@@ -49,19 +49,23 @@ class OffsetCommits:
         self._keep_at = now + KEEP_EVERY
         return True
 
-    def add(self, place: TopicPlace, through: int) -> None:
+    def add(self, partition: PartitionId, through: int) -> None:
         """Have everything below this offset committed."""
         with self._lock:
-            self._open[place] = through
+            self._open[partition] = through
 
-    def renew(self, done: Mapping[TopicPlace, int]) -> dict[TopicPlace, int]:
+    def renew(self, done: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
         """Commit these again, but for those with a newer commit; return which."""
         with self._lock:
-            quiet = {place: through for place, through in done.items() if place not in self._open}
+            quiet = {
+                partition: through
+                for partition, through in done.items()
+                if partition not in self._open
+            }
             self._open |= quiet
             return quiet
 
-    def unconfirmed(self) -> dict[TopicPlace, int]:
+    def unconfirmed(self) -> dict[PartitionId, int]:
         """Return the offsets that are not confirmed."""
         with self._lock:
             return dict(self._open)
@@ -71,7 +75,9 @@ class OffsetCommits:
         KafkaException."""
         if self.is_under_way:
             return
-        if offsets := [TopicPartition(*place, at) for place, at in self.unconfirmed().items()]:
+        if offsets := [
+            TopicPartition(*partition, at) for partition, at in self.unconfirmed().items()
+        ]:
             consumer.commit(offsets=offsets, asynchronous=True)
             self.is_under_way = True
 
@@ -80,8 +86,8 @@ class OffsetCommits:
         self.is_under_way = False
         with self._lock:
             for at in offsets:
-                place = (at.topic, at.partition)
-                if error is None and at.error is None and self._open.get(place) == at.offset:
-                    del self._open[place]
+                partition = (at.topic, at.partition)
+                if error is None and at.error is None and self._open.get(partition) == at.offset:
+                    del self._open[partition]
         if why := error or next((at.error for at in offsets if at.error is not None), None):
             self._outages.report(why.str())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from fairlead.backends.kafka.endpoint import TopicPlace
+from fairlead.backends.kafka.endpoint import PartitionId
 
 Taken = list[tuple[int, bytes]]
 """Messages with their offsets."""
@@ -13,8 +13,8 @@ Taken = list[tuple[int, bytes]]
 class Reading:
     """A partition from where its reading began. Guarded by the reader's lock."""
 
-    def __init__(self, place: TopicPlace, position: int, now: float) -> None:
-        self.place = place
+    def __init__(self, partition: PartitionId, position: int, now: float) -> None:
+        self.partition = partition
         self.position = position
         """The offset of the message that arrives next."""
         self.done = position

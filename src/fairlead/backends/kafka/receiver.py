@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 
 from fairlead.backends.kafka.client import ClientThread, next_page
-from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, CLOSE_SECONDS, Place, reason
+from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, CLOSE_SECONDS, Endpoint, reason
 from fairlead.backends.kafka.messages import decode
 from fairlead.backends.kafka.outage_log import OutageLog
 from fairlead.model import PartitionKey, Trigger
@@ -70,8 +70,10 @@ class Receiver:
     """A consumer of the group of all nodes, and its thread. Partitions come and go by cooperative
     rebalancing (KIP-429)."""
 
-    def __init__(self, place: Place, node: str, session_seconds: float, listener: Listener) -> None:
-        self._place = place
+    def __init__(
+        self, endpoint: Endpoint, node: str, session_seconds: float, listener: Listener
+    ) -> None:
+        self._endpoint = endpoint
         self._listener = listener
         self._served: dict[str, int] = {}
         self._wanted: dict[str, int] = {}
@@ -79,15 +81,19 @@ class Receiver:
         self._lock = threading.Lock()
         self._unprocessed = 0
         self._is_paused = False
-        self._outages = OutageLog("Kafka is in trouble", {"channel": place.location}, _WARN_EVERY)
-        settings = place.settings(
+        self._outages = OutageLog(
+            "Kafka is in trouble", {"channel": endpoint.location}, _WARN_EVERY
+        )
+        settings = endpoint.settings(
             {
-                "group.id": place.group,
+                "group.id": endpoint.group,
                 "client.id": node,
                 "error_cb": lambda error: self._outages.report(error.str()),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest" if isinstance(place.reset, float) else place.reset,
+                "auto.offset.reset": "earliest"
+                if isinstance(endpoint.reset, float)
+                else endpoint.reset,
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": round(session_seconds * 1000),
                 "heartbeat.interval.ms": round(session_seconds * 1000 / 20),
@@ -128,7 +134,7 @@ class Receiver:
         if not self._thread.close():
             log.warning(
                 "Kafka was not told that this node has left",
-                extra={"channel": self._place.location},
+                extra={"channel": self._endpoint.location},
             )
 
     # in the thread --------------------------------------------------------------------------------
@@ -141,9 +147,9 @@ class Receiver:
                 MOST_UNPROCESSED // 2 if self._is_paused else MOST_UNPROCESSED
             )
         if wanted != self._served:
-            self._place.ensure(wanted)
+            self._endpoint.ensure(wanted)
             consumer.subscribe(
-                [self._place.topic(queue) for queue in sorted(wanted)],
+                [self._endpoint.topic(queue) for queue in sorted(wanted)],
                 on_assign=self._assigned,
                 on_revoke=self._revoked,
                 on_lost=self._lost,
@@ -176,7 +182,7 @@ class Receiver:
             if (error := message.error()) is not None:
                 self._outages.report(error.str())
             elif topic is not None and number is not None and offset is not None:
-                key = PartitionKey(self._place.queue(topic), number)
+                key = PartitionKey(self._endpoint.queue(topic), number)
                 found.append(
                     Received(
                         key, offset, message.timestamp()[1] / 1000, self._content(key, message)
@@ -203,48 +209,48 @@ class Receiver:
             )
             return None
 
-    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        if isinstance(self._place.reset, float):
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if isinstance(self._endpoint.reset, float):
             try:
-                places = since(consumer, places, time.time() - self._place.reset)
+                partitions = since(consumer, partitions, time.time() - self._endpoint.reset)
             except KafkaException as error:
                 # Read from the earliest: what ran long ago is passed over.
                 self._outages.report(reason(error))
-        consumer.incremental_assign(places)
+        consumer.incremental_assign(partitions)
         if self._is_paused:
-            consumer.pause(places)
-        self._listener.gained(self._keys(places))
+            consumer.pause(partitions)
+        self._listener.gained(self._keys(partitions))
 
-    def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        offsets = self._listener.revoked(self._keys(places))
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        offsets = self._listener.revoked(self._keys(partitions))
         if offsets:
             try:
                 consumer.commit(offsets=self._offsets(offsets), asynchronous=False)
             except KafkaException as error:
                 self._outages.report(reason(error))  # the next owner gets some of them again
-        consumer.incremental_unassign(places)
+        consumer.incremental_unassign(partitions)
 
-    def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self._listener.lost(self._keys(places))
-        consumer.incremental_unassign(places)
+    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._listener.lost(self._keys(partitions))
+        consumer.incremental_unassign(partitions)
 
-    def _keys(self, places: Sequence[TopicPartition]) -> list[PartitionKey]:
-        return [PartitionKey(self._place.queue(place.topic), place.partition) for place in places]
+    def _keys(self, partitions: Sequence[TopicPartition]) -> list[PartitionKey]:
+        return [PartitionKey(self._endpoint.queue(at.topic), at.partition) for at in partitions]
 
     def _offsets(self, offsets: Mapping[PartitionKey, int]) -> list[TopicPartition]:
         return [
-            TopicPartition(self._place.topic(key.queue), key.partition, at)
+            TopicPartition(self._endpoint.topic(key.queue), key.partition, at)
             for key, at in offsets.items()
         ]
 
 
 def since(
-    consumer: Consumer, places: Sequence[TopicPartition], instant: float
+    consumer: Consumer, partitions: Sequence[TopicPartition], instant: float
 ) -> list[TopicPartition]:
     """These partitions, each from its committed offset, or else from the first message not older
     than `instant` (seconds since 1970). Raises KafkaException."""
-    committed = consumer.committed(list(places), timeout=ADMIN_SECONDS)
-    fresh = [place for place in committed if place.offset == OFFSET_INVALID]
-    asked = [TopicPartition(place.topic, place.partition, round(instant * 1000)) for place in fresh]
+    committed = consumer.committed(list(partitions), timeout=ADMIN_SECONDS)
+    fresh = [at for at in committed if at.offset == OFFSET_INVALID]
+    asked = [TopicPartition(at.topic, at.partition, round(instant * 1000)) for at in fresh]
     found = consumer.offsets_for_times(asked, timeout=ADMIN_SECONDS) if asked else []
-    return [place for place in committed if place.offset != OFFSET_INVALID] + found
+    return [at for at in committed if at.offset != OFFSET_INVALID] + found

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
-from fairlead.backends.kafka.endpoint import Place, silent
+from fairlead.backends.kafka.endpoint import Endpoint, silent
 from fairlead.backends.kafka.outage_log import OutageLog
 from fairlead.backends.memory.notifier import forget_when_forked
 from fairlead.errors import ConfigurationError, StoreUnavailable
@@ -43,14 +43,15 @@ class Sender:
     sweeps of the rows."""
 
     def __init__(
-        self, place: Place, partitions: Mapping[str, int], counted: Callable[[str, int], None]
+        self, endpoint: Endpoint, partitions: Mapping[str, int], counted: Callable[[str, int], None]
     ) -> None:
         """`partitions`: how many a queue has, as far as this process knows."""
-        self._place = place
+        self._endpoint = endpoint
         self._partitions = partitions
         self._counted = counted
         self._outages = OutageLog(
-            "triggers were not sent; the sweeps will find their rows", {"channel": place.location}
+            "triggers were not sent; the sweeps will find their rows",
+            {"channel": endpoint.location},
         )
         self.after_fork()
         forget_when_forked(self)
@@ -99,14 +100,14 @@ class Sender:
                     "on_delivery": self._reported,
                     "error_cb": silent,
                 }
-                producer = Producer(self._place.settings(settings))
+                producer = Producer(self._endpoint.settings(settings))
                 self._thread = ClientThread("sender", producer, self, self._outages)
             return self._thread
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
         try:
             producer.produce(
-                self._place.topic(message.queue),
+                self._endpoint.topic(message.queue),
                 message.value,
                 message.key,
                 partition=message.partition,
@@ -120,7 +121,9 @@ class Sender:
     def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             if error.code() != KafkaError._MSG_TIMED_OUT:
-                self._topics.pop(self._place.queue(message.topic() or self._place.prefix), None)
+                self._topics.pop(
+                    self._endpoint.queue(message.topic() or self._endpoint.prefix), None
+                )
             self._unsent(error.str())
 
     def _unsent(self, why: str, count: int = 1) -> None:
@@ -166,7 +169,7 @@ class Sender:
         if not wanted:
             return True
         try:
-            self._place.ensure(wanted, SEND_SECONDS)
+            self._endpoint.ensure(wanted, SEND_SECONDS)
         except (StoreUnavailable, ConfigurationError) as error:
             self._unsent(str(error), len(messages))
             return False

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from fairlead.backends.kafka.appender import TOPIC, Appender
-from fairlead.backends.kafka.endpoint import Extent, Place, TopicPlace
+from fairlead.backends.kafka.endpoint import Endpoint, Extent, PartitionId
 from fairlead.backends.kafka.log_reader import LogReader
 from fairlead.backends.kafka.reading import Taken
 from fairlead.backends.kafka.sender import Outgoing
@@ -46,10 +46,10 @@ class KafkaTaskLog:
         """`url`: as of the trigger channel; `reset` has no meaning here. `partitions`: how many a
         queue has. `counted` is told of entries that were not appended (`failed_appends`). Raises
         ConfigurationError for a bad URL."""
-        self._place = Place.of(url).log
+        self._endpoint = Endpoint.of(url).log
         self._partitions = partitions
         self._clock = clock
-        self._appender = Appender(self._place, partitions, counted)
+        self._appender = Appender(self._endpoint, partitions, counted)
         self.after_fork()
         forget_when_forked(self)
 
@@ -63,7 +63,7 @@ class KafkaTaskLog:
 
     @property
     def location(self) -> str:
-        return self._place.location
+        return self._endpoint.location
 
     # the submitter's side -------------------------------------------------------------------------
 
@@ -86,20 +86,20 @@ class KafkaTaskLog:
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         self._look.clear()
         reader = self._running()
-        places = [self._at(key) for key in wanted]
+        partitions = [self._at(key) for key in wanted]
         for key in wanted:
             if self._at(key) not in reader:
                 await self.rewind(key)
-        taken = reader.take(places, limit)
+        taken = reader.take(partitions, limit)
         if not taken:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WAIT_SECONDS):
                     await self._look.wait()
-            taken = reader.take(places, limit)
-        return tuple(self._batch(place, messages) for place, messages in taken)
+            taken = reader.take(partitions, limit)
+        return tuple(self._batch(at, messages) for at, messages in taken)
 
-    def _batch(self, place: TopicPlace, messages: Taken) -> Batch:
-        topic, partition = place
+    def _batch(self, at: PartitionId, messages: Taken) -> Batch:
+        topic, partition = at
         entries, unreadable = [], 0
         for offset, message in messages:
             if (entry := decode(message)) is None:
@@ -109,7 +109,7 @@ class KafkaTaskLog:
             else:
                 entries.append(entry)
         return Batch(
-            PartitionKey(self._place.queue(topic), partition),
+            PartitionKey(self._endpoint.queue(topic), partition),
             entries,
             messages[-1][0] + 1,
             unreadable,
@@ -120,25 +120,25 @@ class KafkaTaskLog:
         self._look.set()
 
     async def is_behind(self, partition: PartitionKey) -> bool:
-        place = self._at(partition)
-        extent = (await self._extents(partition.queue, [place]))[place]
+        at = self._at(partition)
+        extent = (await self._extents(partition.queue, [at]))[at]
         reader = self._running()
-        return (
-            not reader.is_done(place, extent.end) if place in reader else extent.done < extent.end
-        )
+        return not reader.is_done(at, extent.end) if at in reader else extent.done < extent.end
 
     async def rewind(self, partition: PartitionKey) -> None:
-        place = self._at(partition)
-        extent = (await self._extents(partition.queue, [place]))[place]
-        self._running().begin(place, extent.done)
+        at = self._at(partition)
+        extent = (await self._extents(partition.queue, [at]))[at]
+        self._running().begin(at, extent.done)
         self._look.set()
 
     def look(self) -> None:
         self._look.set()
 
     async def lag(self, queue: str) -> dict[int, int]:
-        places = [(self._place.topic(queue), number) for number in range(self._partitions[queue])]
-        found = await self._extents(queue, places)
+        partitions = [
+            (self._endpoint.topic(queue), number) for number in range(self._partitions[queue])
+        ]
+        found = await self._extents(queue, partitions)
         return {number: end - done for (_, number), (done, end) in found.items() if end > done}
 
     async def close(self) -> None:
@@ -147,13 +147,15 @@ class KafkaTaskLog:
             await asyncio.to_thread(reader.end)
         await asyncio.to_thread(self._appender.shut)
 
-    def _at(self, key: PartitionKey) -> TopicPlace:
-        return self._place.topic(key.queue), key.partition
+    def _at(self, key: PartitionKey) -> PartitionId:
+        return self._endpoint.topic(key.queue), key.partition
 
     async def _settle(self, queue: str) -> None:
         """Once for all partitions that are begun at the same time."""
         if (settling := self._settling.get(queue)) is None:
-            looking = asyncio.to_thread(self._place.settle, queue, self._partitions[queue], TOPIC)
+            looking = asyncio.to_thread(
+                self._endpoint.settle, queue, self._partitions[queue], TOPIC
+            )
             settling = self._settling[queue] = asyncio.ensure_future(looking)
         try:
             await asyncio.shield(settling)
@@ -162,16 +164,16 @@ class KafkaTaskLog:
             raise
 
     async def _extents(
-        self, queue: str, places: Collection[TopicPlace]
-    ) -> dict[TopicPlace, Extent]:
+        self, queue: str, partitions: Collection[PartitionId]
+    ) -> dict[PartitionId, Extent]:
         await self._settle(queue)
-        return await asyncio.wrap_future(self._running().ask(places))
+        return await asyncio.wrap_future(self._running().ask(partitions))
 
     def _running(self) -> LogReader:
         """Raises what broke the last one: the next one is another."""
         self._loop = asyncio.get_running_loop()
         if self._reader is None:
-            self._reader = LogReader(self._place, self._arrived, self._clock)
+            self._reader = LogReader(self._endpoint, self._arrived, self._clock)
         if self._reader.failure is not None:
             failure, self._reader = self._reader.failure, None
             raise failure

@@ -29,10 +29,10 @@ class RedisBackend(Backend):
                 raise ConfigurationError(f"{name}={url!r}: tasks on Redis need none; leave it out")
 
     def store(self, url: str) -> TaskStore:
-        from fairlead.backends.redis.sharded.endpoint import Place
+        from fairlead.backends.redis.sharded.endpoint import Endpoint
         from fairlead.backends.redis.task_store import RedisTaskStore
 
-        return RedisTaskStore(Place.of(url))
+        return RedisTaskStore(Endpoint.of(url))
 
     def notifier(self, url: str | None, store: TaskStore) -> Notifier | None:
         from fairlead.backends.memory.notifier import MemoryNotifier
@@ -51,7 +51,7 @@ class RedisBackend(Backend):
 
         assert isinstance(context.store, RedisTaskStore)
         return RedisTaskChannel(
-            context.store.place,
+            context.store.endpoint,
             context.store,
             context.notifier,
             context.counted,

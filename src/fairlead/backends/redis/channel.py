@@ -30,7 +30,7 @@ from fairlead.backends.redis import free_order
 from fairlead.backends.redis.sender import ANSWER_SECONDS, Sender
 from fairlead.backends.redis.sharded.claims import Claim, Lane
 from fairlead.backends.redis.sharded.consumer import Consumer
-from fairlead.backends.redis.sharded.endpoint import GROUP, Place
+from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.message import Finish
 from fairlead.backends.redis.sharded.running import run_async
@@ -89,12 +89,12 @@ class RedisChannel(DatabaseChannel):
     ) -> None:
         """Raises ConfigurationError for a bad URL."""
         super().__init__(store, notifier, clock, heal_every)
-        place = Place.of(url)
+        endpoint = Endpoint.of(url)
         # Queues of an application that has its tasks in the same Redis are named without the second
         # part.
-        self._place = replace(place, prefix=f"{place.prefix}:triggers")
-        self.location = place.location
-        self._sender = Sender(self._place, counted)
+        self._endpoint = replace(endpoint, prefix=f"{endpoint.prefix}:triggers")
+        self.location = endpoint.location
+        self._sender = Sender(self._endpoint, counted)
         self._counted = counted
         self._consumer: Consumer | None = None
         self._work: asyncio.Task[None] | None = None
@@ -139,7 +139,7 @@ class RedisChannel(DatabaseChannel):
         if self._consumer is None:
             self._failure = None
             self._consumer = Consumer(
-                self._place, node, MOST_DELIVERIES, self._received, self._room_for, self._clock
+                self._endpoint, node, MOST_DELIVERIES, self._received, self._room_for, self._clock
             )
             self._work = asyncio.create_task(self._run(self._consumer))
             self._work.add_done_callback(self._ended)
@@ -154,7 +154,7 @@ class RedisChannel(DatabaseChannel):
                 await self._consumer.part()
                 await self._give_back(self._consumer)
         except (StoreUnavailable, TimeoutError) as error:
-            told = {"redis": self.location, "seconds": self._place.reclaim, "error": str(error)}
+            told = {"redis": self.location, "seconds": self._endpoint.reclaim, "error": str(error)}
             log.warning("what this node held is others' only when it is reclaimed", extra=told)
 
     async def close(self) -> None:
@@ -195,7 +195,7 @@ class RedisChannel(DatabaseChannel):
 
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
         redis = Redis.from_url(
-            self._place.url, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
+            self._endpoint.url, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
         )
         try:
             began = time.monotonic()
@@ -208,7 +208,7 @@ class RedisChannel(DatabaseChannel):
         return ChannelStatus(f"it answers within {took:,.0f} ms", [], loads)
 
     async def _load(self, redis: Any, queue: str) -> QueueLoad:
-        lanes = self._place.lanes(queue, MOST_DELIVERIES)
+        lanes = self._endpoint.lanes(queue, MOST_DELIVERIES)
         waiting = held = 0
         ages = []
         for priority in await run_async(redis, queue, lanes.known()):

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from redis import Redis
 
 from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
-from fairlead.backends.redis.sharded.endpoint import Place
+from fairlead.backends.redis.sharded.endpoint import Endpoint
 from fairlead.backends.redis.sharded.running import run
 from fairlead.errors import NotSupported
 
@@ -22,14 +22,14 @@ class RedisDatabase:
     """See `fairlead.ports.statements.Database`, of whose steps it knows those of
     `fairlead.sharded`."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.location = place.location
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.location = endpoint.location
         # Made here, opens nothing: its pool notices when a process was forked.
-        self._redis: Any = Redis.from_url(place.url, max_connections=MOST_CONNECTIONS)
+        self._redis: Any = Redis.from_url(endpoint.url, max_connections=MOST_CONNECTIONS)
 
     def run(self, steps: Any) -> Any:
-        return run(self._redis, self.place.prefix, steps)
+        return run(self._redis, self.endpoint.prefix, steps)
 
     look = run
 

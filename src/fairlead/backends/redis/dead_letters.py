@@ -14,14 +14,14 @@ from fairlead.model import TaskRecord
 from fairlead.ports.task_records import TaskFilter
 
 MOST_LISTED = 10_000
-"""Letters of a lane that are looked through."""
+"""Dead letters of a lane that are looked through."""
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     """A task in ERROR."""
 
-    place: str
-    """Among the dead letters of its lane."""
+    position: str
+    """Where it lies among the dead letters of its lane."""
     task: TaskRecord
     body: Body
 
@@ -31,22 +31,22 @@ class Letter(NamedTuple):
         return Lane(self.task.queue, self.task.priority)
 
 
-class Letters:
-    """Of all queues."""
+class DeadLetters:
+    """The dead letters of all queues."""
 
     def __init__(self, registry: Registry, queues: Queues) -> None:
         self._registry = registry
         self._queues = queues
 
-    def all(self) -> Asked[list[Letter]]:
+    def all(self) -> Asked[list[DeadLetter]]:
         """In no order; what is no task is left out."""
         found = []
         for queue in (yield from self._registry.settings()):
             for lane in (yield from self._queues.written(queue)):
-                for place, letter in (yield from self._queues.at(lane).dead(MOST_LISTED)):
+                for position, letter in (yield from self._queues.at(lane).dead(MOST_LISTED)):
                     if (body := dead(letter)) is not None:
                         found.append(
-                            Letter(place, record(queue, lane.priority, letter, body), body)
+                            DeadLetter(position, record(queue, lane.priority, letter, body), body)
                         )
         return found
 
@@ -55,7 +55,7 @@ class Letters:
         found = [letter.task for letter in (yield from self.all()) if _matches(letter.task, where)]
         return sorted(found, key=lambda task: task.submitted_at)[:limit]
 
-    def of(self, task_id: str) -> Asked[Letter | None]:
+    def of(self, task_id: str) -> Asked[DeadLetter | None]:
         """None if this task is not in ERROR."""
         return next(
             (letter for letter in (yield from self.all()) if letter.task.id == task_id), None
@@ -69,16 +69,16 @@ class Letters:
         tries = 0 if reset_tries else letter.body.tries
         anew = msgspec.structs.replace(letter.body, attempts=letter.task.attempt, tries=tries)
         steps = self._queues.at(letter.lane)
-        return (yield from steps.revive(letter.place, entry(anew, letter.task.fairness_key)))
+        return (yield from steps.revive(letter.position, entry(anew, letter.task.fairness_key)))
 
     def drop(self, task_id: str, version: int) -> Asked[bool]:
         """Nothing is kept of it. False if it is not in ERROR in this version."""
         letter = yield from self._in(task_id, version)
         return letter is not None and (
-            yield from self._queues.at(letter.lane).revive(letter.place, None)
+            yield from self._queues.at(letter.lane).revive(letter.position, None)
         )
 
-    def _in(self, task_id: str, version: int) -> Asked[Letter | None]:
+    def _in(self, task_id: str, version: int) -> Asked[DeadLetter | None]:
         letter = yield from self.of(task_id)
         return letter if letter is not None and letter.task.version == version else None
 

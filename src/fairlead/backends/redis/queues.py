@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlead.backends.redis.registry import Asked
 from fairlead.backends.redis.sharded.claims import Lane
-from fairlead.backends.redis.sharded.endpoint import Place
+from fairlead.backends.redis.sharded.endpoint import Endpoint
 from fairlead.backends.redis.sharded.lanes import Lanes
 from fairlead.backends.redis.sharded.steps import QueueSteps
 
@@ -12,9 +12,9 @@ from fairlead.backends.redis.sharded.steps import QueueSteps
 class Queues:
     """Of one application; from any thread."""
 
-    def __init__(self, place: Place, max_deliveries: int) -> None:
+    def __init__(self, endpoint: Endpoint, max_deliveries: int) -> None:
         """`max_deliveries`: after so many a task is a dead letter."""
-        self._place = place
+        self._endpoint = endpoint
         self._max_deliveries = max_deliveries
         self._lanes: dict[str, Lanes] = {}
 
@@ -29,5 +29,5 @@ class Queues:
     def _of(self, queue: str) -> Lanes:
         found = self._lanes.get(queue)
         if found is None:
-            found = self._lanes[queue] = self._place.lanes(queue, self._max_deliveries)
+            found = self._lanes[queue] = self._endpoint.lanes(queue, self._max_deliveries)
         return found

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from fairlead.backends.memory.notifier import forget_when_forked
-from fairlead.backends.redis.sharded.endpoint import Place
+from fairlead.backends.redis.sharded.endpoint import Endpoint
 from fairlead.backends.redis.sharded.lanes import Lanes
 from fairlead.backends.redis.sharded.running import run
 from fairlead.backends.redis.trigger_messages import encode
@@ -39,8 +39,8 @@ class Sender:
     """Sends what has piled up, in a thread of its own. What cannot be sent is counted, and left to
     whoever keeps the rows."""
 
-    def __init__(self, place: Place, counted: Callable[[str, int], None]) -> None:
-        self._place = place
+    def __init__(self, endpoint: Endpoint, counted: Callable[[str, int], None]) -> None:
+        self._endpoint = endpoint
         self._counted = counted
         self.after_fork()
         forget_when_forked(self)
@@ -84,7 +84,7 @@ class Sender:
             if self._thread is None:
                 self._is_over = threading.Event()
                 redis = Redis.from_url(
-                    self._place.url,
+                    self._endpoint.url,
                     socket_timeout=ANSWER_SECONDS,
                     socket_connect_timeout=ANSWER_SECONDS,
                     # Once more at once: the connection may have been lost long ago. To write twice
@@ -119,7 +119,7 @@ class Sender:
         for (queue, priority), triggers in sorted(lanes.items(), key=lambda lane: lane[0][1]):
             try:
                 if queue not in self._lanes:
-                    self._lanes[queue] = self._place.lanes(queue, _MOST_DELIVERIES)
+                    self._lanes[queue] = self._endpoint.lanes(queue, _MOST_DELIVERIES)
                 run(
                     redis,
                     queue,
@@ -134,7 +134,7 @@ class Sender:
         self._counted("unsent_triggers", count)
         if why != self._trouble:
             self._trouble = why
-            told = {"channel": self._place.location, "error": why}
+            told = {"channel": self._endpoint.location, "error": why}
             log.warning("triggers were not sent; the keepers of their rows will", extra=told)
 
 

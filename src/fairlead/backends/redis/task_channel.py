@@ -12,7 +12,7 @@ from typing import Protocol
 from fairlead.backends.redis import free_order
 from fairlead.backends.redis.sharded.claims import Lane
 from fairlead.backends.redis.sharded.consumer import Consumer
-from fairlead.backends.redis.sharded.endpoint import Place
+from fairlead.backends.redis.sharded.endpoint import Endpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.message import Entry, Finish
 from fairlead.clock import Clock
@@ -27,7 +27,7 @@ log = logging.getLogger("fairlead.redis")
 class Tasks(Protocol):
     """The task store, as this channel needs it."""
 
-    place: Place
+    endpoint: Endpoint
     consumer: Consumer | None
 
     def take(self, queue: str, delivery: Delivery) -> Trigger | None:
@@ -49,7 +49,7 @@ class RedisTaskChannel:
 
     def __init__(
         self,
-        place: Place,
+        endpoint: Endpoint,
         tasks: Tasks,
         notifier: Notifier,
         counted: Callable[[str, int], None],
@@ -57,8 +57,8 @@ class RedisTaskChannel:
         clock: Clock,
     ) -> None:
         """`max_lost`: a task whose nodes went away so often goes to the dead letters."""
-        self.location = place.location
-        self._place = place
+        self.location = endpoint.location
+        self._endpoint = endpoint
         self._tasks = tasks
         self._notifier = notifier
         self._counted = counted
@@ -96,7 +96,7 @@ class RedisTaskChannel:
         consumer = self._tasks.consumer
         if consumer is None:
             consumer = self._tasks.consumer = Consumer(
-                self._place, node, self._max_lost, self._received, self._room_for, self._clock
+                self._endpoint, node, self._max_lost, self._received, self._room_for, self._clock
             )
             self._reading = asyncio.create_task(consumer.run(), name="fairlead-redis")
             self._reading.add_done_callback(lambda _: self._changed.set())

@@ -15,13 +15,13 @@ from typing import NoReturn
 import msgspec
 
 from fairlead.backends.redis.database import CAN, RedisDatabase
-from fairlead.backends.redis.dead_letters import Letters
+from fairlead.backends.redis.dead_letters import DeadLetters
 from fairlead.backends.redis.queues import Queues
 from fairlead.backends.redis.registry import Asked, Registry
 from fairlead.backends.redis.sharded import message
 from fairlead.backends.redis.sharded.claims import Claim, Claims, Lane
 from fairlead.backends.redis.sharded.consumer import Consumer
-from fairlead.backends.redis.sharded.endpoint import GROUP, Place
+from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.task_messages import RETRY, Held, held, new_entry, of_error
@@ -55,18 +55,18 @@ _NO_RECORD = "Redis keeps no record of single tasks, but for those in ERROR"
 class RedisTaskStore:
     """See `fairlead.ports.task_store.TaskStore`."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.database: Database = RedisDatabase(place)
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.database: Database = RedisDatabase(endpoint)
         self.claimed: dict[str, Held] = {}
         """What this node has read and not ended, by task id."""
         self.consumer: Consumer | None = None
         """This node's, while it runs."""
         self._registered: set[str] = set()
         """Queues that this process has made known."""
-        self._registry = Registry(place.prefix)
-        self._queues = Queues(place, MOST_LOST)
-        self._letters = Letters(self._registry, self._queues)
+        self._registry = Registry(endpoint.prefix)
+        self._queues = Queues(endpoint, MOST_LOST)
+        self._dead_letters = DeadLetters(self._registry, self._queues)
 
     # what it is able to do ------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class RedisTaskStore:
         if unknown := {task.queue for task in tasks} - self._registered:
             yield from self._registry.register(unknown)
             self._registered |= unknown
-        window = round(self.place.unique * 1000)
+        window = round(self.endpoint.unique * 1000)
         submitted: list[Submitted | None] = [None] * len(tasks)
         for lane, of_lane in lanes.items():
             entries = [new_entry(tasks[i], window) for i in of_lane]
@@ -127,7 +127,7 @@ class RedisTaskStore:
         return submitted, [wake]
 
     def task(self, task_id: str) -> Asked[TaskRecord | None]:
-        letter = yield from self._letters.of(task_id)
+        letter = yield from self._dead_letters.of(task_id)
         if letter is None:
             raise NotSupported(f"task {task_id}: {_NO_RECORD}; {CAN} do")
         return letter.task
@@ -137,10 +137,10 @@ class RedisTaskStore:
             raise NotSupported(
                 f"Redis can list only tasks in ERROR (--state ERROR); {CAN} list all"
             )
-        return (yield from self._letters.matching(where, limit))
+        return (yield from self._dead_letters.matching(where, limit))
 
     def payload(self, task_id: str) -> Asked[tuple[bytes, str] | None]:
-        letter = yield from self._letters.of(task_id)
+        letter = yield from self._dead_letters.of(task_id)
         return None if letter is None else (letter.body.payload, letter.body.payload_format)
 
     def attempts(self, task_id: str) -> Asked[list[AttemptRecord]]:
@@ -155,12 +155,14 @@ class RedisTaskStore:
     ) -> Asked[Wake | None]:
         """Only of a task in ERROR, and at once."""
         return (
-            Wake() if (yield from self._letters.write_anew(task_id, version, reset_tries)) else None
+            Wake()
+            if (yield from self._dead_letters.write_anew(task_id, version, reset_tries))
+            else None
         )
 
     def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Asked[bool]:
         """Only of a task in ERROR."""
-        return (yield from self._letters.drop(task_id, version))
+        return (yield from self._dead_letters.drop(task_id, version))
 
     def queue_statuses(self) -> Asked[list[QueueStatus]]:
         statuses = []

@@ -1,5 +1,5 @@
-"""A trigger as a message of the sharded queue. Queue and priority are its place there, its fairness
-key is the shard key."""
+"""A trigger as a message of the sharded queue. Queue and priority say where it lies there; its
+fairness key is the shard key."""
 
 from __future__ import annotations
 

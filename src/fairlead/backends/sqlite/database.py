@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fairlead.backends.sql.drivers import drive, drive_async, executor, executor_async
-from fairlead.backends.sqlite.writer_lock import Turn
+from fairlead.backends.sqlite.writer_lock import WriterLock
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.statements import Steps
 
@@ -60,7 +60,7 @@ class SqliteDatabase:
         self._idle: deque[sqlite3.Connection] = deque()
         self._reader: sqlite3.Connection | None = None
         self._quick: sqlite3.Connection | None = None
-        self.turn = Turn(self.path)
+        self.writer_lock = WriterLock(self.path)
         self._writer = _Writer(self)
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             WeakKeyDictionary()
@@ -102,7 +102,7 @@ class SqliteDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        with self.connection() as connection, self.turn.take(), transaction(connection):
+        with self.connection() as connection, self.writer_lock.held(), transaction(connection):
             yield connection
 
     @asynccontextmanager
@@ -110,7 +110,7 @@ class SqliteDatabase:
         # One at a time in this process, and SQLite's lock is waited for in a thread: a second
         # transaction that waited for it on the event loop would keep the first from ever ending.
         async with self._transaction_lock():
-            connection, turn = await asyncio.to_thread(self._begin)
+            connection, held = await asyncio.to_thread(self._begin)
             try:
                 yield connection
                 with failures():
@@ -119,18 +119,18 @@ class SqliteDatabase:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 self._idle.append(connection)
-                self.turn.end(turn)
+                self.writer_lock.release(held)
 
     def _begin(self) -> tuple[sqlite3.Connection, int | None]:
         with self.connection() as connection, failures():
-            turn = self.turn.begin()
+            held = self.writer_lock.acquire()
             try:
                 connection.execute("BEGIN IMMEDIATE")
             except BaseException:
-                self.turn.end(turn)
+                self.writer_lock.release(held)
                 raise
         self._idle.remove(connection)  # it stays with the caller
-        return connection, turn
+        return connection, held
 
     def _transaction_lock(self) -> asyncio.Lock:
         loop = asyncio.get_running_loop()
@@ -162,15 +162,15 @@ class SqliteDatabase:
                     f"PRAGMA {setting}"
                 )  # a checkpoint takes long: the writer's connection does it
         with failures():
-            turn = self.turn.begin(wait=False)
-        if turn is None:
+            held = self.writer_lock.acquire(wait=False)
+        if held is None:
             return await self.run_async(steps(), durable=False)
         try:
             try:
                 self._quick.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:  # held by somebody who takes no turns
-                self.turn.end(turn)
-                turn = None
+            except sqlite3.OperationalError:  # held by somebody who does not know our lock
+                self.writer_lock.release(held)
+                held = None
                 return await self.run_async(steps(), durable=False)
             try:
                 with failures():
@@ -181,7 +181,7 @@ class SqliteDatabase:
                     self._quick.execute("ROLLBACK")
             return result
         finally:
-            self.turn.end(turn)
+            self.writer_lock.release(held)
 
     async def read(self, steps: Steps[T]) -> T:
         # A reader never waits for a writer in WAL mode: quicker here than through any thread.
@@ -208,7 +208,7 @@ class SqliteDatabase:
         self._reader = self._quick = None
         while self._idle:
             self._idle.pop().close()
-        self.turn.close()
+        self.writer_lock.close()
 
 
 def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
@@ -314,9 +314,9 @@ class _Writer:
                         self._condition.wait()
                     if not self._waiting:
                         break
-                # First the turn, then a look at what there is: what came while others wrote goes in
+                # First the lock, then a look at what there is: what came while others wrote goes in
                 # together.
-                turn = self._database.turn.begin()
+                held = self._database.writer_lock.acquire()
                 with self._condition:
                     batch = list(self._waiting)
                     self._waiting.clear()
@@ -328,7 +328,7 @@ class _Writer:
                     connection.execute(f"PRAGMA synchronous = {wanted}")
                     synchronous = wanted
                 outcome = self._write(connection, batch)
-                self._database.turn.end(turn)
+                self._database.writer_lock.release(held)
                 for future, result, failure in outcome:
                     if failure is None:
                         future.set_result(result)

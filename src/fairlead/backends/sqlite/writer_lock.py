@@ -1,9 +1,8 @@
-"""Whose turn it is to write to a file: a lock that the kernel hands on at once.
+"""The lock of the writers of one SQLite file, which the kernel hands on at once.
 
 SQLite's own lock is waited for by sleeping, longer each time; with two busy writers most of the
-time goes into that. Here a writer takes its turn first, so SQLite's lock is free when it comes to
-it. Writers that know nothing of turns are still kept apart by SQLite. A process that dies gives its
-turn back.
+time goes into that. Here a writer takes this lock first, so SQLite's is free when it comes to it.
+SQLite still keeps apart the writers that do not know this lock. A process that dies releases it.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ except ImportError:  # no such locks here: SQLite's own are enough, only slower
     fcntl = None  # type: ignore[assignment]
 
 
-class Turn:
-    """The turn to write to one file, kept in a file `<name>-turn` beside it."""
+class WriterLock:
+    """The right to write to one file, kept in a file `<name>-turn` beside it."""
 
     def __init__(self, path: Path) -> None:
         self._path = f"{path}-turn"
@@ -29,17 +28,17 @@ class Turn:
         self._pid = os.getpid()
 
     @contextmanager
-    def take(self) -> Iterator[None]:
-        """Wait for the turn, and give it back at the end of the block."""
-        descriptor = self.begin()
+    def held(self) -> Iterator[None]:
+        """Wait for the lock, and release it at the end of the block."""
+        descriptor = self.acquire()
         try:
             yield
         finally:
-            self.end(descriptor)
+            self.release(descriptor)
 
-    def begin(self, wait: bool = True) -> int | None:
-        """Take the turn; answers what `end` needs. None, with `wait=False`, when it is
-        another's."""
+    def acquire(self, wait: bool = True) -> int | None:
+        """Take the lock; return what `release` needs, or None, with `wait=False`, when another
+        writer has it."""
         if fcntl is None:
             return -1
         descriptor = self._descriptor()
@@ -53,8 +52,8 @@ class Turn:
             raise
         return descriptor
 
-    def end(self, descriptor: int | None) -> None:
-        """Give the turn back."""
+    def release(self, descriptor: int | None) -> None:
+        """Give the lock back, if it was acquired."""
         if fcntl is None or descriptor is None:
             return
         fcntl.flock(descriptor, fcntl.LOCK_UN)

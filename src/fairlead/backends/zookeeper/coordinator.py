@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from fairlead.backends.zookeeper.session import Place, Session
+from fairlead.backends.zookeeper.session import Endpoint, Session
 from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
 from fairlead.ports.coordinator import Lease
 from fairlead.ports.notification import Wake
@@ -43,17 +43,17 @@ class ZooKeeperCoordinator:
 
     def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
         """Opens nothing. Raises ConfigurationError for a URL that names no server."""
-        self._place = Place.of(url)
-        self._held = f"{self._place.folder}/leases/held"
-        self._ids = f"{self._place.folder}/leases/ids"
-        self._books = f"{self._place.folder}/permits"
+        self._endpoint = Endpoint.of(url)
+        self._held = f"{self._endpoint.folder}/leases/held"
+        self._ids = f"{self._endpoint.folder}/leases/ids"
+        self._books = f"{self._endpoint.folder}/permits"
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
 
     @property
     def location(self) -> str:
-        return f"{self._place}, folder {self._place.folder}"
+        return f"{self._endpoint}, folder {self._endpoint.folder}"
 
     def check_limits(self, names: Sequence[str]) -> None:
         """Keep a book for any limit."""
@@ -191,7 +191,7 @@ class ZooKeeperCoordinator:
         with self._lock:
             session = self._sessions.get(owner)
             if session is None or session.has_ended:
-                session = Session(self._place, seconds)
+                session = Session(self._endpoint, seconds)
                 self._sessions[owner] = session
                 for folder in (self._held, self._ids, self._books):
                     session.make_folder(folder)

@@ -44,7 +44,7 @@ _AWAY = (
 )
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     """Where the znodes are, and who we are there."""
 
     hosts: str
@@ -52,7 +52,7 @@ class Place(NamedTuple):
     credential: str | None
 
     @classmethod
-    def of(cls, url: str) -> Place:
+    def of(cls, url: str) -> Endpoint:
         """Raises ConfigurationError, without the password in its text."""
         parts = urlsplit(url)
         who, _, hosts = parts.netloc.rpartition("@")
@@ -71,17 +71,17 @@ class Session:
     has not heard of it for `seconds`; and it ends by itself when `keep` is not called for as long.
     For any thread."""
 
-    def __init__(self, place: Place, seconds: float) -> None:
+    def __init__(self, endpoint: Endpoint, seconds: float) -> None:
         """Connects. Raises StoreUnavailable, ConfigurationError."""
-        self._place = place
+        self._endpoint = endpoint
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
         self.has_ended = False
         self._connected = threading.Event()
-        secret = place.credential
+        secret = endpoint.credential
         for left in reversed(range(_TRIES_TO_CONNECT)):
             self.client = KazooClient(
-                place.hosts,
+                endpoint.hosts,
                 timeout=seconds,
                 default_acl=CREATOR_ALL_ACL if secret else None,
                 auth_data=[("digest", secret)] if secret else None,
@@ -159,10 +159,10 @@ class Session:
             yield
         except _AWAY as error:
             raise StoreUnavailable(
-                f"{self._place} does not answer ({type(error).__name__})"
+                f"{self._endpoint} does not answer ({type(error).__name__})"
             ) from error
         except (NoAuthError, AuthFailedError) as error:
             raise ConfigurationError(
-                f"{self._place} lets us not into {self._place.folder}: check user and password in"
-                " its URL"
+                f"{self._endpoint} lets us not into {self._endpoint.folder}:"
+                " check user and password in its URL"
             ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.backends.kafka.endpoint import Place
+from fairlead.backends.kafka.endpoint import Endpoint
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.pipeline.alerts.pulse import Pulse
 from fairlead.pipeline.alerts.sign import encode
@@ -19,7 +19,7 @@ KEPT = {"retention.ms": str(24 * 3_600_000)}
 """What was not watched for a day nobody needs to be told of."""
 
 
-def make_signs_topic(place: Place) -> int:
+def make_signs_topic(place: Endpoint) -> int:
     """If it is missing: whoever comes first, a relay or those who watch. Answers how many
     partitions it has. Raises StoreUnavailable."""
     return place.made(place.signs, PARTITIONS, KEPT, ANSWER_SECONDS)
@@ -28,7 +28,7 @@ def make_signs_topic(place: Place) -> int:
 class SignsTo:
     """What a relay sends beside attempts (see `fairlead.pipeline.stream.relay.Also`)."""
 
-    def __init__(self, pulse: Pulse, place: Place) -> None:
+    def __init__(self, pulse: Pulse, place: Endpoint) -> None:
         self._pulse = pulse
         self._place = place
         self._partitions = 0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from fairlead.backends.kafka.endpoint import Place as KafkaPlace
+from fairlead.backends.kafka.endpoint import Endpoint
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
@@ -49,7 +49,7 @@ class Relayed(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def reader_name(place: KafkaPlace) -> str:
+def reader_name(place: Endpoint) -> str:
     """Of the relays to this place, in the store."""
     return f"kafka/{place.prefix}"
 
@@ -61,7 +61,7 @@ class Relay:
     def __init__(
         self,
         history: HistoryStore,
-        place: KafkaPlace,
+        place: Endpoint,
         clock: Clock,
         *,
         partitions: int | None = None,

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from fairlead.backends.redis.sharded.claims import Claim, Claims, Lane, by_lane
 from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
-from fairlead.backends.redis.sharded.endpoint import GROUP, Place
+from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint
 from fairlead.backends.redis.sharded.lanes import Delivery, Empty, Lanes
 from fairlead.backends.redis.sharded.message import Finish
 from fairlead.backends.redis.sharded.redis_errors import telling
@@ -57,7 +57,7 @@ class Consumer:
 
     def __init__(
         self,
-        place: Place,
+        endpoint: Endpoint,
         name: str,
         max_deliveries: int,
         received: Callable[[str, Sequence[Delivery]], None],
@@ -67,13 +67,13 @@ class Consumer:
         """`name`: of the node. `received`: is told the queue and what was claimed of it. `room`:
         how many more of this queue and priority the node takes now. `max_deliveries`: what was
         handed out so often, and came back each time, goes to the dead letters."""
-        self._place = place
+        self._endpoint = endpoint
         self._name = name
         self._max_deliveries = max_deliveries
         self._received = received
         self._room = room
         self._clock = clock
-        self._redis: Any = Redis.from_url(place.url, max_connections=MOST_CONNECTIONS)
+        self._redis: Any = Redis.from_url(endpoint.url, max_connections=MOST_CONNECTIONS)
         self.claims = Claims()
         self._lanes: dict[str, Lanes] = {}
         self._has_room: dict[str, asyncio.Event] = {}
@@ -94,7 +94,7 @@ class Consumer:
         """From now on it reads these too."""
         for queue in queues:
             if queue not in self._lanes:
-                self._lanes[queue] = self._place.lanes(queue, self._max_deliveries)
+                self._lanes[queue] = self._endpoint.lanes(queue, self._max_deliveries)
                 self._has_room[queue] = asyncio.Event()
         self._served.set()
 
@@ -130,7 +130,7 @@ class Consumer:
 
     def lanes(self, queue: str) -> Lanes:
         """The lanes of a queue."""
-        return self._lanes.get(queue) or self._place.lanes(queue, self._max_deliveries)
+        return self._lanes.get(queue) or self._endpoint.lanes(queue, self._max_deliveries)
 
     async def do(self, queue: str, steps: Steps[Any]) -> Any:
         """What the steps answer. Raises StoreUnavailable."""
@@ -140,8 +140,8 @@ class Consumer:
         """For as long as the node lives."""
         try:
             async with asyncio.TaskGroup() as parts:
-                parts.create_task(self._patiently(self._extend, self._place.reclaim / 6))
-                parts.create_task(self._patiently(self._reclaim, self._place.reclaim / 3))
+                parts.create_task(self._patiently(self._extend, self._endpoint.reclaim / 6))
+                parts.create_task(self._patiently(self._reclaim, self._endpoint.reclaim / 3))
                 parts.create_task(self._patiently(self._end, 0.0))
                 reading: set[str] = set()
                 while True:
@@ -187,7 +187,8 @@ class Consumer:
                 if str(error) != trouble:
                     trouble = str(error)
                     log.warning(
-                        "waiting for Redis", extra={"redis": self._place.location, "error": trouble}
+                        "waiting for Redis",
+                        extra={"redis": self._endpoint.location, "error": trouble},
                     )
                 await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
 
@@ -237,7 +238,7 @@ class Consumer:
     async def _wait(self, queue: str, lanes: Lanes, empty: Empty) -> list[Delivery]:
         waiter = self._waiters.get(queue)
         if waiter is None:
-            redis: Any = Redis.from_url(self._place.url, single_connection_client=True)
+            redis: Any = Redis.from_url(self._endpoint.url, single_connection_client=True)
             waiter = self._waiters[queue] = _Waiter(redis)
         if waiter.connection == 0:
             with telling(queue):
@@ -285,7 +286,9 @@ class Consumer:
                     await self._reclaim_at(queue, priority, room)
 
     async def _reclaim_at(self, queue: str, priority: int, room: int) -> None:
-        steps = self.lanes(queue).at(priority).reclaim(GROUP, self._name, self._place.reclaim, room)
+        steps = (
+            self.lanes(queue).at(priority).reclaim(GROUP, self._name, self._endpoint.reclaim, room)
+        )
         if found := await self._claim(f"reclaim {queue}", self._redis, queue, steps):
             self._received(queue, [Delivery(priority, message) for message in found])
 

@@ -24,7 +24,7 @@ _TTL = 30 * 86_400.0
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """A Redis, and how the queues of an application are kept there."""
 
     url: str
@@ -45,7 +45,7 @@ class Place:
     it."""
 
     @classmethod
-    def of(cls, url: str) -> Place:
+    def of(cls, url: str) -> Endpoint:
         """Raises ConfigurationError, without the password in its text."""
         check_url(url)
         parts = urlsplit(url)

@@ -120,13 +120,13 @@ class Lanes:
         for priority in lanes.keys() - self._prepared:
             yield from self.at(priority).prepare(group)
             self._prepared.add(priority)
-        places = {
+        priorities = {
             key: priority
             for priority, count in lanes.items()
             for key in self.at(priority).streams(count)
         }
         notifiers = {self.at(priority).notifier for priority in lanes}
-        answers = yield Claim(group, consumer, [*notifiers, *places], empty.wait.millis)
+        answers = yield Claim(group, consumer, [*notifiers, *priorities], empty.wait.millis)
         if answers is None:
             self._prepared.clear()
             return []
@@ -139,7 +139,7 @@ class Lanes:
                 continue
             stream = name.rpartition(":s")[2].encode()
             now = entry.partition(b"-")[0]
-            found.append(Delivery(places[name], message((stream, entry, 1, now, fields))))
+            found.append(Delivery(priorities[name], message((stream, entry, 1, now, fields))))
         return found
 
     def _ask(self) -> Steps[str]:

@@ -154,7 +154,7 @@ def millis(what: str, instant: datetime) -> int:
     return found
 
 
-def place(id: str) -> tuple[str, str]:
+def position(id: str) -> tuple[str, str]:
     """The stream and the entry of a message's id. Raises InvalidMessage."""
     found = _ID.fullmatch(id)
     if found is None:

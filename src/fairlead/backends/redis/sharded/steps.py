@@ -27,7 +27,7 @@ from fairlead.backends.redis.sharded.message import (
     entry,
     id_of,
     message,
-    place,
+    position,
     set_aside,
 )
 from fairlead.backends.redis.sharded.script import Script
@@ -173,7 +173,7 @@ class QueueSteps:
             raise InvalidMessage(f"count={count}: 1 or more")
         preferred = "" if prefer_stream is None else str(prefer_stream)
         if preferred:
-            place(f"{preferred}/0-0")
+            position(f"{preferred}/0-0")
         until = self._monotonic() + block
         woken_after = ""
         while True:
@@ -233,23 +233,23 @@ class QueueSteps:
         return Wait(after, max(1, math.ceil(min(seconds, WAIT_SECONDS) * 1000)))
 
     def ack(self, group: str, ids: Iterable[str]) -> Steps[int]:
-        places = [part for id in ids for part in place(id)]
-        return int((yield self._run(script.ACK, group, *places)))
+        positions = [part for id in ids for part in position(id)]
+        return int((yield self._run(script.ACK, group, *positions)))
 
     def extend(self, group: str, consumer: str, ids: Sequence[str]) -> Steps[list[str]]:
         _named(group, consumer)
         held: list[str] = []
         for start in range(0, len(ids), MOST_AT_ONCE):
             piece = ids[start : start + MOST_AT_ONCE]
-            places = [part for id in piece for part in place(id)]
-            answers = yield self._run(script.EXTEND, group, consumer, *places)
+            positions = [part for id in piece for part in position(id)]
+            answers = yield self._run(script.EXTEND, group, consumer, *positions)
             held += [id for id, is_held in zip(piece, answers, strict=True) if is_held]
         return held
 
     def held(self, group: str, consumer: str, known: Iterable[str]) -> Steps[list[Message]]:
         """What the consumer holds but for these ids: answers to its reads were lost."""
-        places = [part for id in known for part in place(id)]
-        now, found = yield self._run(script.HELD, group, consumer, *places)
+        positions = [part for id in known for part in position(id)]
+        now, found = yield self._run(script.HELD, group, consumer, *positions)
         return [
             message((stream, at, deliveries, now, fields))
             for stream, at, deliveries, fields in found
@@ -262,7 +262,7 @@ class QueueSteps:
             piece = finishes[start : start + MOST_AT_ONCE]
             arguments: list[Field] = []
             for id, how, each in piece:
-                arguments += (*place(id), how)
+                arguments += (*position(id), how)
                 if how == "later":
                     arguments += (each.at, each.ticket)
                 if how in ("later", "again"):
@@ -278,7 +278,7 @@ class QueueSteps:
         return answers
 
     def delete(self, id: str) -> Steps[None]:
-        if not (yield self._run(script.DELETE, *place(id))):
+        if not (yield self._run(script.DELETE, *position(id))):
             raise UnknownMessage(
                 f"message {id} is not in {self._settings.name}: acknowledged, deleted, set aside or"
                 " expired"
@@ -334,14 +334,14 @@ class QueueSteps:
         return messages + retries, dead
 
     def dead(self, count: int) -> Steps[list[tuple[str, SetAside]]]:
-        """Dead letters, each with its place among them."""
+        """Dead letters, each with its position among them."""
         found = yield self._run(script.ASIDE, "dead", count)
         return [(_text(copy[0]), set_aside(copy)) for copy in found]
 
-    def revive(self, place: str, entry: Entry | None) -> Steps[bool]:
+    def revive(self, position: str, entry: Entry | None) -> Steps[bool]:
         """Take a letter out of the dead ones, and write this instead, or nothing. False if it is
         not there."""
-        arguments: list[Field] = [place, self._settings.streams, self._ttl]
+        arguments: list[Field] = [position, self._settings.streams, self._ttl]
         if entry is not None:
             _, candidates = self._settings.shard(entry.shard_key, None, None)
             arguments += (len(candidates), *candidates, len(entry.fields), *entry.fields)
