@@ -1,4 +1,4 @@
-"""What an ordered queue takes: tasks with an ordering key, not too late, each with a key of its
+"""Rules for tasks of an ordered queue: an ordering key, not too late, each with a key of its
 own."""
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fairlead.ports.task_log import Entry, Submit
 
 
 def check(entry: Entry) -> None:
-    """Raises InvalidTask for an entry that no schedule can hold, which would stop its partition for
-    good. Submits are checked before they are here; other programs write to a log too, and people
-    name what to drop."""
+    """Raise InvalidTask for an entry that no schedule can hold, which would stop its partition for
+    good. Submits were checked before; other programs write to a log too, and people name what to
+    drop."""
     if isinstance(entry, Submit):
         task = entry.task
         key = ScheduledTask.of(task).key
@@ -46,9 +46,9 @@ class Acceptance:
         self._last = 0
 
     def entries(self, tasks: Sequence[NewTask], now: int) -> list[Submit]:
-        """As entries of the log. A task for "now" gets a time of its own, so that tasks of one
-        process keep the order of their submits; one without a unique key is one of a kind. Raises
-        InvalidTask, and then takes none."""
+        """Return the tasks as entries of the log. A task for "now" gets a time of its own, so that
+        tasks of one process keep the order of their submits; a task without a unique key gets its
+        id as one. Raises InvalidTask, and then takes none."""
         accepted = []
         for task in tasks:
             if task.ordering_key is None:
@@ -69,14 +69,15 @@ class Acceptance:
                 Submit(
                     msgspec.structs.replace(
                         task,
-                        run_at=self._place(task.run_at) if is_now else task.run_at,
+                        run_at=self._next_time(task.run_at) if is_now else task.run_at,
                         unique_key=task.unique_key or task.id,
                     )
                 )
             )
         return accepted
 
-    def _place(self, now: int) -> int:
+    def _next_time(self, now: int) -> int:
+        """Return a time above the last one returned, unless the clock was set back."""
         with self._lock:
             self._last = max(now, self._last + 1) if self._last < now + MICROS else now
             return self._last

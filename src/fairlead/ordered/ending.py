@@ -1,4 +1,4 @@
-"""From how a run ended to what becomes of a task of an ordered queue."""
+"""Ends of runs of an ordered queue: what becomes of the task."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fairlead.model import Finish, Outcome, RunEnd, ScheduledTask, State
 _HOPELESS = frozenset(
     f"{kind.__module__}.{kind.__qualname__}" for kind in (UnknownTask, InvalidTask)
 )
-"""Until another version of the application is deployed: the key waits for that, and loses
-nothing."""
+"""Errors that last until another version of the application is deployed: the key waits for that,
+and loses nothing."""
 
 
 def end_of_run(scheduled: ScheduledTask, finish: Finish, triggered_at: int, node: str) -> RunEnd:
-    """`scheduled`: as it was before the run. A task whose tries are used up is recorded as failed,
-    and its key goes on."""
+    """Return the end of a run. A task whose tries are used up is recorded as failed, and its key
+    goes on. `scheduled`: the task as it was before the run."""
     outcome, state, retry_at = finish.outcome, State(finish.next_state), finish.run_at
     if state == State.ERROR and finish.error_type in _HOPELESS:
         delay = UNTIL_DONE.delay(scheduled.tries + 1, FairleadError())
@@ -44,7 +44,7 @@ def end_of_run(scheduled: ScheduledTask, finish: Finish, triggered_at: int, node
 
 
 def dropped(scheduled: ScheduledTask, is_running: bool, actor: str, now: int, node: str) -> RunEnd:
-    """A person has ended it."""
+    """Return the end of a task that a person has ended."""
     return RunEnd(
         scheduled,
         scheduled.attempt + is_running,
