@@ -480,9 +480,11 @@ def test_on_zookeeper_a_session_outlives_a_restart_of_the_server() -> None:
         cluster.close()
 
 
-def test_on_zookeeper_a_server_that_is_not_there_is_told_by_its_address_and_without_the_password() -> (
-    None
-):
+def test_on_zookeeper_a_server_that_is_not_there_is_told_by_its_address_and_without_the_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.backends.zookeeper.session._ANSWER_SECONDS", 0.5)
+
     async def test(coordinator: Coordinator) -> None:
         with pytest.raises(
             StoreUnavailable, match="ZooKeeper at 127.0.0.1:1 does not answer"

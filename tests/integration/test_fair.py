@@ -80,6 +80,7 @@ async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) 
         assert place <= before + concurrency + 3 * n  # three keys take turns
 
 
+@pytest.mark.smoke
 async def test_weights_share_five_to_one(app: App) -> None:
     ran, push = recorder(app)
     push("a" * 20)

@@ -56,6 +56,7 @@ def kit(url: str) -> Iterator[Kit]:
     kit.app.close()
 
 
+@pytest.mark.smoke
 async def test_o1_now_and_later_with_equal_and_other_ordering_keys_times_and_unique_keys(
     kit: Kit,
 ) -> None:

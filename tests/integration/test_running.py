@@ -46,6 +46,7 @@ async def reaches(app: App, handle: fairlead.TaskHandle, state: State) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("when", ["at once", "scheduled"])
 async def test_t01_all_unique_tasks_run_once_though_each_was_added_twice(
     app: App, when: str
@@ -763,6 +764,7 @@ async def test_what_does_not_end_in_time_is_handed_back_at_shutdown(app: App) ->
     assert app.management.nodes() == []
 
 
+@pytest.mark.smoke
 async def test_t25_each_slot_is_submitted_once_in_the_whole_cluster(app: App) -> None:
     from fairlead.engine.periodic import periodic_poller
 
