@@ -14,7 +14,8 @@ from fairlead.connect import Connections
 from fairlead.connector import Connector
 from fairlead.core.limits.cluster_limits import AnyLimit
 from fairlead.core.policies.processing import Processing, ProcessingPolicy
-from fairlead.core.policies.retry import Exponential, RetryPolicy
+from fairlead.core.policies.retry import RetryPolicy
+from fairlead.declare.declarations import DEFAULT_RETRY, Declarations
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.periodic import Periodic
@@ -39,7 +40,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_QUEUE = "default"
-DEFAULT_RETRY = Exponential(max_attempts=5)
 DEFAULT_PROCESSING = Processing()
 
 
@@ -76,10 +76,10 @@ class App:
         self.interceptors = tuple(interceptors)
         self.on_incident = on_incident
         self.clock = clock
-        self.queues: dict[str, Queue] = {}
-        self.handlers: dict[str, Handler] = {}
-        self.periodics: list[Periodic] = []
-        self._partitions: dict[str, int] = {}
+        self._declared = Declarations()
+        self.queues = self._declared.queues
+        self.handlers = self._declared.handlers
+        self.periodics = self._declared.periodics
         self._transactions = OpenTransactions()
         self._lake = lake_of(lake)
         if self._lake is not None:
@@ -97,8 +97,7 @@ class App:
         self.connector = Connector(
             urls,
             clock=clock,
-            queues=self.queues,
-            partitions=self._partitions,
+            declared=self._declared,
             counted=lambda what, count: self.observer.counted(what, count),  # the one set by then
         )
         self.observer = observer or Silent()
@@ -114,8 +113,7 @@ class App:
         self.submitter = Submitter(
             SubmitContext(
                 connector=self.connector,
-                queues=self.queues,
-                partitions=self._partitions,
+                declared=self._declared,
                 interceptors=self.interceptors,
                 observer=observer,
                 clock=self.clock,
@@ -150,13 +148,7 @@ class App:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
         queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead, cost)
         self.connector.check_queue(queue)
-        if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
-            raise ConfigurationError(f"queue {name!r} is declared twice with different settings")
-        self.queues[name] = queue
-        self._partitions[name] = partitions
-        for handler in self.handlers.values():
-            if handler.queue == name:
-                handler.fit(queue, DEFAULT_RETRY)
+        self._declared.add_queue(queue)
         return queue
 
     @overload
@@ -207,14 +199,9 @@ class App:
             raise ConfigurationError("give timeout= or processing=, not both")
 
         def register(function: Callable[P, R]) -> Task[P, R]:
-            task_name = str(name or getattr(function, "__name__", ""))
-            if task_name in self.handlers:
-                raise ConfigurationError(
-                    f"a task named {task_name!r} is registered already; give one of them name="
-                )
             handler = Handler(
                 function,
-                name=task_name,
+                name=str(name or getattr(function, "__name__", "")),
                 queue=queue,
                 retry=retry,
                 processing=processing
@@ -225,11 +212,7 @@ class App:
                 executor=executor,
                 on_failure=on_failure,
             )
-            if queue not in self.queues:
-                self.queues[queue] = Queue(queue)
-                self._partitions[queue] = self.queues[queue].partitions
-            handler.fit(self.queues[queue], DEFAULT_RETRY)
-            self.handlers[task_name] = handler
+            self._declared.add_handler(handler)
             return Task(self, handler, function)
 
         return register if function is None else register(function)

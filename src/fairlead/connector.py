@@ -11,6 +11,7 @@ from typing import Any
 from fairlead.clock import Clock
 from fairlead.config import Settings
 from fairlead.connect import Connections, connect
+from fairlead.declare.declarations import Declarations
 from fairlead.declare.queue import Queue
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.sql_store import SqlStore
@@ -26,16 +27,13 @@ class Connector:
         urls: Mapping[str, str | None],
         *,
         clock: Clock,
-        queues: Mapping[str, Queue],
-        partitions: Mapping[str, int],
+        declared: Declarations,
         counted: Callable[[str, int], None],
     ) -> None:
-        """`urls`: see `Settings`. `queues`, `partitions`: of queues, as they are declared so far;
-        more may come. `counted`: see `BackendContext`."""
+        """`urls`: see `Settings`. `declared`: may grow later. `counted`: see `BackendContext`."""
         self._urls = urls
         self._clock = clock
-        self._queues = queues
-        self._partitions = partitions
+        self._declared = declared
         self._counted = counted
         self._settings: Settings | None = None
         self._connections: Connections | None = None
@@ -54,7 +52,7 @@ class Connector:
         with self._lock:
             if self._connections is None:
                 settings = self.settings
-                self.use(connect(settings, self._clock, self._partitions, self._counted))
+                self.use(connect(settings, self._clock, self._declared.partitions, self._counted))
                 self._settings = settings
             assert self._connections is not None
             return self._connections
@@ -63,7 +61,7 @@ class Connector:
         """Use these adapters from now on, for example one that fails on purpose."""
         self._settings = self._settings or self.settings
         self._connections = connections
-        for queue in self._queues.values():
+        for queue in self._declared.queues.values():
             connections.channel.check_queue(queue)
 
     def check_queue(self, queue: Queue) -> None:

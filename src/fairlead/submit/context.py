@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fairlead.clock import Clock
 from fairlead.connector import Connector
 from fairlead.declare.current import current_task
+from fairlead.declare.declarations import Declarations
 from fairlead.declare.handler import RunInterceptor
-from fairlead.declare.queue import Queue
 from fairlead.ports.notification import Wake
 from fairlead.ports.observer import Observer
 from fairlead.submit.transaction import OpenTransactions, announce_after_commit
@@ -18,12 +18,10 @@ from fairlead.submit.transaction import OpenTransactions, announce_after_commit
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitContext:
-    """One per application; queues may be declared later."""
+    """One per application."""
 
     connector: Connector
-    queues: Mapping[str, Queue]
-    partitions: Mapping[str, int]
-    """How many partitions each queue has, by its name."""
+    declared: Declarations
     interceptors: Sequence[RunInterceptor]
     observer: Observer
     clock: Clock

@@ -24,7 +24,7 @@ class OrderedSubmission:
 
     def __init__(self, context: SubmitContext) -> None:
         self._context = context
-        self._acceptance = Acceptance(context.queues)
+        self._acceptance = Acceptance(context.declared.queues)
         self._settled: dict[str, int] = {}
         """Queues whose number of partitions is known to be what the store says."""
 
@@ -96,7 +96,9 @@ class OrderedSubmission:
         Raises ConfigurationError for another number, NotSupported where tasks do not live in a SQL
         database."""
         wanted = {
-            name: self._context.queues[name].partitions for name in queues if self._is_ordered(name)
+            name: self._context.declared.queues[name].partitions
+            for name in queues
+            if self._is_ordered(name)
         }
         if wanted.items() <= self._settled.items():
             return
@@ -126,9 +128,8 @@ class OrderedSubmission:
                 " transaction"
             )
         now = context.clock.now()
-        partitions = {name: queue.partitions for name, queue in context.queues.items()}
-        tasks = encode(drafts, partitions, now, context.payload_limit)
+        tasks = encode(drafts, context.declared.partitions, now, context.payload_limit)
         return self._acceptance.entries(tasks, now), log
 
     def _is_ordered(self, queue: str) -> bool:
-        return self._context.queues[queue].is_ordered
+        return self._context.declared.queues[queue].is_ordered

@@ -95,6 +95,6 @@ class Submitter:
     def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
         context = self._context
         now = context.clock.now()
-        tasks = encode(drafts, context.partitions, now, context.payload_limit)
+        tasks = encode(drafts, context.declared.partitions, now, context.payload_limit)
         context.connector.channel.check_tasks(tasks)
         return tasks

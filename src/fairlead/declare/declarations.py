@@ -1,0 +1,46 @@
+"""The declarations of one application: its queues, its tasks and their times."""
+
+from __future__ import annotations
+
+from fairlead.core.policies.retry import Exponential
+from fairlead.declare.handler import Handler
+from fairlead.declare.periodic import Periodic
+from fairlead.declare.queue import Queue
+from fairlead.errors import ConfigurationError
+
+DEFAULT_RETRY = Exponential(max_attempts=5)
+
+
+class Declarations:
+    """Grow while the application's modules are imported."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Queue] = {}
+        self.handlers: dict[str, Handler] = {}
+        self.periodics: list[Periodic] = []
+        self.partitions: dict[str, int] = {}
+        """How many partitions each queue has, by its name."""
+
+    def add_queue(self, queue: Queue) -> None:
+        """Add a queue. Raises ConfigurationError when it is declared already with other settings,
+        or a task of it does not go with them."""
+        name = queue.name
+        if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
+            raise ConfigurationError(f"queue {name!r} is declared twice with different settings")
+        self.queues[name] = queue
+        self.partitions[name] = queue.partitions
+        for handler in self.handlers.values():
+            if handler.queue == name:
+                handler.fit(queue, DEFAULT_RETRY)
+
+    def add_handler(self, handler: Handler) -> None:
+        """Add a task; a queue that is not declared yet has the defaults. Raises ConfigurationError
+        for a name that is taken, or a task that does not go with its queue."""
+        if handler.name in self.handlers:
+            raise ConfigurationError(
+                f"a task named {handler.name!r} is registered already; give one of them name="
+            )
+        if handler.queue not in self.queues:
+            self.add_queue(Queue(handler.queue))
+        handler.fit(self.queues[handler.queue], DEFAULT_RETRY)
+        self.handlers[handler.name] = handler

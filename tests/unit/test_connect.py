@@ -1,0 +1,104 @@
+"""Which backend a URL finds, and what is said when there is none."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from fairlead import App, ConfigurationError, InvalidTask, connect
+from fairlead.connect import backend
+from fairlead.errors import NotSupported
+from fairlead.ports.backend import Backend
+
+
+class NeedsMuch(Backend):
+    offers = {"store": "much://host"}
+    modules = ("no_library_of_this_name",)
+    install = "much[all]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "said"),
+    [
+        ("store", "mysql://root:secret@host/x", "of no known kind; use"),
+        ("store", "kafka://host:9092", "sqlite:///tasks.db"),
+        ("channel", "amqp://root:secret@host", "'database' (default)"),
+        ("channel", "cassandra://host/k", "kafka://host:9092"),
+        ("coordinator", "etcd://root:secret@host", "zookeeper://host:2181/folder"),
+        ("log", "redis://host", "kafka://host:9092"),
+        ("schedule", "sqlite:///x.db", "cassandra://host:9042/keyspace"),
+    ],
+)
+def test_an_unknown_scheme_is_refused_with_the_known_ones_and_without_secrets(
+    kind: Any, url: str, said: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        backend(kind, url)
+    assert said in str(refused.value)
+    assert f"install the package that registers {url.split(':')[0]}://" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_library_that_is_missing_is_named_with_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = EntryPoint("much", f"{__name__}:NeedsMuch", connect.GROUP)
+    monkeypatch.setattr(EntryPoint, "load", lambda self: NeedsMuch)
+    monkeypatch.setattr("fairlead.connect._registered", lambda: {"much": entry})
+    with pytest.raises(ConfigurationError, match=r"pip install 'much\[all\]'"):
+        backend("store", "much://host")
+
+
+@pytest.mark.parametrize("name", ["channel", "backlog", "log", "schedule"])
+def test_tasks_on_redis_take_no_part_from_elsewhere(name: str) -> None:
+    pytest.importorskip("redis", reason="needs the extra redis")
+    app = App("redis://host:1/0", **{name: "kafka://user:secret@host:9092"})
+    with pytest.raises(ConfigurationError, match=f"{name}=.*leave it out") as refused:
+        _ = app.connections
+    assert "secret" not in str(refused.value)
+
+
+def test_a_store_without_tables_refuses_what_needs_them() -> None:
+    pytest.importorskip("redis", reason="needs the extra redis")
+    with pytest.raises(NotSupported, match="sqlite:// and postgresql:// do"):
+        connect.task_store("redis://host:1/0")
+
+
+async def test_what_a_submit_raises_passes_through_its_interceptors(sqlite_url: str) -> None:
+    from fairlead import Interceptor
+
+    seen: list[str] = []
+
+    class Watching(Interceptor):
+        def submission(self, submission: Any) -> Any:
+            from contextlib import contextmanager
+
+            @contextmanager
+            def watched() -> Any:
+                try:
+                    yield
+                except InvalidTask as error:
+                    seen.append(str(error))
+                    raise
+
+            return watched()
+
+    app = App(sqlite_url, interceptors=[Watching()])
+
+    @app.task
+    def work(n: int) -> None: ...
+
+    app.migrate()
+    many = [{"n": n} for n in range(1500)] + [{"n": "no number"}]
+    for size in (1, 1501):
+        with pytest.raises(InvalidTask):
+            work.submit_many(many[-size:])
+        with pytest.raises(InvalidTask):
+            await work.submit_many_async(many[-size:])
+    assert len(seen) == 4
+    assert app.management.find(limit=10_000) == []
+    assert len(await work.submit_many_async(many[:-1])) == 1500
+    assert len(app.management.find(limit=10_000)) == 1500
+    app.close()
