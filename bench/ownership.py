@@ -377,8 +377,8 @@ async def _rivals(app: Any, work: Any, seconds: int, seed: int) -> dict[str, Any
     # Each has a channel of its own, as two processes would.
     async with running(app, **settings) as one, running(twin_of(app), **settings) as other:
         for node in (one, other):
-            node.ownership._share = lambda partitions: partitions  # each wants all of them
-            node.ownership.look()
+            node.parts.ownership._share = lambda partitions: partitions  # each wants all of them
+            node.parts.ownership.look()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             await asyncio.to_thread(submit, app, work, RATE // 2, chance)

@@ -307,13 +307,15 @@ class App:
 
         `queues`: which ones it serves (all by default). `identity`: kept over restarts; with
         `restart_seconds` its partitions wait for it, so that a quick restart moves nothing. Further
-        settings: see `fairlead.engine.node.NodeSettings`. Raises UnknownQueue.
+        settings: see `fairlead.engine.settings.NodeSettings`. Raises UnknownQueue.
         """
         from fairlead.engine.cluster_limits import cluster_wide
+        from fairlead.engine.context import NodePorts, Served
         from fairlead.engine.membership import name_of
-        from fairlead.engine.node import Node, NodeSettings
+        from fairlead.engine.node import Node
         from fairlead.engine.periodic import periodic_poller
         from fairlead.engine.poller_registry import PollerContext, registered
+        from fairlead.engine.settings import NodeSettings
 
         names = list(self.queues if queues is None else queues)
         for name in names:
@@ -326,31 +328,32 @@ class App:
             settings["name"] = name_of(identity)
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         store, connections = self.store, self.connections
-        served = [self.queues[name] for name in names]
+        declared = [self.queues[name] for name in names]
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
         # What cannot be kept is refused here, before a task finds out.
-        connections.coordinator.check_limits(cluster_wide(served, handlers))
+        connections.coordinator.check_limits(cluster_wide(declared, handlers))
         store.check(handlers)
-        ordered = None
+        log, schedule = None, None
         if self.submitter.ordered.check(names, self.periodics):
-            ordered = connections.for_ordered()
+            log, schedule = connections.for_ordered()
         node_settings = NodeSettings(**settings)
         context = PollerContext(store=store, clock=self.clock, intervals=node_settings.intervals)
         pollers = registered(context, self._lake)
         if self.periodics:
             pollers.append(periodic_poller(self.periodics, self.submit_many_async, self.clock))
-        return Node(
-            node_settings,
-            served,
-            self.handlers,
-            store,
-            connections.backlog,
-            connections.channel,
-            connections.coordinator,
-            self.clock,
-            self.observer,
-            self.interceptors,
-            pollers,
-            self.on_incident,
-            ordered,
+        served = Served(
+            queues=declared,
+            handlers=self.handlers,
+            interceptors=self.interceptors,
+            pollers=pollers,
+            on_incident=self.on_incident,
         )
+        ports = NodePorts(
+            store=store,
+            backlog=connections.backlog,
+            channel=connections.channel,
+            coordinator=connections.coordinator,
+            log=log,
+            schedule=schedule,
+        )
+        return Node(node_settings, served, ports, self.clock, self.observer)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fairlead import App
 from fairlead.engine.node import Node
-from fairlead.engine.pollers import Intervals
+from fairlead.engine.settings import Intervals
 from fairlead.testing import running
 
 SOON = 60.0
@@ -90,7 +90,7 @@ def is_up_to_date(app: App) -> bool:
 async def owning(app: App, partitions: int = 4, **settings: Any) -> AsyncIterator[Node]:
     """A node that has been given so many partitions, and has read their rows."""
     async with running(app, **settings) as node:
-        await until(lambda: len(node.ownership.owned) == partitions and is_up_to_date(app))
+        await until(lambda: len(node.parts.ownership.owned) == partitions and is_up_to_date(app))
         yield node
 
 

@@ -146,7 +146,7 @@ was too slow for one."""
 async def is_loaded_before(kit: Kit, at: datetime, node: Node, *unique_keys: str) -> bool:
     """Wait until the tasks with these keys are in memory; False: it was `at` before."""
     while kit.at(0) < at:
-        tenures = [each.tenure for each in node.ordered._partitions.values() if each.tenure]
+        tenures = [each.tenure for each in node.parts.ordered._partitions.values() if each.tenure]
         if set(unique_keys) <= {
             key.unique_key for tenure in tenures for key in tenure.schedule._keys
         }:

@@ -165,7 +165,7 @@ async def test_the_next_owner_knows_what_was_learnt(timed: App, clock: Stepped) 
     async with running(timed) as node:
         work.options(fairness_key="new").submit(seconds=0.01)
         await settled(timed, node)
-        run_times = node.backlogs.run_times["q"]
+        run_times = node.parts.backlogs.run_times["q"]
         assert run_times.unit == kept.unit
         assert 0.04 * MICROS < run_times.expected("work", "slow") < 0.06 * MICROS
         assert run_times.expected("work", "quick") < 0.02 * MICROS

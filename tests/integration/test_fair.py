@@ -69,7 +69,7 @@ async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) 
         async with asyncio.timeout(SOON):
             await are_twenty.wait()
             late = note.options(fairness_key="b").submit_many([{"key": "b"}] * 3)
-            while not all(handle.id in node.intake._known for handle in late):
+            while not all(handle.id in node.parts.intake._known for handle in late):
                 await asyncio.sleep(0.01)
         before = len(ran)
         go_on.set()
@@ -260,7 +260,7 @@ async def test_two_nodes_share_the_partitions_of_a_fair_queue(store_url: str) ->
     push(range(2000))
     async with running(here, look_ahead=200) as one, running(there, look_ahead=200) as two:
         async with asyncio.timeout(SOON):
-            while not (len(one.ownership.owned) == len(two.ownership.owned) == 2):
+            while not (len(one.parts.ownership.owned) == len(two.parts.ownership.owned) == 2):
                 await asyncio.sleep(0.01)
         push(range(2000, 6000))
         await settled(here, one)

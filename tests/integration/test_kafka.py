@@ -233,7 +233,7 @@ async def test_t26_partitions_that_move_deliver_each_of_ten_messages_once(app: A
             await send.submit_async(n)
         await until(lambda: len(first.table) == 9)
         async with owning(other, 2) as second:
-            await until(lambda: len(first.ownership.owned) == 2)
+            await until(lambda: len(first.parts.ownership.owned) == 2)
             gate.set()
             await settled(app, second)
     assert sorted(ran) == list(range(10))
@@ -329,7 +329,7 @@ async def test_a12f_what_is_beyond_the_look_ahead_waits_for_no_sweep(
         for n in range(0, 3000, 30):
             await send.submit_many_async([{"n": n + i} for i in range(30)])
         await until(lambda: node.in_flight == 20 and not any(committed(app, "mail").values()))
-        assert len(node.table) <= 100 and app.channel._arrived_count <= 50
+        assert len(node.parts.context.table) <= 100 and app.channel._arrived_count <= 50
         gate.set()
         await settled(app, node, 60)
     assert sorted(ran) == list(range(3000))
@@ -356,7 +356,7 @@ async def test_a12g_a_trigger_of_low_priority_that_waits_holds_back_no_offset(
         for n in range(0, 2000, 40):
             await high.options(priority=0).submit_many_async([{"n": n + i} for i in range(40)])
         await all_committed(app, "mail")  # though two of the first three still wait
-        assert len(node.table) == 2 and not app.channel._progress._held
+        assert len(node.parts.context.table) == 2 and not app.channel._progress._held
         gate.set()
         await settled(app, node)
 
@@ -386,7 +386,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
     monkeypatch.setattr(Sender, "send", lossy)
     monkeypatch.setattr(app.channel, "_heal_every", sweep)
     if heard == "by nobody":
-        monkeypatch.setattr(type(app.channel), "_heard", lambda self, wake: None)
+        monkeypatch.setattr(type(app.channel), "on_wake", lambda self, wake: None)
 
     @app.task
     async def note(n: int) -> None: ...
@@ -450,7 +450,7 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_and_goes_on_when_i
     monkeypatch.setattr(kafka_receiver, "PAGE", page)
     monkeypatch.setattr(kafka_receiver, "MOST_UNPROCESSED", most)
     # Only what Kafka brings counts here.
-    monkeypatch.setattr(kafka.KafkaChannel, "_heard", lambda self, wake: None)
+    monkeypatch.setattr(kafka.KafkaChannel, "on_wake", lambda self, wake: None)
     monkeypatch.setattr(app.channel, "_heal_every", NEVER)
     ran, lying, is_stalled, received = [], [], True, kafka.KafkaChannel.received
 
@@ -490,8 +490,8 @@ async def test_a_node_that_leaves_hands_its_partitions_over_at_once(app: App) ->
     other.task(name="note")(handler)
     async with owning(app) as second:
         async with owning(other, 2):
-            await until(lambda: len(second.ownership.owned) == 2)
-        await until(lambda: len(second.ownership.owned) == 4)
+            await until(lambda: len(second.parts.ownership.owned) == 2)
+        await until(lambda: len(second.parts.ownership.owned) == 4)
         for n in range(20):
             await note.submit_async(n)
         await settled(app, second)
@@ -547,7 +547,7 @@ async def test_a_consumer_that_breaks_breaks_its_node(
     monkeypatch.setattr("fairlead.backends.kafka.receiver.Receiver._pass_on", broken)
     node = sqlite_app.node()
     running_node = asyncio.create_task(node.run())
-    await until(lambda: len(node.ownership.owned) == 4)
+    await until(lambda: len(node.parts.ownership.owned) == 4)
     await note.submit_async(1)
     with pytest.raises(ExceptionGroup) as group:
         await asyncio.wait_for(running_node, SOON)
@@ -585,7 +585,9 @@ async def test_a_queue_that_grows_gets_more_partitions_while_it_runs(
         send = application.task(queue="mail", name="send")(handler)
     async with owning(old, 2) as first:
         async with running(new) as second:
-            await until(lambda: len(first.ownership.owned | second.ownership.owned) == 5)
+            await until(
+                lambda: len(first.parts.ownership.owned | second.parts.ownership.owned) == 5
+            )
             for n in range(20):
                 await send.submit_async(n)
             await settled(new, second)

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from fairlead import App, Fixed, NoRetry, State
 from fairlead.contrib.prometheus import PrometheusObserver
-from fairlead.engine.pollers import Intervals, Pollers
+from fairlead.engine.pollers import Pollers
+from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownTask
 from fairlead.testing import drain
 

@@ -106,7 +106,7 @@ async def test_o3_what_is_due_beyond_the_look_ahead_runs_on_time(url: str) -> No
         async with asyncio.timeout(SOON):  # nothing is left in memory, "tomorrow" neither
             while any(
                 p.tenure is None or len(p.tenure.schedule)
-                for p in node.ordered._partitions.values()
+                for p in node.parts.ordered._partitions.values()
             ):
                 await asyncio.sleep(0.01)
     assert kit.runs.names == ["far"]
@@ -245,7 +245,7 @@ async def test_o9_two_nodes_share_the_ordering_keys_and_none_is_lost_or_doubled_
 
     async def until_shared(node: Any, count: int) -> None:
         async with asyncio.timeout(SOON):
-            while len(node.ownership.owned) != count:
+            while len(node.parts.ownership.owned) != count:
                 await asyncio.sleep(0.02)
 
     async with running(first.app, lease_seconds=2.0) as node_one:
@@ -293,16 +293,16 @@ async def test_a_partition_that_another_node_asks_for_goes_when_nothing_of_it_ru
         await runs.until(*(f"hold {key}" for key in keys))
         async with running(second.app, lease_seconds=2.0) as two:
             async with asyncio.timeout(SOON):
-                while len(one.ordered._leaving_at) != 4:
+                while len(one.parts.ordered._leaving_at) != 4:
                     await asyncio.sleep(0.02)
             for key in keys:
                 follow.options(ordering_key=key).submit(key=key)
             await asyncio.sleep(1.2)  # two rounds of leases
-            assert (len(one.ownership.owned), len(two.ownership.owned)) == (8, 0)
+            assert (len(one.parts.ownership.owned), len(two.parts.ownership.owned)) == (8, 0)
             finish.set()
             await runs.until(*(f"next {key}" for key in keys))
             async with asyncio.timeout(SOON):
-                while len(two.ownership.owned) != 4:
+                while len(two.parts.ownership.owned) != 4:
                     await asyncio.sleep(0.02)
     assert len(runs.names) == 16
     first.app.close()
@@ -339,7 +339,7 @@ async def test_o10_a_stuck_head_is_dropped_by_a_person_and_the_next_of_its_key_r
         await kit.runs.until("behind it")
         release.set()
         await settled(kit.app, node, SOON)
-        assert node.ordered.reloads() == {}
+        assert node.parts.ordered.reloads() == {}
     (attempt,) = kit.app.management.attempts(handle.id)
     assert (attempt.outcome, attempt.next_state, attempt.error_text) == (
         "cancelled",
@@ -367,7 +367,7 @@ async def test_c9f_a_drop_of_a_waiting_task_costs_no_reload_and_the_key_does_not
         )
         await kit.runs.until("wanted")
         await settled(kit.app, node, SOON)
-        assert node.ordered.reloads() == {}
+        assert node.parts.ordered.reloads() == {}
         assert kit.runs.names == ["wanted"]
     assert kit.app.management.attempts(handle.id)[0].outcome == "cancelled"
 
@@ -378,7 +378,7 @@ async def test_o11_c9d_a_store_failure_reloads_that_partition_only_and_nothing_i
     monkeypatch.setattr("fairlead.ordered.partition.FIRST_PAUSE", 0.05)
     broken, well = keys_of_partitions(8, 2)
     async with running(kit.app) as node:
-        store = node.ordered._around.store
+        store = node.parts.ordered._around.store
         persist, finish = store.persist, store.finish
         failures = {"persist": 2, "finish": 2}
 
@@ -403,7 +403,7 @@ async def test_o11_c9d_a_store_failure_reloads_that_partition_only_and_nothing_i
         await kit.runs.until("once more")
         await settled(kit.app, node, SOON)
         assert failures == {"persist": 0, "finish": 0}
-        assert {key.partition: n for key, n in node.ordered.reloads().items()} == {
+        assert {key.partition: n for key, n in node.parts.ordered.reloads().items()} == {
             partition_of(broken, 0, 8): 4
         }
     assert kit.runs.names == ["in another", "in the broken one", "once more"]
@@ -423,7 +423,7 @@ async def test_o17_a_row_that_cannot_be_read_stops_its_own_partition_and_is_not_
         kit.submit("well", well)
         await kit.runs.until("well")
         async with asyncio.timeout(SOON):
-            while not node.ordered.reloads():
+            while not node.parts.ordered.reloads():
                 await asyncio.sleep(0.01)
     assert rows_of(kit.app) == ["nonsense"]
     assert kit.runs.names == ["well"]
@@ -507,7 +507,7 @@ async def test_c9b_a_burst_of_due_tasks_stays_in_the_store_and_all_of_it_runs_in
                     most,
                     *(
                         len(p.tenure.schedule) if p.tenure else 0
-                        for p in node.ordered._partitions.values()
+                        for p in node.parts.ordered._partitions.values()
                     ),
                 )
                 await asyncio.sleep(0.005)
@@ -706,7 +706,7 @@ async def test_the_last_runs_of_a_node_that_stops_are_written_and_no_partition_g
         node.stop()
         for _ in range(20):
             await asyncio.sleep(0.01)
-            assert len(node.ownership.owned) == 8, (
+            assert len(node.parts.ownership.owned) == 8, (
                 "its partitions are its own while anything of them runs"
             )
         finish.set()

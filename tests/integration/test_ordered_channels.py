@@ -39,7 +39,7 @@ def open_app(url: str, channel: str, ran: list[str]) -> tuple[App, Any, Any]:
 
 
 def ordered_of(node: Node) -> set[PartitionKey]:
-    return {key for key in node.ownership.owned if key.queue == "reminders"}
+    return {key for key in node.parts.ownership.owned if key.queue == "reminders"}
 
 
 async def test_both_queues_run_and_their_partitions_are_shared_out_each_by_its_own_rule(
@@ -51,7 +51,7 @@ async def test_both_queues_run_and_their_partitions_are_shared_out_each_by_its_o
     async with running(first, lease_seconds=2.0) as one, running(second, lease_seconds=2.0) as two:
         async with asyncio.timeout(SOON):
             while (
-                not (one.ownership.owned and two.ownership.owned)
+                not (one.parts.ownership.owned and two.parts.ownership.owned)
                 or len(ordered_of(one) | ordered_of(two)) < 8
             ):
                 await asyncio.sleep(0.02)

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from fairlead import App
-from fairlead.engine.membership import View
+from fairlead.engine.view import View
 from fairlead.operate.policies import PolicyManagement
 from fairlead.ports.policy_store import Draft, SwitchMode
 from fairlead.testing import running, settled
@@ -49,7 +49,7 @@ class Gate:
             while not node.in_flight:
                 await asyncio.sleep(0.01)
             self.push(keys)
-            while len(node.intake._known) < len(keys):
+            while len(node.parts.intake._known) < len(keys):
                 await asyncio.sleep(0.01)
         before = len(self.ran)
         self.opened.set()
@@ -59,7 +59,7 @@ class Gate:
 
 async def heard(node, weights: dict[str, float]) -> None:
     async with asyncio.timeout(SOON):
-        while node.backlogs._weights["q"] != weights:
+        while node.parts.backlogs._weights["q"] != weights:
             await asyncio.sleep(0.01)
 
 
@@ -96,7 +96,7 @@ async def test_without_the_bell_the_heartbeat_brings_it(
     Gate(app)
     policies = PolicyManagement(app)
     async with running(app, concurrency=1) as node:
-        monkeypatch.setattr(node, "_heard", lambda wake: None)
+        monkeypatch.setattr(node.parts, "on_wake", lambda wake: None)
         monkeypatch.setattr(type(app.store), "announce", lambda self, wake: iter(()))
         monkeypatch.setattr(PolicyManagement, "_announce", lambda self: None)
         await asyncio.to_thread(policies.publish, draft(b=3.0), None)
@@ -157,7 +157,7 @@ class Crowd:
 
 async def took_up(node, limits: dict[str, int]) -> None:
     async with asyncio.timeout(SOON):
-        while node._booking.limits("q") != limits:
+        while node.parts.context.ledger.limits("q") != limits:
             await asyncio.sleep(0.01)
 
 
@@ -193,7 +193,7 @@ async def test_a_limit_published_while_tasks_run_holds_the_long_ones_back_and_ro
         await crowd.until(running=2)
         await asyncio.to_thread(policies.roll_back, policies.policy(third), 0, "ann", "none at all")
         await crowd.until(running=4)
-        assert node._booking.limits("q") == {}
+        assert node.parts.context.ledger.limits("q") == {}
         await asyncio.to_thread(policies.publish, limited(long=1), third + 1)
         await took_up(node, {"long": 1})
         await asyncio.to_thread(policies.switch, SwitchMode.OFF, "ann", "a test")
@@ -213,8 +213,8 @@ async def test_limits_cost_a_heartbeat_nothing_while_they_stay(
         reads: list[str] = []
         for name in ("weights", "limits"):
             monkeypatch.setattr(app.store, name, lambda queue: reads.append(queue) or iter(()))
-        await node._membership.beat()
-        await node._membership.beat()
+        await node.parts.membership.beat()
+        await node.parts.membership.beat()
         assert reads == []
 
 
@@ -228,10 +228,12 @@ async def test_changed_limits_wake_the_dispatcher_and_the_same_ones_do_not(
         wakes: list[int] = []
         for limits, expected in (({"long": 1}, 1), ({"long": 1}, 1), ({"long": 2}, 2), ({}, 3)):
             with monkeypatch.context() as patch:
-                patch.setattr(node.dispatcher, "wake", lambda: wakes.append(1))
-                node._seen(View({"q": settings["q"]}, {}, {"q": limits}, node.ownership.members))
+                patch.setattr(node.parts.dispatcher, "wake", lambda: wakes.append(1))
+                node.parts.on_view(
+                    View({"q": settings["q"]}, {}, {"q": limits}, node.parts.ownership.members)
+                )
             assert len(wakes) == expected
-            assert node._booking.limits("q") == limits
+            assert node.parts.context.ledger.limits("q") == limits
 
 
 def limited(**limits: int) -> Draft:

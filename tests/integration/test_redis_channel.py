@@ -260,7 +260,7 @@ def order_of(app: App, **options: Any) -> tuple[Any, list[str]]:
 @pytest.fixture
 def few_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node takes few ahead: what it has taken, nobody overtakes."""
-    monkeypatch.setattr("fairlead.engine.node.FEW_AHEAD", 10)
+    monkeypatch.setattr("fairlead.engine.intake.FEW_AHEAD", 10)
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
@@ -347,7 +347,7 @@ async def test_priorities_are_strict_across_a_large_backlog(app: App, few_ahead:
     async with running(app, concurrency=1) as node:
         await until(lambda: "low" in ran)
         assert ran.index("low") == 100
-        assert len(node.table) <= 20, "the others are left to other nodes"
+        assert len(node.parts.context.table) <= 20, "the others are left to other nodes"
 
 
 async def test_what_a_limit_stops_starves_no_other_task(app: App) -> None:
@@ -371,9 +371,9 @@ async def test_a_paused_queue_stands_still_and_goes_on(app: App) -> None:
     note, ran = noting(app)
     async with owning(app) as node:
         app.management.pause("default")
-        await until(lambda: node._paused == {"default"})
+        await until(lambda: node.parts.controls.paused == {"default"})
         await note.submit_many_async([{"n": n} for n in range(300)])
-        await until(lambda: len(node.table) > 0)
+        await until(lambda: len(node.parts.context.table) > 0)
         assert not ran
         app.management.unpause("default")
         await settled(app, node)
@@ -451,7 +451,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
 
     monkeypatch.setattr(Sender, "send", lossy)
     # Wakes are lost too: only sweeps can heal.
-    monkeypatch.setattr(channel_module.RedisChannel, "_heard", lambda self, wake: None)
+    monkeypatch.setattr(channel_module.RedisChannel, "on_wake", lambda self, wake: None)
     note, ran = noting(app)
     async with owning(app, intervals=NO_POLLERS) as node:
         sweeps_every(app, 0.5)
@@ -509,14 +509,14 @@ async def test_what_a_node_holds_for_long_is_not_taken_from_it(
     other.task(name="note")(handler)
     async with owning(app) as node:
         await note.submit_many_async([{"n": n} for n in range(30)])
-        await until(lambda: len(node.table) == 29)
+        await until(lambda: len(node.parts.context.table) == 29)
         async with running(other):
             loop = asyncio.get_running_loop()
             until_then = (
                 loop.time() + 2.5
             )  # more than twice the time after which it would be another's
             await until(lambda: loop.time() > until_then)
-            assert len(node.table) == 29
+            assert len(node.parts.context.table) == 29
             gate.set()
             await settled(app, node)
     assert counts(other)["healed_triggers"] == 0 and set(grabs(app).values()) == {1}
@@ -606,7 +606,7 @@ async def test_while_redis_is_away_submits_go_on_and_all_runs_when_it_is_back(
             await until(lambda: counts(app)["unsent_triggers"] == 49)
             gate.set()
             await until(lambda: handle.state() == State.DONE)
-            assert ran == [0] and len(node.ownership.owned) == 4
+            assert ran == [0] and len(node.parts.ownership.owned) == 4
             told = [finding for finding in await examine(app) if finding.severity == "problem"]
             assert "redis://" in told[0].what and "start it" in (told[0].cure or "")
             server.start()
@@ -686,7 +686,7 @@ async def test_the_doctor_tells_what_waits(sqlite_app: App) -> None:
         for what in await said()
     )
     async with owning(app) as node:
-        await until(lambda: len(node.table) == 499)
+        await until(lambda: len(node.parts.context.table) == 499)
         assert any("triggers of default: 0 waiting, 499 held" in what for what in await said()), (
             await said()
         )

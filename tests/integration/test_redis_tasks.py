@@ -233,7 +233,7 @@ async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app: App) -> No
     async with running(app) as node:
         await asyncio.sleep(0)
         assert app.management.queues()[0].paused
-        await until(lambda: bool(node.table.sizes()))
+        await until(lambda: bool(node.parts.context.table.sizes()))
         assert not ran
         app.management.unpause("default")
         await until(lambda: bool(ran))
@@ -443,7 +443,7 @@ async def test_a_node_that_stops_gives_back_at_once_what_it_had_not_begun(redis_
     ]
     note.submit_many([{"n": n} for n in range(100)])
     async with running(apps[0]) as node:
-        await until(lambda: sum(node.table.sizes().values()) == 99)
+        await until(lambda: sum(node.parts.context.table.sizes().values()) == 99)
         go_on.set()
         node.stop()
     # Nothing waits for the thirty seconds after which a claim is another one's.

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.virtual_time
 
 async def until_owned(node: Node, count: int) -> None:
     async with asyncio.timeout(SOON):
-        while len(node.ownership.owned) != count:
+        while len(node.parts.ownership.owned) != count:
             await asyncio.sleep(0.02)
 
 
@@ -30,13 +30,13 @@ async def until_shared(*nodes: Node) -> None:
 def changes_of(node: Node) -> list[int]:
     """How many partitions it has, each time that changes from here on."""
     told: list[int] = []
-    assigned = node.ownership._assigned
+    assigned = node.parts.on_owned
 
     def noting(owned: frozenset[object]) -> None:
         told.append(len(owned))
         assigned(owned)  # type: ignore[arg-type]
 
-    node.ownership._assigned = noting  # type: ignore[assignment]
+    node.parts.on_owned = noting  # type: ignore[assignment]
     return told
 
 
@@ -50,11 +50,11 @@ async def test_a_quick_restart_moves_no_partition(sqlite_url: str) -> None:
     async with running(first.app, identity="one", restart_seconds=30.0) as stays:
         async with running(second, identity="two", restart_seconds=30.0) as goes:
             await until_shared(stays, goes)
-            before = goes.ownership.owned
+            before = goes.parts.ownership.owned
         changes = changes_of(stays)
         async with running(second, identity="two", restart_seconds=30.0) as again:
             await until_owned(again, 4)
-            assert again.ownership.owned == before
+            assert again.parts.ownership.owned == before
             assert again.settings.name != goes.settings.name
             assert identity_of(again.settings.name) == "two"
         assert changes == []

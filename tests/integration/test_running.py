@@ -375,7 +375,7 @@ async def test_a_policy_that_raises_fails_its_own_tasks_only(app: App) -> None:
     works.submit_many([{"n": n} for n in range(20)])
     async with running(app, concurrency=4) as node:
         await settled(app, node)
-        assert node._booking.room == 4  # nothing leaked
+        assert node.parts.context.ledger.room == 4  # nothing leaked
     assert sorted(ran) == list(range(20))
     assert broken.state() == retried.state() == State.ERROR
     assert "ZeroDivisionError" in (broken.record().error_type or "")
@@ -669,7 +669,8 @@ async def test_t21_a_stuck_task_is_resumed_or_put_into_error(app: App) -> None:
     async def leave() -> None: ...
 
     handles = [task.submit() for task in (again, person, leave)]
-    from fairlead.engine.pollers import Intervals, Pollers
+    from fairlead.engine.pollers import Pollers
+    from fairlead.engine.settings import Intervals
     from fairlead.ports.observer import Silent
     from fairlead.ports.task_store import Grab
 
@@ -739,7 +740,7 @@ async def test_t15_a_queue_is_paused_and_resumed_at_run_time(app: App) -> None:
     async with running(app) as node:
         app.management.pause("mail")
         async with asyncio.timeout(SOON):
-            while "mail" not in node._paused:
+            while "mail" not in node.parts.controls.paused:
                 await asyncio.sleep(0.01)
         handle = send.submit()
         await asyncio.sleep(0.2)

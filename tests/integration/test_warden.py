@@ -97,11 +97,11 @@ async def test_a_warden_that_is_ended_is_started_again_and_told_the_time(sqlite_
     pay.submit()
     async with running(app) as node:
         await started.wait()
-        first = node.limits._watchdog
+        first = node.parts.limits._watchdog
         assert first is not None
         first._process.kill()
         async with asyncio.timeout(PATIENCE):
-            while (second := node.limits._watchdog) is first or not (second and second._told):
+            while (second := node.parts.limits._watchdog) is first or not (second and second._told):
                 await asyncio.sleep(0.02)
         assert float(second._told.split()[0]) > time.monotonic()
         gate.set()
@@ -134,8 +134,8 @@ async def test_a_process_that_runs_a_handler_is_known_to_the_warden_before_it_ru
                 pid := (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
             ):
                 await asyncio.sleep(0.02)
-        assert node.limits._watchdog is not None
-        assert pid in node.limits._watchdog._told.decode().split()[1:]
+        assert node.parts.limits._watchdog is not None
+        assert pid in node.parts.limits._watchdog._told.decode().split()[1:]
         (tmp_path / "go").touch()
         await settled(app, node)
     assert handle.state() == State.DONE

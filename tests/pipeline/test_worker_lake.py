@@ -18,7 +18,7 @@ import pytest
 from fairlead import App
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
-from fairlead.engine.pollers import Intervals
+from fairlead.engine.settings import Intervals
 from fairlead.errors import ConfigurationError
 from fairlead.operate.doctor import Finding, examine
 from fairlead.pipeline.bronze import ATTEMPTS
@@ -139,14 +139,14 @@ async def test_of_two_nodes_one_exports_at_a_time_and_the_other_takes_over(
     other.task(name="work")(work.function)
     async with AsyncExitStack() as then:
         async with running(app, intervals=OFTEN) as first:
-            await until(lambda: first.ownership.is_elected("export"))
+            await until(lambda: first.parts.ownership.is_elected("export"))
             second = await then.enter_async_context(running(other, intervals=OFTEN))
             for _ in range(20):
                 work.submit()
             await until(lambda: len(exported(lake)) == 20)
             await asyncio.sleep(0.5)
             assert len(set(began)) == 1
-            assert not second.ownership.is_elected("export")
+            assert not second.parts.ownership.is_elected("export")
         await until(lambda: len(set(began)) == 2)
         for _ in range(5):
             work.submit()
@@ -253,7 +253,7 @@ def loaded(name):
 
 async def start(app):
     node = app.node()
-    return [poller.name for poller in node._pollers]
+    return node.parts.pollers.names
 
 plain = App("sqlite:///{tmp_path}/a.db")
 assert "export" not in asyncio.run(start(plain))

@@ -139,9 +139,12 @@ async def test_whatever_answers_are_lost_every_task_runs_and_no_run_is_counted_t
         async with asyncio.timeout(
             10
         ):  # a trigger that came twice may still be on its way to be refused
-            while (node._booking.room, len(node.table)) != (20, 0) or node.intake._known:  # noqa: ASYNC110
+            while (node.parts.context.ledger.room, len(node.parts.context.table)) != (
+                20,
+                0,
+            ) or node.parts.intake._known:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert set(node.intake._queued.values()) <= {0}, f"seed {seed}"
+        assert set(node.parts.intake._queued.values()) <= {0}, f"seed {seed}"
     assert set(runs) == set(range(TASKS)), f"seed {seed}"
     for handle in handles:
         assert handle.state() == State.DONE, f"seed {seed}"
@@ -211,8 +214,8 @@ async def test_a_grab_whose_answer_is_lost_while_the_node_looks_for_an_earlier_o
 ) -> None:
     app, store = watched
     async with running(app) as node:
-        store.first_look = node._grab_failed  # what it grabbed is not in what was found
-        node._grab_failed()
+        store.first_look = node.parts.on_claim_unknown  # what it grabbed is not in what was found
+        node.parts.on_claim_unknown()
         await store.until(looks=2)
 
 
@@ -230,7 +233,7 @@ async def test_a_grab_whose_answer_is_on_its_way_while_the_node_looks_for_a_lost
 
         async def answer_late() -> None:
             for looks in (store.looks + 1, store.looks + 2):
-                node._grab_failed()  # an earlier one's
+                node.parts.on_claim_unknown()  # an earlier one's
                 await store.until(looks)
 
         store.grabbed = answer_late

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,9 +19,11 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
-from fairlead.engine.fair_partition import Surroundings
+from fairlead.engine.fair_partition import LaneContext
 from fairlead.engine.intake import Intake
 from fairlead.engine.ordering import Ordering
+from fairlead.engine.queue_kinds import kinds_of
+from fairlead.engine.settings import NodeSettings
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, State, Trigger
 
@@ -77,24 +80,30 @@ class Looking:
 
     def __init__(self) -> None:
         self.store = SlowStore()
-        booking = SlotLedger(10)
-        self.table = TriggerTable(booking)
+        ledger = SlotLedger(10)
+        self.table = TriggerTable(ledger)
         self.gone: list[Trigger] = []
         self._settled = asyncio.Event()
         self.ordering = Ordering(
-            self.store,
-            self.table,
-            booking,
-            self._found,
-            self.gone.extend,
-            lambda id: False,
-            self._settled.set,
-            SYSTEM_CLOCK,
+            SimpleNamespace(
+                store=self.store,
+                table=self.table,
+                ledger=ledger,
+                events=self,
+                in_flight={},
+                clock=SYSTEM_CLOCK,
+            )
         )
 
-    def _found(self, triggers: Collection[Trigger]) -> None:
+    def on_found(self, triggers: Collection[Trigger]) -> None:
         for one in triggers:
             self.table.push(one)
+
+    def on_gone(self, triggers: Collection[Trigger]) -> None:
+        self.gone.extend(triggers)
+
+    def on_ready(self) -> None:
+        self._settled.set()
 
     def waiting(self) -> list[str]:
         return sorted(one.id for one in self.table.waiting(KEY))
@@ -220,32 +229,38 @@ class Engine:
         self.table = TriggerTable(SlotLedger(1000))
         self.admits = True
         self._told = asyncio.Event()
-        around = Surroundings(
-            self.store,
-            self.table,
-            self._told.set,
-            lambda lane: False,
-            self._told.set,
-            lambda one: self.admits,
-            lambda triggers: self.intake.forget(triggers),
-            self._told.set,
-            look_ahead,
-            SYSTEM_CLOCK,
+        ordering = SimpleNamespace(admits=lambda one: self.admits)
+        # Nothing is received from this channel here.
+        channel = DatabaseChannel(None, MemoryNotifier(), SYSTEM_CLOCK)
+        lanes = LaneContext(
+            store=self.store,
+            table=self.table,
+            channel=SimpleNamespace(is_behind=lambda lane: False, room_freed=self._told.set),
+            ordering=ordering,
+            events=self,
+            look_ahead=look_ahead,
+            clock=SYSTEM_CLOCK,
         )
-        self.backlogs = Backlogs({"q"}, around)
-        channel = DatabaseChannel(
-            None, MemoryNotifier(), SYSTEM_CLOCK
-        )  # nothing is received from it here
-        self.intake = Intake(
-            channel,
-            self.table,
-            self.backlogs,
-            lambda one: self.admits,
-            self._told.set,
-            None,
-            SYSTEM_CLOCK,
-            look_ahead,
+        self.backlogs = Backlogs({"q"}, lanes)
+        context = SimpleNamespace(
+            channel=channel,
+            table=self.table,
+            events=self,
+            observer=None,
+            clock=SYSTEM_CLOCK,
+            settings=NodeSettings("n", look_ahead=look_ahead),
+            kinds=kinds_of([], channel),
         )
+        self.intake = Intake(context, self.backlogs, ordering)
+
+    def on_ready(self) -> None:
+        self._told.set()
+
+    def on_positions_changed(self) -> None:
+        self._told.set()
+
+    def on_dropped(self, triggers: Collection[Trigger]) -> None:
+        self.intake.forget(triggers)
 
     def receive(self, *triggers: Trigger) -> None:
         """What Intake does with what the channel gives."""

@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.engine.fair_partition import FairPartition, Surroundings
+from fairlead.engine.fair_partition import FairPartition, LaneContext
+from fairlead.engine.lifecycle import Running
 from fairlead.model import LaneKey, PartitionKey, Trigger
 
 FULL_PARTITIONS = 4
@@ -18,18 +19,18 @@ _LEAST = 500
 """Triggers in memory that each partition may have, however many there are."""
 
 
-class Backlogs:
+class Backlogs(Running):
     """Triggers of fair queues pass through here; each belongs to a partition this node owns, or is
     forgotten."""
 
     def __init__(
-        self, queues: Collection[str], around: Surroundings, timed: Collection[str] = ()
+        self, queues: Collection[str], context: LaneContext, timed: Collection[str] = ()
     ) -> None:
         """`timed`: of the queues, those that charge run time."""
         self._queues = frozenset(queues)
-        self._around = around
-        self._forget = around.forget
-        self._look_ahead = around.look_ahead
+        self._context = context
+        self._forget = context.events.on_dropped
+        self._look_ahead = context.look_ahead
         self._partitions: dict[PartitionKey, FairPartition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -63,7 +64,7 @@ class Backlogs:
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self._queues:
                 run_times = self.run_times.get(key.queue)
-                partition = FairPartition(key, self._weights[key.queue], run_times, self._around)
+                partition = FairPartition(key, self._weights[key.queue], run_times, self._context)
                 self._partitions[key] = partition
                 if self._group is not None:
                     self._serve(partition)

@@ -20,14 +20,12 @@ from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.permits import Permits, decode, encode
 from fairlead.declare.handler import Handler
 from fairlead.declare.queue import Queue
+from fairlead.engine.settings import PERMIT_SECONDS
 from fairlead.engine.watchdog import Watchdog
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.coordinator import Coordinator
 
 log = logging.getLogger("fairlead.cluster_limits")
-
-TTL = 15.0
-"""Seconds for which permits may be used without a renewal."""
 
 PRESSING = 0.2
 """Seconds between two rounds while something waits."""
@@ -78,7 +76,7 @@ class ClusterLimits:
         stop_runs: Callable[[ConcurrencyPolicy], None],
         children: Callable[[], Collection[int]],
         clock: Clock,
-        ttl: float = TTL,
+        ttl: float = PERMIT_SECONDS,
     ) -> None:
         """`freed`: these limits have room. `stop_runs`: whatever runs on this policy has to end.
         `children`: process ids of those that run handlers for this process."""
@@ -134,6 +132,9 @@ class ClusterLimits:
         finally:
             if self._watchdog is not None:
                 await self._watchdog.stop()
+
+    async def stop(self) -> None:
+        """Leave everything as it is: permits are given back by `leave`, when nothing runs."""
 
     async def leave(self) -> None:
         """Others need not wait until the permits run out."""

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
 
-from fairlead.clock import Clock
+from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, State
-from fairlead.ports.notification import Wake
-from fairlead.ports.observer import Observer
-from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.completion")
 
@@ -20,31 +16,21 @@ MOST_AT_ONCE = 1000
 """Finishes in one batch."""
 
 MOST_WAITING = 5000
-"""Ends in memory, of any kind of queue: beyond, nothing more is grabbed until the store has caught
+"""Ends in memory, of any kind of queue: beyond, nothing more is claimed until the store has caught
 up."""
 
 _PAUSE_AFTER_TROUBLE = 0.5  # seconds
+
+STOP_SECONDS = 10.0
+"""Seconds that the last completions may take when the node stops."""
 
 
 class Completion:
     """Every finish is written until the store has taken it or said that the task is no longer
     ours."""
 
-    def __init__(
-        self,
-        node: str,
-        store: TaskStore,
-        announce: Callable[[Wake], None],
-        settled: Callable[[Sequence[Execution]], None],
-        observer: Observer,
-        clock: Clock,
-    ) -> None:
-        self._node = node
-        self._store = store
-        self._announce = announce
-        self._settled = settled
-        self._observer = observer
-        self._clock = clock
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
         self._waiting: list[tuple[Execution, Finish]] = []
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
@@ -67,11 +53,18 @@ class Completion:
             self._more.clear()
             await self.flush()
 
-    async def settled(self) -> None:
+    async def stop(self) -> None:
         """Wait until everything is written; `run` does the writing."""
-        while self.unwritten:
-            self._idle.clear()
-            await self._idle.wait()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                while self.unwritten:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            log.warning(
+                "left with ends unwritten; their tasks run again",
+                extra={"tasks": self.unwritten},
+            )
 
     async def flush(self) -> None:
         """Write all that waits."""
@@ -88,11 +81,12 @@ class Completion:
         self._idle.set()
 
     async def _write(self, batch: list[tuple[Execution, Finish]]) -> None:
+        context = self._context
         finishes = [finish for _, finish in batch]
         tried_before = False
         while True:
             try:
-                refused, wake = await self._store.complete(self._node, finishes)
+                refused, wake = await context.store.complete(context.name, finishes)
                 break
             except StoreUnavailable as error:
                 log.warning(
@@ -100,7 +94,7 @@ class Completion:
                     extra={"waiting": self.unwritten, "error": str(error)},
                 )
                 tried_before = True
-                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+                await context.clock.sleep(_PAUSE_AFTER_TROUBLE)
             except Exception as error:
                 # One finish that the store cannot take must not keep back the others.
                 if len(batch) == 1:
@@ -113,14 +107,14 @@ class Completion:
                     await self._write([entry])
                 return
         if wake is not None:
-            self._announce(wake)
-        self._settled([execution for execution, _ in batch])
+            context.channel.announce(wake)
+        context.events.on_settled([execution for execution, _ in batch])
         if refused:
             lost = set(refused)
             if (
                 not tried_before
             ):  # after an answer that got lost, ours may be the write that moved the version
-                self._observer.counted("refused_completions", len(lost))
+                context.observer.counted("refused_completions", len(lost))
                 for execution, finish in batch:
                     if finish.id in lost:
                         log.warning(
@@ -133,7 +127,7 @@ class Completion:
                             },
                         )
             batch = [(execution, finish) for execution, finish in batch if finish.id not in lost]
-        self._observer.finished(
+        context.observer.finished(
             [(execution.trigger, execution.grabbed, finish) for execution, finish in batch]
         )
         for execution, finish in batch:

@@ -4,10 +4,9 @@ each run."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 
-from fairlead.clock import Clock
-from fairlead.engine.execution import Execution
+from fairlead.engine.context import NodeContext
+from fairlead.engine.lifecycle import Running
 
 log = logging.getLogger("fairlead.deadlines")
 
@@ -15,22 +14,22 @@ LOOK_EVERY = 0.05
 """Seconds: how late a timeout may strike."""
 
 
-class Deadlines:
+class Deadlines(Running):
     """Watches the executions of this node."""
 
-    def __init__(
-        self, in_flight: Mapping[str, Execution], overdue: Callable[[Execution], None], clock: Clock
-    ) -> None:
-        self._in_flight = in_flight
-        self._overdue = overdue
-        self._clock = clock
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
 
     async def run(self) -> None:
-        """Watch for as long as the node lives."""
+        """Watch for as long as the node lives, where a handler has a timeout."""
+        context = self._context
+        handlers = context.served.handlers.values()
+        if all(handler.processing.timeout is None for handler in handlers):
+            return
         while True:
-            await self._clock.sleep(LOOK_EVERY)
-            now = self._clock.now()
-            for execution in list(self._in_flight.values()):
+            await context.clock.sleep(LOOK_EVERY)
+            now = context.clock.now()
+            for execution in list(context.in_flight.values()):
                 deadline = execution.deadline
                 if deadline is None or deadline > now or execution.cancel_reason is not None:
                     continue
@@ -42,4 +41,4 @@ class Deadlines:
                             "task_name": execution.trigger.name,
                         },
                     )
-                    self._overdue(execution)
+                    context.events.on_overdue(execution)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
@@ -22,9 +22,12 @@ from fairlead.core.fair.runtime_shares import Turns
 from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.triggers.evictions import StandAside
 from fairlead.core.triggers.table import Held, TriggerTable
+from fairlead.engine.context import NodeEvents
+from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore, Fenced
+from fairlead.ports.trigger_channel import TriggerChannel
 
 log = logging.getLogger("fairlead.fair_partition")
 
@@ -78,20 +81,15 @@ class _Lane:
     """The same of what was before that."""
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """What the fair partitions of a node work with, and whom they tell."""
+@dataclass(frozen=True, kw_only=True)
+class LaneContext:
+    """What the lanes of a node's fair partitions work with."""
 
     store: BacklogStore
     table: TriggerTable
-    changed: Callable[[], None]
-    """The positions of a partition have become known, or are no longer."""
-    is_behind: Callable[[LaneKey], bool]
-    room_freed: Callable[[], None]
-    admits: Callable[[Trigger], bool]
-    """Whether a trigger of an ordering key may go into the table."""
-    forget: Callable[[Collection[Trigger]], None]
-    dispatch: Callable[[], None]
+    channel: TriggerChannel
+    ordering: Ordering
+    events: NodeEvents
     look_ahead: int
     """Triggers in memory, for each lane, at most."""
     clock: Clock
@@ -105,7 +103,7 @@ class FairPartition:
         key: PartitionKey,
         weights: Mapping[str, float],
         run_times: RunTimes | None,
-        around: Surroundings,
+        context: LaneContext,
     ) -> None:
         """`run_times`: of a queue that charges them; None: each task counts the same."""
         self.key = key
@@ -113,16 +111,12 @@ class FairPartition:
         """It has taken over: `positions` are known."""
         self._weights = weights
         self._run_times = run_times
-        self._capacity = around.look_ahead
-        self._store = around.store
-        self._table = around.table
-        self._changed = around.changed
-        self._is_behind = around.is_behind
-        self._room_freed = around.room_freed
-        self._admits = around.admits
-        self._forget = around.forget
-        self._dispatch = around.dispatch
-        self._clock = around.clock
+        self._context = context
+        self._capacity = context.look_ahead
+        self._store = context.store
+        self._table = context.table
+        self._events = context.events
+        self._clock = context.clock
         self._lanes: dict[int, _Lane] = {}
         self._range_id = 0
         self._began = 0.0
@@ -158,7 +152,7 @@ class FairPartition:
         for priority, record in sorted(found.lanes.items()):
             self._add_lane(priority, record)
         self.is_started = True
-        self._changed()
+        self._events.on_positions_changed()
 
     async def close(self) -> None:
         """After `run` was cancelled: keep what the next owner needs, unless it is the owner
@@ -192,8 +186,8 @@ class FairPartition:
             t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries
         ]
         self._lanes.clear()
-        self._forget([*dropped, *undispatched, *waiting, *unwritten])
-        self._changed()
+        self._events.on_dropped([*dropped, *undispatched, *waiting, *unwritten])
+        self._events.on_positions_changed()
 
     # what the node tells it -----------------------------------------------------------------------
 
@@ -239,7 +233,7 @@ class FairPartition:
                 lane.inbox.append(trigger)
             else:
                 lane.unlooked.append(trigger)
-        self._forget(levelled)
+        self._events.on_dropped(levelled)
 
     def resize(self, capacity: int) -> None:
         """So many triggers of each lane may be in memory."""
@@ -293,7 +287,7 @@ class FairPartition:
                 lane.turns.returned(known, self._clock.monotonic())
             self._push(lane, known)
         still = {trigger.id for trigger in known}
-        self._forget([trigger for trigger in triggers if trigger.id not in still])
+        self._events.on_dropped([trigger for trigger in triggers if trigger.id not in still])
 
     # the coroutine --------------------------------------------------------------------------------
 
@@ -343,7 +337,7 @@ class FairPartition:
                 raise
             lane.look_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
             lane.inbox += [trigger for trigger in asked if trigger.id not in levelled]
-            self._forget([trigger for trigger in asked if trigger.id in levelled])
+            self._events.on_dropped([trigger for trigger in asked if trigger.id in levelled])
         if lane.inbox and lane.write is None and not backlog.may_be_empty:
             self._place(lane)
         if lane.write is None:
@@ -357,8 +351,10 @@ class FairPartition:
             lane.write = None
             backlog.recorded(write.record, self._clock.monotonic())
             self._apply(lane, backlog.written(write))
-            self._forget([trigger for trigger in write.entries if trigger not in backlog])
-            self._room_freed()
+            self._events.on_dropped(
+                [trigger for trigger in write.entries if trigger not in backlog]
+            )
+            self._context.channel.room_freed()
             return True
         if (read := backlog.next_read(MOST_READ)) is not None:
             try:
@@ -407,14 +403,14 @@ class FairPartition:
 
     def _apply(self, lane: _Lane, changes: Changes) -> None:
         if lane.is_ordering:
-            self._forget(changes.dropped)
+            self._events.on_dropped(changes.dropped)
             return
         if changes.dropped:
             self._remove(lane, changes.dropped)
-            self._forget(changes.dropped)
+            self._events.on_dropped(changes.dropped)
         kept_out = []
         for trigger in changes.added:
-            if trigger.ordering_key is not None and not self._admits(trigger):
+            if trigger.ordering_key is not None and not self._context.ordering.admits(trigger):
                 kept_out.append(trigger)
             elif lane.turns is None:
                 self._table.push(trigger)
@@ -429,9 +425,9 @@ class FairPartition:
         if kept_out:
             lane.backlog.ack(kept_out)  # never taken: the lane's time does not move on with them
             self._not_levelled(lane, kept_out)
-            self._forget(kept_out)
+            self._events.on_dropped(kept_out)
         if changes.added:
-            self._dispatch()
+            self._events.on_ready()
 
     def _push(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
         if lane.turns is not None:
@@ -461,7 +457,10 @@ class FairPartition:
         if not lane.is_ordering:
             return
         is_waiting = (
-            lane.inbox or lane.unlooked or lane.write is not None or self._is_behind(lane.key)
+            lane.inbox
+            or lane.unlooked
+            or lane.write is not None
+            or self._context.channel.is_behind(lane.key)
         )
         if not is_waiting or self._clock.monotonic() >= lane.order_until:
             lane.is_ordering = False

@@ -4,20 +4,16 @@ fair queues."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
-from fairlead.clock import Clock
-from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
+from fairlead.engine.context import NodeContext
+from fairlead.engine.lifecycle import Running
+from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, Trigger, TriggerPath
-from fairlead.ports.observer import Observer
-from fairlead.ports.trigger_channel import TriggerChannel
 
 log = logging.getLogger("fairlead.intake")
-
-LOOK_AHEAD = 10_000
-"""Triggers in memory for one fifo queue and priority."""
 
 FEW_AHEAD = 100
 """Triggers in memory at least, where the channel orders them: what a node has taken, no newcomer
@@ -29,31 +25,17 @@ _AGAIN = 1000
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
 
-class Intake:
+class Intake(Running):
     """Reads while there is room; a trigger this node already knows is dropped here."""
 
-    def __init__(
-        self,
-        channel: TriggerChannel,
-        table: TriggerTable,
-        backlogs: Backlogs,
-        admits: Callable[[Trigger], bool],
-        wake_dispatcher: Callable[[], None],
-        observer: Observer,
-        clock: Clock,
-        look_ahead: int = LOOK_AHEAD,
-        few_ahead: int = LOOK_AHEAD,
-    ) -> None:
-        """`few_ahead`: triggers of a lane in memory, as long as limits do not stop all of them."""
-        self._channel = channel
-        self._table = table
+    def __init__(self, context: NodeContext, backlogs: Backlogs, ordering: Ordering) -> None:
+        self._context = context
+        self._channel = context.channel
+        self._table = context.table
         self._backlogs = backlogs
-        self._admits = admits
-        self._wake_dispatcher = wake_dispatcher
-        self._observer = observer
-        self._clock = clock
-        self._look_ahead = look_ahead
-        self._few_ahead = min(few_ahead, look_ahead)
+        self._ordering = ordering
+        self._few_ahead = _few_ahead(context)
+        """Triggers of a lane in memory, as long as limits do not stop all of them."""
         self._most = self._few_ahead
         self._known: dict[str, int] = {}
         """Version by id of every trigger in the table or on its way through this node."""
@@ -66,7 +48,7 @@ class Intake:
                 triggers = await self._channel.receive(self)
             except StoreUnavailable as error:
                 log.warning("no triggers while the store is away", extra={"error": str(error)})
-                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+                await self._context.clock.sleep(_PAUSE_AFTER_TROUBLE)
                 continue
             self.take_in(triggers)
             self._backlogs.look()
@@ -81,7 +63,7 @@ class Intake:
 
     def blocked(self, is_so: bool) -> None:
         """Whether limits stop everything that is in memory: then more is looked at."""
-        most = self._look_ahead if is_so else self._few_ahead
+        most = self._context.settings.look_ahead if is_so else self._few_ahead
         if most != self._most:
             self._most = most
             self._channel.room_freed()
@@ -103,7 +85,7 @@ class Intake:
                 if trigger.queue in self._backlogs:
                     fair.append(trigger)
                     continue
-                if trigger.ordering_key is not None and not self._admits(trigger):
+                if trigger.ordering_key is not None and not self._ordering.admits(trigger):
                     del known[trigger.id]
                     left.append(trigger)
                     continue
@@ -115,8 +97,8 @@ class Intake:
         if fair:
             self._backlogs.accept(fair)
         if healed:
-            self._observer.counted("healed_triggers", healed)
-        self._wake_dispatcher()
+            self._context.observer.counted("healed_triggers", healed)
+        self._context.events.on_ready()
 
     def taken(self, triggers: Iterable[Trigger]) -> None:
         """These have left the table, to be grabbed or because their partition was revoked."""
@@ -179,3 +161,10 @@ class Intake:
         for trigger in triggers:
             if known.get(trigger.id, 0) <= trigger.version:
                 known.pop(trigger.id, None)
+
+
+def _few_ahead(context: NodeContext) -> int:
+    settings = context.settings
+    if context.kinds.channel_decides_order:
+        return min(max(FEW_AHEAD, 2 * settings.concurrency), settings.look_ahead)
+    return settings.look_ahead

@@ -4,22 +4,21 @@ when it wants one."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from fairlead.clock import Clock
 from fairlead.declare.current import CurrentTask
-from fairlead.declare.handler import RunInterceptor, entered, overridden
+from fairlead.declare.handler import entered, overridden
+from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Invoke
 from fairlead.engine.executors.thread import Call
 from fairlead.engine.outcome import succeeded
 from fairlead.errors import FairleadError
 from fairlead.model import Finish
-from fairlead.ports.notification import Wake
 from fairlead.ports.statements import Database
-from fairlead.ports.task_store import Completed, TaskStore
+from fairlead.ports.task_store import Completed
 
 
 class Superseded(FairleadError):
@@ -40,21 +39,15 @@ class Invocation:
     """How runs become calls. A transactional handler's own writes, the tasks it submits and its
     completion commit together, or not at all."""
 
-    def __init__(
-        self,
-        node: str,
-        store: TaskStore,
-        announce: Callable[[Wake], None],
-        interceptors: Sequence[RunInterceptor],
-        clock: Clock,
-    ) -> None:
-        self._node = node
-        self._store = store
-        self._database: Database = store.database
-        self._announce = announce
+    def __init__(self, context: NodeContext) -> None:
+        interceptors = context.served.interceptors
+        self._node = context.name
+        self._store = context.store
+        self._database: Database = context.store.database
+        self._announce = context.channel.announce
         self._wrapping = overridden(interceptors, "run")
         self._around = overridden(interceptors, "running")
-        self._clock = clock
+        self._clock = context.clock
         # Chosen once, so that runs pay nothing where no interceptor is around them.
         self.on_loop: Invoke = self._around_on_loop if self._around else self._on_loop
         """Run an asynchronous handler; answers its return value, or Committed."""

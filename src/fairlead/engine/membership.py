@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 
-import msgspec
-
-from fairlead.clock import MICROS, Clock
+from fairlead.clock import MICROS
+from fairlead.engine.claimers import TaskClaimer
+from fairlead.engine.context import NodeContext
+from fairlead.engine.lifecycle import Running
+from fairlead.engine.view import Limits, View, Weights
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.cluster_state import QueueSettings
-from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.membership")
 
@@ -21,9 +22,6 @@ SILENT_SECONDS = 10.0
 """A node not heard of for this long counts as dead."""
 
 _MARK = "#"
-
-Weights = Mapping[str, float]
-Limits = Mapping[str, int]
 
 
 def name_of(identity: str) -> str:
@@ -39,46 +37,20 @@ def identity_of(node: str) -> str:
     return node.partition(_MARK)[0]
 
 
-class View(msgspec.Struct, frozen=True):
-    """What one round of the membership has learnt."""
-
-    queues: Mapping[str, QueueSettings]
-    """Of each queue this node serves."""
-    weights: Mapping[str, Weights]
-    """By fairness key, of the queues whose weights or limits have changed."""
-    limits: Mapping[str, Limits]
-    """Of the same queues, by fairness key: how many of its tasks may run at once on each node."""
-    members: frozenset[str]
-    """Identities of the living nodes that share a queue with this one."""
-
-
-class Membership:
+class Membership(Running):
     """Beats, reads what people have set, and finds out which grabbed tasks are no longer this
     node's."""
 
     def __init__(
         self,
-        node: str,
-        store: TaskStore,
-        partitions: Mapping[str, int],
-        seen: Callable[[View], None],
-        in_flight: Callable[[], Collection[str]],
-        taken_away: Callable[[Collection[str]], None],
-        ended_batches: Callable[[], Sequence[int]],
-        clock: Clock,
-        restart_seconds: float = 0.0,
+        context: NodeContext,
+        claimer: TaskClaimer,
     ) -> None:
-        """`restart_seconds`: for so long after its end the node still has its share of the
-        partitions, as if it lived."""
-        self._node = node
-        self._store = store
-        self._partitions = dict(partitions)
-        self._seen = seen
-        self._in_flight = in_flight
-        self._taken_away = taken_away
-        self._ended_batches = ended_batches
-        self._clock = clock
-        self._restart_seconds = restart_seconds
+        self._context = context
+        self._node = context.name
+        self._store = context.store
+        self._claimer = claimer
+        self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
         self._look = asyncio.Event()
         self._is_registered = False
         self._is_retired = False
@@ -107,9 +79,9 @@ class Membership:
                 await self._store.forget_node(record.node)
 
     async def _say_so(self) -> None:
-        queues, now = sorted(self._partitions), self._clock.now()
-        if self._is_retired and self._restart_seconds:
-            now += round(self._restart_seconds * MICROS)
+        queues, now = sorted(self._partitions), self._context.clock.now()
+        if self._is_retired and self._context.settings.restart_seconds:
+            now += round(self._context.settings.restart_seconds * MICROS)
         elif self._is_retired:
             queues = []
         await self._store.heartbeat(self._node, queues, now)
@@ -156,9 +128,9 @@ class Membership:
 
     async def beat(self) -> None:
         """One round."""
-        now = self._clock.now()
+        now = self._context.clock.now()
         await self._say_so()
-        if ended := self._ended_batches():
+        if ended := self._claimer.ended_batches():
             await self._store.forget_grabs(self._node, ended)
         queues = await self._queues()
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
@@ -168,12 +140,12 @@ class Membership:
             for record in nodes
             if record.node not in silent and not self._partitions.keys().isdisjoint(record.queues)
         )
-        self._seen(View(queues, *await self._changed(queues), members))
-        held = list(self._in_flight())
+        self._context.events.on_view(View(queues, *await self._changed(queues), members))
+        held = list(self._claimer.held())
         if held:
             still = await self._store.still_held(self._node, held)
             gone = set(held) - still
             if gone:
                 # Ended meanwhile by this node itself, or taken away: only those still in flight
                 # here matter.
-                self._taken_away(gone)
+                self._context.events.on_taken_away(gone)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
-from fairlead.clock import Clock
-from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.core.triggers.table import TriggerTable
+from fairlead.core.limits.slot_ledger import OrderingKey
+from fairlead.engine.context import NodeContext
+from fairlead.engine.lifecycle import Running
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, State, Trigger
-from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.ordering")
 
@@ -32,29 +31,14 @@ _HEAL_SECONDS = 15.0
 was not heard."""
 
 
-class Ordering:
+class Ordering(Running):
     """Decides which trigger of an ordering key may stand in the table, and keeps the turn of those
     that must wait."""
 
-    def __init__(
-        self,
-        store: TaskStore,
-        table: TriggerTable,
-        booking: SlotLedger,
-        found: Callable[[Sequence[Trigger]], None],
-        gone: Callable[[Collection[Trigger]], None],
-        runs_here: Callable[[str], bool],
-        dispatch: Callable[[], None],
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._table = table
-        self._booking = booking
-        self._found = found
-        self._gone = gone
-        self._runs_here = runs_here
-        self._dispatch = dispatch
-        self._clock = clock
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._table = context.table
+        self._ledger = context.ledger
         self._partitions: dict[OrderingKey, int] = {}
         """Of every key below."""
         self._ask: set[OrderingKey] = set()
@@ -70,7 +54,7 @@ class Ordering:
         if trigger.ordering_key is None:
             return True
         key = OrderingKey(trigger.queue, trigger.ordering_key)
-        if self._booking.has_turn(trigger) or len(self._table.waiting(key)) < MOST_OF_KEY:
+        if self._ledger.has_turn(trigger) or len(self._table.waiting(key)) < MOST_OF_KEY:
             return True
         self._partitions[key] = trigger.partition
         self._overflown.add(key)
@@ -104,14 +88,14 @@ class Ordering:
             self._ask.discard(key)
             self._overflown.discard(key)
             if self._look_at.pop(key, None) is not None:
-                self._booking.give_turn(key)
+                self._ledger.give_turn(key)
             del self._partitions[key]
 
     async def run(self) -> None:
         """Ask for as long as the node lives."""
         while True:
             self._asked.clear()
-            now = self._clock.monotonic()
+            now = self._context.clock.monotonic()
             self._ask.update(key for key, at in self._look_at.items() if at <= now)
             if self._ask:
                 asked, self._ask = self._ask, set()
@@ -122,7 +106,7 @@ class Ordering:
                         "ordering keys wait while the store is away", extra={"error": str(error)}
                     )
                     self._ask |= asked
-                    await self._clock.sleep(_LOOK_SECONDS)
+                    await self._context.clock.sleep(_LOOK_SECONDS)
                 continue
             next_look = min(self._look_at.values(), default=None)
             try:
@@ -138,14 +122,14 @@ class Ordering:
         before = {
             key: self._table.waiting(key) for key in keys
         }  # what comes meanwhile may be younger than the answer
-        for trigger, state in await self._store.database.read(
-            self._store.ordered(sorted(keys), MOST_OF_KEY)
+        for trigger, state in await self._context.store.database.read(
+            self._context.store.ordered(sorted(keys), MOST_OF_KEY)
         ):
             waiting[OrderingKey(trigger.queue, trigger.ordering_key or "")].append((trigger, state))
         for key, tasks in waiting.items():
             if key in self._look_at:  # else it was dropped meanwhile
                 self._settle(key, tasks, before[key])
-        self._dispatch()
+        self._context.events.on_ready()
 
     def _settle(
         self, key: OrderingKey, tasks: Sequence[tuple[Trigger, State]], before: Collection[Trigger]
@@ -162,7 +146,7 @@ class Ordering:
         ]
         if stale:
             self._table.remove(stale)
-            self._gone(stale)
+            self._context.events.on_gone(stale)
         if not tasks:
             self._overflown.discard(key)
             self._give(key)
@@ -170,22 +154,26 @@ class Ordering:
         if last is None:
             self._overflown.discard(key)
         head, state = tasks[0]
-        if self._runs_here(head.id):
+        if head.id in self._context.in_flight:
             self._look_at.pop(key)  # its end will tell
             return
-        self._booking.keep_turn(key, head.id)
+        self._ledger.keep_turn(key, head.id)
         here = {t.id for t in self._table.waiting(key)}
-        self._found([t for t, state in tasks if state == State.SUBMITTED and t.id not in here])
+        self._context.events.on_found(
+            [t for t, state in tasks if state == State.SUBMITTED and t.id not in here]
+        )
         self._table.try_again(key)
         soon = state in (State.PROCESSING, State.SUBMITTED)
-        self._look_at[key] = self._clock.monotonic() + (_LOOK_SECONDS if soon else _HEAL_SECONDS)
+        self._look_at[key] = self._context.clock.monotonic() + (
+            _LOOK_SECONDS if soon else _HEAL_SECONDS
+        )
 
     def _keep(self, trigger: Trigger) -> None:
         assert trigger.ordering_key is not None
         key = OrderingKey(trigger.queue, trigger.ordering_key)
-        self._booking.keep_turn(key, trigger.id)
+        self._ledger.keep_turn(key, trigger.id)
         self._partitions[key] = trigger.partition
-        self._look_at[key] = self._clock.monotonic()
+        self._look_at[key] = self._context.clock.monotonic()
         self._ask.add(key)
         self._asked.set()
 
@@ -193,4 +181,4 @@ class Ordering:
         self._look_at.pop(key, None)
         if key not in self._overflown:
             self._partitions.pop(key, None)
-        self._table.freed(self._booking.give_turn(key))
+        self._table.freed(self._ledger.give_turn(key))

@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from fairlead.clock import Clock
+from fairlead.engine.context import NodeContext
 from fairlead.engine.membership import identity_of
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
-from fairlead.ports.coordinator import Coordinator, Lease
-from fairlead.ports.notification import Wake
+from fairlead.ports.coordinator import Lease
 
 log = logging.getLogger("fairlead.ownership")
 
-LEASE_SECONDS = 10.0
 _PARTITION = "partition/"
 _POLLER = "poller/"
 
@@ -39,36 +37,23 @@ def owners_of(leases: Iterable[Lease]) -> dict[PartitionKey, str]:
 class Ownership:
     """Renews this node's leases, takes free ones up to its share, gives up what is beyond it.
 
-    Past `LEASE_SECONDS` without a renewal this node acts as if it owned nothing, whatever the
-    coordinator may say later.
+    Past `NodeSettings.lease_seconds` without a renewal this node acts as if it owned nothing,
+    whatever the coordinator may say later.
     """
 
     def __init__(
         self,
-        node: str,
-        coordinator: Coordinator,
+        context: NodeContext,
         pollers: Sequence[str],
-        assigned: Callable[[frozenset[PartitionKey]], None],
-        releasing: Callable[[Collection[PartitionKey]], Awaitable[None]],
-        announce: Callable[[Wake], None],
-        clock: Clock,
-        lease_seconds: float = LEASE_SECONDS,
-        is_shared_out: Callable[[str], bool] = lambda queue: False,
-        may_go: Callable[[Collection[PartitionKey]], Collection[PartitionKey]] = lambda keys: keys,
+        may_go: Callable[[Collection[PartitionKey]], Collection[PartitionKey]],
     ) -> None:
-        """`is_shared_out`: the partitions of this queue come and go by `gained`, `hand_over` and
-        `lost`, not by leases. `may_go`: which of those that are beyond this node's share it may
-        give up now; it is asked again about the others."""
-        self._node = node
-        self._identity = identity_of(node)
-        self._coordinator = coordinator
+        """`may_go`: returns which of the partitions that are beyond this node's share it may give
+        up now; it is asked again about the others."""
+        self._context = context
+        self._node = context.name
+        self._lease_seconds = context.settings.lease_seconds
+        self._coordinator = context.ports.coordinator
         self._pollers = tuple(pollers)
-        self._assigned = assigned
-        self._releasing = releasing
-        self._announce = announce
-        self._clock = clock
-        self._lease_seconds = lease_seconds
-        self._is_shared_out = is_shared_out
         self._may_go = may_go
         self._is_leaving = False
         self._look = asyncio.Event()
@@ -84,7 +69,7 @@ class Ownership:
 
     def is_elected(self, poller: str) -> bool:
         """True while this node is the one that runs the poller."""
-        return poller in self._elected and self._clock.monotonic() < self._expires
+        return poller in self._elected and self._now() < self._expires
 
     def look(self) -> None:
         """Something changed in the cluster: do not wait for the next renewal."""
@@ -97,10 +82,10 @@ class Ownership:
             self._look.clear()
             try:
                 # Cut off early it would begin again behind whatever it waits for.
-                async with asyncio.timeout(max(every, self._expires - self._clock.monotonic())):
+                async with asyncio.timeout(max(every, self._expires - self._now())):
                     await self.renew()
             except (StoreUnavailable, TimeoutError) as error:
-                if self._clock.monotonic() >= self._expires and (self.owned or self._elected):
+                if self._now() >= self._expires and (self.owned or self._elected):
                     log.warning(
                         "leases ran out while the coordinator was away", extra={"error": str(error)}
                     )
@@ -111,9 +96,22 @@ class Ownership:
             except TimeoutError:
                 pass
 
+    def _now(self) -> float:
+        return self._context.clock.monotonic()
+
+    async def stop(self) -> None:
+        """Give up what is left: partitions of ordered queues go when nothing of them runs here any
+        more, so that no ordering key is ever run twice at once."""
+        try:
+            await self.release_all()
+        except StoreUnavailable as error:
+            log.warning(
+                "partitions are free when their leases run out", extra={"error": str(error)}
+            )
+
     async def renew(self) -> None:
         """One round: renew, take, give up."""
-        began = self._clock.monotonic()
+        began = self._now()
         held = await self._coordinator.renew(self._node, self._lease_seconds)
         if self._is_leaving:
             self._expires = began + self._lease_seconds
@@ -132,7 +130,7 @@ class Ownership:
         if beyond:
             held = {name: range_id for name, range_id in held.items() if name not in beyond}
             # Stopped before the next owner can have them.
-            await self._releasing(_partitions(beyond))
+            await self._context.events.on_releasing(_partitions(beyond))
             self._hold(held)
             await self._release(beyond)
         taken = {lease.name for lease in leases}
@@ -156,7 +154,7 @@ class Ownership:
         kept = frozenset(key for key in self.owned if key.queue in but)
         names = [lease_of(key) for key in self.owned - kept if not self._is_shared_out(key.queue)]
         names += [_POLLER + name for name in self._elected]
-        await self._releasing(self.owned - kept)
+        await self._context.events.on_releasing(self.owned - kept)
         self._elect(())
         self._own(kept)
         if names:
@@ -168,7 +166,7 @@ class Ownership:
 
     async def hand_over(self, keys: Collection[PartitionKey]) -> None:
         """The channel takes these away as soon as this returns."""
-        await self._releasing(keys)
+        await self._context.events.on_releasing(keys)
         self._own(self.owned.difference(keys))
 
     def lost(self, keys: Collection[PartitionKey]) -> None:
@@ -178,12 +176,19 @@ class Ownership:
     async def _release(self, names: Sequence[str]) -> None:
         wake = await self._coordinator.release(names, self._node)
         if wake is not None:
-            self._announce(wake)
+            self._context.channel.announce(wake)
 
     def _share(self, partitions: int) -> int:
-        nodes = sorted(self.members | {self._identity})
+        identity = identity_of(self._node)
+        nodes = sorted(self.members | {identity})
         base, rest = divmod(partitions, len(nodes))
-        return base + (nodes.index(self._identity) < rest)
+        return base + (nodes.index(identity) < rest)
+
+    def _is_shared_out(self, queue: str) -> bool:
+        """Whether the channel gives and takes the partitions of this queue, by `gained`,
+        `hand_over` and `lost`, instead of leases."""
+        context = self._context
+        return context.channel.shares_partitions and queue not in context.kinds.ordered
 
     def _beyond_share(self, held: Mapping[str, int], wanted: Sequence[str]) -> list[str]:
         mine = sorted(name for name in held if name.startswith(_PARTITION))
@@ -208,7 +213,7 @@ class Ownership:
         if owned != self.owned:
             log.info("partitions changed", extra={"owned": sorted(f"{q}/{p}" for q, p in owned)})
             self.owned = owned
-            self._assigned(owned)
+            self._context.events.on_owned(owned)
 
 
 def _partitions(leases: Iterable[str]) -> frozenset[PartitionKey]:

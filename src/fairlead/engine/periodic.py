@@ -10,7 +10,7 @@ from fairlead.clock import MICROS, Clock, to_datetime
 from fairlead.declare.options import Options
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.task import Draft
-from fairlead.engine.pollers import Poller
+from fairlead.engine.poller import Poller
 
 CATCH_UP = timedelta(minutes=5)
 """How far back slots are still submitted that nobody submitted in time, say because no node was

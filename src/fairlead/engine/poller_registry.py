@@ -13,7 +13,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from fairlead.clock import Clock
-from fairlead.engine.pollers import Intervals, Poller
+from fairlead.engine.poller import Poller
+from fairlead.engine.settings import Intervals
 from fairlead.ports.task_store import TaskStore
 
 HOUR = 3600.0

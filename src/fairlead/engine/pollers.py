@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from fairlead.clock import MICROS, Clock
 from fairlead.declare.handler import Handler
+from fairlead.engine.lifecycle import Running
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
-from fairlead.errors import StoreUnavailable
+from fairlead.engine.poller import Poller
+from fairlead.engine.settings import Intervals
 from fairlead.model import State, TaskRecord
 from fairlead.ports.notification import Wake
 from fairlead.ports.observer import Observer
@@ -22,63 +23,27 @@ log = logging.getLogger("fairlead.pollers")
 BATCH = 1000
 
 
-@dataclass(frozen=True)
-class Intervals:
-    """Seconds between two rounds of each poller, and how long history is kept."""
+class ElectedPollers(Running):
+    """Part of a node: each poller polls while this node is elected for it."""
 
-    due: float = 5.0
-    lost: float = 2.0
-    stuck: float = 60.0
-    clean: float = 60.0
-    incidents: float = 60.0
-    keep_history: float = 30 * 86_400.0
-    bulk: float = 3600.0
-    """Leftovers of bulk submits that died are removed."""
-    export: float = 60.0
-    """With a lake: history is moved into it."""
-    reconcile: float = 6 * 3600.0
-    """With a lake: it is compared with the store, which lets the store clean."""
+    def __init__(self, pollers: Mapping[str, Poller], ownership: Ownership) -> None:
+        self._pollers = pollers
+        self._ownership = ownership
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the pollers, in their order."""
+        return [*self._pollers]
 
-class Poller:
-    """Runs `round` every `interval` seconds while this node is elected for `name`; `round` may
-    answer a sooner time."""
+    def look(self, name: str) -> None:
+        """Have one poller look now."""
+        self._pollers[name].look()
 
-    def __init__(
-        self, name: str, interval: float, round: Callable[[], Awaitable[float | None]]
-    ) -> None:
-        self.name = name
-        self._interval = interval
-        self._round = round
-        self._look = asyncio.Event()
-
-    def look(self) -> None:
-        """Something came up: do not wait for the interval."""
-        self._look.set()
-
-    async def run(self, ownership: Ownership, clock: Clock) -> None:
-        """Poll for as long as the node lives, when elected."""
-        while True:
-            pause = self._interval
-            self._look.clear()
-            if ownership.is_elected(self.name):
-                try:
-                    sooner = await self._round()
-                    pause = (
-                        self._interval if sooner is None else min(self._interval, max(0.0, sooner))
-                    )
-                except StoreUnavailable as error:
-                    log.warning(
-                        "poller waits for the store",
-                        extra={"poller": self.name, "error": str(error)},
-                    )
-                except Exception:
-                    log.exception("poller failed; it goes on", extra={"poller": self.name})
-            try:
-                async with asyncio.timeout(pause):
-                    await self._look.wait()
-            except TimeoutError:
-                pass
+    async def run(self) -> None:
+        """Poll for as long as the node lives."""
+        async with asyncio.TaskGroup() as group:
+            for poller in self._pollers.values():
+                group.create_task(poller.run(self._ownership.is_elected))
 
 
 class Pollers:

@@ -98,7 +98,7 @@ async def examine(app: App) -> list[Finding]:
                     "start `fairlead worker` for it",
                 )
             )
-        if len(serving) > queue.partitions and not app.channel.orders:
+        if len(serving) > queue.partitions and not app.channel.decides_order:
             found.append(
                 Finding(
                     "note",
@@ -134,7 +134,7 @@ async def examine(app: App) -> list[Finding]:
                         "add workers, or look at its limits",
                     )
                 )
-        if serving and read_by is not None and not app.channel.orders:
+        if serving and read_by is not None and not app.channel.decides_order:
             found += _unowned(queue.queue, queue.partitions, read_by)
         if leases is not None and isinstance(store, SqlTaskStore):
             found += await _ordered(app, queue.queue)

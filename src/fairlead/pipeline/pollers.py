@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
+from fairlead.engine.poller import Poller
 from fairlead.engine.poller_registry import PollerContext
-from fairlead.engine.pollers import Poller
 from fairlead.errors import NotSupported
 from fairlead.pipeline.exporter_poller import Keeper, require
 

@@ -93,7 +93,7 @@ class TriggerChannel(Protocol):
     """Wakes of submits are to come with their triggers."""
     shares_partitions: bool
     """It says which partitions are whose; otherwise the coordinator's leases do."""
-    orders: bool
+    decides_order: bool
     """It brings triggers in the order in which they are to run, each to any node: queues have no
     order of their own."""
 

@@ -52,7 +52,7 @@ async def settled(app: App, node: Node, timeout: float = 30.0) -> None:
 async def _left(app: App, node: Node) -> int:
     store = app.store
     unfinished, _ = await store.database.read(store.unfinished(sorted(app.queues)))
-    return unfinished + await node.ordered.unfinished()
+    return unfinished + await node.parts.ordered.unfinished()
 
 
 __all__ = ["drain", "running", "settled"]

@@ -76,7 +76,7 @@ class RedisChannel(DatabaseChannel):
     """See `fairlead.ports.trigger_channel.TriggerChannel`."""
 
     carries_triggers = True
-    orders = True
+    decides_order = True
 
     def __init__(
         self,

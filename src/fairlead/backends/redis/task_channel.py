@@ -45,7 +45,7 @@ class RedisTaskChannel:
 
     carries_triggers = False
     shares_partitions = False
-    orders = True
+    decides_order = True
 
     def __init__(
         self,

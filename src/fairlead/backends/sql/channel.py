@@ -65,7 +65,7 @@ class DatabaseChannel:
     location = "the database"
     carries_triggers = False
     shares_partitions = False
-    orders = False
+    decides_order = False
 
     def __init__(
         self, store: TaskStore, notifier: Notifier, clock: Clock, heal_every: float = 15.0

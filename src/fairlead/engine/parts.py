@@ -1,0 +1,227 @@
+"""The parts of a node, and the one place that knows which part tells which.
+
+ownership, membership -> channel -> intake (-> backlogs) -> trigger table -> dispatcher -> claimers
+-> executors -> completion
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+
+from fairlead.clock import Clock
+from fairlead.core.limits.limits import ConcurrencyPolicy
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.engine.backlogs import Backlogs
+from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
+from fairlead.engine.cluster_limits import ClusterLimits, place_of
+from fairlead.engine.completion import Completion
+from fairlead.engine.context import NodeContext, NodePorts, Served
+from fairlead.engine.controls import Controls
+from fairlead.engine.deadlines import Deadlines
+from fairlead.engine.dispatcher import Dispatcher
+from fairlead.engine.execution import Execution
+from fairlead.engine.executors.slots import Slots
+from fairlead.engine.fair_partition import LaneContext
+from fairlead.engine.gauges import Gauges
+from fairlead.engine.intake import Intake
+from fairlead.engine.lifecycle import Part
+from fairlead.engine.membership import Membership
+from fairlead.engine.ordering import Ordering
+from fairlead.engine.ownership import Ownership
+from fairlead.engine.partitions import Partitions
+from fairlead.engine.pollers import ElectedPollers, Pollers
+from fairlead.engine.queue_kinds import kinds_of
+from fairlead.engine.reconciler import Reconciler
+from fairlead.engine.runs import Runs
+from fairlead.engine.settings import NodeSettings
+from fairlead.engine.view import View
+from fairlead.model import PartitionKey, Trigger
+from fairlead.ordered.context import OrderedContext
+from fairlead.ordered.queues import OrderedQueues
+from fairlead.ports.notification import Wake
+from fairlead.ports.observer import Observer
+
+
+class NodeParts:
+    """Makes the parts, and keeps the promises of `fairlead.engine.context.NodeEvents`."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        served: Served,
+        ports: NodePorts,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
+        ledger = SlotLedger(settings.concurrency)
+        context = self.context = NodeContext(
+            settings=settings,
+            served=served,
+            ports=ports,
+            kinds=kinds_of(served.queues, ports.channel),
+            clock=clock,
+            observer=observer,
+            ledger=ledger,
+            table=TriggerTable(ledger),
+            in_flight={},
+            events=self,
+        )
+        self.limits = _register_limits(context, self)
+        self.ordered = _ordered_queues(context, self)
+        ordering = self.ordering = Ordering(context)
+        lanes = LaneContext(
+            store=ports.backlog,
+            table=context.table,
+            channel=ports.channel,
+            ordering=ordering,
+            events=self,
+            look_ahead=settings.look_ahead,
+            clock=clock,
+        )
+        backlogs = self.backlogs = Backlogs(context.kinds.fair, lanes, context.kinds.timed)
+        intake = self.intake = Intake(context, backlogs, ordering)
+        completion = Completion(context)
+        tasks = TaskClaimer(context, intake, ordering, completion)
+        claimers = Claimers(tasks, OrderedClaimer(context, self.ordered), context.kinds.ordered)
+        self.runs = Runs(context, claimers, backlogs, self.limits)
+        self.dispatcher = Dispatcher(context, claimers, intake, self.runs)
+        self.reconciler = Reconciler(context, tasks, ordering)
+        self.membership = Membership(context, tasks)
+        own = Pollers(
+            ports.store,
+            ports.channel.announce,
+            served.handlers,
+            observer,
+            served.on_incident,
+            clock,
+            settings.intervals,
+        ).all()
+        pollers = {poller.name: poller for poller in [*own, *served.pollers]}
+        self.ownership = Ownership(context, [*pollers], self.ordered.may_go)
+        self.pollers = ElectedPollers(pollers, self.ownership)
+        self.partitions = Partitions(
+            context, self.ownership, self.membership, self.ordered, backlogs, intake, ordering
+        )
+        self.controls = Controls(context, backlogs)
+        self.in_order: list[Part] = [
+            self.limits,
+            Gauges(context, self.ordered),
+            self.reconciler,
+            self.membership,
+            self.pollers,
+            Deadlines(context),
+            self.ordered,
+            self.ownership,
+            completion,
+            ordering,
+            backlogs,
+            self.runs,
+            self.partitions,
+            self.dispatcher,
+            intake,
+        ]
+        """From the first to start, which stops last, to the last."""
+
+    # what the parts tell each other ---------------------------------------------------------------
+
+    def on_wake(self, wake: Wake) -> None:
+        """Poke the parts that a notification concerns."""
+        if wake.control or wake.is_empty:
+            self.membership.look()
+            self.ownership.look()
+            self.ordering.look()
+        if wake.due is not None or wake.is_empty:
+            self.pollers.look("due")
+        if wake.log or wake.is_empty:
+            self.ordered.look()
+
+    def on_ready(self) -> None:
+        self.dispatcher.wake()
+
+    def on_freed(self, limits: Iterable[Hashable]) -> None:
+        self.context.table.freed(limits)
+        self.dispatcher.wake()
+
+    def on_claim_unknown(self) -> None:
+        self.reconciler.ask()  # The claim may have happened all the same.
+        self.context.channel.look_again()
+
+    def on_found(self, triggers: Sequence[Trigger]) -> None:
+        in_flight = self.context.in_flight
+        self.intake.found([trigger for trigger in triggers if trigger.id not in in_flight])
+
+    def on_gone(self, triggers: Collection[Trigger]) -> None:
+        self.intake.gone(triggers)
+
+    def on_dropped(self, triggers: Collection[Trigger]) -> None:
+        self.intake.forget(triggers)
+
+    def on_positions_changed(self) -> None:
+        self.partitions.read_on()
+
+    def on_settled(self, executions: Sequence[Execution]) -> None:
+        self.runs.settled(executions)
+
+    def on_overdue(self, execution: Execution) -> None:
+        self.runs.overdue(execution)
+
+    def on_permits_lost(self, policy: ConcurrencyPolicy) -> None:
+        self.runs.stop_on(policy)
+
+    def on_taken_away(self, task_ids: Collection[str]) -> None:
+        self.runs.taken_away(task_ids)
+
+    def on_owned(self, owned: frozenset[PartitionKey]) -> None:
+        self.partitions.assign(owned)
+
+    async def on_releasing(self, keys: Collection[PartitionKey]) -> None:
+        await self.partitions.release(keys)
+
+    def on_view(self, view: View) -> None:
+        self.partitions.resize({queue: found.partitions for queue, found in view.queues.items()})
+        self.controls.apply(view)
+        if view.members != self.ownership.members:
+            self.ownership.members = view.members
+            self.ownership.look()
+
+
+def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
+    """Enter the limits of queues, tasks and executors into the slot ledger; return those that hold
+    over the cluster."""
+    settings, ledger = context.settings, context.ledger
+    limits = ClusterLimits(
+        context.name,
+        context.ports.coordinator,
+        parts.on_freed,
+        parts.on_permits_lost,
+        lambda: parts.runs.children(),
+        context.clock,
+        settings.permit_seconds,
+    )
+    for queue in context.served.queues:
+        ledger.register_queue(queue.name, limits.on_node(queue.concurrency, queue.name))
+    slots = Slots(settings.threads, settings.processes)
+    for handler in context.served.handlers.values():
+        own = limits.on_node(handler.concurrency, place_of(handler))
+        ledger.register_task(handler.queue, handler.name, slots.of(handler.executor), own)
+    return limits
+
+
+def _ordered_queues(context: NodeContext, parts: NodeParts) -> OrderedQueues:
+    queues = [queue for queue in context.served.queues if queue.name in context.kinds.ordered]
+    log_, schedule = context.ports.log, context.ports.schedule
+    if log_ is None or schedule is None:
+        return OrderedQueues(queues, None, context.settings.drain)
+    around = OrderedContext(
+        node=context.name,
+        log=log_,
+        store=schedule,
+        table=context.table,
+        dispatch=parts.on_ready,
+        stop_run=lambda task_id, keeps_end: parts.runs.stop_ordered(task_id, keeps_end),
+        settled=lambda task_ids: parts.runs.ordered_settled(task_ids),
+        observer=context.observer,
+        clock=context.clock,
+    )
+    return OrderedQueues(queues, around, context.settings.drain)

@@ -1,0 +1,37 @@
+"""Kinds of queues a node serves: the one place that tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fairlead.declare.queue import Queue
+from fairlead.ports.trigger_channel import TriggerChannel
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueKinds:
+    """Names of the queues of each kind; every other queue keeps the order of arrival."""
+
+    fair: frozenset[str]
+    """Queues whose triggers pass through a fair backlog."""
+    timed: frozenset[str]
+    """Queues whose fairness keys share run time."""
+    ordered: frozenset[str]
+    """Queues that live in a log and a schedule, not in the task store."""
+    channel_decides_order: bool
+    """Whether the channel brings triggers in their order, each to any node: then no trigger belongs
+    to a partition."""
+
+
+def kinds_of(queues: Iterable[Queue], channel: TriggerChannel) -> QueueKinds:
+    """Return the kinds of these queues on this channel."""
+    queues = list(queues)
+    ordered = frozenset(queue.name for queue in queues if queue.is_ordered)
+    fair = frozenset(queue.name for queue in queues if queue.order != "fifo") - ordered
+    return QueueKinds(
+        fair=frozenset() if channel.decides_order else fair,
+        timed=frozenset(queue.name for queue in queues if queue.cost == "runtime"),
+        ordered=ordered,
+        channel_decides_order=channel.decides_order,
+    )
