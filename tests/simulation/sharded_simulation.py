@@ -114,7 +114,7 @@ class Simulation:
 
     def _write(self, key: str | None = None) -> None:
         self._written(
-            self._do(self._queue.write({"n": 1}, key or self._key(), self._streams, 1, None, 1.0))
+            self._do(self._queue.write(NewMessage({"n": 1}, key or self._key()), self._streams, 1))
         )
 
     def _write_many(self) -> None:
@@ -132,7 +132,9 @@ class Simulation:
     def _write_for_later(self) -> None:
         text = f"for later {self.chance.random()}"
         at = datetime.now(UTC) - PAST
-        id = self._do(self._queue.write({"n": text}, self._key(), self._streams, 1, None, 1.0, at))
+        id = self._do(
+            self._queue.write(NewMessage({"n": text}, self._key(), at=at), self._streams, 1)
+        )
         self.later[text] = id.partition("/")[2]
         self.lines.append(f"wrote {id}")
 
@@ -148,7 +150,7 @@ class Simulation:
 
     def _write_late(self) -> None:
         due = datetime.now(UTC) + PAST
-        id = self._do(self._queue.write({"n": 1}, self._key(), self._streams, 1, due, 1.0))
+        id = self._do(self._queue.write(NewMessage({"n": 1}, self._key(), due), self._streams, 1))
         self.late.add(id)
         self.lines.append(f"wrote {id}, past its deadline")
 

@@ -40,6 +40,7 @@ class Connected:
     _client: ClassVar[Any]
     """The class of the clients it makes."""
 
+    # Eight parameters on purpose: the settings of a queue, spelt out for the user.
     def __init__(
         self,
         redis: Any,

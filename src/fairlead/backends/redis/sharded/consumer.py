@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -49,6 +49,43 @@ class _Waiter:
     """Its number at the server."""
 
 
+@dataclass
+class _Reading:
+    """One queue as this node reads it."""
+
+    lanes: Lanes
+    has_room: asyncio.Event = field(default_factory=asyncio.Event)
+    waiter: _Waiter | None = None
+    news: asyncio.Task[bool] | None = None
+    """A wait for news that is under way."""
+    is_doubted: bool = False
+    """Something may have been claimed by a read whose answer was lost."""
+
+
+class _UnderWay:
+    """Looks that may claim something any moment."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._ended = asyncio.Event()
+
+    @contextmanager
+    def look(self, name: str) -> Iterator[None]:
+        """Note a look, until the end of the block."""
+        self._names.add(name)
+        try:
+            yield
+        finally:
+            self._names.discard(name)
+            self._ended.set()
+
+    async def drain(self) -> None:
+        """Wait until none is under way."""
+        while self._names:
+            self._ended.clear()
+            await self._ended.wait()
+
+
 class Consumer:
     """Reads while there is room, extends what it holds, and takes over what others have left.
 
@@ -75,38 +112,30 @@ class Consumer:
         self._clock = clock
         self._redis: Any = Redis.from_url(endpoint.url, max_connections=MOST_CONNECTIONS)
         self.claims = Claims()
-        self._lanes: dict[str, Lanes] = {}
-        self._has_room: dict[str, asyncio.Event] = {}
+        self._readings: dict[str, _Reading] = {}
         self._served = asyncio.Event()
         self._done: list[Claim] = []
         self._has_done = asyncio.Event()
         self._is_parted = False
-        self._looking: set[str] = set()
-        """What may claim something any moment."""
-        self._looked = asyncio.Event()
-        self._waiters: dict[str, _Waiter] = {}
-        self._doubted: set[str] = set()
-        """Queues of which something may have been claimed by a read whose answer was lost."""
-        self._news: dict[str, asyncio.Task[bool]] = {}
-        """Waits for news that are under way, by queue."""
+        self._under_way = _UnderWay()
 
     def serve(self, queues: Collection[str]) -> None:
         """From now on it reads these too."""
         for queue in queues:
-            if queue not in self._lanes:
-                self._lanes[queue] = self._endpoint.lanes(queue, self._max_deliveries)
-                self._has_room[queue] = asyncio.Event()
+            if queue not in self._readings:
+                lanes = self._endpoint.lanes(queue, self._max_deliveries)
+                self._readings[queue] = _Reading(lanes)
         self._served.set()
 
     @property
     def queues(self) -> list[str]:
         """Those that it reads."""
-        return list(self._lanes)
+        return list(self._readings)
 
     def look(self) -> None:
         """There may be room again."""
-        for event in self._has_room.values():
-            event.set()
+        for reading in self._readings.values():
+            reading.has_room.set()
 
     def done(self, task_ids: Iterable[str]) -> None:
         """These tasks need no message any more."""
@@ -130,7 +159,9 @@ class Consumer:
 
     def lanes(self, queue: str) -> Lanes:
         """The lanes of a queue."""
-        return self._lanes.get(queue) or self._endpoint.lanes(queue, self._max_deliveries)
+        if (reading := self._readings.get(queue)) is not None:
+            return reading.lanes
+        return self._endpoint.lanes(queue, self._max_deliveries)
 
     async def do(self, queue: str, steps: Steps[Any]) -> Any:
         """What the steps answer. Raises StoreUnavailable."""
@@ -146,31 +177,33 @@ class Consumer:
                 reading: set[str] = set()
                 while True:
                     self._served.clear()
-                    for queue in self._lanes.keys() - reading:
+                    for queue in self._readings.keys() - reading:
                         reading.add(queue)
                         parts.create_task(self._patiently(partial(self._read, queue), 0.0))
                     await self._served.wait()
         finally:
-            for news in self._news.values():
+            waits = [one.news for one in self._readings.values() if one.news is not None]
+            for news in waits:
                 news.cancel()
-            await asyncio.gather(*self._news.values(), return_exceptions=True)
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def part(self) -> None:
         """Claim nothing more, from when this returns."""
         self._is_parted = True
-        for waiter in self._waiters.values():
+        for waiter in self._waiters():
             # What it would be given while it is cut off, nobody would know of.
             with suppress(RedisError):
                 await self._redis.client_unblock(waiter.connection)
-        while self._looking:
-            self._looked.clear()
-            await self._looked.wait()
+        await self._under_way.drain()
 
     async def close(self) -> None:
         """Let go of the connections."""
-        for waiter in self._waiters.values():
+        for waiter in self._waiters():
             await waiter.redis.aclose()
         await self._redis.aclose()
+
+    def _waiters(self) -> list[_Waiter]:
+        return [one.waiter for one in self._readings.values() if one.waiter is not None]
 
     async def _patiently(self, work: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
         """Again and again, also while Redis is away."""
@@ -193,53 +226,51 @@ class Consumer:
                 await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
 
     async def _claim(self, what: str, redis: Any, queue: str, steps: Steps[T]) -> T:
-        self._looking.add(what)
-        try:
-            return await run_async(redis, queue, steps)
-        except StoreUnavailable:
-            self._doubted.add(queue)
-            raise
-        finally:
-            self._looking.discard(what)
-            self._looked.set()
+        with self._under_way.look(what):
+            try:
+                return await run_async(redis, queue, steps)
+            except StoreUnavailable:
+                self._readings[queue].is_doubted = True
+                raise
 
     async def _read(self, queue: str) -> None:
-        has_room, lanes = self._has_room[queue], self._lanes[queue]
+        reading = self._readings[queue]
+        has_room, lanes = reading.has_room, reading.lanes
         has_room.clear()
         if self._is_parted or all(self._room(queue, priority) <= 0 for priority in PRIORITIES):
             await has_room.wait()
             return
-        if queue in self._doubted:
-            await self._recover(queue, lanes)
+        if reading.is_doubted:
+            await self._recover(queue, reading)
         room = partial(self._space, queue)
         found, empty = await self._claim(
             queue, self._redis, queue, lanes.look(GROUP, self._name, room)
         )
         if not found and empty.is_whole and not self._is_parted:
-            found = await self._wait(queue, lanes, empty)
+            found = await self._wait(queue, reading, empty)
         elif not found:
-            await self._wait_for_room(queue, empty)
+            await self._wait_for_room(queue, reading, empty)
         if found:
             self._received(queue, found)
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
 
-    async def _recover(self, queue: str, lanes: Lanes) -> None:
+    async def _recover(self, queue: str, reading: _Reading) -> None:
         """What is this node's, and nobody here knows of: otherwise it would wait until it is
         reclaimed."""
-        self._doubted.discard(queue)
-        by_lane = self.claims.by_lane()
+        reading.is_doubted = False
+        lanes, by_lane = reading.lanes, self.claims.by_lane()
         for priority in await self.do(queue, lanes.known()):
             known = by_lane.get(Lane(queue, priority), [])
             steps = lanes.at(priority).held(GROUP, self._name, known)
             if found := await self._claim(queue, self._redis, queue, steps):
                 self._received(queue, [Delivery(priority, message) for message in found])
 
-    async def _wait(self, queue: str, lanes: Lanes, empty: Empty) -> list[Delivery]:
-        waiter = self._waiters.get(queue)
+    async def _wait(self, queue: str, reading: _Reading, empty: Empty) -> list[Delivery]:
+        waiter = reading.waiter
         if waiter is None:
             redis: Any = Redis.from_url(self._endpoint.url, single_connection_client=True)
-            waiter = self._waiters[queue] = _Waiter(redis)
+            waiter = reading.waiter = _Waiter(redis)
         if waiter.connection == 0:
             with telling(queue):
                 waiter.connection = await waiter.redis.client_id()
@@ -247,26 +278,26 @@ class Consumer:
                 return []
         try:
             return await self._claim(
-                queue, waiter.redis, queue, lanes.wait(GROUP, self._name, empty)
+                queue, waiter.redis, queue, reading.lanes.wait(GROUP, self._name, empty)
             )
         except StoreUnavailable:
             waiter.connection = 0  # it will be another one
             raise
 
-    async def _wait_for_room(self, queue: str, empty: Empty) -> None:
+    async def _wait_for_room(self, queue: str, reading: _Reading, empty: Empty) -> None:
         """Until something is written, or there is room for what is there. Then the wait for news
         goes on, and serves the next pass that finds nothing: to cut it off would cost a connection,
         or the two seconds that it lasts."""
-        news = self._news.get(queue)
+        news = reading.news
         if news is None:
-            news = self._news[queue] = asyncio.create_task(self.do(queue, waiting(empty.wait)))
-        room = asyncio.create_task(self._has_room[queue].wait())
+            news = reading.news = asyncio.create_task(self.do(queue, waiting(empty.wait)))
+        room = asyncio.create_task(reading.has_room.wait())
         try:
             await asyncio.wait([news, room], return_when=asyncio.FIRST_COMPLETED)
         finally:
             room.cancel()
         if news.done():
-            del self._news[queue]
+            reading.news = None
             news.result()
 
     def _space(self, queue: str, priority: int) -> int:
@@ -280,8 +311,8 @@ class Consumer:
                 self.claims.drop(lane, set(ids).difference(held))
 
     async def _reclaim(self) -> None:
-        for queue, lanes in list(self._lanes.items()):
-            for priority in await self.do(queue, lanes.known()):
+        for queue, reading in list(self._readings.items()):
+            for priority in await self.do(queue, reading.lanes.known()):
                 if (room := self._space(queue, priority)) > 0 and not self._is_parted:
                     await self._reclaim_at(queue, priority, room)
 

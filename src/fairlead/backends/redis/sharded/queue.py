@@ -35,6 +35,7 @@ class ShardedQueue(Connected):
 
     _client = Redis
 
+    # Eight parameters on purpose: they are the message and where it goes, spelt out for the user.
     async def write(
         self,
         values: Mapping[str, Value],
@@ -58,7 +59,9 @@ class ShardedQueue(Connected):
         """
         return await self._do(
             self._steps.write(
-                values, shard_key, streams, streams_per_shard, deadline, weight, at, context
+                NewMessage(values, shard_key, deadline, weight, at, context),
+                streams,
+                streams_per_shard,
             )
         )
 

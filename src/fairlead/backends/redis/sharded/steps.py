@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -22,7 +21,6 @@ from fairlead.backends.redis.sharded.message import (
     Message,
     NewMessage,
     SetAside,
-    Value,
     check_weight,
     entry,
     id_of,
@@ -96,16 +94,10 @@ class QueueSteps:
 
     def write(
         self,
-        values: Mapping[str, Value],
-        shard_key: str,
-        streams: int | None,
-        streams_per_shard: int | None,
-        deadline: datetime | None,
-        weight: float,
-        at: datetime | None = None,
-        context: Mapping[str, str] | None = None,
+        message: NewMessage,
+        streams: int | None = None,
+        streams_per_shard: int | None = None,
     ) -> Steps[str]:
-        message = NewMessage(values, shard_key, deadline, weight, at, context)
         return (yield from self.write_many([message], streams, streams_per_shard))[0]
 
     def write_many(

@@ -22,6 +22,7 @@ class SyncShardedQueue(Connected):
 
     _client = Redis
 
+    # Eight parameters on purpose: see `ShardedQueue.write`.
     def write(
         self,
         values: Mapping[str, Value],
@@ -37,7 +38,9 @@ class SyncShardedQueue(Connected):
         """See `ShardedQueue.write`."""
         return self._do(
             self._steps.write(
-                values, shard_key, streams, streams_per_shard, deadline, weight, at, context
+                NewMessage(values, shard_key, deadline, weight, at, context),
+                streams,
+                streams_per_shard,
             )
         )
 
