@@ -378,7 +378,7 @@ async def test_o11_c9d_a_store_failure_reloads_that_partition_only_and_nothing_i
     monkeypatch.setattr("fairlead.ordered.partition.FIRST_PAUSE", 0.05)
     broken, well = keys_of_partitions(8, 2)
     async with running(kit.app) as node:
-        store = node.parts.ordered._around.store
+        store = node.parts.ordered._context.store
         persist, finish = store.persist, store.finish
         failures = {"persist": 2, "finish": 2}
 

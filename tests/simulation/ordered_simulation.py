@@ -134,7 +134,7 @@ class Node:
             self._wanted.clear()
             triggers, _ = self.table.take(100, self.clock.monotonic())
             for trigger in triggers:
-                task = self.ordered.grab(trigger, self.clock.now())
+                task = self.ordered.claim(trigger, self.clock.now())
                 if task is None:
                     self.table.freed(booking.unbook(trigger, self.clock.monotonic()))
                     continue

@@ -171,7 +171,7 @@ class OrderedClaimer:
         context, executions = self._context, []
         now = context.clock.now()
         for trigger in triggers:
-            if (task := self._queues.grab(trigger, now)) is None:
+            if (task := self._queues.claim(trigger, now)) is None:
                 if holds_slots:
                     release_slots(context, [trigger])
                 context.events.on_ready()
@@ -217,13 +217,14 @@ class Claimers:
     def split(
         self, items: Sequence[T], queue_of: Callable[[T], str]
     ) -> Iterable[tuple[Claimer, Sequence[T]]]:
-        """Return the items by claimer, in their order."""
+        """Return the items by claimer, in their order. Rows of the task store come last: nothing
+        that is claimed from memory waits for the store."""
         if not self._others:
             return [(self._tasks, items)]
         found: dict[Claimer, list[T]] = {}
         for item in items:
             found.setdefault(self.of(queue_of(item)), []).append(item)
-        return found.items()
+        return sorted(found.items(), key=lambda each: each[0] is self._tasks)
 
 
 def release_slots(context: NodeContext, triggers: Iterable[Trigger]) -> None:

@@ -1,5 +1,5 @@
 """The intake of a node's ordered queues: reads the task log for all its partitions, and gives each
-what is its own."""
+its own entries."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Intake:
     """Takes no more of a partition than one batch at a time: what has no room stays in the log."""
 
     def __init__(
-        self, partitions: Mapping[PartitionKey, Partition], around: OrderedContext
+        self, partitions: Mapping[PartitionKey, Partition], context: OrderedContext
     ) -> None:
         self._partitions = partitions
-        self._around = around
+        self._context = context
         self._without_room: set[PartitionKey] = set()
-        """Partitions that failed, or were leaving, when a batch of theirs came: it is to be
+        """Partitions that failed, or were leaving, when a batch came for them: the batch is to be
         received again."""
 
     async def run(self) -> None:
-        """Read for as long as the node lives. A log that fails is tried again, later each time; the
-        partitions live on."""
+        """Read until the node ends. A log that fails is tried again, later each time; the
+        partitions go on."""
         failures = 0
         while True:
             try:
@@ -47,15 +47,15 @@ class Intake:
                     exc_info=trouble,
                     extra={"failures": failures, "error": str(error)},
                 )
-                self._around.observer.counted("task_log_failures")
-                await self._around.clock.sleep(pause_after(failures))
+                self._context.observer.counted("task_log_failures")
+                await self._context.clock.sleep(pause_after(failures))
 
     async def _receive(self) -> None:
         for key in list(self._without_room):
-            await self._around.log.rewind(key)
+            await self._context.log.rewind(key)
             self._without_room.discard(key)
         wanted = [key for key, partition in self._partitions.items() if partition.has_room]
-        for batch in await self._around.log.receive(wanted, PAGE):
+        for batch in await self._context.log.receive(wanted, PAGE):
             partition = self._partitions.get(batch.partition)
             if partition is None:
                 continue  # who owns it next begins with a rewind
@@ -65,7 +65,7 @@ class Intake:
                 self._without_room.add(batch.partition)
 
     def _checked(self, batch: Batch) -> Batch:
-        """Without the entries that no schedule can hold."""
+        """Return the batch without the entries that no schedule can hold."""
         fit: list[Entry] = []
         for entry in batch.entries:
             try:
@@ -77,5 +77,5 @@ class Intake:
                     extra={"partition": batch.partition, "error": str(error)},
                 )
         if left_out := batch.unreadable + len(batch.entries) - len(fit):
-            self._around.observer.counted("corrupt_log_entries", left_out)
+            self._context.observer.counted("corrupt_log_entries", left_out)
         return batch._replace(entries=fit)

@@ -1,5 +1,4 @@
-"""The ordered queues of a node: their partitions come and go, and are told what becomes of their
-runs."""
+"""The ordered queues of a node: partitions come and go, and learn what becomes of their runs."""
 
 from __future__ import annotations
 
@@ -16,26 +15,26 @@ from fairlead.ordered.partition import Partition
 from fairlead.ports.observer import OrderedGauges
 
 MOST_IN_MEMORY = 20_000
-"""Ordering keys in the memory of one node: its partitions share them."""
+"""Ordering keys in the memory of one node, shared by its partitions."""
 
 _LEAST = 50
-"""Of each partition, however many there are."""
+"""Ordering keys in memory of each partition, however many partitions there are."""
 
 _PATIENCE = 2.0
 """Seconds that cancelled runs of a partition get to end before it is given up."""
 
 
 class OrderedQueues:
-    """Between the node and its partitions. A partition is its own supervisor: what breaks one
-    breaks no other."""
+    """Stands between the node and its partitions. A partition is its own supervisor: what breaks
+    one breaks no other."""
 
     def __init__(
-        self, queues: Iterable[Queue], around: OrderedContext | None, drain: float
+        self, queues: Iterable[Queue], context: OrderedContext | None, drain: float
     ) -> None:
-        """`around`: None where there can be none. `drain`: seconds that what runs may take to end
-        when a partition goes."""
-        self._queues = {} if around is None else {queue.name: queue for queue in queues}
-        self._given = around
+        """`context`: None where there are no ordered queues. `drain`: seconds that runs may take to
+        end when a partition goes."""
+        self._queues = {} if context is None else {queue.name: queue for queue in queues}
+        self._given = context
         self._drain = drain
         self._partitions: dict[PartitionKey, Partition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
@@ -43,17 +42,17 @@ class OrderedQueues:
         self._group: asyncio.TaskGroup | None = None
 
     @property
-    def _around(self) -> OrderedContext:
+    def _context(self) -> OrderedContext:
         assert self._given is not None
         return self._given
 
     def __len__(self) -> int:
-        """How many queues."""
+        """Number of queues."""
         return len(self._queues)
 
     @property
     def names(self) -> Collection[str]:
-        """Of the queues."""
+        """Names of the queues."""
         return self._queues.keys()
 
     def __contains__(self, queue: str) -> bool:
@@ -62,7 +61,7 @@ class OrderedQueues:
     # partitions come and go -----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve for as long as the node lives."""
+        """Serve the partitions until the node ends."""
         if not self._queues:
             return
         async with asyncio.TaskGroup() as group:
@@ -70,15 +69,15 @@ class OrderedQueues:
             for partition in list(self._partitions.values()):
                 self._serve(partition)
             try:
-                await Intake(self._partitions, self._around).run()
+                await Intake(self._partitions, self._context).run()
             finally:
                 self._group = None
                 for task in self._tasks.values():
                     task.cancel()
 
     def assign(self, owned: Collection[PartitionKey]) -> None:
-        """From now on these are owned. What was lost stops at once: its lease has run out, or
-        `release` was awaited."""
+        """Own exactly these partitions from now on. A lost one stops at once: its lease has run
+        out, or `release` was awaited."""
         for gone in self._partitions.keys() - owned:
             self._take_out(gone)
         if not self._queues:
@@ -86,13 +85,13 @@ class OrderedQueues:
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self._queues:
                 partition = self._partitions[key] = Partition(
-                    key, self._window(key.queue, 1), self._around
+                    key, self._window(key.queue, 1), self._context
                 )
                 if self._group is not None:
                     self._serve(partition)
         for key, partition in self._partitions.items():
             partition.resize(self._window(key.queue, len(self._partitions)))
-        self._around.log.look()
+        self._context.log.look()
 
     def _window(self, queue: str, partitions: int) -> Window:
         settings = self._queues[queue]
@@ -116,12 +115,12 @@ class OrderedQueues:
             self._group.create_task(partition.write_last(ends))
 
     def may_go(self, keys: Collection[PartitionKey]) -> set[PartitionKey]:
-        """Of these, which others are to have, those that nothing runs of any more. The rest starts
-        nothing from here on; ask again. Past the deadline what still runs is cancelled, and its
-        partition may go."""
+        """Return the partitions, of these that other nodes are to have, of which nothing runs any
+        more. The rest starts nothing from here on; ask again. Past the deadline a partition may go
+        in any case, and what still runs of it is cancelled."""
         if not self._queues:
             return set(keys)
-        now = self._around.clock.monotonic()
+        now = self._context.clock.monotonic()
         for key in self._leaving_at.keys() - set(keys):
             del self._leaving_at[key]
             self._partitions[key].stay()
@@ -138,8 +137,8 @@ class OrderedQueues:
         return free
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
-        """Stop these before others can have them: what runs may end, until the deadline; then it is
-        cancelled. If nobody waits for that any more, it goes on all the same."""
+        """Stop these partitions before other nodes can have them. Runs may end until the deadline,
+        and are cancelled then. The release goes on even if its caller is cancelled."""
         mine = [self._partitions[key] for key in keys if key in self._partitions]
         if not mine:
             return
@@ -147,13 +146,13 @@ class OrderedQueues:
         await asyncio.shield(releasing)
 
     async def _release(self, partition: Partition) -> None:
-        now = self._around.clock.monotonic()
+        now = self._context.clock.monotonic()
         partition.leave()
         if not await partition.drained(
             self._leaving_at.get(partition.key, now + self._drain) - now
         ):
             for task_id in partition.in_flight.ids:
-                self._around.stop_run(task_id, True)
+                self._context.stop_run(task_id, True)
             await partition.drained(_PATIENCE)
         if (task := self._tasks.pop(partition.key, None)) is not None:
             task.cancel()
@@ -167,36 +166,37 @@ class OrderedQueues:
         """Leave everything as it is: partitions are given up with their leases."""
 
     async def close(self) -> None:
-        """The node has ended."""
+        """Close the log: the node has ended."""
         if self._queues:
-            await self._around.log.close()
+            await self._context.log.close()
 
     def leave(self) -> None:
-        """The node is ending: start nothing more."""
+        """Start nothing more: the node is ending."""
         for partition in self._partitions.values():
             partition.leave()
 
     # runs -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """The log has more."""
+        """Read the log again: it has more."""
         if self._queues:
-            self._around.log.look()
+            self._context.log.look()
 
-    def grab(self, trigger: Trigger, now: int) -> GrabbedTask | None:
-        """It is about to run; None when it must not any more."""
+    def claim(self, trigger: Trigger, now: int) -> GrabbedTask | None:
+        """Return the task of a trigger that is about to run; None when the task must not run any
+        more."""
         partition = self._of(trigger)
         return None if partition is None else partition.in_flight.claim(trigger, now)
 
     def ended(self, trigger: Trigger, finish: Finish) -> None:
-        """A run has ended like this."""
+        """Have the end of a run written."""
         if (partition := self._of(trigger)) is None:
-            self._around.settled([trigger.id])
+            self._context.settled([trigger.id])
         else:
             partition.in_flight.ended(finish)
 
     def let_go(self, triggers: Iterable[Trigger]) -> None:
-        """The runs of these are over, or were never begun, and nothing is to be written of them."""
+        """Forget runs that are over, or never began, and of which nothing is to be written."""
         for trigger in triggers:
             if (partition := self._of(trigger)) is not None:
                 partition.in_flight.let_go([trigger.id])
@@ -207,16 +207,16 @@ class OrderedQueues:
     # looking at it --------------------------------------------------------------------------------
 
     async def unfinished(self) -> int:
-        """How many tasks are left to run or to retry; those scheduled ahead that have never run do
-        not count."""
+        """Return how many tasks are left to run or to retry. Tasks scheduled ahead that have never
+        run do not count."""
         left = 0
         for queue in self._queues:
-            left += sum((await self._around.log.lag(queue)).values())
-            left += await self._around.store.unfinished(queue, self._around.clock.now())
+            left += sum((await self._context.log.lag(queue)).values())
+            left += await self._context.store.unfinished(queue, self._context.clock.now())
         return left
 
     def gauges(self) -> dict[str, OrderedGauges]:
-        """Of each queue that this node has partitions of."""
+        """Return the gauges of each queue that this node has partitions of."""
         found: dict[str, OrderedGauges] = {}
         for key, partition in self._partitions.items():
             one, so_far = partition.gauges(), found.get(key.queue)
@@ -234,7 +234,7 @@ class OrderedQueues:
         return found
 
     def reloads(self) -> Mapping[PartitionKey, int]:
-        """Failures in a row, of the partitions that have any."""
+        """Return the failures in a row of the partitions that have any."""
         return {
             key: partition.reloads
             for key, partition in self._partitions.items()
