@@ -37,9 +37,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import fairlead  # noqa: E402
-from fairlead.lab.replay.trace import Tenants, read_trace  # noqa: E402
-from fairlead.lab.replay.workers import Workers, end_with_parent  # noqa: E402
-from fairlead.lab.simulate.fairness import jain  # noqa: E402
+from fairlead.lab.fairness import jain  # noqa: E402
+from fairlead.lab.trace import Tenants, read_trace  # noqa: E402
+from fairlead.lab.workers import Workers, end_with_parent  # noqa: E402
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"

@@ -35,7 +35,7 @@ from ordered_stage import SERVERS, Broken, Pace, Stage, now, say, submit  # noqa
 from process_tree import Peak  # noqa: E402
 
 from fairlead.clock import MICROS  # noqa: E402
-from fairlead.lab.replay.trace import read_trace  # noqa: E402
+from fairlead.lab.trace import read_trace  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
 AHEAD = 2 * MICROS

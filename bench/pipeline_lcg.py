@@ -25,11 +25,11 @@ import pyarrow.parquet as pq
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from fairlead.lab.history import has_unfinished  # noqa: E402
 from fairlead.lab.replay.application import FOLDER, MODULE, ORDER, QUEUE, application  # noqa: E402
-from fairlead.lab.replay.history import has_unfinished  # noqa: E402
 from fairlead.lab.replay.report import judge  # noqa: E402
-from fairlead.lab.replay.trace import Tenants, read_trace  # noqa: E402
-from fairlead.lab.replay.workers import Workers  # noqa: E402
+from fairlead.lab.trace import Tenants, read_trace  # noqa: E402
+from fairlead.lab.workers import Workers  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from fairlead.pipeline.silver.tasks import TASKS  # noqa: E402

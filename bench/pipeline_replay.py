@@ -33,10 +33,10 @@ from process_tree import cpu_seconds  # noqa: E402
 from run import say  # noqa: E402
 
 from fairlead.lab.policies import grid  # noqa: E402
+from fairlead.lab.policies.arrivals import of_trace  # noqa: E402
 from fairlead.lab.policies.candidate import Found, Setup, Trial  # noqa: E402
 from fairlead.lab.policies.policy import Policy  # noqa: E402
 from fairlead.lab.policies.study import HOUR  # noqa: E402
-from fairlead.pipeline.replay.record import of_trace  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
 GOAL_SPEED_UP = 1.8

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fairlead.lab.simulate.fairness import jain
+from fairlead.lab.fairness import jain
 from fairlead.pipeline.gold.fairness import FAIRNESS, fairness
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from tests.pipeline.frames import at, frame, records

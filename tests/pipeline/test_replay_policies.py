@@ -20,7 +20,7 @@ from fairlead.lab.policies.objective import AIMS, Interval, interval, parse_obje
 from fairlead.lab.policies.policy import Limits, Policy
 from fairlead.lab.policies.samples import COPY, WEEK, person, resampled, shaken
 from fairlead.lab.policies.virtual import run
-from fairlead.lab.policies.weights import weigh
+from fairlead.lab.policies.weighing import weigh
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 from tests.pipeline.replaying import arrivals, schedule
 from tests.tiers import examples

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
 from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.lab.fairness import Flow, Gap
 from fairlead.lab.policies import virtual
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of, load, save
 from fairlead.lab.policies.policy import Limits, Policy
 from fairlead.lab.policies.sessions import BREAK, Sessions
 from fairlead.lab.policies.virtual import Schedule, run
-from fairlead.lab.simulate.fairness import Flow, Gap
 from fairlead.lab.simulate.run import Settings, simulate
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, Trigger
 from tests.pipeline.replaying import arrivals

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.clock import MICROS, SYSTEM_CLOCK, to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.lab.policies.arrivals import Arrivals
+from fairlead.lab.policies.arrivals import Arrivals, of_trace
 from fairlead.lab.policies.candidate import Setup, Trial, part_of, perform
 from fairlead.lab.policies.grid import Grid
 from fairlead.lab.policies.objective import parse_objective
@@ -26,11 +26,11 @@ from fairlead.lab.policies.policy import Limits, Policy
 from fairlead.lab.policies.runner import InProcess, dearest_first
 from fairlead.lab.policies.samples import WEEK
 from fairlead.lab.policies.study import BASELINE, Plan, study, usual_train
-from fairlead.lab.replay.trace import Tenants
+from fairlead.lab.trace import Tenants
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.jobs.replay import Replayed, replay
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.replay.record import of_lake, of_trace
+from fairlead.pipeline.replay.record import of_lake
 from fairlead.pipeline.replay.tables import REPLAY_WAITS, REPLAYS
 from fairlead.pipeline.runs import last_runs
 from tests.pipeline.frames import T0, at, attempt

@@ -19,7 +19,7 @@ from fairlead.core.triggers.table import TriggerTable
 from fairlead.core.tuning.control import Key, Used, propose
 from fairlead.core.tuning.guard_rails import Guards, Situation
 from fairlead.core.tuning.limit_control import Workers, propose_limits
-from fairlead.lab.simulate.lane import ListedBacklog
+from fairlead.lab.lane import ListedBacklog
 from fairlead.model import Trigger
 
 MINUTE, HOUR = 60.0, 3600.0

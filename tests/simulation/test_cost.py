@@ -19,8 +19,8 @@ from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import Turns
 from fairlead.core.fair.time_passes import TimePasses
-from fairlead.lab.simulate.fairness import jain
-from fairlead.lab.simulate.store import ListStore
+from fairlead.lab.fairness import jain
+from fairlead.lab.list_store import ListStore
 from fairlead.model import LaneRecord, Level, Trigger
 from tests import tiers
 

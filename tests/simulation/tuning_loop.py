@@ -6,15 +6,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from fairlead.core.fair.counters import Counters
 from fairlead.core.tuning.control import Key, Used, propose
 from fairlead.core.tuning.guard_rails import Guards, Situation
-from fairlead.lab.simulate.orders import FairLane
+from fairlead.lab.node import Memory, Node
+from fairlead.lab.simulate.orders import Order
 from fairlead.model import Trigger
 
 HOUR = 3600.0
@@ -63,7 +62,9 @@ class Loop:
         self._now = 0.0
         self._overrides: dict[str, float] = {}
         """As in the engine: one mapping, which the lane reads and a publish changes."""
-        self._lane = FairLane(Counters(sys.maxsize), 1000, self._overrides)
+        self._lane = Order(
+            1, lambda: Node("", 1, memory=Memory(triggers=1000), weights=self._overrides)
+        )
         self._numbers = itertools.count(1)
         self._queued = dict.fromkeys(due, 0)
         self._ends: list[tuple[float, int, str]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.lab.replay.history import Run
+from fairlead.lab.history import Run
 from fairlead.lab.replay.positions import positions
 
 

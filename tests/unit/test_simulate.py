@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.errors import ConfigurationError
-from fairlead.lab.replay.trace import Tenants
-from fairlead.lab.simulate.fairness import Flow, Gap, Jain, jain
+from fairlead.lab.fairness import Flow, Gap, Jain, jain
 from fairlead.lab.simulate.report import OrderReport, Report
 from fairlead.lab.simulate.run import CounterKind, Settings, simulate
 from fairlead.lab.simulate.script import Asked, PollStep, PushStep, parse_script
-from fairlead.lab.simulate.waits import percentiles
 from fairlead.lab.simulate.workload import Arrivals
+from fairlead.lab.trace import Tenants
+from fairlead.lab.waits import percentiles
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 from tests.tiers import examples
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.lab.replay.report import judge
-from fairlead.lab.replay.trace import (
+from fairlead.lab.trace import (
     BadLine,
     BrokenTrace,
     Job,

@@ -17,7 +17,7 @@ from rich.table import Table
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.lab.demo import DemoResult, DemoSettings, DemoUnfinished, Now, TenantResult, run_demo
-from fairlead.lab.replay.workers import WorkerEnded
+from fairlead.lab.workers import WorkerEnded
 
 FAILED, WRONG_USE = 1, 2
 _LINE_EVERY = 1.0

@@ -20,8 +20,8 @@ from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.lab.replay.report import Pickup, Report
 from fairlead.lab.replay.run import Progress as Tell
 from fairlead.lab.replay.run import Settings, own_schema, replay
-from fairlead.lab.replay.trace import Tenants, survey
-from fairlead.lab.replay.workers import WorkerEnded
+from fairlead.lab.trace import Tenants, survey
+from fairlead.lab.workers import WorkerEnded
 
 FAILED, WRONG_USE = 1, 2
 

@@ -13,12 +13,12 @@ from rich.table import Table
 from fairlead.cli.options import Json
 from fairlead.cli.output import WRONG_USE, as_json, console, one_line_errors
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.lab.replay.trace import BrokenTrace, Tenants
 from fairlead.lab.simulate.plot import check_plot, plot
 from fairlead.lab.simulate.report import OrderReport, Report
 from fairlead.lab.simulate.run import CounterKind, Settings, simulate
-from fairlead.lab.simulate.waits import Percentiles
 from fairlead.lab.simulate.workload import Arrivals
+from fairlead.lab.trace import BrokenTrace, Tenants
+from fairlead.lab.waits import Percentiles
 
 _LONGEST_SEQUENCE = 200
 

@@ -22,8 +22,8 @@ from fairlead.core.policies.retry import Exponential
 from fairlead.declare.current import current_task
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import ConfigurationError, FairleadError
-from fairlead.lab.replay.history import Delays, counts, has_unfinished, runs
-from fairlead.lab.replay.workers import Workers, end_with_parent
+from fairlead.lab.history import Delays, counts, has_unfinished, runs
+from fairlead.lab.workers import Workers, end_with_parent
 from fairlead.model import Outcome, State
 
 MODULE = "fairlead.lab.demo:app"

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.clock import MICROS
+from fairlead.lab.trace import Tenants, first_jobs
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -85,6 +88,11 @@ class Arrivals:
         order = np.argsort(at, kind="stable")
         return replace(self.part(order), at=at[order])
 
+    def recorded_in(self, queue: str, origin: int = 0) -> Arrivals:
+        """Return the same tasks as those of this queue, with times from `origin` on (microseconds
+        since 1970)."""
+        return replace(self, queue=queue, origin=origin)
+
     def digest(self) -> str:
         """The same arrivals have the same one."""
         found = hashlib.sha256(repr((self.origin, self.queue, self.keys, self.names)).encode())
@@ -104,10 +112,9 @@ def arrivals_of(
     weight: npt.ArrayLike | None = None,
     priority: npt.ArrayLike | None = None,
     names: Sequence[str] | None = None,
-    origin: int = 0,
-    queue: str = "",
 ) -> Arrivals:
-    """From plain columns in any order; `keys` and `names` have a text for each task."""
+    """Make arrivals from plain columns in any order. `keys` and `names` have a text for each
+    task."""
     count = len(keys)
     times = np.asarray(at, np.int64)
     known_keys, key = np.unique(np.asarray(keys, object).astype(str), return_inverse=True)
@@ -115,7 +122,7 @@ def arrivals_of(
         np.asarray(names or [""] * count, object).astype(str), return_inverse=True
     )
     rows = Arrivals(
-        origin=origin,
+        origin=0,
         at=times,
         run=np.maximum(np.asarray(run, np.int64), 0),
         wait=np.full(count, UNKNOWN, np.int64) if wait is None else np.asarray(wait, np.int64),
@@ -127,9 +134,20 @@ def arrivals_of(
         else np.asarray(priority, np.int64),
         keys=tuple(known_keys.tolist()),
         names=tuple(known_names.tolist()),
-        queue=queue,
     )
     return rows.reordered(times)
+
+
+def of_trace(path: Path, tenants: Tenants = Tenants.USER, limit: int | None = None) -> Arrivals:
+    """Return the jobs of a trace, each one task; a trace tells no waits. Raises BrokenTrace, and
+    ConfigurationError for a trace without jobs."""
+    jobs = first_jobs(path, limit)
+    found = arrivals_of(
+        at=[round(job.submit * MICROS) for job in jobs],
+        run=[round(job.run * MICROS) for job in jobs],
+        keys=[job.tenant(tenants) for job in jobs],
+    )
+    return found.recorded_in(path.name)
 
 
 def save(arrivals: Arrivals, path: Path) -> None:

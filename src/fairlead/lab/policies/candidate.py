@@ -15,7 +15,7 @@ from fairlead.lab.policies.policy import Policy
 from fairlead.lab.policies.samples import resampled, shaken
 from fairlead.lab.policies.sessions import Sessions
 from fairlead.lab.policies.virtual import run
-from fairlead.lab.policies.weights import weigh
+from fairlead.lab.policies.weighing import weigh
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 
 Sample = Literal["recorded", "shaken", "resampled"]

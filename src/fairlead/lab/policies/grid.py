@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlead.errors import ConfigurationError
-from fairlead.lab.policies import weights
 from fairlead.lab.policies.policy import Policy
+from fairlead.lab.weights import check_rule
 
 MOST_POLICIES = 10_000
 
@@ -110,7 +110,7 @@ def _policy(told: Mapping[str, Any], where: str) -> Policy:
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
     try:
-        weights.check(policy.weights)
+        check_rule(policy.weights)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
     return policy.plain()

@@ -53,7 +53,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     order: Literal["fifo", "fair"] = "fair"
     weights: str | dict[str, float] = "recorded"
-    """See `policies.weights`."""
+    """See `lab.weights` and `policies.weighing`."""
     slots: Count = 1
     nodes: Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)] = 1
     partitions: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)] = 1

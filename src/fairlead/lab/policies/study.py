@@ -25,7 +25,7 @@ from fairlead.lab.policies.policy import Policy
 from fairlead.lab.policies.runner import Runner, Tell
 from fairlead.lab.policies.samples import WEEK
 from fairlead.lab.policies.virtual import run
-from fairlead.lab.policies.weights import weigh
+from fairlead.lab.policies.weighing import weigh
 
 BASELINE = -1
 """The id of the policy that the others are held against, when the grid does not have it."""

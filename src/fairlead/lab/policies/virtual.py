@@ -11,11 +11,11 @@ import numpy as np
 
 from fairlead.clock import MICROS
 from fairlead.core.sharding.partitions import partition_of
+from fairlead.lab.node import Node, simulated_task
 from fairlead.lab.policies.arrivals import Arrivals, Ints
 from fairlead.lab.policies.policy import Policy
 from fairlead.lab.policies.samples import person
 from fairlead.lab.policies.sessions import Sessions
-from fairlead.lab.simulate.node import Node
 from fairlead.model import DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, Trigger
 
 
@@ -87,7 +87,7 @@ def run(
             arrived = heappop(coming)[1]
             came[arrived] = now
             touched[home[arrived]] = None
-            home[arrived].push(tasks[arrived])
+            home[arrived].push((tasks[arrived],))
         for node in touched:
             if node.room:
                 for task in node.take(seconds):
@@ -114,17 +114,14 @@ def _triggers(
         policy.partitions,
     )
     return [
-        Trigger(
-            id=str(number),
-            version=1,
-            queue=queue,
-            partition=partition_of(None, spread, partitions),
-            name=names[name],
-            priority=priority,
-            fairness_key=keys[key],
-            weight=weight,
-            ordering_key=None,
-            seq=number,
+        simulated_task(
+            number,
+            keys[key],
+            weight,
+            priority,
+            partition_of(None, spread, partitions),
+            queue,
+            names[name],
         )
         for number, (weight, key, name, priority, spread) in enumerate(
             zip(own, *(column.tolist() for column in columns), strict=True)

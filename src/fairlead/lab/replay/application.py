@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.app import App
 from fairlead.declare.task import Task
-from fairlead.lab.replay.workers import end_with_parent
+from fairlead.lab.workers import end_with_parent
 
 QUEUE = "replay"
 FOLDER = "FAIRLEAD_REPLAY_FOLDER"

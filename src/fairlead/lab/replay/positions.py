@@ -10,7 +10,8 @@ from statistics import median
 
 import msgspec
 
-from fairlead.lab.replay.history import Run
+from fairlead.lab.fairness import jain
+from fairlead.lab.history import Run
 
 
 class TenantPositions(msgspec.Struct, frozen=True):
@@ -76,11 +77,10 @@ def positions(runs: Iterable[Run]) -> Positions | None:
     ]
     tenants.sort(key=lambda one: (-one.tasks, one.tenant))
     ratios = [served[key] / entitled[key] for key in entitled if entitled[key]]
-    squares = sum(ratio * ratio for ratio in ratios)
     return Positions(
         median_tenant_p99=float(median(one.p99 for one in tenants)),
         heaviest_last=max(places[tenants[0].tenant]),
-        jain_index=round(sum(ratios) ** 2 / (len(ratios) * squares), 4) if squares else 1.0,
+        jain_index=round(jain(ratios), 4),
         most_beyond_bound=late,
         within_bound=round(on_time / total, 4),
         tenants=tenants,

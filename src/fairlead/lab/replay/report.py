@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.lab.replay.history import Delays, runs
+from fairlead.lab.history import Delays, runs
 from fairlead.lab.replay.positions import Positions, positions
-from fairlead.lab.replay.trace import Survey
+from fairlead.lab.trace import Survey
 from fairlead.model import Outcome
 from fairlead.ports.sql_store import SqlStore
 

@@ -18,11 +18,11 @@ from fairlead.backends.sql.migrate import is_new
 from fairlead.clock import MICROS
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import ConfigurationError
+from fairlead.lab.history import has_unfinished, is_empty
 from fairlead.lab.replay.application import FOLDER, MODULE, ORDER, application
-from fairlead.lab.replay.history import has_unfinished, is_empty
 from fairlead.lab.replay.report import Measures, Report, judge
-from fairlead.lab.replay.trace import BadLine, Job, Survey, Tenants, read_trace, survey
-from fairlead.lab.replay.workers import Workers
+from fairlead.lab.trace import BadLine, Job, Survey, Tenants, read_trace, survey
+from fairlead.lab.workers import Workers
 
 CHUNK = 5_000
 """Jobs submitted in one transaction."""

@@ -1,113 +1,47 @@
-"""The two orders that are compared: first in, first out; and fair, by the core that the engine runs
-on."""
+"""The order in which polls pick tasks: by arrival, or fairly; a virtual node for each partition."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
-from fairlead.core.fair.backlog import Changes
-from fairlead.core.fair.counters import Counters
-from fairlead.lab.simulate.lane import ListedBacklog
-from fairlead.model import Level, Trigger
+from fairlead.lab.node import Node
+from fairlead.model import Trigger
 
-
-class Lane(Protocol):
-    """One priority of one partition."""
-
-    def push(self, tasks: Sequence[Trigger]) -> None:
-        """These arrive."""
-
-    def pick(self) -> Trigger | None:
-        """The next one to run; None: there is none."""
-
-
-class FifoLane:
-    """First in, first out."""
-
-    def __init__(self) -> None:
-        self._tasks: deque[Trigger] = deque()
-
-    def push(self, tasks: Sequence[Trigger]) -> None:
-        self._tasks.extend(tasks)
-
-    def pick(self) -> Trigger | None:
-        return self._tasks.popleft() if self._tasks else None
-
-
-class FairLane:
-    """A fair backlog over a list."""
-
-    def __init__(
-        self, counters: Counters, capacity: int, weights: Mapping[str, float] | None = None
-    ) -> None:
-        """`weights`: those set at run time, by key; the mapping may change while the lane is in
-        use."""
-        self._backlog = ListedBacklog(counters, capacity, self._apply, weights)
-        self._ready: dict[Level, Trigger] = {}
-        self._levels: list[Level] = []
-        """A heap of the levels that were ready; one that is not any longer is skipped when it is
-        met."""
-
-    def push(self, tasks: Sequence[Trigger]) -> None:
-        self._backlog.push(tasks)
-
-    def pick(self) -> Trigger | None:
-        while self._levels:
-            task = self._ready.pop(heappop(self._levels), None)
-            if task is not None:
-                self._backlog.dispatch([task])
-                return task
-        return None
-
-    def _apply(self, changes: Changes) -> None:
-        for task in changes.dropped:
-            assert task.level is not None
-            del self._ready[task.level]
-        for task in changes.added:
-            assert task.level is not None
-            self._ready[task.level] = task
-            heappush(self._levels, task.level)
+_NO_CLOCK = 0.0
 
 
 class Order:
     """Several partitions, polled in turn; in each the lowest priority number that has a task goes
     first."""
 
-    def __init__(self, partitions: int, lane: Callable[[], Lane]) -> None:
-        self._new_lane = lane
-        self._lanes: list[dict[int, Lane]] = [{} for _ in range(partitions)]
-        """By partition, then by priority, the first to be picked from first."""
+    def __init__(self, partitions: int, node: Callable[[], Node]) -> None:
+        """`node`: makes the node of one partition, with one slot."""
+        self._nodes = [node() for _ in range(partitions)]
         self._waiting = [0] * partitions
-        self._turn = 0
+        self._next = 0
+        """The partition to be polled next."""
 
     def push(self, tasks: Iterable[Trigger]) -> None:
-        """These arrive."""
+        """Let these arrive together."""
         by_lane: dict[tuple[int, int], list[Trigger]] = {}
         for task in tasks:
             by_lane.setdefault((task.partition, task.priority), []).append(task)
-        for (partition, priority), pushed in by_lane.items():
-            lanes = self._lanes[partition]
-            if priority not in lanes:
-                lanes[priority] = self._new_lane()
-                self._lanes[partition] = lanes = dict(sorted(lanes.items()))
-            lanes[priority].push(pushed)
+        for (partition, _), pushed in by_lane.items():
+            self._nodes[partition].push(pushed)
             self._waiting[partition] += len(pushed)
 
     def pick(self) -> Trigger | None:
-        """The next one to run; None: nothing is left."""
-        partitions = len(self._lanes)
+        """Return the next task to run; None: nothing is left."""
+        partitions = len(self._nodes)
         for step in range(partitions):
-            partition = (self._turn + step) % partitions
+            partition = (self._next + step) % partitions
             if not self._waiting[partition]:
                 continue
-            self._turn = partition + 1
+            self._next = partition + 1
             self._waiting[partition] -= 1
-            return next(
-                task
-                for lane in self._lanes[partition].values()
-                if (task := lane.pick()) is not None
-            )
+            node = self._nodes[partition]
+            (task,) = node.take(_NO_CLOCK)
+            # A poll only picks: how long the task runs is no matter, so its slot is free at once.
+            node.free(task, _NO_CLOCK)
+            return task
         return None

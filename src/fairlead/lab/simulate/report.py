@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fairlead.lab.simulate.waits import Percentiles
+from fairlead.lab.waits import Percentiles
 
 
 class KeyReport(msgspec.Struct, frozen=True):

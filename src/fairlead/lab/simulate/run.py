@@ -13,16 +13,17 @@ from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
-from fairlead.core.fair.counters import EXACT_KEYS, Counters
+from fairlead.core.fair.counters import EXACT_KEYS
 from fairlead.errors import ConfigurationError
-from fairlead.lab.replay.trace import Tenants
-from fairlead.lab.simulate.fairness import Flow, Gap, Jain
-from fairlead.lab.simulate.orders import FairLane, FifoLane, Lane, Order
+from fairlead.lab.fairness import Flow, Gap, Jain
+from fairlead.lab.node import Memory, Node
+from fairlead.lab.simulate.orders import Order
 from fairlead.lab.simulate.report import KeyReport, OrderReport, Report
 from fairlead.lab.simulate.script import MOST_TASKS
-from fairlead.lab.simulate.waits import Waits
-from fairlead.lab.simulate.weights import parse_weights
 from fairlead.lab.simulate.workload import Arrivals, Maker, Push, Workload
+from fairlead.lab.trace import Tenants
+from fairlead.lab.waits import Waits
+from fairlead.lab.weights import parse_weights
 
 _LEAST_WINDOW = 100
 _WINDOW_PER_KEY = 10
@@ -114,8 +115,9 @@ def simulate(settings: Settings) -> Simulated:
     )
     orders: list[OrderReport] = []
     mean_waits: dict[str, dict[str, float]] = {}
-    for name, lane in (("fifo", FifoLane), ("fair", partial(_fair_lane, settings))):
-        found, means = _run(name, lane, workload, settings, top, window)
+    for name in ("fifo", "fair"):
+        node = partial(_node, settings, name == "fair")
+        found, means = _run(name, node, workload, settings, top, window)
         orders.append(found)
         mean_waits[name] = {key: means[key] for key in workload.weights if key in means}
     report = Report(
@@ -153,9 +155,9 @@ def _make(settings: Settings) -> tuple[Workload, str]:
     return workload, f"{what}, {arrivals}{rate}"
 
 
-def _fair_lane(settings: Settings) -> Lane:
+def _node(settings: Settings, is_fair: bool) -> Node:
     exact = sys.maxsize if settings.counters is CounterKind.EXACT else settings.exact_keys
-    return FairLane(Counters(exact), settings.buffer)
+    return Node("", 1, (), is_fair, Memory(exact, settings.buffer))
 
 
 def _flows(workload: Workload, most: int) -> Counter[Flow]:
@@ -171,13 +173,13 @@ def _flows(workload: Workload, most: int) -> Counter[Flow]:
 
 def _run(
     name: str,
-    lane: Callable[[], Lane],
+    node: Callable[[], Node],
     workload: Workload,
     settings: Settings,
     top: Counter[Flow],
     window: int,
 ) -> tuple[OrderReport, dict[str, float]]:
-    order = Order(settings.partitions, lane)
+    order = Order(settings.partitions, node)
     waits, jain = Waits(), Jain(workload.weights, window)
     gap = Gap([(flow, workload.weights[flow.key]) for flow in top])
     arrived = array("q", bytes(8 * workload.tasks))

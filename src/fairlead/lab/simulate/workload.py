@@ -6,16 +6,16 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from itertools import accumulate, groupby, islice
+from itertools import accumulate, groupby
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.errors import ConfigurationError
-from fairlead.lab.replay.trace import Tenants, read_trace
+from fairlead.lab.node import simulated_task
 from fairlead.lab.simulate.script import Asked, PollStep, PushStep, parse_script
-from fairlead.lab.simulate.weights import Weights
+from fairlead.lab.trace import Tenants, first_jobs
+from fairlead.lab.weights import Weights
 from fairlead.model import DEFAULT_PRIORITY, Trigger
 
 
@@ -93,11 +93,7 @@ class Maker:
     ) -> Workload:
         """The jobs of a trace, each one task, by the tenants that submitted them. Raises
         BrokenTrace."""
-        jobs = list(islice(read_trace(trace), limit))
-        if not jobs:
-            raise ConfigurationError(
-                f"{trace} holds no job; see `fairlead replay --help` for the format"
-            )
+        jobs = first_jobs(trace, limit)
         jobs.sort(key=lambda job: job.submit)
         first, last = jobs[0].submit, jobs[-1].submit
         polls = len(jobs) / rate if arrivals is Arrivals.RECORDED and last > first else 0.0
@@ -123,15 +119,4 @@ class Maker:
 
     def _task(self, number: int, asked: Asked, weights: dict[str, float]) -> Trigger:
         partition = partition_of(None, self._random.getrandbits(64), self._partitions)
-        return Trigger(
-            id=str(number),
-            version=1,
-            queue="",
-            partition=partition,
-            name="",
-            priority=asked.priority,
-            fairness_key=asked.key,
-            weight=weights[asked.key],
-            ordering_key=None,
-            seq=number,
-        )
+        return simulated_task(number, asked.key, weights[asked.key], asked.priority, partition)

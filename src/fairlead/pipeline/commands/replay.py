@@ -13,7 +13,7 @@ from fairlead.cli.output import duration
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.lab.replay.trace import BrokenTrace, Tenants
+from fairlead.lab.trace import BrokenTrace, Tenants
 from fairlead.pipeline.commands.access import lake_in, session_of
 from fairlead.pipeline.commands.options import DryRun, LakeFolder, Period, SparkOptions
 from fairlead.pipeline.commands.output import failures
@@ -127,7 +127,8 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     def arrivals(self) -> Arrivals:
         """Read the tasks from the trace, else from the lake. Raises ConfigurationError,
         BrokenLake."""
-        from fairlead.pipeline.replay.record import of_lake, of_trace
+        from fairlead.lab.policies.arrivals import of_trace
+        from fairlead.pipeline.replay.record import of_lake
 
         if self.trace is None:
             return of_lake(lake_in(self.lake), self.queue, *self.period.instants(), self.limit)

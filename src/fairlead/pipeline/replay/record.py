@@ -1,17 +1,13 @@
-"""Where recorded arrivals come from: the attempts in a lake, or a trace in the Standard Workload
-Format."""
+"""Recorded arrivals from the attempts in a lake."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlead.clock import MICROS, to_micros
+from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of
-from fairlead.lab.replay.trace import Tenants, read_trace
 from fairlead.pipeline.bronze import ATTEMPTS
 
 if TYPE_CHECKING:
@@ -21,22 +17,6 @@ _COLUMNS = (
     *("queue", "name", "fairness_key", "weight", "priority"),
     *("ready_at", "started_at", "finished_at"),
 )
-
-
-def of_trace(path: Path, tenants: Tenants = Tenants.USER, limit: int | None = None) -> Arrivals:
-    """The jobs of a trace, each one task; it tells no waits. Raises BrokenTrace, ConfigurationError
-    for one without jobs."""
-    jobs = list(islice(read_trace(path), limit))
-    if not jobs:
-        raise ConfigurationError(
-            f"{path} holds no job; see `fairlead replay --help` for the format"
-        )
-    return arrivals_of(
-        at=[round(job.submit * MICROS) for job in jobs],
-        run=[round(job.run * MICROS) for job in jobs],
-        keys=[job.tenant(tenants) for job in jobs],
-        queue=path.name,
-    )
 
 
 def of_lake(
@@ -92,7 +72,7 @@ def of_lake(
     ready, started, finished = (
         rows[name].to_numpy() for name in ("ready_at", "started_at", "finished_at")
     )
-    return arrivals_of(
+    found = arrivals_of(
         at=ready - ready[0],
         run=finished - started,
         wait=(started - ready).clip(0),
@@ -100,6 +80,5 @@ def of_lake(
         names=rows["name"].to_pylist(),
         weight=rows["weight"].to_numpy(),
         priority=rows["priority"].to_numpy(),
-        origin=int(ready[0]),
-        queue=queue or "",
     )
+    return found.recorded_in(queue or "", int(ready[0]))

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from fairlead.errors import FairleadError
+from fairlead.errors import ConfigurationError, FairleadError
 
 FIELDS = 18
 _JOB, _SUBMIT, _RUN, _USER, _GROUP = 0, 1, 3, 11, 12
@@ -124,6 +124,17 @@ def read_trace(path: Path, on_bad: Callable[[BadLine], None] | None = None) -> I
         raise BrokenTrace(
             f"cannot read {path}{where}: {getattr(error, 'strerror', None) or error}"
         ) from error
+
+
+def first_jobs(path: Path, limit: int | None) -> list[Job]:
+    """Return the first `limit` jobs of a trace, at least one. Raises BrokenTrace, and
+    ConfigurationError for a trace without jobs."""
+    jobs = list(islice(read_trace(path), limit))
+    if not jobs:
+        raise ConfigurationError(
+            f"{path} holds no job; see `fairlead replay --help` for the format"
+        )
+    return jobs
 
 
 def parse_job(text: str) -> Job | str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
-from fairlead.lab.simulate.store import ListStore
+from fairlead.lab.list_store import ListStore
 from fairlead.model import LaneRecord, Trigger
 
 _NO_CLOCK = 0.0

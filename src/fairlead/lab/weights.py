@@ -1,16 +1,28 @@
-"""What a key weighs: given by name, or drawn for every key from a distribution."""
+"""Weights as people write them: by name, drawn for every key from a distribution, or by a rule from
+what the key did."""
 
 from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fairlead.errors import ConfigurationError
 from fairlead.model import DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT
 
 _FORMS = "use KEY=WEIGHT,..., uniform:LOW:HIGH or log:LOW:HIGH"
+
+RECORDED, EQUAL = "recorded", "equal"
+
+_RULE = re.compile(r"(usage|tasks|run)\^(-?[0-9]+(?:\.[0-9]+)?)")
+_MOST_EXPONENT = 4.0
+_RULES = (
+    f"use '{RECORDED}', '{EQUAL}', a table of KEY = WEIGHT, or a power of what each key did, as in"
+    " 'usage^-0.5' (worker-seconds), 'tasks^-0.5' (their number) or 'run^-1' (their mean run)"
+)
 
 
 @dataclass(frozen=True)
@@ -64,13 +76,42 @@ def parse_weights(text: str | None) -> Weights:
     return Weights(named)
 
 
+class Power(NamedTuple):
+    """Weights in proportion to a power of what each key did."""
+
+    of: str
+    """usage, tasks or run."""
+    exponent: float
+
+
+def parse_power(rule: str) -> Power | None:
+    """Return the power that `usage^-0.5` and its like name; None: the rule is another one."""
+    found = _RULE.fullmatch(rule)
+    return None if found is None else Power(found[1], float(found[2]))
+
+
+def check_rule(rule: str | Mapping[str, float]) -> None:
+    """Raise ConfigurationError unless it is a rule, or a table of weights within their bounds."""
+    if isinstance(rule, str):
+        power = parse_power(rule)
+        if rule not in (RECORDED, EQUAL) and (
+            power is None or abs(power.exponent) > _MOST_EXPONENT
+        ):
+            raise ConfigurationError(f"weights {rule!r}: {_RULES}")
+        return
+    for key, weight in rule.items():
+        _check_bounds(weight, f"weight of {key!r}: {weight:g}")
+
+
+def _check_bounds(weight: float, told: str) -> None:
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise ConfigurationError(f"{told} is out of bounds; use {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+
+
 def _weight(text: str) -> float:
     try:
         weight = float(text)
     except ValueError:
         raise ConfigurationError(f"--weights: {text!r} is no number; {_FORMS}") from None
-    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
-        raise ConfigurationError(
-            f"--weights: {text} is out of bounds; use {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
-        )
+    _check_bounds(weight, f"--weights: {text}")
     return weight

@@ -1,0 +1,123 @@
+"""One virtual node: the trigger table, the ledger of slots and limits, and the fair backlogs of its
+partitions.
+
+`simulate` and `policies` both run on this node. Its parts are the core of a worker, put together as
+the engine does it; a task that is taken is claimed and acked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from sys import maxsize
+
+from fairlead.core.fair.backlog import Changes
+from fairlead.core.fair.counters import Counters
+from fairlead.core.limits.limits import ConcurrencyPolicy
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.lab.lane import ListedBacklog
+from fairlead.model import Trigger
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What each fair backlog of a node keeps in memory; everything, unless told otherwise. How many
+    triggers it keeps makes no difference to their order."""
+
+    exact_keys: int = maxsize
+    """Keys whose next pass is kept exactly; the passes of the others are in a sketch."""
+    triggers: int = maxsize
+
+
+IN_MEMORY = Memory()
+
+
+class Node:
+    """A node that takes tasks by time of arrival, or fairly. Times are seconds of the simulation's
+    clock."""
+
+    def __init__(
+        self,
+        queue: str,
+        slots: int,
+        limits: Sequence[ConcurrencyPolicy] = (),
+        is_fair: bool = True,
+        memory: Memory = IN_MEMORY,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """`slots`: tasks that run here at once; `limits`: what each of them acquires besides;
+        `is_fair`: else by arrival; `weights`: those set at run time, by key, in a mapping that may
+        change while the node is in use."""
+        self._ledger = SlotLedger(slots)
+        self._ledger.register_queue(queue, *limits)
+        self._table = TriggerTable(self._ledger)
+        self._is_fair = is_fair
+        self._memory = memory
+        self._weights = weights
+        self._lanes: dict[tuple[int, int], ListedBacklog] = {}
+        """By partition and priority."""
+
+    @property
+    def room(self) -> int:
+        """Slots that are free."""
+        return self._ledger.room
+
+    def push(self, tasks: Sequence[Trigger]) -> None:
+        """Let these arrive together; all are of one partition and priority."""
+        if not self._is_fair:
+            for task in tasks:
+                self._table.push(task)
+            return
+        where = (tasks[0].partition, tasks[0].priority)
+        lane = self._lanes.get(where)
+        if lane is None:
+            counters = Counters(self._memory.exact_keys)
+            lane = ListedBacklog(counters, self._memory.triggers, self._apply, self._weights)
+            self._lanes[where] = lane
+        lane.push(tasks)
+
+    def take(self, now: float) -> list[Trigger]:
+        """Start all that slots and limits have room for."""
+        taken, failed = self._table.take(maxsize, now)
+        assert not failed  # our own limits raise nothing
+        if self._is_fair:
+            for task in taken:
+                self._lanes[task.partition, task.priority].dispatch((task,))
+        return taken
+
+    def free(self, task: Trigger, now: float) -> None:
+        """End the run of the task."""
+        limits = self._ledger.free(task, now)
+        if limits:
+            self._table.freed(limits)
+
+    def _apply(self, changes: Changes) -> None:
+        if changes.dropped:
+            self._table.remove(changes.dropped)
+        for task in changes.added:
+            self._table.push(task)
+
+
+def simulated_task(
+    number: int,
+    key: str,
+    weight: float,
+    priority: int,
+    partition: int,
+    queue: str = "",
+    name: str = "",
+) -> Trigger:
+    """Return a task of this key; `number` is its id and its `seq`."""
+    return Trigger(
+        id=str(number),
+        version=1,
+        queue=queue,
+        partition=partition,
+        name=name,
+        priority=priority,
+        fairness_key=key,
+        weight=weight,
+        ordering_key=None,
+        seq=number,
+    )
