@@ -34,6 +34,7 @@ from fairlead.submit.transaction import OpenTransactions, Transaction
 
 if TYPE_CHECKING:
     from fairlead.engine.node import Node
+    from fairlead.operate.context import OperateContext
     from fairlead.operate.tasks import Management
 
 P = ParamSpec("P")
@@ -287,7 +288,19 @@ class App:
         """Look at tasks and change them: what operators do."""
         from fairlead.operate.tasks import Management
 
-        return Management(self)
+        return Management(self.operate_context)
+
+    @property
+    def operate_context(self) -> OperateContext:
+        """What commands of operators use of this application."""
+        from fairlead.operate.context import OperateContext
+
+        return OperateContext(
+            connector=self.connector,
+            queues=self.queues,
+            handlers=self.handlers,
+            clock=self.clock,
+        )
 
     def migrate(self) -> list[str]:
         """Bring the schema up to date, in the backlog store and the schedule too; return the names

@@ -144,11 +144,15 @@ async def test_what_runs_on_permits_that_run_out_is_stopped_and_runs_again(sqlit
             await started.wait()
             assert any(
                 found.what == "cluster-wide limit payouts: given out all 1"
-                for found in await doctor.examine(app)
+                for found in await doctor.examine(app.operate_context)
             )
             server.crash()
             await stopped.wait()
-            told = [found for found in await doctor.examine(app) if "ZooKeeper" in found.what]
+            told = [
+                found
+                for found in await doctor.examine(app.operate_context)
+                if "ZooKeeper" in found.what
+            ]
             assert [found.severity for found in told] == ["problem"]
             other = free.submit()  # what needs no permits needs no coordinator either
             while other.state() != State.DONE:

@@ -161,7 +161,7 @@ async def test_the_next_owner_knows_what_was_learnt(timed: App, clock: Stepped) 
     await drain(timed)
     kept = (await timed.connections.backlog.records())[PartitionKey("q", 0)].lanes[5].run_times
     assert kept is not None and {key for _, key, *_ in kept.means} == {"slow", "quick"}
-    assert (await overview(timed, "q")).run_times == kept
+    assert (await overview(timed.operate_context, "q")).run_times == kept
     async with running(timed) as node:
         work.options(fairness_key="new").submit(seconds=0.01)
         await settled(timed, node)

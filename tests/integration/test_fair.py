@@ -109,7 +109,7 @@ async def test_what_does_not_fit_in_memory_is_stored_and_keeps_its_place(app: Ap
     for n, place in enumerate((place for place, key in enumerate(ran, 1) if key == "c"), 1):
         bound = sum(min(count, n) for count in counts.values())
         assert place <= bound
-    found = await overview(app, "q")
+    found = await overview(app.operate_context, "q")
     assert all(lane.stored == 0 for partition in found.partitions for lane in partition.lanes)
 
 

@@ -521,7 +521,11 @@ async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counte
             await settled(app, node)  # by their rows
             # The first one, which had to connect, may have taken longer than its second too.
             await until(lambda: counts(app)["unsent_triggers"] in (49, 50))
-            told = [finding for finding in await examine(app) if finding.severity == "problem"]
+            told = [
+                finding
+                for finding in await examine(app.operate_context)
+                if finding.severity == "problem"
+            ]
             assert "Kafka" in told[0].what and "start it" in (told[0].cure or "")
             server.start()
             # as a process that starts anew: nothing waits for a connection to be tried again
@@ -564,11 +568,11 @@ async def test_the_doctor_tells_of_brokers_topics_and_lag(sqlite_app: App) -> No
     async with owning(app) as node:
         await settled(app, node)
         await all_committed(app)
-        said = [finding.what for finding in await examine(app)]
+        said = [finding.what for finding in await examine(app.operate_context)]
         assert any("Kafka at 127.0.0.1" in what and "1 broker" in what for what in said), said
         assert any("topic of default: 4 partitions, lag 0" in what for what in said), said
         assert not any("nobody reads" in what for what in said), said
-        view = await overview(app, "default")
+        view = await overview(app.operate_context, "default")
         assert {partition.owner for partition in view.partitions} == {node.settings.name}
 
 

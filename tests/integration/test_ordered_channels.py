@@ -66,7 +66,7 @@ async def test_both_queues_run_and_their_partitions_are_shared_out_each_by_its_o
                 await asyncio.sleep(0.02)
         await settled(first, one, SOON)
         assert sorted(ran) == sorted(expected)
-        findings = await examine(first)
+        findings = await examine(first.operate_context)
         assert not [
             found for found in findings if "reminders" in found.what and found.severity != "ok"
         ]

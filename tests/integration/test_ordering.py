@@ -115,7 +115,7 @@ async def test_a_head_in_error_holds_its_key_or_is_skipped(
                 await asyncio.sleep(0.01)
         if on_failure == "hold":
             assert [handle.state() for handle in handles[1:]] == [State.SUBMITTED] * 2
-            (finding,) = await explain(app, handles[1].id)
+            (finding,) = await explain(app.operate_context, handles[1].id)
             assert handles[0].id in finding.what and "ERROR" in finding.what
             app.management.fail(handles[0].id)
         await settled(app, node)

@@ -36,11 +36,11 @@ async def test_a_stored_task_is_told_its_level_what_is_ahead_and_the_share_of_it
     async with running(app, look_ahead=50, concurrency=1) as node:
         async with asyncio.timeout(SOON):
             await begun.wait()
-            while not (await overview(app, "q")).partitions[0].lanes[0].buffered:  # noqa: ASYNC110
+            while not (await overview(app.operate_context, "q")).partitions[0].lanes[0].buffered:  # noqa: ASYNC110
                 await asyncio.sleep(
                     0.02
                 )  # until all is stored, and what is in memory was kept for people to see
-        (finding,) = await explain(app, last.id)
+        (finding,) = await explain(app.operate_context, last.id)
         told = re.fullmatch(
             r"SUBMITTED in partition 0 of q, owner (\S+), level \((\d+), \d+\), (\d+) tasks ahead of it from 2 keys, "
             r"its key's share 50\.0%",
@@ -53,7 +53,7 @@ async def test_a_stored_task_is_told_its_level_what_is_ahead_and_the_share_of_it
         assert (
             195 <= int(ahead) <= 200
         )  # 99 of its own and 100 of the other's, less what was dispatched already
-        found = await overview(app, "q")
+        found = await overview(app.operate_context, "q")
         (partition,) = found.partitions
         (lane,) = partition.lanes
         assert (partition.owner, partition.range_id) == (node.settings.name, 1)
@@ -71,7 +71,7 @@ async def test_a_stored_task_is_told_its_level_what_is_ahead_and_the_share_of_it
 
 async def test_a_queue_nobody_knows_has_no_overview(app: App) -> None:
     with pytest.raises(UnknownQueue, match="nothing"):
-        await overview(app, "nothing")
+        await overview(app.operate_context, "nothing")
 
 
 async def test_a_backlog_in_cassandra_serves_tasks_of_sqlite(

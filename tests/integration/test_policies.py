@@ -66,7 +66,7 @@ async def heard(node, weights: dict[str, float]) -> None:
 async def test_a_running_worker_takes_up_what_is_published_and_gives_it_up_when_switched_off(
     app: App,
 ) -> None:
-    gate, policies = Gate(app), PolicyManagement(app)
+    gate, policies = Gate(app), PolicyManagement(app.operate_context)
     async with running(app, concurrency=1) as node:
         # The lane is there before any weight is.
         assert await gate.order_of(node, "aaaaabbbbb") == "ababababab"
@@ -94,7 +94,7 @@ async def test_without_the_bell_the_heartbeat_brings_it(
 ) -> None:
     """A command on another machine, whose wake is lost."""
     Gate(app)
-    policies = PolicyManagement(app)
+    policies = PolicyManagement(app.operate_context)
     async with running(app, concurrency=1) as node:
         monkeypatch.setattr(node.parts, "on_wake", lambda wake: None)
         monkeypatch.setattr(type(app.store), "announce", lambda self, wake: iter(()))
@@ -164,7 +164,7 @@ async def took_up(node, limits: dict[str, int]) -> None:
 async def test_a_limit_published_while_tasks_run_holds_the_long_ones_back_and_rolled_back_lets_them_in(
     app: App,
 ) -> None:
-    crowd, policies = Crowd(app), PolicyManagement(app)
+    crowd, policies = Crowd(app), PolicyManagement(app.operate_context)
     async with running(app, concurrency=4) as node:
         crowd.push("long", 4)
         await crowd.until(running=4)
@@ -206,7 +206,7 @@ async def test_limits_cost_a_heartbeat_nothing_while_they_stay(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Crowd(app)
-    policies = PolicyManagement(app)
+    policies = PolicyManagement(app.operate_context)
     async with running(app, concurrency=1) as node:
         await asyncio.to_thread(policies.publish, limited(long=2), None)
         await took_up(node, {"long": 2})

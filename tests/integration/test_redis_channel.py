@@ -607,7 +607,11 @@ async def test_while_redis_is_away_submits_go_on_and_all_runs_when_it_is_back(
             gate.set()
             await until(lambda: handle.state() == State.DONE)
             assert ran == [0] and len(node.parts.ownership.owned) == 4
-            told = [finding for finding in await examine(app) if finding.severity == "problem"]
+            told = [
+                finding
+                for finding in await examine(app.operate_context)
+                if finding.severity == "problem"
+            ]
             assert "redis://" in told[0].what and "start it" in (told[0].cure or "")
             server.start()
             await settled(app, node)
@@ -678,7 +682,7 @@ async def test_the_doctor_tells_what_waits(sqlite_app: App) -> None:
     app.channel.shut()
 
     async def said() -> list[str]:
-        return [finding.what for finding in await examine(app)]
+        return [finding.what for finding in await examine(app.operate_context)]
 
     assert any("redis://127.0.0.1" in what and "reachable" in what for what in await said())
     assert any(

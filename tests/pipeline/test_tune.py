@@ -72,7 +72,7 @@ class World:
         self.app.migrate()
         self.lake = Lake(folder / "lake")
         self.gold = GoldRows(self.lake)
-        self.policies = PolicyManagement(self.app)
+        self.policies = PolicyManagement(self.app.operate_context)
         self.guards = Guards()
 
     def queue(self, *names: str) -> None:

@@ -270,7 +270,7 @@ assert not loaded("pyspark") and not loaded("pandas")
 
 
 async def findings(app: App, name: str) -> list[Finding]:
-    return [found for found in await examine(app) if name in found.what]
+    return [found for found in await examine(app.operate_context) if name in found.what]
 
 
 async def test_doctor_tells_how_far_behind_a_reader_is_and_who_keeps_history_from_being_cleaned(

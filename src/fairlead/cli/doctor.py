@@ -39,7 +39,9 @@ def doctor(options: DoctorOptions) -> None:
 
         async def look() -> list[Finding]:
             task = options.task
-            found = await (examine(app) if task is None else explain(app, task))
+            found = await (
+                examine(app.operate_context) if task is None else explain(app.operate_context, task)
+            )
             await app.connections.close_async()
             return list(found)
 

@@ -111,7 +111,7 @@ def show(queue: str, options: ShowOptions) -> None:
     """
     with one_line_errors():
         app, keys = App(options.url), options.keys
-        found = asyncio.run(_with_stores(app, overview(app, queue, keys)))
+        found = asyncio.run(_with_stores(app, overview(app.operate_context, queue, keys)))
         if options.json:
             as_json(
                 {

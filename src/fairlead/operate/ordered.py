@@ -4,7 +4,6 @@ partitions are."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,14 +12,12 @@ from fairlead.core.sharding.partitions import partition_of
 from fairlead.engine.ownership import owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleRecord, TaskKey
+from fairlead.operate.context import OperateContext
 from fairlead.ordered.accept import check
 from fairlead.ordered.partition import STALE_SECONDS
 from fairlead.ports.notification import Wake
 from fairlead.ports.schedule_store import ScheduleStatus, hour_of
 from fairlead.ports.task_log import Drop, Entry
-
-if TYPE_CHECKING:
-    from fairlead.app import App
 
 _ALL = TaskKey(1 << 62, "", "")
 
@@ -51,10 +48,11 @@ class PartitionView(msgspec.Struct, frozen=True):
 class OrderedManagement:
     """See the module. Raises UnknownQueue for a queue that nobody has served or submitted to."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._tasks = app.sql_store
-        log, schedule = app.connections.log, app.connections.schedule
+    def __init__(self, context: OperateContext) -> None:
+        self._context = context
+        self._tasks = context.sql_store
+        connections = context.connector.connections
+        log, schedule = connections.log, connections.schedule
         assert log is not None and schedule is not None  # where there are rows of tasks
         self._log = log
         self._store = schedule
@@ -96,25 +94,24 @@ class OrderedManagement:
         completed, so its key does not run again; the next one of its ordering key does. A run under
         way is stopped (one in a thread goes on unheard). Raises InvalidTask for a key that no task
         can have."""
-        app = self._app
         entry: Entry = Drop(
             queue,
             partition_of(key.ordering_key, 0, self._partitions(queue)),
             key,
             actor,
-            app.clock.now(),
+            self._context.clock.now(),
         )
         check(entry)
         self._log.append([entry]).result()
-        app.channel.announce(Wake(log=[queue]))
+        self._context.channel.announce(Wake(log=[queue]))
 
     async def status(self, queue: str) -> list[PartitionView]:
         """Every partition that has an owner, or has had one, or has something in the log."""
         self._partitions(queue)
-        now = self._app.clock.now()
+        now = self._context.clock.now()
         statuses = await self._store.statuses(queue, now - round(STALE_SECONDS * MICROS))
         lags = await self._log.lag(queue)
-        owners = owners_of(await self._app.connections.coordinator.leases())
+        owners = owners_of(await self._context.coordinator.leases())
         nobody = ScheduleStatus(0, ScheduleRecord(), 0, 0, None)
         return [
             _view(

@@ -7,10 +7,11 @@ from collections.abc import Collection
 
 import msgspec
 
-from fairlead.app import App
 from fairlead.engine.ownership import owners_of
 from fairlead.errors import UnknownQueue
 from fairlead.model import LaneKey, Level, PartitionKey, RunTimesRecord
+from fairlead.operate.context import OperateContext
+from fairlead.operate.tasks import Management
 from fairlead.ports.task_records import KeyLoad, QueueStatus
 
 
@@ -56,11 +57,11 @@ class Overview(msgspec.Struct, frozen=True):
     """Of a queue that charges run time: what its workers last kept of what they have learnt."""
 
 
-async def owners(app: App, queues: Collection[str]) -> dict[PartitionKey, str]:
+async def owners(context: OperateContext, queues: Collection[str]) -> dict[PartitionKey, str]:
     """Which node reads which partition of these queues. Raises StoreUnavailable."""
-    if not app.channel.shares_partitions:
-        return owners_of(await app.connections.coordinator.leases())
-    status = await app.channel.status(queues)
+    if not context.channel.shares_partitions:
+        return owners_of(await context.coordinator.leases())
+    status = await context.channel.status(queues)
     partitions = [] if status is None else status.partitions
     return {
         PartitionKey(found.queue, found.partition): found.owner
@@ -69,16 +70,16 @@ async def owners(app: App, queues: Collection[str]) -> dict[PartitionKey, str]:
     }
 
 
-async def overview(app: App, queue: str, most_keys: int = 10) -> Overview:
+async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> Overview:
     """Look at a queue. Raises UnknownQueue."""
-    management = app.management
+    management = Management(context)
     status = next((found for found in management.queues() if found.queue == queue), None)
     if status is None:
         raise UnknownQueue(
             f"no queue named {queue!r} is known to any node; `fairlead queues` lists them"
         )
-    read_by = await owners(app, [queue])
-    store = app.connections.backlog
+    read_by = await owners(context, [queue])
+    store = context.backlog
     records = await store.records()
     partitions = []
     for number in range(status.partitions):

@@ -3,10 +3,8 @@ the feedback off and on."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fairlead.backends.sql.policies import SqlPolicies
 from fairlead.errors import ConfigurationError, NotAllowed, UnknownPolicy, UnknownQueue
+from fairlead.operate.context import OperateContext
 from fairlead.ports.notification import Wake
 from fairlead.ports.policy_store import (
     EVERY_QUEUE,
@@ -18,9 +16,6 @@ from fairlead.ports.policy_store import (
     Weights,
 )
 
-if TYPE_CHECKING:
-    from fairlead.app import App
-
 DECLARED = 0
 """No version: the declared weights and limits count."""
 
@@ -28,10 +23,11 @@ DECLARED = 0
 class PolicyManagement:
     """Raises NotSupported where tasks do not live in a SQL database."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._store = SqlPolicies(app.sql_store)
-        self._database = app.sql_store.database
+    def __init__(self, context: OperateContext) -> None:
+        self._context = context
+        self._tasks = context.sql_store
+        self._store = self._tasks.policies()
+        self._database = self._tasks.database
 
     # looking --------------------------------------------------------------------------------------
 
@@ -58,7 +54,7 @@ class PolicyManagement:
 
     def limits(self, queue: str) -> dict[str, int]:
         """The limits that count beside those of the code: by fairness key, slots on each node."""
-        return self._database.look(self._app.sql_store.limits(queue))
+        return self._database.look(self._tasks.limits(queue))
 
     def switches(self) -> list[Switch]:
         """Where the feedback is switched off or frozen."""
@@ -81,7 +77,7 @@ class PolicyManagement:
 
     def keep(self, version: int, verdict: str) -> None:
         """Its trial is over, and it stays."""
-        self._database.run(self._store.judge(version, verdict, self._app.clock.now()))
+        self._database.run(self._store.judge(version, verdict, self._context.clock.now()))
 
     def roll_back(self, policy: Policy, to: int, author: str, why: str) -> int:
         """Let the weights and limits of version `to` (DECLARED: the declared ones) count again
@@ -90,7 +86,7 @@ class PolicyManagement:
         earlier = None if to == DECLARED else self.policy(to)
         if earlier is not None and earlier.queue != policy.queue:
             raise NotAllowed(f"version {to} is of queue {earlier.queue}, not of {policy.queue}")
-        now = self._app.clock.now()
+        now = self._context.clock.now()
         draft = Draft(
             queue=policy.queue,
             author=author,
@@ -135,12 +131,10 @@ class PolicyManagement:
     def switch(self, mode: SwitchMode, author: str, why: str, queue: str = EVERY_QUEUE) -> None:
         """The kill switch, of one queue or of all. OFF: workers go back to the declared weights and
         limits within seconds. Raises UnknownQueue."""
-        if queue != EVERY_QUEUE and queue not in self._database.look(
-            self._app.sql_store.queue_settings()
-        ):
+        if queue != EVERY_QUEUE and queue not in self._database.look(self._tasks.queue_settings()):
             raise UnknownQueue(f"no queue named {queue!r} is known to any node")
         self._database.run(
-            self._store.switch(Switch(queue, mode, author, why, self._app.clock.now()))
+            self._store.switch(Switch(queue, mode, author, why, self._context.clock.now()))
         )
         self._announce()
 
@@ -149,4 +143,4 @@ class PolicyManagement:
         return self._database.run(self._store.switch_on(queue))
 
     def _announce(self) -> None:
-        self._app.channel.announce(Wake(control=True))
+        self._context.channel.announce(Wake(control=True))

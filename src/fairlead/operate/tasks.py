@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,13 +12,11 @@ from fairlead.clock import to_micros
 from fairlead.core.payload import unpack
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownQueue, UnknownTask
 from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
+from fairlead.operate.context import OperateContext
+from fairlead.operate.ordered import OrderedManagement
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Wake
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
-
-if TYPE_CHECKING:
-    from fairlead.app import App
-    from fairlead.operate.ordered import OrderedManagement
 
 DOUBLE_RUN = "it is running: with force it will run a second time beside the first"
 
@@ -36,9 +33,9 @@ class Management:
     """`version=None` takes the version the task has now; with a version, StaleVersion is raised
     when it moved on."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._store = app.store.records
+    def __init__(self, context: OperateContext) -> None:
+        self._context = context
+        self._store = context.store.records
         self._database = self._store.database
 
     # looking --------------------------------------------------------------------------------------
@@ -90,10 +87,8 @@ class Management:
 
     @property
     def ordered(self) -> OrderedManagement:
-        """The same for ordered queues."""
-        from fairlead.operate.ordered import OrderedManagement
-
-        return OrderedManagement(self._app)
+        """Look at tasks of ordered queues and change them."""
+        return OrderedManagement(self._context)
 
     # changing -------------------------------------------------------------------------------------
 
@@ -103,7 +98,10 @@ class Management:
         record = self._at(task_id, version)
         self._must_be(record, {State.WAITING, State.SUBMITTED, State.ERROR}, force, "resumed")
         self._move(
-            record, State.SUBMITTED, self._app.clock.now(), reset_tries=record.state == State.ERROR
+            record,
+            State.SUBMITTED,
+            self._context.clock.now(),
+            reset_tries=record.state == State.ERROR,
         )
 
     def retry(self, task_id: str, *, version: int | None = None) -> None:
@@ -111,7 +109,7 @@ class Management:
         tries."""
         record = self._at(task_id, version)
         self._must_be(record, {State.WAITING, State.ERROR}, False, "retried")
-        self._move(record, State.SUBMITTED, self._app.clock.now(), reset_tries=True)
+        self._move(record, State.SUBMITTED, self._context.clock.now(), reset_tries=True)
 
     def reschedule(self, task_id: str, run_at: datetime, *, version: int | None = None) -> None:
         """Give a waiting task another time; one that has passed means now. Raises InvalidTask for a
@@ -122,7 +120,7 @@ class Management:
             due = to_micros(run_at)
         except ValueError as error:
             raise InvalidTask(f"run_at: {error}") from error
-        now = self._app.clock.now()
+        now = self._context.clock.now()
         self._move(record, State.WAITING if due > now else State.SUBMITTED, due, reset_tries=False)
 
     def cancel(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
@@ -236,7 +234,7 @@ class Management:
         )
 
     def _move(self, record: TaskRecord, to: State, run_at: int, reset_tries: bool) -> None:
-        now = self._app.clock.now()
+        now = self._context.clock.now()
         wake = self._database.run(
             self._store.move(record.id, record.version, to, run_at, now, reset_tries)
         )
@@ -244,10 +242,10 @@ class Management:
             raise StaleVersion(
                 f"task {record.id} moved on from version {record.version}: look at it again"
             )
-        self._app.channel.announce(wake)
+        self._context.channel.announce(wake)
 
     def _end(self, record: TaskRecord, to: State, actor: str) -> None:
-        now = self._app.clock.now()
+        now = self._context.clock.now()
         if not self._database.run(self._store.end(record.id, record.version, to, now, actor)):
             raise StaleVersion(
                 f"task {record.id} moved on from version {record.version}: look at it again"
@@ -260,7 +258,7 @@ class Management:
         self._announce_control()
 
     def _announce_control(self, *finished: str) -> None:
-        self._app.channel.announce(Wake(control=True, finished=list(finished)))
+        self._context.channel.announce(Wake(control=True, finished=list(finished)))
 
     def _filter(
         self,
@@ -278,5 +276,5 @@ class Management:
             ) from None
         before = None
         if older_than is not None:
-            before = self._app.clock.now() - older_than // timedelta(microseconds=1)
+            before = self._context.clock.now() - older_than // timedelta(microseconds=1)
         return TaskFilter(wanted, queue, name, fairness_key, before)

@@ -41,7 +41,7 @@ def list_policies(context: typer.Context, options: ListOptions) -> None:
     if context.invoked_subcommand is not None:
         return
     with failures():
-        management = PolicyManagement(App(options.url))
+        management = PolicyManagement(App(options.url).operate_context)
         found, switches = management.policies(options.queue, options.limit), management.switches()
         if options.json:
             as_json(
@@ -90,7 +90,7 @@ def show(version: int, options: ShowOptions) -> None:
     Example: fairlead pipeline policies show 12
     """
     with failures():
-        found = PolicyManagement(App(options.url)).policy(version)
+        found = PolicyManagement(App(options.url).operate_context).policy(version)
         if options.json:
             as_json(readable(found))
             return
@@ -153,7 +153,7 @@ def rollback(options: RollbackOptions) -> None:
     Example: fairlead pipeline policies rollback 11 --why "odd waits"
     """
     with failures():
-        new = PolicyManagement(App(options.url)).roll_back_to(
+        new = PolicyManagement(App(options.url).operate_context).roll_back_to(
             options.version,
             author_of(options.author),
             options.why or "no reason given",

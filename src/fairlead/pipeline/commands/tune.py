@@ -148,7 +148,7 @@ def on(options: OnOptions) -> None:
     Example: fairlead pipeline tune on
     """
     with failures():
-        management = PolicyManagement(App(options.url))
+        management = PolicyManagement(App(options.url).operate_context)
         for queue in options.queue or [EVERY_QUEUE]:
             was_off = management.switch_on(queue)
             print(f"{queue or 'every queue'}: {'on' if was_off else 'was on'}")
@@ -166,7 +166,7 @@ def freeze(options: SwitchOptions) -> None:
 
 def _switch(options: SwitchOptions, mode: SwitchMode, effect: str) -> None:
     with failures():
-        management = PolicyManagement(App(options.url))
+        management = PolicyManagement(App(options.url).operate_context)
         author, why = author_of(options.author), options.why or "no reason given"
         for queue in options.queue or [EVERY_QUEUE]:
             management.switch(mode, author, why, queue)

@@ -150,7 +150,7 @@ class _Tuning:
         self._options = options
         self._guards = options.settings.guards
         self._limits = options.settings.limits if options.limits is None else options.limits
-        self._management = PolicyManagement(app)
+        self._management = PolicyManagement(app.operate_context)
         self._gold = Gold(load, to_datetime(app.clock.now()))
         self._incidents = Incidents(app, self._gold)
         self._facts = _Facts(

@@ -1,0 +1,55 @@
+"""The context of operators' commands: where tasks live, and what the application declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlead.clock import Clock
+from fairlead.connector import Connector
+from fairlead.declare.handler import Handler
+from fairlead.declare.queue import Queue
+from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import TriggerChannel
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperateContext:
+    """One per application. Nothing is opened before the first use; queues and tasks may be declared
+    later."""
+
+    connector: Connector
+    queues: Mapping[str, Queue]
+    """Declared queues, by name."""
+    handlers: Mapping[str, Handler]
+    """Declared tasks, by name."""
+    clock: Clock
+
+    @property
+    def store(self) -> TaskStore:
+        """The task store, its schema checked. Raises SchemaMismatch, StoreUnavailable."""
+        return self.connector.store
+
+    @property
+    def sql_store(self) -> SqlStore:
+        """The task store with what tables add. Raises NotSupported where tasks do not live in a SQL
+        database."""
+        return self.connector.sql_store
+
+    @property
+    def channel(self) -> TriggerChannel:
+        """The trigger channel."""
+        return self.connector.channel
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The coordinator, which keeps the leases of partitions and the permits."""
+        return self.connector.connections.coordinator
+
+    @property
+    def backlog(self) -> BacklogStore:
+        """The store of fair backlogs."""
+        return self.connector.connections.backlog

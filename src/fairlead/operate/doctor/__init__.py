@@ -1,0 +1,7 @@
+"""The doctor: what is misconfigured, what waits, and why."""
+
+from fairlead.operate.doctor.examine import examine
+from fairlead.operate.doctor.explain import explain
+from fairlead.operate.doctor.finding import Finding, Severity
+
+__all__ = ["Finding", "Severity", "examine", "explain"]

@@ -1,0 +1,24 @@
+"""Checks of the doctor, in the order in which they report."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from fairlead.operate.doctor.checks import channel, cluster, history, limits, policies, queues
+from fairlead.operate.doctor.finding import Finding
+from fairlead.operate.doctor.survey import Survey
+
+Check = Callable[[Survey], AsyncIterator[Finding]]
+
+CHECKS: Sequence[Check] = (
+    cluster.check_store,
+    cluster.check_coordinator,
+    channel.check_channel,
+    cluster.check_silent_nodes,
+    queues.check_queues,
+    history.check_readers,
+    policies.check_policies,
+    policies.check_switches,
+    limits.check_cluster_limits,
+    queues.check_task_names,
+)

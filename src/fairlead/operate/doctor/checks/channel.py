@@ -1,0 +1,62 @@
+"""Checks of a trigger channel with servers of its own: they, its load, its topics."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from fairlead.errors import StoreUnavailable
+from fairlead.operate.doctor.finding import MOST_SHOWN, Finding, note, ok, problem
+from fairlead.operate.doctor.survey import Survey
+from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus, QueueLoad
+
+
+async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
+    """Report the servers of the channel, what lies there, and its topics."""
+    channel, status = survey.context.channel, survey.channel
+    if status is None:
+        return
+    if isinstance(status, StoreUnavailable):
+        goes_on = (
+            "workers go on by the rows for 10 s, then nothing new starts"
+            if channel.shares_partitions
+            else "nothing new starts"
+        )
+        yield problem(str(status), f"start it: {goes_on} until it is back; nothing is lost")
+        return
+    yield ok(f"{channel.location}: reachable, {status.servers}")
+    for load in status.loads:
+        yield _load(load)
+    if channel.shares_partitions:
+        for finding in _topics(survey, status):
+            yield finding
+
+
+def _load(load: QueueLoad) -> Finding:
+    oldest = "" if load.oldest is None else f", the oldest for {load.oldest:,.0f} s"
+    return ok(
+        f"triggers of {load.queue}: {load.waiting:,} waiting, {load.held:,} held by workers{oldest}"
+    )
+
+
+def _topics(survey: Survey, status: ChannelStatus) -> Iterator[Finding]:
+    led_by_leases = {key.queue for key in survey.lease_owners or {}}
+    for queue in survey.queues:
+        name = queue.queue
+        partitions = [found for found in status.partitions if found.queue == name]
+        if not partitions and name in led_by_leases:
+            continue  # an ordered queue: its partitions are held by leases
+        if len(partitions) < queue.partitions:
+            yield note(
+                f"topic of {name}: {len(partitions) or 'no'} partitions, the queue has"
+                f" {queue.partitions}",
+                "a worker makes it, or makes it larger, when it starts",
+            )
+        else:
+            yield ok(f"topic of {name}: {len(partitions)} partitions, {_lag(partitions)}")
+
+
+def _lag(partitions: Sequence[PartitionStatus]) -> str:
+    lags = [f"{found.partition}: {found.lag:,}" for found in partitions if found.lag]
+    more = ", ..." if len(lags) > MOST_SHOWN else ""
+    each = f" ({', '.join(lags[:MOST_SHOWN])}{more})" if lags else ""
+    return f"lag {sum(found.lag for found in partitions):,}{each}"

@@ -1,0 +1,60 @@
+"""Checks of the readers of the history: what they have not read, and lakes that were not compared,
+is not cleaned."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fairlead.clock import MICROS
+from fairlead.operate.doctor.finding import Finding, ok, problem
+from fairlead.operate.doctor.survey import Survey
+from fairlead.ports.history import START, Reader
+
+QUIET_SECONDS = 86_400
+"""A reader of the history that says nothing for longer than this keeps it from being cleaned."""
+
+MOST_COUNTED = 1_000_000
+"""Attempts that a reader has not read are counted up to here."""
+
+
+async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
+    """Report each reader of the history, how far it is, and whether it still comes."""
+    if survey.sql is None:
+        return
+    history = survey.sql.history()
+    look = history.database.look
+    horizon = look(history.horizon())
+    for reader in look(history.readers()):
+        if reader.kind == "events":
+            continue  # it goes with its lake
+        until = look(history.place_after(reader.place, horizon, MOST_COUNTED))
+        behind = look(history.attempts_between(reader.place, until)).rows
+        more = " or more" if behind == MOST_COUNTED else ""
+        yield ok(f"{reader.name}: {behind:,}{more} finished attempts are not read yet")
+        if survey.now - reader.updated_at > QUIET_SECONDS * MICROS:
+            yield _quiet(reader, survey.now)
+        is_unchecked = reader.kind == "lake" and reader.place > (reader.checked or START)
+        if is_unchecked and survey.now - (reader.checked_at or 0) > QUIET_SECONDS * MICROS:
+            yield _unchecked(reader)
+
+
+def _quiet(reader: Reader, now: int) -> Finding:
+    days = (now - reader.updated_at) / MICROS / 86_400
+    is_lake = reader.kind == "lake"
+    start = "start `fairlead pipeline ingest`" if is_lake else "start its stream"
+    return problem(
+        f"{reader.name} was not heard of for {days:,.1f} days, and history is kept for it",
+        f"{start}, or {_forget(reader)}",
+    )
+
+
+def _unchecked(reader: Reader) -> Finding:
+    when = "never" if reader.checked_at is None else "not for a day"
+    return problem(
+        f"{reader.name} was {when} compared with this store, which keeps until then what is in it",
+        f"`fairlead pipeline reconcile`, or {_forget(reader)}",
+    )
+
+
+def _forget(reader: Reader) -> str:
+    return f"`fairlead pipeline status --forget '{reader.name}'`"

@@ -1,0 +1,38 @@
+"""Checks of the cluster-wide limits that the application declares."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from fairlead.core.limits import permits
+from fairlead.engine.cluster_limits import cluster_wide
+from fairlead.operate.doctor.finding import MOST_SHOWN, Finding, ok, problem
+from fairlead.operate.doctor.survey import Survey
+
+
+async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
+    """Report how many permits of each limit are given out."""
+    context = survey.context
+    if not survey.has_leases:
+        return
+    for name in cluster_wide(context.queues.values(), context.handlers.values()):
+        data, _ = await context.coordinator.read_book(name)
+        try:
+            book = permits.decode(data)
+        except msgspec.DecodeError as error:
+            yield problem(
+                f"the book of the cluster-wide limit {name} cannot be read: {error}",
+                "stop the workers, and delete it where the coordinator keeps it: they write it"
+                " anew",
+            )
+        else:
+            yield ok(f"cluster-wide limit {name}: given out {_given(book)}")
+
+
+def _given(book: permits.Book) -> str:
+    pools = sorted({pool for holding in book.nodes.values() for pool in holding.shares})
+    given = [f"{pool or 'all'} {permits.held(book, pool)}" for pool in pools[:MOST_SHOWN]]
+    given += [f"and {len(pools) - MOST_SHOWN} more"] if len(pools) > MOST_SHOWN else []
+    return ", ".join(given) or "nothing"

@@ -1,0 +1,45 @@
+"""Checks of an ordered queue: its partitions, its schedule, its log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fairlead.errors import UnknownQueue
+from fairlead.operate.doctor.finding import Finding, ok, problem
+from fairlead.operate.doctor.survey import Survey
+from fairlead.operate.ordered import OrderedManagement
+from fairlead.ordered.partition import STALE_SECONDS
+from fairlead.ports.task_records import QueueStatus
+
+
+async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+    """Report the partitions of an ordered queue; nothing for a queue of another kind."""
+    if survey.sql is None or not survey.has_leases:
+        return
+    name = queue.queue
+    try:
+        views = await OrderedManagement(survey.context).status(name)
+    except UnknownQueue:  # tasks were submitted, and no worker has come yet
+        return
+    if not views:
+        return
+    for view in views:
+        if view.trouble is not None and view.reloads > 1:
+            yield problem(
+                f"queue {name}, partition {view.partition}: loaded anew {view.reloads} times in a"
+                f" row: {view.trouble}",
+                "its tasks wait until that is cured; nothing is lost",
+            )
+    if stale := sum(view.stale for view in views):
+        late = sum(view.stale > 0 for view in views)
+        yield problem(
+            f"queue {name}: {stale} tasks in {late} partitions were due more than"
+            f" {STALE_SECONDS:.0f} s ago",
+            f"`fairlead ordered status {name}`; a stuck one: `fairlead ordered drop {name}"
+            " ORDERING_KEY`",
+        )
+    unfinished, lag = sum(view.unfinished for view in views), sum(view.lag for view in views)
+    yield ok(
+        f"queue {name}: {unfinished} tasks in the schedule, {lag} entries in the log, of"
+        f" {len(views)} partitions"
+    )

@@ -1,0 +1,37 @@
+"""Checks of computed weights and limits: where they count, and where they are not allowed to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fairlead.operate.doctor.finding import Finding, note, ok
+from fairlead.operate.doctor.survey import Survey
+from fairlead.ports.policy_store import PolicyState
+
+
+async def check_policies(survey: Survey) -> AsyncIterator[Finding]:
+    """Report the queues in which computed weights or limits count."""
+    if survey.sql is None:
+        return
+    newest = survey.sql.database.look(survey.sql.policies().newest())
+    for queue, policy in sorted(newest.items()):
+        if policy.state == PolicyState.ACTIVE and (policy.guarded or policy.limits):
+            trial = ", on trial" if policy.judged_at is None else ""
+            limits = f", limits of {len(policy.limits)}" if policy.limits else ""
+            yield ok(
+                f"queue {queue}: computed weights of {len(policy.guarded)} keys{limits}, version"
+                f" {policy.version}{trial}",
+            )
+
+
+async def check_switches(survey: Survey) -> AsyncIterator[Finding]:
+    """Report where the feedback is switched off or frozen."""
+    if survey.sql is None:
+        return
+    for switch in survey.sql.database.look(survey.sql.policies().switches()):
+        where = f" --queue {switch.queue}" if switch.queue else ""
+        yield note(
+            f"computed weights of {switch.queue or 'every queue'} are {switch.mode}, by"
+            f" {switch.author}: {switch.why}",
+            f"`fairlead pipeline tune on{where}`",
+        )

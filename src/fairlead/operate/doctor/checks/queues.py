@@ -1,0 +1,115 @@
+"""Checks of each queue: who serves it, what waits in it, who reads its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from fairlead.clock import MICROS
+from fairlead.model import PartitionKey
+from fairlead.operate.doctor.checks.ordered import check_ordered
+from fairlead.operate.doctor.finding import Finding, note, problem
+from fairlead.operate.doctor.survey import Survey
+from fairlead.ports.task_records import QueueStatus
+
+OLD_SECONDS = 300
+"""A SUBMITTED task that waits longer than this is worth a note."""
+
+QueueCheck = Callable[[Survey, QueueStatus], AsyncIterator[Finding]]
+
+
+async def check_queues(survey: Survey) -> AsyncIterator[Finding]:
+    """Report on every queue, one after the other."""
+    for queue in survey.queues:
+        for check in QUEUE_CHECKS:
+            async for finding in check(survey, queue):
+                yield finding
+
+
+async def check_task_names(survey: Survey) -> AsyncIterator[Finding]:
+    """Report the tasks in the store that this application does not declare."""
+    handlers, store = survey.context.handlers, survey.context.store
+    if not handlers:
+        return
+    for (queue, name), count in (await store.database.read(store.records.names())).items():
+        if name not in handlers:
+            yield problem(
+                f"{count} tasks named {name!r} in {queue}: no such task in this application",
+                "deploy one that has it",
+            )
+
+
+async def _unserved(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+    waiting = queue.waiting + queue.submitted
+    if waiting and not survey.serving(queue.queue):
+        yield problem(
+            f"queue {queue.queue}: {waiting} tasks and no living worker",
+            "start `fairlead worker` for it",
+        )
+
+
+async def _standing_by(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+    workers = len(survey.serving(queue.queue))
+    if workers > queue.partitions and not survey.context.channel.decides_order:
+        yield note(
+            f"queue {queue.queue}: {workers} workers share {queue.partitions} partitions, so some"
+            " stand by",
+            f"declare partitions={workers} or more",
+        )
+
+
+async def _paused(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+    if queue.paused:
+        yield note(f"queue {queue.queue} is paused", f"`fairlead queues resume {queue.queue}`")
+
+
+async def _in_error(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+    if queue.error:
+        yield problem(
+            f"queue {queue.queue}: {queue.error} tasks in ERROR ask for a person",
+            f"`fairlead tasks list --state ERROR --queue {queue.queue}`",
+        )
+
+
+async def _old(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+    if queue.oldest_ready_at is None or queue.paused:
+        return
+    age = (survey.now - queue.oldest_ready_at) / MICROS
+    if age > OLD_SECONDS:
+        yield note(
+            f"queue {queue.queue}: the oldest task has waited {age:,.0f} s",
+            "add workers, or look at its limits",
+        )
+
+
+async def _unowned(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+    owners = survey.owners
+    if owners is None or not survey.serving(queue.queue) or survey.context.channel.decides_order:
+        return
+    free = [p for p in range(queue.partitions) if PartitionKey(queue.queue, p) not in owners]
+    if free:
+        which = ", ".join(map(str, free))
+        yield note(
+            f"queue {queue.queue}: nobody reads partition {which} right now",
+            "it is taken within seconds",
+        )
+
+
+async def _fewer_declared(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+    declared = survey.context.queues.get(queue.queue)
+    if declared is not None and declared.partitions < queue.partitions:
+        yield note(
+            f"queue {queue.queue}: {declared.partitions} partitions here, {queue.partitions} in the"
+            " store, which counts",
+        )
+
+
+QUEUE_CHECKS: Sequence[QueueCheck] = (
+    _unserved,
+    _standing_by,
+    _paused,
+    _in_error,
+    _old,
+    _unowned,
+    check_ordered,
+    _fewer_declared,
+)

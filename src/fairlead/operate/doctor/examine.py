@@ -1,0 +1,15 @@
+"""The examination: every check, in order, over one survey of the cluster."""
+
+from __future__ import annotations
+
+from fairlead.operate.context import OperateContext
+from fairlead.operate.doctor.checks import CHECKS
+from fairlead.operate.doctor.finding import Finding
+from fairlead.operate.doctor.survey import take_survey
+
+
+async def examine(context: OperateContext) -> list[Finding]:
+    """Check the store, the nodes and the queues. Raises StoreUnavailable, SchemaMismatch when there
+    is nothing to check."""
+    survey = await take_survey(context)
+    return [finding for check in CHECKS async for finding in check(survey)]

@@ -1,0 +1,35 @@
+"""A finding: what a check says about one thing."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Severity = Literal["ok", "note", "problem"]
+
+MOST_SHOWN = 10
+"""Names that a finding lists of many."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing found. `cure` says what to do about a problem."""
+
+    severity: Severity
+    what: str
+    cure: str | None = None
+
+
+def ok(what: str, cure: str | None = None) -> Finding:
+    """Return a finding about something that is as it should be."""
+    return Finding("ok", what, cure)
+
+
+def note(what: str, cure: str | None = None) -> Finding:
+    """Return a finding that a person may want to know."""
+    return Finding("note", what, cure)
+
+
+def problem(what: str, cure: str | None = None) -> Finding:
+    """Return a finding that asks for a person; `doctor` then exits with 1."""
+    return Finding("problem", what, cure)
