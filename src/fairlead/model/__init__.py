@@ -1,0 +1,57 @@
+"""The words of Fairlead as data: what a task, a trigger, a claim and an attempt are.
+
+Instants are integers: microseconds since 1970-01-01 UTC, in memory and in every store, so that a
+time is compared, stored and exported without ever being rounded. Only the public surface speaks in
+aware datetimes. Ids are the canonical text of a UUIDv7: they sort by time of submission and read
+the same in SQL, logs and JSON.
+"""
+
+from fairlead.model.attempt import AttemptRecord, Finish
+from fairlead.model.keys import BEFORE_ALL, LaneKey, PartitionKey, TaskKey
+from fairlead.model.lane import LaneRecord, RunTimesRecord
+from fairlead.model.scheduled import RunEnd, ScheduledTask, ScheduleRecord
+from fairlead.model.states import FINAL_STATES, Outcome, State, TriggerPath
+from fairlead.model.task import (
+    DEFAULT_PRIORITY,
+    DEFAULT_WEIGHT,
+    MAX_WEIGHT,
+    MIN_WEIGHT,
+    PRIORITIES,
+    GrabbedTask,
+    NewTask,
+    PayloadFormat,
+    Submitted,
+    TaskRecord,
+)
+from fairlead.model.trigger import LOWEST, Level, Trigger
+
+__all__ = [
+    "State",
+    "FINAL_STATES",
+    "Outcome",
+    "TriggerPath",
+    "PartitionKey",
+    "LaneKey",
+    "TaskKey",
+    "BEFORE_ALL",
+    "DEFAULT_PRIORITY",
+    "PRIORITIES",
+    "DEFAULT_WEIGHT",
+    "MIN_WEIGHT",
+    "MAX_WEIGHT",
+    "PayloadFormat",
+    "NewTask",
+    "Submitted",
+    "GrabbedTask",
+    "TaskRecord",
+    "Level",
+    "LOWEST",
+    "Trigger",
+    "RunTimesRecord",
+    "LaneRecord",
+    "Finish",
+    "AttemptRecord",
+    "ScheduledTask",
+    "RunEnd",
+    "ScheduleRecord",
+]
