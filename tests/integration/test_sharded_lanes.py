@@ -82,7 +82,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def parties(redis_url: str) -> Iterator[list[Party]]:
+def parties(redis_url: str, pool: ThreadPoolExecutor) -> Iterator[list[Party]]:
+    """They end before the pool does, which waits for its threads."""
     found = [Party(redis_url, f"p{n}") for n in range(4)]
     yield found
     # Whoever still waits is let go, so that its thread can end.

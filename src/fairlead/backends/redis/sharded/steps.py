@@ -204,7 +204,7 @@ class QueueSteps:
     @property
     def notifier(self) -> str:
         """The key of the section's notifier."""
-        return f"{self._settings.prefix}notifier"
+        return f"{self._settings.prefix}bell"
 
     def streams(self, count: int) -> list[str]:
         """The keys of so many streams."""
