@@ -108,15 +108,15 @@ class Node:
         self.in_flight: dict[str, asyncio.Task[None]] = {}
         self._stopped: dict[str, bool] = {}
         context = OrderedContext(
-            "node",
-            Faulty(MemoryTaskLog(self.clock, simulation.log), faults),
-            Faulty(simulation.store, faults),
-            self.table,
-            self._wanted.set,
-            self._stop_run,
-            self._settled,
-            Silent(),
-            self.clock,
+            node="node",
+            log=Faulty(MemoryTaskLog(self.clock, simulation.log), faults),
+            store=Faulty(simulation.store, faults),
+            table=self.table,
+            dispatch=self._wanted.set,
+            stop_run=self._stop_run,
+            settled=self._settled,
+            observer=Silent(),
+            clock=self.clock,
         )  # type: ignore[arg-type]
         self.ordered = OrderedQueues([simulation.queue], context, drain=5.0)
         self.task = asyncio.create_task(self._run())

@@ -52,15 +52,15 @@ class Bench:
         self.stopped: list[tuple[str, bool]] = []
         self.settled: list[str] = []
         context = OrderedContext(
-            "node",
-            self.log,
-            self.store,
-            self.table,
-            lambda: None,
-            lambda *stop: self.stopped.append(stop),
-            self.settled.extend,
-            self.observer,
-            self.clock,
+            node="node",
+            log=self.log,
+            store=self.store,
+            table=self.table,
+            dispatch=lambda: None,
+            stop_run=lambda *stop: self.stopped.append(stop),
+            settled=self.settled.extend,
+            observer=self.observer,
+            clock=self.clock,
         )
         self.partition = Partition(KEY, Window(), context)
         self.tasks: list[asyncio.Task[None]] = []

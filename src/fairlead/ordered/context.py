@@ -13,7 +13,7 @@ from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OrderedContext:
     """Adapters, the node's trigger table, and the node's side of what happens to runs."""
 
