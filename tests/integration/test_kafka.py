@@ -479,26 +479,6 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_and_goes_on_when_i
     assert sorted(ran) == list(range(500))
 
 
-async def test_a_node_that_leaves_hands_its_partitions_over_at_once(app: App) -> None:
-    ran = []
-
-    async def handler(n: int) -> None:
-        ran.append(n)
-
-    note = app.task(name="note")(handler)
-    other = App(app.url, channel=app.connector.settings.channel)
-    other.task(name="note")(handler)
-    async with owning(app) as second:
-        async with owning(other, 2):
-            await until(lambda: len(second.parts.ownership.owned) == 2)
-        await until(lambda: len(second.parts.ownership.owned) == 4)
-        for n in range(20):
-            await note.submit_async(n)
-        await settled(app, second)
-    assert sorted(ran) == list(range(20))
-    other.close()
-
-
 @pytest.mark.full("an outage")
 async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counted(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch

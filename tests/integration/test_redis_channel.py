@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fairlead import App, Limit, State
-from fairlead.errors import ConfigurationError, InvalidTask
+from fairlead.errors import ConfigurationError
 from fairlead.model import PRIORITIES
 from fairlead.operate.doctor import examine
 from fairlead.testing import running, settled
@@ -113,15 +113,6 @@ async def test_tasks_run_by_what_redis_brings_and_nothing_of_them_stays_there(
     }
 
 
-async def test_what_was_submitted_before_any_worker_runs(app: App, unhealed: None) -> None:
-    note, ran = noting(app)
-    for n in range(30):
-        note.submit(n)
-    async with running(app) as node:
-        await settled(app, node)
-    assert sorted(ran) == list(range(30))
-
-
 async def test_more_than_messages_carry_is_brought_by_the_keeper(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,26 +126,6 @@ async def test_more_than_messages_carry_is_brought_by_the_keeper(
         await settled(app, node)
         await is_empty(app)
     assert sorted(ran) == list(range(3000)) and not sent
-
-
-async def test_what_is_due_later_and_what_is_tried_again_comes_by_its_row(app: App) -> None:
-    from datetime import UTC, datetime, timedelta
-
-    from fairlead import Fixed
-
-    tries: Counter[int] = Counter()
-
-    @app.task(retry=Fixed(seconds=0.2, max_attempts=3))
-    async def shaky(n: int) -> None:
-        tries[n] += 1
-        if tries[n] < 2:
-            raise ValueError("a fault of the test")
-
-    async with owning(app) as node:
-        await shaky.submit_async(1)
-        await shaky.options(run_at=datetime.now(UTC) + timedelta(seconds=0.5)).submit_async(2)
-        await until(lambda: tries == {1: 2, 2: 2})
-        await settled(app, node)
 
 
 async def test_the_keeper_writes_nothing_twice(app: App) -> None:
@@ -367,35 +338,14 @@ async def test_what_a_limit_stops_starves_no_other_task(app: App) -> None:
         await settled(app, node)
 
 
-async def test_a_paused_queue_stands_still_and_goes_on(app: App) -> None:
-    note, ran = noting(app)
-    async with owning(app) as node:
-        app.management.pause("default")
-        await until(lambda: node.parts.controls.paused == {"default"})
-        await note.submit_many_async([{"n": n} for n in range(300)])
-        await until(lambda: len(node.parts.context.table) > 0)
-        assert not ran
-        app.management.unpause("default")
-        await settled(app, node)
-    assert sorted(ran) == list(range(300))
-
-
 @pytest.mark.parametrize("order", ["fair", "fifo"])
-def test_a_queue_with_an_order_of_its_own_is_refused(sqlite_app: App, order: str) -> None:
-    _ = sqlite_app.channel
-    with pytest.raises(ConfigurationError, match=f"order='{order}'.*redis://"):
-        sqlite_app.queue("mail", order=order)
+def test_a_queue_declared_before_the_channel_opens_is_refused_too(
+    sqlite_app: App, order: str
+) -> None:
     other = twin(sqlite_app)
     other.queue("mail", order=order)
     with pytest.raises(ConfigurationError, match="mail"):
         _ = other.channel
-
-
-def test_an_ordering_key_is_refused_and_nothing_is_written(sqlite_app: App) -> None:
-    note, _ = noting(sqlite_app)
-    with pytest.raises(InvalidTask, match="ordering_key"):
-        note.options(ordering_key="order 7").submit(1)
-    assert not sqlite_app.store.database.look(sqlite_app.store.unfinished(["default"]))[0]
 
 
 def test_a_url_says_what_is_wrong_with_it(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
