@@ -18,6 +18,7 @@ from tests.contract.trigger_channel import (
     TriggerChannelContract,
     secret_of,
 )
+from tests.tiers import FULL
 
 
 class DatabaseKit(ChannelKit):
@@ -112,7 +113,15 @@ class TestTriggerChannel(TriggerChannelContract):
 class TestServerAway(ServerAwayContract):
     """Each channel whose server can go away, on a server of its own."""
 
-    @pytest.fixture(params=["postgres", "kafka", "redis", "redis tasks"])
+    @pytest.fixture(
+        params=[
+            "redis tasks",
+            *(
+                pytest.param(kind, marks=FULL("an outage"))
+                for kind in ("postgres", "kafka", "redis")
+            ),
+        ]
+    )
     def kit(
         self,
         request: pytest.FixtureRequest,
