@@ -126,7 +126,7 @@ class Reader:
         gone = self.owned - set(keys)
         self.owned = frozenset(keys)
         dropped = [t for t in self._kept.values() if (t.queue, t.partition) in gone]
-        if dropped and not self.app.channel.orders:
+        if dropped and not self.app.channel.decides_order:
             self.drop(dropped)
         self.app.channel.assign({key: dict(self.positions) for key in self.owned})
 
@@ -221,7 +221,7 @@ class Reader:
         lanes = [LaneKey(*key, priority) for key in KEYS for priority in PRIORITIES]
         await self.until(
             lambda: (
-                (self.app.channel.orders or bool(self.owned))
+                (self.app.channel.decides_order or bool(self.owned))
                 and not any(self.app.channel.is_behind(lane) for lane in lanes)
             )
         )
@@ -304,7 +304,7 @@ class TriggerChannelContract:
         assert (trigger.id, trigger.version, trigger.name) == (task.id, 1, "note")
         assert (trigger.queue, trigger.partition) in KEYS
         assert (trigger.priority, trigger.fairness_key) == (3, "acme")
-        if not app.channel.orders:
+        if not app.channel.decides_order:
             assert trigger.weight == 2.5
         assert trigger.path == TriggerPath.HOOK
 
@@ -329,7 +329,7 @@ class TriggerChannelContract:
             await reader.until_received(await submitted(note, 2500))
 
     async def test_a_lane_arrives_in_the_order_of_submission(self, app: App, note: Any) -> None:
-        if app.channel.orders:
+        if app.channel.decides_order:
             pytest.skip("this channel decides the order")
         before = await submitted(note, 40)
         async with reading(app) as reader:
@@ -352,7 +352,7 @@ class TriggerChannelContract:
         app.channel.shut()
         async with reading(app) as reader:
             await reader.until(lambda: len(reader.ids) == 15)
-        if app.channel.orders:
+        if app.channel.decides_order:
             assert [trigger.priority for trigger in reader.news] == [0] * 5 + [4] * 5 + [9] * 5
         for key in KEYS:
             of_partition = [t.priority for t in reader.news if t.partition == key.partition]
@@ -523,7 +523,7 @@ class TriggerChannelContract:
         self, app: App, note: Any
     ) -> None:
         """More triggers of the lane may be there than were received."""
-        if app.channel.orders:
+        if app.channel.decides_order:
             pytest.skip("no node follows a lane of this channel")
         await submitted(note, 200)
         async with reading(app, room=20) as reader:
@@ -539,7 +539,7 @@ class TriggerChannelContract:
         self, app: App, note: Any
     ) -> None:
         """Wait while there are none; return nothing when a lane is no longer behind."""
-        if app.channel.orders:
+        if app.channel.decides_order:
             pytest.skip("no node follows a lane of this channel")
         async with reading(app) as reader:
             await reader.until_up_to_date()
@@ -555,7 +555,7 @@ class TriggerChannelContract:
     async def test_nothing_comes_of_a_partition_that_is_not_owned(
         self, app: App, note: Any
     ) -> None:
-        if app.channel.orders or app.channel.shares_partitions:
+        if app.channel.decides_order or app.channel.shares_partitions:
             pytest.skip("leases do not say whose a trigger of this channel is")
         ids = await submitted(note, 60)
         owned = frozenset({PartitionKey(QUEUE, 1), PartitionKey(QUEUE, 3)})
@@ -623,7 +623,7 @@ class TriggerChannelContract:
         self, app: App, note: Any
     ) -> None:
         """A partition that is read already goes on where it stands."""
-        if app.channel.orders:
+        if app.channel.decides_order:
             pytest.skip("no node follows a lane of this channel")
         async with reading(app) as reader:
             first = await submitted(note, 20)
@@ -642,7 +642,7 @@ class TriggerChannelContract:
         self, app: App, note: Any
     ) -> None:
         """Read each from the place given for its priority, or from the beginning."""
-        if app.channel.orders or app.channel.shares_partitions:
+        if app.channel.decides_order or app.channel.shares_partitions:
             pytest.skip("this channel brings what lies before the position too, for safety")
         old = await submitted(note, 12, priority=5)
         async with reading(app) as reader:
@@ -726,7 +726,7 @@ class TriggerChannelContract:
         _ = app.channel
         app.queue("plain", partitions=2)
         for order in ("fair", "fifo"):
-            if not app.channel.orders:
+            if not app.channel.decides_order:
                 app.queue(f"mail-{order}", order=order)
                 continue
             with pytest.raises(ConfigurationError, match=f"order='{order}'"):
@@ -737,7 +737,7 @@ class TriggerChannelContract:
     ) -> None:
         """Raise InvalidTask for the first task that this channel cannot bring as it was asked."""
         keyed = note.options(ordering_key="order 7")
-        if not app.channel.orders:
+        if not app.channel.decides_order:
             assert keyed.submit(1).is_new
             return
         with pytest.raises(InvalidTask, match="ordering_key"):
@@ -750,14 +750,14 @@ class TriggerChannelContract:
         """None when it has no servers of its own."""
         ids = await submitted(note, 12)
         app.channel.shut()
-        if app.channel.orders and (status := await app.channel.status([QUEUE])) is not None:
+        if app.channel.decides_order and (status := await app.channel.status([QUEUE])) is not None:
             (load,) = status.loads
             assert (load.queue, load.waiting, load.held) == (QUEUE, 12, 0)
             assert load.oldest is not None
             assert 0 <= load.oldest < SOON
         async with reading(app) as reader:
             await reader.until_received(ids)
-            await reader.until(lambda: app.channel.orders or reader.owned == KEYS)
+            await reader.until(lambda: app.channel.decides_order or reader.owned == KEYS)
             status = await app.channel.status([QUEUE])
             if status is None:
                 return
