@@ -231,7 +231,7 @@ async def test_t26_partitions_that_move_deliver_each_of_ten_messages_once(app: A
     async with owning(app) as first:
         for n in range(10):
             await send.submit_async(n)
-        await until(lambda: len(first.table) == 9)
+        await until(lambda: len(first.parts.context.table) == 9)
         async with owning(other, 2) as second:
             await until(lambda: len(first.parts.ownership.owned) == 2)
             gate.set()
@@ -386,7 +386,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
     monkeypatch.setattr(Sender, "send", lossy)
     monkeypatch.setattr(app.channel, "_heal_every", sweep)
     if heard == "by nobody":
-        monkeypatch.setattr(type(app.channel), "on_wake", lambda self, wake: None)
+        monkeypatch.setattr(type(app.channel), "_heard", lambda self, wake: None)
 
     @app.task
     async def note(n: int) -> None: ...
@@ -450,7 +450,7 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_and_goes_on_when_i
     monkeypatch.setattr(kafka_receiver, "PAGE", page)
     monkeypatch.setattr(kafka_receiver, "MOST_UNPROCESSED", most)
     # Only what Kafka brings counts here.
-    monkeypatch.setattr(kafka.KafkaChannel, "on_wake", lambda self, wake: None)
+    monkeypatch.setattr(kafka.KafkaChannel, "_heard", lambda self, wake: None)
     monkeypatch.setattr(app.channel, "_heal_every", NEVER)
     ran, lying, is_stalled, received = [], [], True, kafka.KafkaChannel.received
 

@@ -401,7 +401,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
 
     monkeypatch.setattr(Sender, "send", lossy)
     # Wakes are lost too: only sweeps can heal.
-    monkeypatch.setattr(channel_module.RedisChannel, "on_wake", lambda self, wake: None)
+    monkeypatch.setattr(channel_module.RedisChannel, "_heard", lambda self, wake: None)
     note, ran = noting(app)
     async with owning(app, intervals=NO_POLLERS) as node:
         sweeps_every(app, 0.5)
@@ -489,7 +489,7 @@ async def test_what_a_node_holds_is_the_others_at_once_when_it_stops(
     other.task(name="note")(handler)
     async with running(app) as first:
         await note.submit_many_async([{"n": n} for n in range(80)])
-        await until(lambda: len(first.table) == 79)
+        await until(lambda: len(first.parts.context.table) == 79)
         first.stop()
         async with running(other) as second:
             await until(
