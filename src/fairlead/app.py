@@ -125,6 +125,7 @@ class App:
 
     # declaring ------------------------------------------------------------------------------------
 
+    # More than seven parameters here and in `task`: public surface, by keyword.
     def queue(
         self,
         name: str,

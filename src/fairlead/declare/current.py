@@ -47,6 +47,8 @@ class CurrentTask:
         "wakes",
     )
 
+    # More than seven parameters: they are the fields of one record, made once for each run; a
+    # second object around them would be paid for by every run.
     def __init__(
         self,
         id: str,

@@ -32,6 +32,7 @@ class ExecutorKind(StrEnum):
 class Handler:
     """One registered function. Its name is what stands in the task row."""
 
+    # More than seven parameters: the options of `App.task`, by keyword.
     def __init__(
         self,
         function: Callable[..., Any],

@@ -36,7 +36,7 @@ class Partitions:
         self._ownership = ownership
         self._membership = membership
         self._ordered = ordered
-        self._backlogs = backlogs
+        self.backlogs = backlogs
         self._intake = intake
         self._ordering = ordering
         self._owned: frozenset[PartitionKey] = frozenset()
@@ -89,7 +89,7 @@ class Partitions:
             self._ordering.drop(lost)
         self._owned = owned
         self._ordered.assign(owned)
-        self._backlogs.assign(owned)
+        self.backlogs.assign(owned)
         self.read_on()
 
     def read_on(self) -> None:
@@ -99,9 +99,9 @@ class Partitions:
         fifo: dict[PartitionKey, dict[int, int]] = {
             key: {} for key in self._owned if key.queue not in kinds.fair | kinds.ordered
         }
-        self._context.channel.assign(fifo | self._backlogs.positions())
+        self._context.channel.assign(fifo | self.backlogs.positions())
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
         """Stop these before other nodes can have them."""
-        await self._backlogs.release(keys)
+        await self.backlogs.release(keys)
         await self._ordered.release(keys)

@@ -79,7 +79,7 @@ class NodeParts:
             look_ahead=settings.look_ahead,
             clock=clock,
         )
-        backlogs = self.backlogs = Backlogs(context.kinds.fair, lanes, context.kinds.timed)
+        backlogs = Backlogs(context.kinds.fair, lanes, context.kinds.timed)
         intake = self.intake = Intake(context, backlogs, ordering)
         completion = Completion(context)
         tasks = TaskClaimer(context, intake, ordering, completion)
@@ -122,6 +122,11 @@ class NodeParts:
             intake,
         ]
         """From the first to start, which stops last, to the last."""
+
+    @property
+    def backlogs(self) -> Backlogs:
+        """The fair partitions of this node."""
+        return self.partitions.backlogs
 
     # what the parts tell each other ---------------------------------------------------------------
 

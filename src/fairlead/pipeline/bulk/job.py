@@ -18,7 +18,8 @@ from fairlead.pipeline.bulk.message import Message, Opened, Totals
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.publish import Publisher
 from fairlead.pipeline.bulk.rows import Rows
-from fairlead.pipeline.bulk.stage import Encoded, Stage, stage_of
+from fairlead.pipeline.bulk.stage import Encoded, Stage
+from fairlead.pipeline.bulk.stages import stage_of
 from fairlead.pipeline.errors import RefusedRows
 from fairlead.ports.statements import Statement, Steps
 

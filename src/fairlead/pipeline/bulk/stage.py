@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from fairlead.pipeline.bulk.checks import Reject
 from fairlead.pipeline.bulk.message import Opened, Piece, Published
-from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 
 if TYPE_CHECKING:
@@ -40,15 +39,3 @@ class Stage(Protocol):
 
     def drop(self, job: int, submission_id: str) -> Steps[None]:
         """Delete all that is staged for a job."""
-
-
-def stage_of(store: SqlStore, max_connections: int = 4) -> Stage:
-    """The stage beside a task store; where it is a server, so many processes write to it at
-    once."""
-    if store.database.dialect == "sqlite":
-        from fairlead.pipeline.bulk.sqlite import SqliteStage
-
-        return SqliteStage(store)
-    from fairlead.pipeline.bulk.postgres import PostgresStage
-
-    return PostgresStage(store, max_connections)
