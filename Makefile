@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests wait more than they compute: three at a time use two cores. They start the servers that they need.
 JOBS ?= 3
+SEEDS ?= --new-seeds
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: demo test test-all test-matrix test-pipeline coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost soak services clean postgresql java redis
+.PHONY: demo test test-all test-again test-matrix test-pipeline coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost soak services clean postgresql java redis
 
 demo: $(STAMP)  ## a workload of several tenants flows through one SQLite file
 	@$(BIN)/fairlead demo
@@ -18,7 +19,10 @@ test: $(STAMP) postgresql java redis  ## every behaviour once, in minutes: fixed
 test-all: test-matrix test-pipeline  ## everything, in hours: all stores and channels, all seeds and new ones, all of Spark
 
 test-matrix: $(STAMP) postgresql java redis  ## everything but Spark: all stores and channels, outages, new seeds; half an hour
-	@$(TESTS) --new-seeds -m 'not spark'
+	@$(TESTS) $(SEEDS) -m 'not spark'
+
+test-again: $(STAMP)  ## what failed in the last run, alone
+	@$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 test-pipeline: $(STAMP) postgresql java  ## what needs a real Spark; half an hour and more
 	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --new-seeds --durations=10 -m spark

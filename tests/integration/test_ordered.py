@@ -56,7 +56,6 @@ def kit(url: str) -> Iterator[Kit]:
     kit.app.close()
 
 
-@pytest.mark.smoke
 async def test_o1_now_and_later_with_equal_and_other_ordering_keys_times_and_unique_keys(
     kit: Kit,
 ) -> None:
@@ -79,6 +78,7 @@ async def test_o1_now_and_later_with_equal_and_other_ordering_keys_times_and_uni
         assert of_key == sorted(of_key, key=lambda name: "later" in name)
 
 
+@pytest.mark.smoke
 async def test_o2_a_task_due_while_nothing_runs_is_run_at_once_after_the_start_and_once(
     kit: Kit,
 ) -> None:
