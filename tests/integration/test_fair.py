@@ -308,3 +308,33 @@ async def test_row_operations_of_a_task(sqlite_url: str, order: str) -> None:
     if "stored" in order:
         expected |= {"INSERT backlog": tasks, "DELETE backlog": tasks}
     assert counted == expected
+
+
+@pytest.mark.parametrize("order", ["fair", "fifo"])
+async def test_what_waits_when_the_leases_run_out_runs_once_they_are_back(
+    app: App, order: str
+) -> None:
+    app.queue("q", order=order)
+    begun, gate, ran = asyncio.Event(), asyncio.Event(), []
+
+    @app.task(queue="q")
+    async def work(n: int) -> None:
+        if n == 0:
+            begun.set()
+            await gate.wait()
+        ran.append(n)
+
+    work.submit(n=0)
+    async with running(app, concurrency=1) as node:
+        await begun.wait()
+        late = work.submit(n=1)
+        while late.id not in node.parts.intake._known:
+            await asyncio.sleep(0.01)
+        ownership = node.parts.ownership
+        owned = ownership.owned
+        ownership.lost(owned)  # as when the coordinator was away for longer than a lease lasts
+        assert not ownership.owned
+        ownership.gained(owned)
+        gate.set()
+        await settled(app, node)
+    assert ran == [0, 1]

@@ -83,8 +83,9 @@ class Partitions:
         context, kinds = self._context, self._context.kinds
         lost = frozenset(key for key in self._owned - owned if key.queue not in kinds.ordered)
         if lost and not kinds.channel_decides_order:
-            dropped = [trigger for trigger in context.table.drop(lost) if trigger.level is None]
-            self._intake.taken(dropped)
+            dropped = context.table.drop(lost)
+            self._intake.taken([trigger for trigger in dropped if trigger.level is None])
+            # Also those of fair queues: this node may own the partition again in a moment.
             self._intake.forget(dropped)
             self._ordering.drop(lost)
         self._owned = owned
