@@ -74,7 +74,7 @@ class App:
     ) -> None:
         self.name = name
         self.payload_limit = payload_limit
-        self.interceptors = tuple(interceptors)
+        self.interceptors: Sequence[RunInterceptor] = tuple(interceptors)
         self.on_incident = on_incident
         self.clock = clock
         self._declared = Declarations()
@@ -97,28 +97,16 @@ class App:
         }
         self.connector = Connector(
             urls,
-            clock=clock,
+            clock=lambda: self.clock,
             declared=self._declared,
-            counted=lambda what, count: self.observer.counted(what, count),  # the one set by then
+            counted=lambda what, count: self.observer.counted(what, count),
         )
-        self.observer = observer or Silent()
-
-    @property
-    def observer(self) -> Observer:
-        """Whoever is told what happens. To be set before the first submit and the first node."""
-        return self._observer
-
-    @observer.setter
-    def observer(self, observer: Observer) -> None:
-        self._observer = observer
+        self.observer: Observer = observer or Silent()
         self.submitter = Submitter(
             SubmitContext(
                 connector=self.connector,
                 declared=self._declared,
-                interceptors=self.interceptors,
-                observer=observer,
-                clock=self.clock,
-                payload_limit=self.payload_limit,
+                hooks=self,
                 transactions=self._transactions,
             )
         )

@@ -26,11 +26,12 @@ class Connector:
         self,
         urls: Mapping[str, str | None],
         *,
-        clock: Clock,
+        clock: Callable[[], Clock],
         declared: Declarations,
         counted: Callable[[str, int], None],
     ) -> None:
-        """`urls`: see `Settings`. `declared`: may grow later. `counted`: see `BackendContext`."""
+        """`urls`: see `Settings`. `clock`: asked when adapters are made. `declared`: may grow
+        later. `counted`: see `BackendContext`."""
         self._urls = urls
         self._clock = clock
         self._declared = declared
@@ -52,7 +53,7 @@ class Connector:
         with self._lock:
             if self._connections is None:
                 settings = self.settings
-                self.use(connect(settings, self._clock, self._declared.partitions, self._counted))
+                self.use(connect(settings, self._clock(), self._declared.partitions, self._counted))
                 self._settings = settings
             assert self._connections is not None
             return self._connections
@@ -99,9 +100,9 @@ class Connector:
     def migrate(self) -> list[str]:
         """Bring the tables up to date, in the backlog store and the schedule too; return the names
         of the migrations applied to the task store."""
-        connections = self.connections
+        with self._lock:
+            connections, elsewhere = self.connections, self._elsewhere()
         applied = connections.store.migrate()
-        elsewhere = self._elsewhere()
         if "backlog" in elsewhere:
             _wait_for(connections.backlog.migrate())
         if "schedule" in elsewhere and connections.schedule is not None:

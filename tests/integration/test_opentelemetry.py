@@ -129,7 +129,7 @@ async def test_a_run_is_linked_to_its_submit_and_current_in_its_handler(
         "messaging.operation.type": "send",
         "messaging.destination.name": "payouts",
         "messaging.message.id": handle.id,
-        "fairlead.declare.task.name": "pay",
+        "fairlead.task.name": "pay",
         "fairlead.fairness_key": "acme",
         "fairlead.is_new": True,
     }
@@ -142,7 +142,7 @@ async def test_a_run_is_linked_to_its_submit_and_current_in_its_handler(
         "messaging.operation.type": "process",
         "messaging.destination.name": "payouts",
         "messaging.message.id": handle.id,
-        "fairlead.declare.task.name": "pay",
+        "fairlead.task.name": "pay",
         "fairlead.attempt": 1,
         "fairlead.fairness_key": "acme",
         "queue.pickup_delay_ms": pytest.approx(waited),

@@ -97,7 +97,7 @@ class NodeParts:
             clock,
             settings.intervals,
         ).all()
-        pollers = {poller.name: poller for poller in [*own, *served.pollers]}
+        pollers = {poller.name: poller for poller in [*served.pollers, *own]}
         self.ownership = Ownership(context, [*pollers], self.ordered.may_go)
         self.pollers = ElectedPollers(pollers, self.ownership)
         self.partitions = Partitions(
@@ -111,9 +111,9 @@ class NodeParts:
             self.membership,
             self.pollers,
             Deadlines(context),
+            completion,
             self.ordered,
             self.ownership,
-            completion,
             ordering,
             backlogs,
             self.runs,

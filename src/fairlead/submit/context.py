@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from fairlead.clock import Clock
 from fairlead.connector import Connector
@@ -16,17 +16,23 @@ from fairlead.ports.observer import Observer
 from fairlead.submit.transaction import OpenTransactions, announce_after_commit
 
 
+class Hooks(Protocol):
+    """What an application may set at any time; read anew at each submit."""
+
+    interceptors: Sequence[RunInterceptor]
+    observer: Observer
+    clock: Clock
+    payload_limit: int
+    """Bytes of JSON."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SubmitContext:
     """One per application."""
 
     connector: Connector
     declared: Declarations
-    interceptors: Sequence[RunInterceptor]
-    observer: Observer
-    clock: Clock
-    payload_limit: int
-    """Bytes of JSON."""
+    hooks: Hooks
     transactions: OpenTransactions
 
     def announce(self, wake: Wake, connection: Any) -> None:

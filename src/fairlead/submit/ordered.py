@@ -75,7 +75,7 @@ class OrderedSubmission:
             appended.set_result(None)
         else:
             appended = log.append(entries)
-        context.observer.submitted([entry.task for entry in entries])
+        context.hooks.observer.submitted([entry.task for entry in entries])
         own_wake = None if connection is None else wake
         return [
             OrderedHandle(
@@ -127,8 +127,8 @@ class OrderedSubmission:
                 f"the log of ordered queues is {log.location}: it cannot be part of your"
                 " transaction"
             )
-        now = context.clock.now()
-        tasks = encode(drafts, context.declared.partitions, now, context.payload_limit)
+        now = context.hooks.clock.now()
+        tasks = encode(drafts, context.declared.partitions, now, context.hooks.payload_limit)
         return self._acceptance.entries(tasks, now), log
 
     def _is_ordered(self, queue: str) -> bool:

@@ -39,7 +39,7 @@ class Submitter:
     def _submission(self, drafts: Sequence[Draft]) -> Plan[list[TaskHandle]]:
         if not drafts:
             return []
-        if not self._context.interceptors:
+        if not self._context.hooks.interceptors:
             return (yield from self._write(drafts))
         with self._intercepted(drafts) as submission:
             submission.handles = handles = yield from self._write(submission.drafts)
@@ -47,7 +47,7 @@ class Submitter:
 
     @contextmanager
     def _intercepted(self, drafts: Sequence[Draft]) -> Iterator[Submission]:
-        interceptors = self._context.interceptors
+        interceptors = self._context.hooks.interceptors
         for submitting in overridden(interceptors, "submitting"):
             drafts = [submitting(draft) for draft in drafts]
         submission = Submission(drafts)
@@ -61,7 +61,7 @@ class Submitter:
             return (yield from self.ordered.submission(drafts, connection))
         tasks, submitted, wake = yield from self._insert(drafts, connection)
         context.announce(wake, connection)
-        context.observer.submitted(tasks)
+        context.hooks.observer.submitted(tasks)
         own_wake = None if connection is None else wake
         return [
             TaskHandle(context.connector, id, is_new, task.keep_result, own_wake)
@@ -94,7 +94,7 @@ class Submitter:
 
     def _encode(self, drafts: Sequence[Draft]) -> list[NewTask]:
         context = self._context
-        now = context.clock.now()
-        tasks = encode(drafts, context.declared.partitions, now, context.payload_limit)
+        now = context.hooks.clock.now()
+        tasks = encode(drafts, context.declared.partitions, now, context.hooks.payload_limit)
         context.connector.channel.check_tasks(tasks)
         return tasks

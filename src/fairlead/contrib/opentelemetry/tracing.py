@@ -69,7 +69,7 @@ class Tracing(RunInterceptor):
         queue = _common({draft.handler.queue for draft in drafts})
         about = attributes("submit", "send", queue, len(drafts))
         if (name := _common({draft.handler.name for draft in drafts})) is not None:
-            about["fairlead.declare.task.name"] = name
+            about["fairlead.task.name"] = name
         if (key := _common({draft.options.fairness_key for draft in drafts})) is not None:
             about["fairlead.fairness_key"] = key
         with self._tracer.start_as_current_span(
@@ -101,7 +101,7 @@ class Tracing(RunInterceptor):
             {
                 **attributes("run", "process", task.queue),
                 "messaging.message.id": task.id,
-                "fairlead.declare.task.name": task.name,
+                "fairlead.task.name": task.name,
                 "fairlead.attempt": task.attempt,
                 "fairlead.fairness_key": task.fairness_key,
                 "queue.pickup_delay_ms": task.pickup_delay * 1000,
