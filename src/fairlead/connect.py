@@ -140,9 +140,9 @@ def _registered() -> dict[str, EntryPoint]:
 def _unknown(kind: Kind, url: str) -> str:
     offers = [entry.load().offers for entry in _registered().values()]
     known = ", ".join(sorted({examples[kind] for examples in offers if kind in examples}))
-    more = f"install the package that registers {urlsplit(url).scheme}:// for another"
+    scheme, more = urlsplit(url).scheme, ""
+    if scheme and scheme not in _registered():
+        more = f", or install the package that registers {scheme}:// for another"
     if kind == "store":
-        return f"URL {without_secret(url)!r} is of no known kind; use {known}, or {more}"
-    return (
-        f"{kind} {without_secret(url)!r} is unknown; use 'database' (default), {known}, or {more}"
-    )
+        return f"URL {without_secret(url)!r} is of no known kind; use {known}{more}"
+    return f"{kind} {without_secret(url)!r} is unknown; use 'database' (default), {known}{more}"
