@@ -36,7 +36,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from fairlead import App  # noqa: E402
 from fairlead.backends.kafka.endpoint import Endpoint  # noqa: E402
 from fairlead.engine.ownership import owners_of  # noqa: E402
-from fairlead.ports.notification import Wake  # noqa: E402
+from fairlead.ports.notification import Notification  # noqa: E402
 from services.kafka import KafkaServer  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 from tests.end_to_end.test_kafka import PIECE, submit_in_pieces  # noqa: E402
@@ -120,9 +120,9 @@ def latency(store: str, url: str, channel: str | None, count: int = 500) -> floa
     with workers(url, channel, 3) as (app, crew):
         announce, number = app.channel.announce, 0
 
-        def timed(wake: Wake) -> None:
+        def timed(notification: Notification) -> None:
             committed[number] = time.time()
-            announce(wake)
+            announce(notification)
 
         app.channel.announce = timed  # type: ignore[method-assign]
         for number in range(count):

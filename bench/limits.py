@@ -72,12 +72,12 @@ def main() -> int:
     return 1 if exceeded or ours < GOAL * theirs else 0
 
 
-def together(book, url: str) -> float:
+def together(ledger, url: str) -> float:
     """Bookings a second of all processes, all of them at work."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(PROCESSES) as pool:
         barrier_at = time.time() + 3.0
-        counts = pool.starmap(book, [(url, barrier_at) for _ in range(PROCESSES)])
+        counts = pool.starmap(ledger, [(url, barrier_at) for _ in range(PROCESSES)])
     return sum(counts) / MEASURED_SECONDS
 
 
@@ -105,9 +105,9 @@ async def _book_from_permits(url: str, starts_at: float) -> int:
     count, ends = 0, starts_at + MEASURED_SECONDS
     while (now := time.time()) < ends:
         for _ in range(200):
-            if policy.book(trigger, time.monotonic()) is not None:
+            if policy.acquire(trigger, time.monotonic()) is not None:
                 break
-            policy.free(trigger, time.monotonic())
+            policy.release(trigger, time.monotonic())
             count += now >= starts_at
         await asyncio.sleep(0)
     keeping.cancel()

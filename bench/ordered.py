@@ -100,9 +100,9 @@ def kills(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
 
     def disturb() -> None:
         stage.rest(wanted.every)
-        turn = next(turns)
-        worker = stage.workers[turn % len(stage.workers)]
-        if turn % 2:
+        pass_ = next(turns)
+        worker = stage.workers[pass_ % len(stage.workers)]
+        if pass_ % 2:
             pid = worker.pid
             say(f"kills worker {worker.place}")
             stage.kills[pid] = worker.kill()

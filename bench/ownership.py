@@ -121,10 +121,10 @@ def submit(app: Any, work: Any, count: int, chance: random.Random) -> None:
 
 
 def attempts(app: Any) -> list[tuple[int, int, float]]:
-    """(partition, pid of the node, when it was grabbed) of every attempt, in that order of time."""
+    """(partition, pid of the node, when it was claimed) of every attempt, in that order of time."""
     with app.store.database.transaction() as connection:
         rows = connection.execute(
-            "SELECT partition, node, grabbed_at FROM fairlead_attempts"
+            "SELECT partition, node, claimed_at FROM fairlead_attempts"
         ).fetchall()
     return sorted(
         ((part, pid_of(node), at / 1e6) for part, node, at in rows), key=lambda row: row[2]
@@ -159,7 +159,7 @@ def ran(app: Any) -> int:
 
 
 def hand_overs(rows: Sequence[tuple[int, int, float]], pid: int, at: float) -> list[float]:
-    """Of each partition the node had when it was ended: seconds until another one grabbed a task of
+    """Of each partition the node had when it was ended: seconds until another one claimed a task of
     it."""
     last = {part: owner for part, owner, when in rows if when <= at}
     found = []
@@ -173,7 +173,7 @@ def hand_overs(rows: Sequence[tuple[int, int, float]], pid: int, at: float) -> l
 
 
 def overlaps(rows: Sequence[tuple[int, int, float]]) -> int:
-    """Grabs by a node within 5 s after another one had taken over the partition from it."""
+    """Claims by a node within 5 s after another one had taken over the partition from it."""
     count = 0
     owners: dict[int, int] = {}
     lost: dict[tuple[int, int], float] = {}
@@ -221,7 +221,7 @@ def nodes(tasks: int, seed: int) -> dict[str, Any]:
             "joined_after_s": round(joined, 1),
             "hand_over_graceful_s": graceful,
             "hand_over_killed_s": killed,
-            "grabs_by_a_former_owner": overlaps(rows),
+            "claims_by_a_former_owner": overlaps(rows),
             "is_met": (
                 outcomes["done"] == tasks
                 and all(s < GRACEFUL_SECONDS for s in graceful)
@@ -274,7 +274,7 @@ def cassandra(seconds: int, seed: int) -> dict[str, Any]:
             is_over.set()
             pacing.join()
         wait_for("everything has run", lambda: counts_of(app)[0] == 0)
-        again = crew.metric(other, 'fairlead_events_total{event="lost_grabs"}')
+        again = crew.metric(other, 'fairlead_events_total{event="lost_claims"}')
         rows, (left, outcomes) = attempts(app), counts_of(app)
         budget = 60 * rate
         tombstone_budget = 60 / 15 + budget / 1000

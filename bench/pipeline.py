@@ -374,10 +374,10 @@ def ratio(found: Found, cores: int) -> float:
     )
 
 
-def part_of_all(found: Found, cores: int, turn: str) -> float:
+def part_of_all(found: Found, cores: int, pass_: str) -> float:
     """What an hour took, of what everything took."""
     built = found["build"][cores]
-    return float(built[turn]["seconds"] / built["warm"]["seconds"])
+    return float(built[pass_]["seconds"] / built["warm"]["seconds"])
 
 
 def versions(results: dict[int, Found]) -> dict[str, str]:
@@ -418,7 +418,7 @@ def as_markdown(
                 f" {warm['seconds']:.1f} | {rate:,.0f} | {rate / n:,.0f} | {warm['cpu_s']:.1f} |"
                 f" {built['peak_mb']:,.0f} | "
                 + " | ".join(
-                    f"{built[turn]['seconds']:.1f}" if turn in built else "" for turn in TURNS
+                    f"{built[pass_]['seconds']:.1f}" if pass_ in built else "" for pass_ in TURNS
                 )
                 + " |"
             )

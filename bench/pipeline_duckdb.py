@@ -31,10 +31,10 @@ def main() -> None:
         connection = duckdb.connect()
         connection.execute(f"SET threads = {wanted.threads}; SET TimeZone = 'UTC'")
         found = {"start_s": time.perf_counter() - began}
-        for turn in ("cold", "warm"):
+        for pass_ in ("cold", "warm"):
             cpu, began = cpu_seconds(), time.perf_counter()
             connection.execute(script)
-            found[turn] = {"seconds": time.perf_counter() - began, "cpu_s": cpu_seconds() - cpu}
+            found[pass_] = {"seconds": time.perf_counter() - began, "cpu_s": cpu_seconds() - cpu}
     print(json.dumps({**found, "peak_mb": peak.mb, "duckdb": duckdb.__version__}))
 
 

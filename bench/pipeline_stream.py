@@ -57,7 +57,7 @@ COLUMNS = (
     "run_at",
     "ready_at",
     "triggered_at",
-    "grabbed_at",
+    "claimed_at",
     "started_at",
     "finished_at",
     "outcome",
@@ -324,7 +324,7 @@ class Run:
         from fairlead.pipeline.bronze import ATTEMPTS
         from fairlead.pipeline.history_rows import TOLD_FIELDS, attempts_table
         from fairlead.pipeline.lake.lake import Lake
-        from fairlead.ports.history import START, Place
+        from fairlead.ports.history import START, Position
 
         names = ["store_id", *TOLD_FIELDS]
         table = Lake(self.folder / "lake").table(ATTEMPTS)
@@ -335,9 +335,9 @@ class Run:
         history = SqlHistory(task_store(self.url).database)
         look: Callable[[Any], Any] = history.database.look
         store_id, after, pieces = look(history.store_id()), START, []
-        while rows := look(history.attempts(after, Place(2**62, 2**62), 50_000)):
+        while rows := look(history.attempts(after, Position(2**62, 2**62), 50_000)):
             pieces.append(attempts_table(store_id, rows, 0).select(names))
-            after = Place(*rows[-1][:2])
+            after = Position(*rows[-1][:2])
         there = pa.concat_tables(pieces).sort_by(order)
         history.database.close()
         stored, kept = (

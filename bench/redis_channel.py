@@ -54,8 +54,8 @@ def main() -> None:
         for store in wanted.stores.split(","):
             for how in ("latency", "worker starts", "queue resumed"):
                 found: dict[str | None, list[float]] = {None: [], redis.url: []}
-                for turn in range(wanted.runs):
-                    for channel in (None, redis.url) if turn % 2 == 0 else (redis.url, None):
+                for pass_ in range(wanted.runs):
+                    for channel in (None, redis.url) if pass_ % 2 == 0 else (redis.url, None):
                         url = fresh(store)
                         found[channel].append(
                             latency(store, url, channel)

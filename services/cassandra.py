@@ -100,7 +100,7 @@ class Place:
     datacentre: str = ""
     seeds: tuple[str, ...] = ()
     """Nodes to begin with, as `storage` says it; none: itself."""
-    heap: str = "512m"
+    heap: str = "1g"
 
     @property
     def storage(self) -> str:

@@ -90,4 +90,4 @@ class TaskTimeout(FairleadError):
 
 
 class NodeLost(FairleadError):
-    """The node that had grabbed the task died or stalled; its outcome is `lost`."""
+    """The node that had claimed the task died or stalled; its outcome is `lost`."""

@@ -24,7 +24,7 @@ from fairlead.backends.zookeeper.session import Session
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.coordinator import Coordinator, Lease
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Statement, Steps
 from services.zookeeper import ZooKeeperServer
 
@@ -247,7 +247,7 @@ def test_renewing_after_another_took_the_lease_takes_nothing_back(cluster: Clust
 def test_a_released_lease_is_free_at_once_and_the_wake_says_so(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a", "b"], "one", TTL)
-        assert await coordinator.release(["a", "unknown"], "one") == Wake(control=True)
+        assert await coordinator.release(["a", "unknown"], "one") == Notification(control=True)
         assert await coordinator.release([], "one") is None
         assert await coordinator.renew("one", TTL) == {"b": 1}
         assert await coordinator.acquire(["a"], "two", TTL) == {"a": 2}
@@ -367,15 +367,15 @@ def test_two_processes_that_pass_leases_to_and_fro_never_get_the_same_range_id(
 def test_a_book_is_changed_only_by_who_has_read_its_last_version(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         other = cluster.coordinator()
-        assert await coordinator.read_book("payouts") == (b"", 0)
-        assert await coordinator.write_book("payouts", b"{}", 0)
-        assert not await other.write_book("payouts", b"[]", 0)
-        assert await other.read_book("payouts") == (b"{}", 1)
-        assert await other.write_book("payouts", b"[2]", 1)
-        assert not await coordinator.write_book("payouts", b"[3]", 1)
-        assert await coordinator.read_book("payouts") == (b"[2]", 2)
-        assert await coordinator.read_book("another/limit") == (b"", 0)
-        assert not await coordinator.write_book("another/limit", b"[]", 7)
+        assert await coordinator.read_ledger("payouts") == (b"", 0)
+        assert await coordinator.write_ledger("payouts", b"{}", 0)
+        assert not await other.write_ledger("payouts", b"[]", 0)
+        assert await other.read_ledger("payouts") == (b"{}", 1)
+        assert await other.write_ledger("payouts", b"[2]", 1)
+        assert not await coordinator.write_ledger("payouts", b"[3]", 1)
+        assert await coordinator.read_ledger("payouts") == (b"[2]", 2)
+        assert await coordinator.read_ledger("another/limit") == (b"", 0)
+        assert not await coordinator.write_ledger("another/limit", b"[]", 7)
         await close(other)
 
     run(cluster, test)
@@ -386,9 +386,9 @@ def test_of_many_who_change_a_book_nobody_overwrites_another(cluster: Cluster) -
         async def test(coordinator: Coordinator) -> None:
             for _ in range(10):
                 while True:
-                    book, version = await coordinator.read_book("payouts")
-                    if await coordinator.write_book(
-                        "payouts", json.dumps([*json.loads(book or b"[]"), n]).encode(), version
+                    ledger, version = await coordinator.read_ledger("payouts")
+                    if await coordinator.write_ledger(
+                        "payouts", json.dumps([*json.loads(ledger or b"[]"), n]).encode(), version
                     ):
                         break
 
@@ -398,8 +398,11 @@ def test_of_many_who_change_a_book_nobody_overwrites_another(cluster: Cluster) -
         list(pool.map(add, range(4)))
 
     async def test(coordinator: Coordinator) -> None:
-        book, version = await coordinator.read_book("payouts")
-        assert (sorted(json.loads(book)), version) == ([n for n in range(4) for _ in range(10)], 40)
+        ledger, version = await coordinator.read_ledger("payouts")
+        assert (sorted(json.loads(ledger)), version) == (
+            [n for n in range(4) for _ in range(10)],
+            40,
+        )
 
     run(cluster, test)
 

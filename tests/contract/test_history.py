@@ -28,7 +28,7 @@ from fairlead.ports.history import (
     FINGERPRINT_MODULUS,
     START,
     SUBMITTED_FIELDS,
-    Place,
+    Position,
     Totals,
 )
 from fairlead.ports.statements import Row
@@ -37,7 +37,7 @@ from tests.pipeline.filling import add_attempts, attempt, connected, migrated
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
-EVERYTHING = Place(2**62, 2**62)
+EVERYTHING = Position(2**62, 2**62)
 
 source = IdSource()
 
@@ -56,13 +56,13 @@ def history(store: SqlTaskStore) -> SqlHistory:
 
 
 def attempts(
-    history: SqlHistory, after: Place = START, until: Place = EVERYTHING, limit: int = 10_000
+    history: SqlHistory, after: Position = START, until: Position = EVERYTHING, limit: int = 10_000
 ) -> list[Row]:
     return list(history.database.look(history.attempts(after, until, limit)))
 
 
-def places(rows: list[Row]) -> list[Place]:
-    return [Place(*row[:2]) for row in rows]
+def places(rows: list[Row]) -> list[Position]:
+    return [Position(*row[:2]) for row in rows]
 
 
 def numbers(rows: list[Row]) -> list[int]:
@@ -70,7 +70,7 @@ def numbers(rows: list[Row]) -> list[int]:
     return [int(row[2].replace("-", ""), 16) for row in rows]
 
 
-def horizon(history: SqlHistory) -> Place:
+def horizon(history: SqlHistory) -> Position:
     return history.database.look(history.horizon())
 
 
@@ -225,9 +225,9 @@ def test_the_place_so_many_rows_on_is_found_or_the_end(store_url: str, history: 
         add_attempts(connection, range(10))
     all_places = places(attempts(history))
     look = history.database.look
-    assert look(history.place_after(START, all_places[-1], 3)) == all_places[2]
-    assert look(history.place_after(all_places[2], all_places[-1], 3)) == all_places[5]
-    assert look(history.place_after(all_places[5], all_places[7], 3)) == all_places[7]
+    assert look(history.position_after(START, all_places[-1], 3)) == all_places[2]
+    assert look(history.position_after(all_places[2], all_places[-1], 3)) == all_places[5]
+    assert look(history.position_after(all_places[5], all_places[7], 3)) == all_places[7]
 
 
 # submits ------------------------------------------------------------------------------------------
@@ -443,32 +443,37 @@ def test_a_change_that_comes_too_late_is_no_event(app: App) -> None:
 
 def test_readers_are_known_until_they_are_forgotten_and_never_go_back(history: SqlHistory) -> None:
     run, look = history.database.run, history.database.look
-    run(history.advance("lake a", "lake", Place(0, 7), NOW))
-    run(history.advance("lake a", "lake", Place(0, 3), NOW + 1))
+    run(history.advance("lake a", "lake", Position(0, 7), NOW))
+    run(history.advance("lake a", "lake", Position(0, 3), NOW + 1))
     run(history.advance("b", "stream", START, NOW + 2))
     lake, stream = sorted(look(history.readers()), key=lambda reader: reader.kind)
-    assert (lake.name, lake.kind, lake.place, lake.checked) == ("lake a", "lake", Place(0, 7), None)
+    assert (lake.name, lake.kind, lake.place, lake.checked) == (
+        "lake a",
+        "lake",
+        Position(0, 7),
+        None,
+    )
     assert (lake.updated_at, lake.checked_at) == (NOW + 1, None)
     assert (stream.name, stream.place) == ("b", START)
-    run(history.checked("lake a", Place(0, 5), NOW + 3))
+    run(history.checked("lake a", Position(0, 5), NOW + 3))
     lake = next(reader for reader in look(history.readers()) if reader.name == "lake a")
     assert (lake.place, lake.checked, lake.updated_at, lake.checked_at) == (
-        Place(0, 7),
-        Place(0, 5),
+        Position(0, 7),
+        Position(0, 5),
         NOW + 1,
         NOW + 3,
     )
-    assert run(history.forget_reader("b")) is True
-    assert run(history.forget_reader("b")) is False
+    assert run(history.drop_reader("b")) is True
+    assert run(history.drop_reader("b")) is False
     assert [reader.name for reader in look(history.readers())] == ["lake a"]
 
 
 def test_a_reader_on_postgresql_goes_by_transaction_first(postgres_url: str) -> None:
     history = SqlHistory(migrated(postgres_url).database)
     run = history.database.run
-    for place in (Place(5, 9), Place(6, 1), Place(5, 100)):
+    for place in (Position(5, 9), Position(6, 1), Position(5, 100)):
         run(history.advance("b", "stream", place, NOW))
-    assert history.database.look(history.readers())[0].place == Place(6, 1)
+    assert history.database.look(history.readers())[0].place == Position(6, 1)
     history.database.close()
 
 
@@ -497,7 +502,7 @@ async def test_nothing_is_cleaned_that_a_reader_has_not_read_or_a_lake_was_not_c
     assert await left(store_url, history) == list(range(30)), "the lake was not compared"
     run(history.checked("lake", at[9], NOW))
     assert await left(store_url, history) == list(range(10, 30))
-    run(history.forget_reader("stream"))
+    run(history.drop_reader("stream"))
     run(history.advance("slow", "stream", at[14], NOW))
     run(history.checked("lake", at[-1], NOW))
     assert await left(store_url, history) == list(range(15, 30)), "the slowest one counts"
@@ -514,13 +519,13 @@ async def test_events_are_kept_until_their_reader_has_read_them(store_url: str, 
     run(history.advance("lake/events", "events", START, NOW))
     for _ in range(6):
         app.management.cancel(pay.submit().id)
-    at = [Place(one["xid"], one["seq"]) for one in events(app)]
+    at = [Position(one["xid"], one["seq"]) for one in events(app)]
     await left(store_url, history)
     assert len(events(app)) == 6
     run(history.advance("lake/events", "events", at[3], NOW))
     await left(store_url, history)
-    assert [Place(one["xid"], one["seq"]) for one in events(app)] == at[4:]
-    run(history.forget_reader("lake/events"))
+    assert [Position(one["xid"], one["seq"]) for one in events(app)] == at[4:]
+    run(history.drop_reader("lake/events"))
     await left(store_url, history)
     assert events(app) == []
 

@@ -26,7 +26,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import NotAllowed
 from fairlead.model import (
     AttemptRecord,
-    GrabbedTask,
+    ClaimedTask,
     LaneKey,
     State,
     Submitted,
@@ -34,14 +34,14 @@ from fairlead.model import (
 )
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
-from fairlead.ports.task_store import Grab
+from fairlead.ports.task_store import Claim
 from fairlead.testing.contract.task_store import *  # noqa: F403
 from fairlead.testing.contract.tasks import (
     AWKWARD,
     NOW,
     SECOND,
+    claimed,
     done,
-    grabbed,
     make,
     ready_ids,
     submit,
@@ -112,10 +112,12 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
         context='{"a":"b"}',
         run_at=NOW - 5,
     )
-    answers, wake = store.database.run(store.submission(tasks))
+    answers, notification = store.database.run(store.submission(tasks))
     assert whose(answers) == [Submitted(task.id, True) for task in tasks]
-    assert [(lane.queue, lane.partition, lane.priority) for lane in wake.ready] == [(AWKWARD, 3, 0)]
-    assert wake.due is None
+    assert [(lane.queue, lane.partition, lane.priority) for lane in notification.ready] == [
+        (AWKWARD, 3, 0)
+    ]
+    assert notification.due is None
     records = listed(store)
     assert [record.id for record in records] == [task.id for task in tasks]
     record = records[0]
@@ -144,8 +146,8 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
         len(tasks[0].payload),
     )
     assert store.database.run(store.payload(record.id)) == (tasks[0].payload, "json+zlib")
-    task = (await grabbed(store, tasks[:1]))[0]
-    assert msgspec.structs.replace(task, row=0, batch=0) == GrabbedTask(
+    task = (await claimed(store, tasks[:1]))[0]
+    assert msgspec.structs.replace(task, row=0, batch=0) == ClaimedTask(
         record.id, 2, 1, 1, tasks[0].payload, "json+zlib", NOW, True, '{"a":"b"}'
     )
     await store.complete(AWKWARD, [done(task)])
@@ -158,16 +160,18 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
 async def test_what_is_due_is_submitted_and_the_rest_waits(store: Store, count: int) -> None:
     due, later = make(count), make(count, run_at=NOW + 9 * SECOND)
     mixed = [task for pair in zip(due, later, strict=True) for task in pair]
-    _, wake = store.database.run(store.submission(mixed))
-    assert wake.due == NOW + 9 * SECOND
+    _, notification = store.database.run(store.submission(mixed))
+    assert notification.due == NOW + 9 * SECOND
     assert ready_ids(store) == [task.id for task in due]
     assert {record.id for record in listed(store, state=State.WAITING)} == {
         task.id for task in later
     }
     assert await store.next_due() == NOW + 9 * SECOND
     first_seq = store.database.run(store.ready(LaneKey("mail", 0, 5), 0, 1))[0].seq
-    assert [(lane.queue, lane.partition, lane.priority) for lane in wake.ready] == [("mail", 0, 5)]
-    assert wake.ready[0].first_seq <= first_seq
+    assert [(lane.queue, lane.partition, lane.priority) for lane in notification.ready] == [
+        ("mail", 0, 5)
+    ]
+    assert notification.ready[0].first_seq <= first_seq
 
 
 @pytest.mark.parametrize("count", [1, 300])
@@ -257,7 +261,7 @@ async def test_t22_8_threads_and_2_processes_submit_the_same_1000_keys(
     assert {record.unique_key for record in records} == {f"key-{n}" for n in range(1000)}
 
 
-# order and grabbing -------------------------------------------------------------------------------
+# order and claiming -------------------------------------------------------------------------------
 
 
 async def test_of_an_ordering_key_one_runs_at_a_time_in_order_and_a_skipped_one_beside_no_other(
@@ -273,15 +277,15 @@ async def test_of_an_ordering_key_one_runs_at_a_time_in_order_and_a_skipped_one_
             yield Statement(f"UPDATE fairlead_tasks SET order_at = NULL WHERE id = '{task.id}'")
 
     store.database.run(skip())
-    assert await grabbed(store, [second]) == []
-    (running,) = await grabbed(store, [skipped])
-    assert await grabbed(store, [first]) == []
+    assert await claimed(store, [second]) == []
+    (running,) = await claimed(store, [skipped])
+    assert await claimed(store, [first]) == []
     await store.complete("node-1", [done(running)])
-    (head,) = await grabbed(store, [first])
+    (head,) = await claimed(store, [first])
     for other in (second, skipped_too):
-        assert await grabbed(store, [other]) == []
+        assert await claimed(store, [other]) == []
     await store.complete("node-1", [done(head)])
-    assert [task.id for task in await grabbed(store, [second])] == [second.id]
+    assert [task.id for task in await claimed(store, [second])] == [second.id]
 
 
 async def test_ids_sort_by_time_of_submission(store: Store) -> None:
@@ -292,15 +296,15 @@ async def test_ids_sort_by_time_of_submission(store: Store) -> None:
     assert [record.id for record in listed(store, limit=3)] == [task.id for task in tasks[:3]]
 
 
-async def test_a_grab_needs_the_version_and_the_state(store: Store) -> None:
+async def test_a_claim_needs_the_version_and_the_state(store: Store) -> None:
     ready, later = make(1), make(1, run_at=NOW + SECOND)
     submit(store, ready + later)
-    assert await grabbed(store, ready, version=2) == []
-    assert await grabbed(store, later) == []
-    assert [task.id for task in await grabbed(store, ready)] == [ready[0].id]
-    assert await grabbed(store, ready) == []
+    assert await claimed(store, ready, version=2) == []
+    assert await claimed(store, later) == []
+    assert [task.id for task in await claimed(store, ready)] == [ready[0].id]
+    assert await claimed(store, ready) == []
     record = shown(store, ready[0].id)
-    assert (record.state, record.node, record.grabbed_at, record.tries) == (
+    assert (record.state, record.node, record.claimed_at, record.tries) == (
         State.PROCESSING,
         "node-1",
         NOW + 1,
@@ -315,7 +319,7 @@ async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store)
     tasks = make(3, fairness_key="acme", ordering_key="o", weight=2.0)
     submit(store, tasks)
     for task in tasks:  # those of one ordering key one at a time, in order
-        (held,) = await grabbed(store, tasks)
+        (held,) = await claimed(store, tasks)
         assert held.id == task.id
         completed = await store.complete("node-1", [done(held)])
         assert completed.refused == []
@@ -361,7 +365,7 @@ async def test_a_refused_completion_writes_nothing(store: Store, with_result: bo
     to another."""
     tasks = make(4)
     submit(store, tasks)
-    held = await grabbed(store, tasks)
+    held = await claimed(store, tasks)
     await store.resume_lost(["node-1"], NOW + 9, 1)
     lost = next(record.id for record in listed(store, state=State.SUBMITTED))
     result = b"1" if with_result else None
@@ -377,12 +381,12 @@ async def test_a_refused_completion_writes_nothing(store: Store, with_result: bo
     assert (await store.complete("node-2", [done(held[0])])).refused == [held[0].id]
 
 
-async def test_the_slow_node_cannot_complete_what_another_grabbed(store: Store) -> None:
+async def test_the_slow_node_cannot_complete_what_another_claimed(store: Store) -> None:
     tasks = make(1)
     submit(store, tasks)
-    slow = (await grabbed(store, tasks))[0]
+    slow = (await claimed(store, tasks))[0]
     await store.resume_lost(["node-1"], NOW + 9, 10)
-    quick = (await grabbed(store, tasks, node="node-2", version=3))[0]
+    quick = (await claimed(store, tasks, node="node-2", version=3))[0]
     assert (quick.version, quick.attempt, quick.tries) == (4, 2, 2)
     assert await store.still_held("node-1", [slow.id]) == set()
     assert await store.still_held("node-2", [slow.id]) == {slow.id}
@@ -399,7 +403,7 @@ async def test_the_slow_node_cannot_complete_what_another_grabbed(store: Store) 
 async def test_retry_error_and_snooze(store: Store) -> None:
     retried, failed, snoozed, reset, again = tasks = make(5)
     submit(store, tasks)
-    held = {task.id: task for task in await grabbed(store, tasks)}
+    held = {task.id: task for task in await claimed(store, tasks)}
     failure = {"error_type": "ValueError", "error_text": AWKWARD}
     completed = await store.complete(
         "node-1",
@@ -430,12 +434,12 @@ async def test_retry_error_and_snooze(store: Store) -> None:
         ],
     )
     assert completed.refused == []
-    assert completed.wake is not None
-    assert completed.wake.due == NOW + 7 * SECOND
-    assert completed.wake.finished == [failed.id]
-    assert [(lane.queue, lane.partition, lane.priority) for lane in completed.wake.ready] == [
-        ("mail", 0, 5)
-    ]
+    assert completed.notification is not None
+    assert completed.notification.due == NOW + 7 * SECOND
+    assert completed.notification.finished == [failed.id]
+    assert [
+        (lane.queue, lane.partition, lane.priority) for lane in completed.notification.ready
+    ] == [("mail", 0, 5)]
     records = {record.id: record for record in listed(store)}
     assert [
         (records[task.id].state, records[task.id].tries, records[task.id].attempt) for task in tasks
@@ -459,7 +463,7 @@ async def test_retry_error_and_snooze(store: Store) -> None:
 async def test_an_error_text_with_a_nul_is_kept_not_refused(store: Store) -> None:
     tasks = make(1)
     submit(store, tasks)
-    task = (await grabbed(store, tasks))[0]
+    task = (await claimed(store, tasks))[0]
     await store.complete(
         "node-1",
         [
@@ -474,17 +478,17 @@ async def test_an_error_text_with_a_nul_is_kept_not_refused(store: Store) -> Non
 async def test_a_kept_result_can_be_read_and_its_waiters_are_told(store: Store) -> None:
     tasks = make(2, keep_result=True)
     submit(store, tasks)
-    held = await grabbed(store, tasks)
+    held = await claimed(store, tasks)
     completed = await store.complete("node-1", [done(task, result=b'{"ok":true}') for task in held])
-    assert completed.wake is not None
-    assert sorted(completed.wake.finished) == sorted(task.id for task in tasks)
+    assert completed.notification is not None
+    assert sorted(completed.notification.finished) == sorted(task.id for task in tasks)
     assert store.database.run(store.result(tasks[0].id)) == b'{"ok":true}'
 
 
 async def test_a_completion_joins_the_handlers_own_transaction(store: Store) -> None:
     tasks = make(2)
     submit(store, tasks)
-    held = await grabbed(store, tasks)
+    held = await claimed(store, tasks)
 
     def work(fails: bool) -> Steps[None]:
         yield from store.completion("node-1", [done(task) for task in held])
@@ -503,11 +507,11 @@ async def test_a_completion_joins_the_handlers_own_transaction(store: Store) -> 
 async def test_what_is_handed_back_keeps_its_place_and_spends_no_attempt(store: Store) -> None:
     tasks = make(3)
     submit(store, tasks)
-    held = await grabbed(store, tasks[:2])
-    wake = await store.hand_back(
+    held = await claimed(store, tasks[:2])
+    notification = await store.hand_back(
         "node-1", [(held[0].id, held[0].version), (held[1].id, held[1].version + 5)]
     )
-    assert wake is not None and len(wake.ready) == 1
+    assert notification is not None and len(notification.ready) == 1
     record = shown(store, held[0].id)
     assert (record.state, record.version, record.attempt, record.tries, record.node) == (
         State.SUBMITTED,
@@ -527,7 +531,7 @@ async def test_the_happy_path_is_four_row_operations(store: Store, count: int) -
     store.database.run(_count_row_operations(store.database.dialect))
     tasks = make(count)
     submit(store, tasks)
-    held = await grabbed(store, tasks)
+    held = await claimed(store, tasks)
     await store.complete("node-1", [done(task) for task in held])
     rows = store.database.run(
         _statement("SELECT operation, count(*) FROM row_operations GROUP BY operation")
@@ -547,7 +551,7 @@ async def test_a_batch_costs_a_few_statements_however_long_it_is(store: Store) -
     tasks = make(1000)
     assert steps_of(store.submission(tasks[:500])) <= 3
     assert steps_of(store.submission(tasks[500:])) <= 3
-    held = await grabbed(store, tasks)
+    held = await claimed(store, tasks)
     assert len(held) == 1000
     assert steps_of(store.completion("node-1", [done(task) for task in held[:500]])) <= 3
     again = [done(task, next_state="SUBMITTED", outcome="retried") for task in held[500:]]
@@ -596,13 +600,15 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -
     submit(store, tasks)
     assert (await store.wake_due(NOW, 100)).moved == 0
     woken = await store.wake_due(NOW + 7 * SECOND, 3)
-    assert woken.moved == 3 and woken.wake is not None and len(woken.wake.ready) == 1
+    assert (
+        woken.moved == 3 and woken.notification is not None and len(woken.notification.ready) == 1
+    )
     assert ready_ids(store) == [tasks[3].id, tasks[1].id, tasks[0].id]
     assert (await store.wake_due(NOW + 7 * SECOND, 3)).moved == 1
     assert await store.next_due() == NOW + 9 * SECOND
     record = shown(store, tasks[3].id)
     assert (record.state, record.version, record.ready_at) == (State.SUBMITTED, 2, NOW + 7 * SECOND)
-    task = (await store.grab("n", [Grab(record.id, 2, "poller", NOW)], NOW + 8 * SECOND))[0]
+    task = (await store.claim("n", [Claim(record.id, 2, "poller", NOW)], NOW + 8 * SECOND))[0]
     assert task.ready_at == NOW + 7 * SECOND
     await store.complete("n", [done(task)])
     assert history(store, record.id)[0].trigger_path == "poller"
@@ -611,8 +617,8 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -
 async def test_what_a_dead_node_held_is_resumed_with_the_attempt_kept(store: Store) -> None:
     tasks = make(5)
     submit(store, tasks)
-    await grabbed(store, tasks[:3], node="dead")
-    await grabbed(store, tasks[3:4], node="alive")
+    await claimed(store, tasks[:3], node="dead")
+    await claimed(store, tasks[3:4], node="alive")
     first = await store.resume_lost(["dead", "gone"], NOW + 9, 2)
     second = await store.resume_lost(["dead", "gone"], NOW + 9, 2)
     assert (first.moved, second.moved) == (2, 1)
@@ -632,7 +638,7 @@ async def test_what_a_dead_node_held_is_resumed_with_the_attempt_kept(store: Sto
         None,
     )
     assert shown(store, tasks[3].id).state is State.PROCESSING
-    assert (await grabbed(store, tasks[:1], version=3))[0].attempt == 2
+    assert (await claimed(store, tasks[:1], version=3))[0].attempt == 2
 
 
 @pytest.mark.parametrize("skipping", [[], ["send"]])
@@ -647,16 +653,16 @@ async def test_one_given_up_as_stuck_or_lost_holds_its_ordering_key_unless_its_n
     ):
         head, following = tasks = make(2, ordering_key=f"key {number}")
         submit(store, tasks)
-        await grabbed(store, [head])
+        await claimed(store, [head])
         await release(head.id)
         assert shown(store, head.id).state is State.ERROR
-        assert len(await grabbed(store, [following], node="node-2")) == len(skipping)
+        assert len(await claimed(store, [following], node="node-2")) == len(skipping)
 
 
 async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -> None:
     tasks = make(3)
     submit(store, tasks)
-    await grabbed(store, tasks[:2], stuck_at=NOW + 10 * SECOND)
+    await claimed(store, tasks[:2], stuck_at=NOW + 10 * SECOND)
     assert await store.stuck(NOW + 10 * SECOND, 10) == []
     found = await store.stuck(NOW + 11 * SECOND, 10)
     assert {record.id for record in found} == {task.id for task in tasks[:2]}
@@ -664,10 +670,10 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -
     assert await store.release_stuck(one.id, one.version - 1, State.SUBMITTED, NOW, "stale") is None
     assert await store.release_stuck(one.id, one.version - 1, State.ERROR, NOW, "stale") is None
     assert history(store, one.id) == []
-    wake = await store.release_stuck(
+    notification = await store.release_stuck(
         one.id, one.version, State.SUBMITTED, NOW + 12 * SECOND, "stuck"
     )
-    assert wake is not None and len(wake.ready) == 1
+    assert notification is not None and len(notification.ready) == 1
     assert (
         await store.release_stuck(two.id, two.version, State.ERROR, NOW + 12 * SECOND, AWKWARD)
         is not None
@@ -677,7 +683,7 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -
     assert (ended.state, ended.error_text) == (State.ERROR, AWKWARD)
     # Its wait and its run are told by the attempt: whoever cancels it later must not tell them once
     # more.
-    assert (ended.ready_at, ended.grabbed_at) == (None, None)
+    assert (ended.ready_at, ended.claimed_at) == (None, None)
     assert [attempt.outcome for attempt in history(store, one.id) + history(store, two.id)] == [
         "lost",
         "lost",
@@ -692,9 +698,9 @@ async def test_t22_history_is_cleaned_in_batches_of_1_and_of_60(store: Store) ->
     young = make(3, unique_key=None)
     living = make(1, unique_key="living")
     submit(store, old + young + living)
-    held = await grabbed(store, old)
+    held = await claimed(store, old)
     await store.complete("node-1", [done(task, result=b"1", finished_at=NOW + 10) for task in held])
-    held = await grabbed(store, young)
+    held = await claimed(store, young)
     await store.complete("node-1", [done(task, finished_at=NOW + 99) for task in held])
     assert await store.clean(NOW + 10, 1000) == 117  # the unique keys are older than their attempts
     assert submit(store, make(1, unique_key="k5"))[0].is_new
@@ -759,14 +765,14 @@ async def test_a_persons_move_is_a_compare_and_set_too(store: Store) -> None:
 
     assert move(2, State.SUBMITTED, NOW) is None
     assert shown(store, task_id).version == 1
-    wake = move(1, State.WAITING, NOW + 30 * SECOND)
-    assert wake is not None and wake.due == NOW + 30 * SECOND
+    notification = move(1, State.WAITING, NOW + 30 * SECOND)
+    assert notification is not None and notification.due == NOW + 30 * SECOND
     assert await store.next_due() == NOW + 30 * SECOND
-    wake = move(2, State.SUBMITTED, NOW)
-    assert wake is not None and len(wake.ready) == 1
+    notification = move(2, State.SUBMITTED, NOW)
+    assert notification is not None and len(notification.ready) == 1
     assert await store.next_due() == NOW + 60 * SECOND
     assert ready_ids(store) == [task_id]
-    held = (await grabbed(store, tasks[:1], version=3))[0]
+    held = (await claimed(store, tasks[:1], version=3))[0]
     assert (held.attempt, held.tries, held.ready_at) == (1, 1, NOW + 5)
     assert move(held.version, State.WAITING, NOW + 40 * SECOND, reset=True) is not None
     assert (await store.complete("node-1", [done(held)])).refused == [task_id]
@@ -778,7 +784,7 @@ async def test_a_persons_move_is_a_compare_and_set_too(store: Store) -> None:
 async def test_a_persons_end_writes_an_attempt(store: Store) -> None:
     cancelled, failed = tasks = make(2)
     submit(store, tasks)
-    held = (await grabbed(store, [failed]))[0]
+    held = (await claimed(store, [failed]))[0]
     run = store.database.run
     assert run(store.end(cancelled.id, 7, State.CANCELLED, NOW + 9, "ann")) is False
     assert history(store, cancelled.id) == []
@@ -815,7 +821,7 @@ async def test_queues_are_known_counted_and_paused(store: Store) -> None:
     assert await store.register_queues({"mail": 6}) == {"mail": (6, True, 0)}
     tasks = make(3)
     submit(store, tasks + make(2, run_at=NOW + SECOND) + make(1, queue="unregistered"))
-    await grabbed(store, tasks[:1])
+    await claimed(store, tasks[:1])
     mail = next(status for status in run(store.queue_statuses()) if status.queue == "mail")
     assert (mail.partitions, mail.paused, mail.oldest_ready_at) == (6, True, NOW)
     assert (mail.waiting, mail.submitted, mail.processing, mail.error) == (2, 2, 1, 0)
@@ -843,13 +849,13 @@ async def test_nodes_beat_fall_silent_and_are_forgotten(store: Store) -> None:
     assert nodes["one"].started_at <= nodes["one"].seen_at
     assert nodes["two"].seen_at == now - 60 * SECOND
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == ["two"]
-    await store.forget_node("two")
+    await store.drop_node("two")
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []
 
 
 async def test_the_dialect_has_every_statement_that_both_share(store: Store) -> None:
     own = (
-        {"forget_grabs", "forget_grabs_of", "claim_unique_key"}
+        {"drop_claims", "drop_claims_of", "claim_unique_key"}
         if isinstance(store, PostgresTaskStore)
         else set()
     )

@@ -23,16 +23,16 @@ from fairlead import App
 from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable
 from fairlead.model import (
     PRIORITIES,
+    ClaimedTask,
     Finish,
-    GrabbedTask,
     LaneKey,
     PartitionKey,
     State,
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Wake
-from fairlead.ports.task_store import Grab
+from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
+from fairlead.ports.task_store import Claim
 
 SOON = 60.0
 """Seconds that nothing takes unless it is broken."""
@@ -91,7 +91,7 @@ class Reader:
         self.room = room
         self.owned: frozenset[PartitionKey] = frozenset()
         self.received: list[Trigger] = []
-        self.wakes: list[Wake] = []
+        self.notifications: list[Notification] = []
         self.outages: list[StoreUnavailable] = []
         self.empty = 0
         """How often `receive` returned nothing."""
@@ -135,7 +135,7 @@ class Reader:
     async def start(self) -> None:
         channel = self.app.channel
         await self.app.store.register_queues(PARTITIONS)
-        await channel.open(self.wakes.append)
+        await channel.open(self.notifications.append)
         channel.join(PARTITIONS, self.name, self, self._session)
         if not channel.shares_partitions:
             self.own(self._owns)
@@ -171,14 +171,14 @@ class Reader:
 
     # what a node does with triggers ---------------------------------------------------------------
 
-    async def grab(self, triggers: Iterable[Trigger] | None = None) -> list[GrabbedTask]:
-        """Grab these, or all that are kept; what the store refuses is gone too."""
+    async def claim(self, triggers: Iterable[Trigger] | None = None) -> list[ClaimedTask]:
+        """Claim these, or all that are kept; what the store refuses is gone too."""
         wanted = list(self._kept.values() if triggers is None else triggers)
         stuck_at = self.app.clock.now() + 3_600_000_000
-        grabs = [Grab(t.id, t.version, t.path, stuck_at) for t in wanted]
-        grabbed = await self.app.store.grab(self.name, grabs, self.app.clock.now())
+        claims = [Claim(t.id, t.version, t.path, stuck_at) for t in wanted]
+        claimed = await self.app.store.claim(self.name, claims, self.app.clock.now())
         self.drop(wanted)
-        return grabbed
+        return claimed
 
     def drop(self, triggers: Iterable[Trigger]) -> None:
         """Need these no longer."""
@@ -364,27 +364,27 @@ class TriggerChannelContract:
         async with reading(app) as reader:
             task = await note.submit_async(1)
             await reader.until_received([task.id])
-            (grabbed,) = await reader.grab()
+            (claimed,) = await reader.claim()
             now = app.clock.now()
             finish = Finish(
                 task.id,
-                grabbed.version,
+                claimed.version,
                 "retried",
                 State.SUBMITTED,
                 now,
                 now,
                 "ValueError",
                 "a fault of the test",
-                row=grabbed.row,
+                row=claimed.row,
             )
             completed = await app.store.complete(reader.name, [finish])
             assert not completed.refused
-            if completed.wake is not None:
-                app.channel.announce(completed.wake)
+            if completed.notification is not None:
+                app.channel.announce(completed.notification)
             first = reader.received[0].version
             await reader.until(lambda: any(t.version > first for t in reader.received))
             later = [trigger for trigger in reader.news if trigger.version > first]
-            assert len(await reader.grab(later)) == 1
+            assert len(await reader.claim(later)) == 1
 
     async def test_a_task_of_later_arrives_when_it_is_due_and_not_before(
         self, app: App, note: Any
@@ -396,8 +396,8 @@ class TriggerChannelContract:
             async with asyncio.timeout(SOON):
                 while task.id not in reader.ids:
                     woken = await app.store.wake_due(app.clock.now(), 100)
-                    if woken.wake is not None:
-                        app.channel.announce(woken.wake)
+                    if woken.notification is not None:
+                        app.channel.announce(woken.notification)
                     await asyncio.sleep(0.02)
             assert datetime.now(UTC) >= run_at
 
@@ -413,7 +413,7 @@ class TriggerChannelContract:
             ids = await submitted(note, 20)
             kit.sweep_every(app, 0.3)
             await reader.until_received(ids)
-            assert len(await reader.grab()) == 20
+            assert len(await reader.claim()) == 20
 
     async def test_doubled_and_empty_announcements_are_harmless(self, app: App, note: Any) -> None:
         """A trigger may come twice."""
@@ -421,13 +421,13 @@ class TriggerChannelContract:
             ids = await submitted(note, 20)
             for _ in range(3):
                 for partition in range(4):
-                    app.channel.announce(Wake(ready=[Lane(QUEUE, partition, 5, 1)]))
+                    app.channel.announce(Notification(ready=[Lane(QUEUE, partition, 5, 1)]))
                 app.channel.announce(LOOK_EVERYWHERE)
             await reader.until_received(ids)
-            assert len(await reader.grab()) == 20
+            assert len(await reader.claim()) == 20
             app.channel.announce(LOOK_EVERYWHERE)
             await asyncio.sleep(A_MOMENT)
-            assert await reader.grab() == []
+            assert await reader.claim() == []
             assert len(reader.ids) == 20
 
     async def test_what_commits_late_below_the_reader_is_found(
@@ -507,7 +507,7 @@ class TriggerChannelContract:
                 await reader.until(lambda: len(reader.kept) == 20)
                 await asyncio.sleep(0.02)
                 assert len(reader.kept) == 20
-                ran |= {task.id for task in await reader.grab()}
+                ran |= {task.id for task in await reader.claim()}
             assert ran == set(ids)
 
     async def test_a_lane_without_room_holds_up_no_other(self, app: App, note: Any) -> None:
@@ -578,7 +578,7 @@ class TriggerChannelContract:
                     assert one.owned | two.owned == KEYS
                 ids = set(await submitted(note, 200))
                 await one.until(lambda: one.ids | two.ids >= ids)
-                won = [*await one.grab(), *await two.grab()]
+                won = [*await one.claim(), *await two.claim()]
             assert sorted(task.id for task in won) == sorted(ids)
             if app.channel.shares_partitions:
                 await one.until(lambda: one.owned == KEYS)
@@ -586,37 +586,37 @@ class TriggerChannelContract:
                 one.own(KEYS)
             more = await submitted(note, 40)
             await one.until_received(more)
-            assert {task.id for task in await one.grab()} == set(more)
+            assert {task.id for task in await one.claim()} == set(more)
 
-    async def test_what_a_node_leaves_is_another_ones_at_once_but_for_what_it_grabbed(
+    async def test_what_a_node_leaves_is_another_ones_at_once_but_for_what_it_claimed(
         self, app: App, note: Any, other: App, other_note: Any
     ) -> None:
-        """Give up all partitions and all triggers not grabbed: other nodes have them once this
+        """Give up all partitions and all triggers not claimed: other nodes have them once this
         returns."""
         async with reading(app, name="first") as first:
             ids = set(await submitted(note, 80))
             await first.until_received(ids)
-            grabbed = {task.id for task in await first.grab(first.kept[:30])}
-            assert len(grabbed) == 30
+            claimed = {task.id for task in await first.claim(first.kept[:30])}
+            assert len(claimed) == 30
             await first.leave()
             async with reading(other, name="second") as second:
-                left = ids - grabbed
+                left = ids - claimed
                 await second.until_received(left)
-                assert {task.id for task in await second.grab()} == left
+                assert {task.id for task in await second.claim()} == left
 
     async def test_owners_that_change_all_the_time_lose_nothing(
         self, app: App, note: Any, other: App, other_note: Any
     ) -> None:
         ran: list[str] = []
         ids: set[str] = set()
-        for turn in range(4):
-            async with reading((app, other)[turn % 2], name=f"node {turn}", room=25) as reader:
+        for pass_ in range(4):
+            async with reading((app, other)[pass_ % 2], name=f"node {pass_}", room=25) as reader:
                 ids |= set(await submitted(note, 40))
                 await reader.until(lambda: len(reader.kept) >= 20)  # noqa: B023
-                ran += [task.id for task in await reader.grab(reader.kept[:20])]
+                ran += [task.id for task in await reader.claim(reader.kept[:20])]
         async with reading(app, name="last") as last:
             await last.until_received(ids - set(ran))
-            ran += [task.id for task in await last.grab()]
+            ran += [task.id for task in await last.claim()]
         assert Counter(ran) == dict.fromkeys(ids, 1)
 
     async def test_what_is_assigned_again_goes_on_where_it_stands(
@@ -629,14 +629,14 @@ class TriggerChannelContract:
             first = await submitted(note, 20)
             await reader.until_received(first)
             await reader.until(lambda: reader.owned == KEYS)
-            await reader.grab()
+            await reader.claim()
             reader.received.clear()
             reader.own(KEYS)
             second = await submitted(note, 20)
             await reader.until_received(second)
             if not app.channel.carries_triggers:  # a message may be slower than the read of its row
                 assert reader.ids == set(second)
-            assert {task.id for task in await reader.grab()} == set(second)
+            assert {task.id for task in await reader.claim()} == set(second)
 
     async def test_a_reader_begins_at_the_position_given_for_a_priority(
         self, app: App, note: Any
@@ -668,24 +668,24 @@ class TriggerChannelContract:
         await app.channel.part()
         await app.channel.close()
         await app.channel.close()
-        reader.wakes.clear()
+        reader.notifications.clear()
         await submitted(note, 3)
-        app.channel.announce(Wake(control=True))
+        app.channel.announce(Notification(control=True))
         await asyncio.sleep(0.2)
         assert len(reader.ids) == 3
-        assert reader.wakes == []
+        assert reader.notifications == []
 
     async def test_a_closed_channel_can_be_opened_again(self, app: App, note: Any) -> None:
         for n in range(3):
             async with reading(app, name=f"node {n}") as reader:
                 await reader.until_received(await submitted(note, 5))
-                assert len(await reader.grab()) == 5
+                assert len(await reader.claim()) == 5
 
     async def test_settling_twice_or_what_never_came_is_harmless(self, app: App, note: Any) -> None:
         async with reading(app) as reader:
             await reader.until_received(await submitted(note, 5))
             triggers = reader.kept
-            await reader.grab()
+            await reader.claim()
             app.channel.settled(triggers)
             app.channel.settled(
                 [Trigger("unknown", 1, QUEUE, 0, "note", 5, "", 1.0, None), *triggers]
@@ -697,17 +697,17 @@ class TriggerChannelContract:
     ) -> None:
         """`on_wake` is called in the event loop for every wake that arrives."""
         threads: list[threading.Thread] = []
-        heard: list[Wake] = []
+        heard: list[Notification] = []
 
-        def on_wake(wake: Wake) -> None:
+        def on_notification(notification: Notification) -> None:
             threads.append(threading.current_thread())
-            heard.append(wake)
+            heard.append(notification)
 
-        await app.channel.open(on_wake)
-        wake = Wake(due=123, control=True)
+        await app.channel.open(on_notification)
+        notification = Notification(due=123, control=True)
         if hasattr(app.store, "announce"):  # on PostgreSQL a wake travels with its transaction
-            await app.store.database.run_async(app.store.announce(wake))  # type: ignore[attr-defined]
-        await asyncio.to_thread(app.channel.announce, wake)
+            await app.store.database.run_async(app.store.announce(notification))  # type: ignore[attr-defined]
+        await asyncio.to_thread(app.channel.announce, notification)
         async with asyncio.timeout(SOON):
             while not any(found.control for found in heard):
                 await asyncio.sleep(0.01)
@@ -796,13 +796,13 @@ class ServerAwayContract:
             ids = set(await submitted(note, 5))
             await reader.until_received(ids)
             has_status = await app.channel.status([QUEUE]) is not None
-            await reader.grab()
+            await reader.claim()
             kit.server.crash()
             for n in range(5):
                 with suppress(StoreUnavailable):
                     ids.add((await note.submit_async(n)).id)
             began = time.monotonic()
-            app.channel.announce(Wake(ready=[Lane(QUEUE, 0, 5, 1)], control=True))
+            app.channel.announce(Notification(ready=[Lane(QUEUE, 0, 5, 1)], control=True))
             assert time.monotonic() - began < 2.0
             if has_status:
                 with pytest.raises(StoreUnavailable):

@@ -110,7 +110,7 @@ def _clocks() -> dict[str, Column]:
         "run_at": "ready",
         "ready_at": "ready",
         "triggered_at": "ready",
-        "grabbed_at": "grabbed",
+        "claimed_at": "claimed",
         "started_at": "started",
         "finished_at": "finished",
         "exported_at": "exported",

@@ -24,14 +24,14 @@ from tests.generate.truth import Truth
 EXPORT_EVERY_US = 60 * MICROS
 _HOUR_US = 3600 * MICROS
 _CALLED_US = 2000
-"""From the grab to the call of the handler."""
+"""From the claim to the call of the handler."""
 
 TASK = ("tenant", "task")
 """What identifies a generated task; with `run`, a generated run."""
 
 
 def timed(spark: SparkSession, truth: Truth) -> DataFrame:
-    """(tenant, task, work, run, cancelled, failures, submitted, due, ready, grabbed, started,
+    """(tenant, task, work, run, cancelled, failures, submitted, due, ready, claimed, started,
     finished, exported)."""
     return (
         arrivals(spark, truth)
@@ -102,15 +102,15 @@ def _length_us(truth: Truth, run: Column) -> Column:
 
 
 def _with_clocks(runs: DataFrame, truth: Truth) -> DataFrame:
-    """Adds when the run was grabbed, started and finished, as the clock of its node said."""
+    """Adds when the run was claimed, started and finished, as the clock of its node said."""
     chance, run, is_run = Chance(truth.seed), F.col("run"), ~F.col("cancelled")
     stepped = chance.uniform("stepped", *TASK, run) < truth.stepped
     back_us = (1 + chance.below(60, "step", *TASK, run)).cast("bigint") * MICROS
     finished = F.col("started") + F.when(stepped, -back_us).otherwise(_length_us(truth, run))
     return (
         runs.withColumn("taken", F.col("ready") + _pickup_us(truth, run))
-        .withColumn("grabbed", F.when(is_run, F.col("taken")))
-        .withColumn("started", F.col("grabbed") + _CALLED_US)
+        .withColumn("claimed", F.when(is_run, F.col("taken")))
+        .withColumn("started", F.col("claimed") + _CALLED_US)
         .withColumn("finished", F.when(is_run, finished).otherwise(F.col("taken")))
         .drop("taken", "burst")
     )

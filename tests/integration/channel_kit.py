@@ -94,7 +94,7 @@ async def owning(app: App, partitions: int = 4, **settings: Any) -> AsyncIterato
         yield node
 
 
-def grabs(app: App) -> Counter[str]:
+def claims(app: App) -> Counter[str]:
     """How many attempts each task had."""
     with app.store.database.transaction() as connection:
         rows = connection.execute(

@@ -260,12 +260,12 @@ async def test_the_wake_goes_out_with_the_commit_and_never_after_a_rollback(
         )
         connection.rollback()
         tasks = make(count, queue='a "queue" \u00fc') + make(count, queue="later", run_at=NOW + 7)
-        wake = postgres_store.database.join(connection, postgres_store.submission(tasks))[1]
+        notification = postgres_store.database.join(connection, postgres_store.submission(tasks))[1]
         await asyncio.sleep(0.1)
         assert messages.empty()
         connection.commit()
     heard = decode(await asyncio.wait_for(messages.get(), 5))
-    assert heard == wake
+    assert heard == notification
     assert [lane.queue for lane in heard.ready] == ['a "queue" \u00fc'] and heard.due == NOW + 7
     assert messages.empty()
     await listener.close()
@@ -278,8 +278,8 @@ async def test_a_wake_too_long_for_notify_says_look_everywhere(
     listener = await asyncpg.connect(postgres_url)
     await listener.add_listener("fairlead_wake", lambda *event: messages.put_nowait(event[3]))
     tasks = [make(1, queue=f"{n}-" + "q" * 300)[0] for n in range(40)]
-    wake = postgres_store.database.run(postgres_store.submission(tasks))[1]
-    assert len(wake.ready) == 40
+    notification = postgres_store.database.run(postgres_store.submission(tasks))[1]
+    assert len(notification.ready) == 40
     assert decode(await asyncio.wait_for(messages.get(), 5)).is_empty
     await listener.close()
 
@@ -301,7 +301,7 @@ async def test_dead_connections_are_dropped_and_replaced(
     with database.connection(), database.connection():
         pass
     await asyncio.gather(*(database.read(_statement("SELECT pg_sleep(0.05)")) for _ in range(3)))
-    await postgres_store.forget_node("nobody")
+    await postgres_store.drop_node("nobody")
     async with database.connection_async(Kind.RELAXED):
         pass
     async with _admin(postgres_url) as admin:
@@ -384,7 +384,7 @@ async def test_a_transaction_of_ours_commits_or_rolls_back_and_lets_errors_throu
 
 HOT = [
     "ready",
-    "grab",
+    "claim",
     "complete_done",
     "record_attempts",
     "held",

@@ -272,7 +272,7 @@ async def test_two_nodes_share_the_partitions_of_a_fair_queue(store_url: str) ->
 
 @pytest.mark.parametrize("order", ["fifo", "fair", "fair, stored"])
 async def test_row_operations_of_a_task(sqlite_url: str, order: str) -> None:
-    """Insert, grab, attempt, delete: four rows for each task; one written and one deleted more when
+    """Insert, claim, attempt, delete: four rows for each task; one written and one deleted more when
     memory is too small."""
     app = App(sqlite_url)
     app.migrate()

@@ -21,9 +21,9 @@ from tests.integration.channel_kit import (
     NEVER,
     NO_POLLERS,
     SOON,
+    claims,
     counting,
     counts,
-    grabs,
     noting,
     owning,
     until,
@@ -237,7 +237,7 @@ async def test_t26_partitions_that_move_deliver_each_of_ten_messages_once(app: A
             gate.set()
             await settled(app, second)
     assert sorted(ran) == list(range(10))
-    assert set(grabs(app).values()) == {1}
+    assert set(claims(app).values()) == {1}
     other.close()
 
 
@@ -247,14 +247,14 @@ async def test_t26_an_acceptor_that_fails_half_of_the_time_loses_nothing(
     from fairlead.errors import StoreUnavailable
 
     seed = tiers.seed()
-    chance, grab, ran = random.Random(seed), app.store.grab, []
+    chance, claim, ran = random.Random(seed), app.store.claim, []
 
     async def failing(*about: Any) -> Any:
         if chance.random() < 0.5:
             raise StoreUnavailable("a fault of the test")
-        return await grab(*about)
+        return await claim(*about)
 
-    monkeypatch.setattr(app.store, "grab", failing)
+    monkeypatch.setattr(app.store, "claim", failing)
 
     @app.task
     async def note(n: int) -> None:
@@ -333,7 +333,7 @@ async def test_a12f_what_is_beyond_the_look_ahead_waits_for_no_sweep(
         gate.set()
         await settled(app, node, 60)
     assert sorted(ran) == list(range(3000))
-    assert set(grabs(app).values()) == {1}
+    assert set(claims(app).values()) == {1}
 
 
 async def test_a12g_a_trigger_of_low_priority_that_waits_holds_back_no_offset(
@@ -362,7 +362,7 @@ async def test_a12g_a_trigger_of_low_priority_that_waits_holds_back_no_offset(
 
 
 @pytest.mark.parametrize("heard", ["by the notifier", "by nobody"])
-async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_once(
+async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_once(
     app: App, heard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`by nobody`: the database's own wakes are lost as well, so that only the sweeps can heal."""
@@ -386,7 +386,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
     monkeypatch.setattr(Sender, "send", lossy)
     monkeypatch.setattr(app.channel, "_heal_every", sweep)
     if heard == "by nobody":
-        monkeypatch.setattr(type(app.channel), "_heard", lambda self, wake: None)
+        monkeypatch.setattr(type(app.channel), "_heard", lambda self, notification: None)
 
     @app.task
     async def note(n: int) -> None: ...
@@ -397,13 +397,13 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
             await note.submit_many_async([{"n": n + i} for i in range(5)])
         await settled(app, node, SOON)
     assert dropped > 50 and doubled > 50, seed
-    assert len(grabs(app)) == 1000 and set(grabs(app).values()) == {1}, seed
+    assert len(claims(app)) == 1000 and set(claims(app).values()) == {1}, seed
     with app.store.database.transaction() as connection:
         longest = connection.execute(
-            "SELECT max(grabbed_at - ready_at) FROM fairlead_attempts"
+            "SELECT max(claimed_at - ready_at) FROM fairlead_attempts"
         ).fetchall()[0][0]
     print(
-        f"seed {seed}: {dropped} dropped, {doubled} doubled; the last one was grabbed after {longest / 1e6:.2f} s"
+        f"seed {seed}: {dropped} dropped, {doubled} doubled; the last one was claimed after {longest / 1e6:.2f} s"
     )
 
 
@@ -435,7 +435,7 @@ async def test_5000_tasks_run_with_the_pollers_off_and_no_row_is_looked_for(
     )
     looking = asked["unfinished"]  # this test's own
     others = sum(asked.values()) - submits - looking
-    assert len(grabs(app)) == 5001
+    assert len(claims(app)) == 5001
     print(f"statements a task, submits aside: {others / 5000:.3f}", dict(asked.most_common()))
     assert asked["ready"] < 500, (
         asked
@@ -450,7 +450,7 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_and_goes_on_when_i
     monkeypatch.setattr(kafka_receiver, "PAGE", page)
     monkeypatch.setattr(kafka_receiver, "MOST_UNPROCESSED", most)
     # Only what Kafka brings counts here.
-    monkeypatch.setattr(kafka.KafkaChannel, "_heard", lambda self, wake: None)
+    monkeypatch.setattr(kafka.KafkaChannel, "_heard", lambda self, notification: None)
     monkeypatch.setattr(app.channel, "_heal_every", NEVER)
     ran, lying, is_stalled, received = [], [], True, kafka.KafkaChannel.received
 

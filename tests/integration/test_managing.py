@@ -80,13 +80,13 @@ async def test_t13_a_waiting_task_gets_another_time(shop) -> None:
 async def test_t14_a_task_is_resumed_ahead_of_its_time_and_a_running_one_by_force_only(
     shop,
 ) -> None:
-    from fairlead.ports.task_store import Grab
+    from fairlead.ports.task_store import Claim
 
     app, pay, bad, ran = shop
     waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=1)
     held = pay.submit(n=2)
     now = app.clock.now()
-    assert len(await app.store.grab("ghost", [Grab(held.id, 1, "hook", now)], now)) == 1
+    assert len(await app.store.claim("ghost", [Claim(held.id, 1, "hook", now)], now)) == 1
     with pytest.raises(NotAllowed, match="force"):
         app.management.resume(held.id)
     app.management.resume(held.id, force=True)

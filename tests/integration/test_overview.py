@@ -47,9 +47,9 @@ async def test_a_stored_task_is_told_its_level_what_is_ahead_and_the_share_of_it
             finding.what,
         )
         assert told is not None, finding.what
-        owner, turn, ahead = told.groups()
+        owner, pass_, ahead = told.groups()
         assert owner == node.settings.name
-        assert int(turn) == 99_000_000  # the hundredth of its key
+        assert int(pass_) == 99_000_000  # the hundredth of its key
         assert (
             195 <= int(ahead) <= 200
         )  # 99 of its own and 100 of the other's, less what was dispatched already

@@ -96,8 +96,8 @@ async def test_without_the_bell_the_heartbeat_brings_it(
     Gate(app)
     policies = PolicyManagement(app.operate_context)
     async with running(app, concurrency=1) as node:
-        monkeypatch.setattr(node.parts, "on_wake", lambda wake: None)
-        monkeypatch.setattr(type(app.store), "announce", lambda self, wake: iter(()))
+        monkeypatch.setattr(node.parts, "on_wake", lambda notification: None)
+        monkeypatch.setattr(type(app.store), "announce", lambda self, notification: iter(()))
         monkeypatch.setattr(PolicyManagement, "_announce", lambda self: None)
         await asyncio.to_thread(policies.publish, draft(b=3.0), None)
         await heard(node, {"b": 3.0})
@@ -225,14 +225,14 @@ async def test_changed_limits_wake_the_dispatcher_and_the_same_ones_do_not(
     Crowd(app)
     async with running(app, concurrency=1) as node:
         settings = await app.store.database.read(app.store.queue_settings())
-        wakes: list[int] = []
+        notifications: list[int] = []
         for limits, expected in (({"long": 1}, 1), ({"long": 1}, 1), ({"long": 2}, 2), ({}, 3)):
             with monkeypatch.context() as patch:
-                patch.setattr(node.parts.dispatcher, "wake", lambda: wakes.append(1))
+                patch.setattr(node.parts.dispatcher, "wake", lambda: notifications.append(1))
                 node.parts.on_view(
                     View({"q": settings["q"]}, {}, {"q": limits}, node.parts.ownership.members)
                 )
-            assert len(wakes) == expected
+            assert len(notifications) == expected
             assert node.parts.context.ledger.limits("q") == limits
 
 

@@ -16,7 +16,7 @@ from fairlead.clock import MICROS
 from fairlead.pipeline.alerts import pulse as module
 from fairlead.pipeline.alerts.pulse import Pulse
 from fairlead.pipeline.alerts.sign import Sign, decode, encode
-from fairlead.ports.history import START, Place
+from fairlead.ports.history import START, Position
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.stores
@@ -40,7 +40,7 @@ class Looking:
         look = self.history.database.look
         rows = look(self.history.attempts(self.read, look(self.history.horizon()), 10_000))
         if rows:
-            self.read = Place(*rows[-1][:2])
+            self.read = Position(*rows[-1][:2])
         self.pulse.hear(rows)
         found = {sign.queue: decode(encode(sign)) for sign in self.pulse.signs()}
         for sign in found.values():
@@ -89,7 +89,7 @@ async def test_what_waits_runs_and_ends_is_told_once(app: App, looking: Looking)
             ).running != 6 or sign.waits_since:
                 looking.pulse._running_at = 0.0  # look at what runs, without being asked by silence
                 await asyncio.sleep(0.05)
-        assert sign.grabbed_at > 0 and sign.stuck == 0
+        assert sign.claimed_at > 0 and sign.stuck == 0
         gate.set()
         await settled(app, node)
         await looking.until(done=4, failed=2)
@@ -131,7 +131,7 @@ async def test_a_node_that_has_stopped_to_beat_holds_nothing_that_counts(
             while not (sign := await asyncio.to_thread(silenced)).silent:  # it may beat in between
                 pass
         assert sign.silent == [name]
-        assert (sign.running, sign.grabbed_at > 0) == (0, True)
+        assert (sign.running, sign.claimed_at > 0) == (0, True)
         gate.set()
 
 

@@ -23,9 +23,9 @@ from tests.integration.channel_kit import (
     NEVER,
     NO_POLLERS,
     SOON,
+    claims,
     counting,
     counts,
-    grabs,
     is_up_to_date,
     noting,
     owning,
@@ -109,7 +109,7 @@ async def test_tasks_run_by_what_redis_brings_and_nothing_of_them_stays_there(
         "unsent_triggers",
         "corrupt_triggers",
         "healed_triggers",
-        "lost_grabs",
+        "lost_claims",
     }
 
 
@@ -150,8 +150,8 @@ async def test_the_keeper_writes_nothing_twice(app: App) -> None:
         gate.set()
         await settled(app, node)
         await is_empty(app)
-    assert len(ran) == 600 and set(grabs(app).values()) == {1}
-    assert not counts(app).keys() & {"healed_triggers", "lost_grabs"}
+    assert len(ran) == 600 and set(claims(app).values()) == {1}
+    assert not counts(app).keys() & {"healed_triggers", "lost_claims"}
 
 
 async def test_a_message_that_cannot_be_read_is_counted_and_passed_over(
@@ -379,11 +379,11 @@ async def test_triggers_that_redis_has_lost_are_healed_and_run_once(app: App, cl
         sweeps_every(app, 0.5)
         gate.set()
         await settled(app, node, 60)
-    assert sorted(ran) == list(range(700)) and set(grabs(app).values()) == {1}
+    assert sorted(ran) == list(range(700)) and set(claims(app).values()) == {1}
     assert counts(app)["healed_triggers"] > 0
 
 
-async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_once(
+async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_once(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = tiers.seed()
@@ -401,7 +401,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
 
     monkeypatch.setattr(Sender, "send", lossy)
     # Wakes are lost too: only sweeps can heal.
-    monkeypatch.setattr(channel_module.RedisChannel, "_heard", lambda self, wake: None)
+    monkeypatch.setattr(channel_module.RedisChannel, "_heard", lambda self, notification: None)
     note, ran = noting(app)
     async with owning(app, intervals=NO_POLLERS) as node:
         sweeps_every(app, 0.5)
@@ -409,7 +409,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_grabbed_on
             await note.submit_many_async([{"n": n + i} for i in range(5)])
         await settled(app, node, 60)
     assert dropped > 100, seed
-    assert sorted(ran) == list(range(1000)) and set(grabs(app).values()) == {1}, seed
+    assert sorted(ran) == list(range(1000)) and set(claims(app).values()) == {1}, seed
 
 
 async def test_what_a_dead_node_held_is_reclaimed_by_another(
@@ -469,7 +469,7 @@ async def test_what_a_node_holds_for_long_is_not_taken_from_it(
             assert len(node.parts.context.table) == 29
             gate.set()
             await settled(app, node)
-    assert counts(other)["healed_triggers"] == 0 and set(grabs(app).values()) == {1}
+    assert counts(other)["healed_triggers"] == 0 and set(claims(app).values()) == {1}
     app.close()
     other.close()
 
@@ -499,7 +499,7 @@ async def test_what_a_node_holds_is_the_others_at_once_when_it_stops(
             gate.set()
             await settled(other, second)
     await is_empty(app)
-    assert sorted(ran) == list(range(80)) and set(grabs(app).values()) == {1}
+    assert sorted(ran) == list(range(80)) and set(claims(app).values()) == {1}
     assert counts(other)["healed_triggers"] == 0
     other.close()
 
@@ -518,7 +518,7 @@ async def test_two_nodes_run_5000_tasks_once_each(app: App) -> None:
         for start in range(0, 5000, 50):
             await submit(app, note, range(start, start + 50))
         await settled(app, first, 120)
-    found = grabs(app)
+    found = claims(app)
     assert len(found) == 5000 and set(found.values()) == {1}
     assert ran["first"] > 500 and ran["second"] > 500, ran
     other.close()

@@ -345,13 +345,13 @@ async def test_a_policy_that_raises_fails_its_own_tasks_only(app: App) -> None:
         def column(self, trigger):
             return None
 
-        def book(self, trigger, now):
+        def acquire(self, trigger, now):
             raise ZeroDivisionError("a bug in the policy")
 
-        def free(self, trigger, now):
+        def release(self, trigger, now):
             return ()
 
-        unbook = free
+        cancel = release
 
     class BrokenRetry:
         def delay(self, tries, error):
@@ -672,13 +672,13 @@ async def test_t21_a_stuck_task_is_resumed_or_put_into_error(app: App) -> None:
     from fairlead.engine.pollers import Pollers
     from fairlead.engine.settings import Intervals
     from fairlead.ports.observer import Silent
-    from fairlead.ports.task_store import Grab
+    from fairlead.ports.task_store import Claim
 
     store = app.store
     now = app.clock.now()
-    await store.grab("ghost", [Grab(handle.id, 1, "hook", now - 1) for handle in handles], now)
+    await store.claim("ghost", [Claim(handle.id, 1, "hook", now - 1) for handle in handles], now)
     await Pollers(
-        store, lambda wake: None, app.handlers, Silent(), None, app.clock, Intervals()
+        store, lambda notification: None, app.handlers, Silent(), None, app.clock, Intervals()
     ).stuck()
     assert [handle.state() for handle in handles] == [
         State.SUBMITTED,
@@ -823,7 +823,7 @@ def ghost_beats(app: App, ago_seconds: float) -> None:
 
 
 async def test_t01_tasks_already_stuck_with_a_dead_node_run_exactly_once_more(app: App) -> None:
-    from fairlead.ports.task_store import Grab
+    from fairlead.ports.task_store import Claim
 
     runs: list[int] = []
 
@@ -835,7 +835,8 @@ async def test_t01_tasks_already_stuck_with_a_dead_node_run_exactly_once_more(ap
     ghost_beats(app, 60)
     now = app.clock.now()
     assert (
-        len(await app.store.grab("ghost", [Grab(h.id, 1, "hook", now) for h in handles], now)) == 50
+        len(await app.store.claim("ghost", [Claim(h.id, 1, "hook", now) for h in handles], now))
+        == 50
     )
     await drain(app)
     assert sorted(runs) == list(range(50))
@@ -844,7 +845,7 @@ async def test_t01_tasks_already_stuck_with_a_dead_node_run_exactly_once_more(ap
 
 
 async def test_a12c_a_nodes_start_touches_nothing_that_a_living_node_holds(app: App) -> None:
-    from fairlead.ports.task_store import Grab
+    from fairlead.ports.task_store import Claim
 
     @app.task(processing=Processing(when_stuck="error"))
     async def note(n: int) -> None: ...
@@ -852,7 +853,7 @@ async def test_a12c_a_nodes_start_touches_nothing_that_a_living_node_holds(app: 
     held = note.submit(n=1)
     ghost_beats(app, 0)
     now = app.clock.now()
-    assert len(await app.store.grab("ghost", [Grab(held.id, 1, "hook", 1 << 62)], now)) == 1
+    assert len(await app.store.claim("ghost", [Claim(held.id, 1, "hook", 1 << 62)], now)) == 1
     other = note.submit(n=2)
     async with running(app):
         await reaches(app, other, State.DONE)

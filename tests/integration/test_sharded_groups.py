@@ -37,14 +37,14 @@ async def test_nothing_is_kept_for_a_group_that_is_forgotten(queue) -> None:
     await queue.read("two", "c")
     await queue.ack("one", *done)
     assert await queue.len() == 6
-    assert await queue.forget_group("two") == 4
+    assert await queue.drop_group("two") == 4
     assert await queue.len() == 2
     rest = [(await queue.read("one", "c")).id for _ in range(2)]
     assert sorted([*done, *rest]) == sorted(written)
     await queue.ack("one", *rest)
     assert await queue.len() == 0
     last = await queue.write({"n": 6})
-    assert await queue.forget_group("one") == 0
+    assert await queue.drop_group("one") == 0
     assert (await queue.read("three", "c")).id == last, "what waits goes on waiting"
 
 
@@ -56,7 +56,7 @@ async def test_nothing_is_kept_for_a_group_that_is_forgotten_while_its_streams_a
         assert {(await queue.read(group, "c")).id for _ in written} == written
     for group in ("one", "two"):
         await queue.ack(group, *written)
-    assert await queue.forget_group("two") == 0
+    assert await queue.drop_group("two") == 0
     for n in range(2):
         id = await queue.write({"n": n})
         await queue.read("one", "c")

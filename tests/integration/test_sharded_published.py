@@ -207,7 +207,7 @@ async def test_b7h_names_and_values_may_hold_whatever_they_like_and_queues_do_no
                     key.encode(),
                 )
                 await queue.ack(f"g:{key}", good)
-                assert await queue.forget_group(f"g:{key}") == 0
+                assert await queue.drop_group(f"g:{key}") == 0
                 assert await queue.len() == 0
         client.delete(*client.keys("{q}:*"))
         assert len(await one.cordoned()) == len(awkward)

@@ -33,7 +33,7 @@ _COLUMNS = (
     "run_at",
     "ready_at",
     "triggered_at",
-    "grabbed_at",
+    "claimed_at",
     "started_at",
     "finished_at",
     "outcome",

@@ -43,7 +43,7 @@ def attempt(**fields: Any) -> dict[str, Any]:
     kept waiting.
 
     Instants are given in seconds after T0 or as datetimes; those left out follow from the ones
-    before them (ready when due, grabbed when ready, started when grabbed, finished a second later,
+    before them (ready when due, claimed when ready, started when claimed, finished a second later,
     exported a minute later), `next_state` from the outcome and `version` from the attempt. Raises
     KeyError for a column that does not exist.
     """
@@ -73,12 +73,12 @@ def attempt(**fields: Any) -> dict[str, Any]:
         ("run_at", "submitted_at"),
         ("ready_at", "run_at"),
         ("triggered_at", "ready_at"),
-        ("grabbed_at", "ready_at"),
-        ("started_at", "grabbed_at"),
+        ("claimed_at", "ready_at"),
+        ("started_at", "claimed_at"),
     ):
         row[column] = given.get(column, row[before])
     if "finished_at" not in given:
-        latest = row["started_at"] or row["grabbed_at"] or row["ready_at"] or row["run_at"]
+        latest = row["started_at"] or row["claimed_at"] or row["ready_at"] or row["run_at"]
         row["finished_at"] = latest + timedelta(seconds=1)
     if "exported_at" not in given:
         row["exported_at"] = (row["finished_at"] or T0) + timedelta(minutes=1)
@@ -157,8 +157,8 @@ def history(random: Random, count: int, hours: int = 3) -> list[dict[str, Any]]:
     for _ in range(count):
         submitted = instant(random.random() * hours * 3600)
         ready = random.choice((submitted, instant(submitted)))
-        grabbed = instant(ready - random.choice((0, 0, 0, 1)))
-        started = instant(grabbed - random.choice((0, 0, 0, 1)))
+        claimed = instant(ready - random.choice((0, 0, 0, 1)))
+        started = instant(claimed - random.choice((0, 0, 0, 1)))
         outcome = random.choice(
             (
                 "done",
@@ -179,7 +179,7 @@ def history(random: Random, count: int, hours: int = 3) -> list[dict[str, Any]]:
             "weight": random.choice((1.0, 2.0, 0.5)),
             "submitted_at": submitted,
             "ready_at": ready,
-            "grabbed_at": grabbed,
+            "claimed_at": claimed,
             "started_at": started,
             "finished_at": max(started, instant(started)),
             "outcome": outcome,
@@ -188,7 +188,7 @@ def history(random: Random, count: int, hours: int = 3) -> list[dict[str, Any]]:
             row["started_at"] = None
         elif outcome in ("cancelled", "failed") and random.random() < 0.7:
             row["started_at"] = None
-            row["grabbed_at"] = random.choice((None, grabbed, ready - 30))
+            row["claimed_at"] = random.choice((None, claimed, ready - 30))
             row["ready_at"] = random.choice((None, ready, ready))
             row["finished_at"] = instant(ready)
         rows.append(attempt(**row))

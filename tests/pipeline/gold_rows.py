@@ -65,7 +65,7 @@ class GoldRows:
                     ),
                     "weight": (weight or {}).get(key, 1.0),
                     "demand_us": round(demand * 1e6),
-                    "grabbed": tasks[key],
+                    "claimed": tasks[key],
                     "throughout": key in throughout,
                 }
                 shares.append(row)

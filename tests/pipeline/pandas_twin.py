@@ -111,9 +111,9 @@ class Stays:
         ran = rows.started_at.notna().to_numpy()
         self.ready = rows.ready_at.to_numpy("int64")
         finished = rows.finished_at.to_numpy("int64")
-        self.grabbed = ran
+        self.claimed = ran
         self.left = np.maximum(
-            self.ready, np.where(ran, rows.grabbed_at.fillna(0).to_numpy("int64"), finished)
+            self.ready, np.where(ran, rows.claimed_at.fillna(0).to_numpy("int64"), finished)
         )
         started = rows.started_at.fillna(0).to_numpy("int64")
         self.start = np.where(ran, np.maximum(self.ready, started), self.ready)
@@ -143,7 +143,7 @@ class Stays:
         return {
             "arrived": int(arrived.sum()),
             "arrived_us": int(self.run_us[arrived].sum()),
-            "grabbed": int((left & self.grabbed).sum()),
+            "claimed": int((left & self.claimed).sum()),
             "depth_end": depths[-1],
             "depth_min": min(depths),
             "backlogged_us": sum(depth > 0 for depth in depths[1:]) * SECOND,

@@ -43,7 +43,7 @@ def waited(minute: int, key: str, **fields: Any) -> dict[str, Any]:
         "weight": 1.0,
         "arrived": 0,
         "arrived_us": 0,
-        "grabbed": 0,
+        "claimed": 0,
         "depth_end": 1,
         "depth_min": 1,
         "backlogged_us": 60 * SECOND,

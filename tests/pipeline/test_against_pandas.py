@@ -106,7 +106,7 @@ def test_attempts_whose_clock_jumped_are_set_aside_and_no_others(
 
 def test_a_task_is_the_sum_of_its_attempts(lake: Lake, attempts: pd.DataFrame) -> None:
     good = twin.sound(attempts).sort_values("version")
-    waited = (good.grabbed_at - good.ready_at).clip(lower=0)
+    waited = (good.claimed_at - good.ready_at).clip(lower=0)
     run_us = (good.finished_at - good.started_at).fillna(0)
     of_task = good.assign(
         run_us=run_us, queue_us=waited.fillna(0), ran=good.started_at.notna()
@@ -118,7 +118,7 @@ def test_a_task_is_the_sum_of_its_attempts(lake: Lake, attempts: pd.DataFrame) -
             "queue_us": of_task.queue_us.sum(),
             "state": of_task.next_state.last(),
             "first_ready_at": of_task.ready_at.min(),
-            "first_grabbed_at": of_task.grabbed_at.min(),
+            "first_claimed_at": of_task.claimed_at.min(),
             "last_finished_at": of_task.finished_at.max(),
         }
     )

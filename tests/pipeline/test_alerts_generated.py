@@ -34,9 +34,9 @@ def signs(queue: str, attempts: list[dict[str, Any]], begin: int, end: int) -> I
     """What a relay would have seen of a queue: (begin, end] every two seconds."""
     arriving = sorted((a["submitted_at"], a["fairness_key"]) for a in attempts if a["attempt"] <= 1)
     ready = sorted(
-        (a["ready_at"], a["grabbed_at"] or a["finished_at"]) for a in attempts if a["ready_at"]
+        (a["ready_at"], a["claimed_at"] or a["finished_at"]) for a in attempts if a["ready_at"]
     )
-    taken = sorted((a["grabbed_at"], a["finished_at"]) for a in attempts if a["grabbed_at"])
+    taken = sorted((a["claimed_at"], a["finished_at"]) for a in attempts if a["claimed_at"])
     ended = sorted((a["finished_at"], a["outcome"] in ("done", "cancelled")) for a in attempts)
     every = [iter(each) for each in (arriving, ready, taken, ended)]
     following: list[Any] = [next(each, None) for each in every]
@@ -48,16 +48,16 @@ def signs(queue: str, attempts: list[dict[str, Any]], begin: int, end: int) -> I
 
     waiting: list[tuple[int, int]] = []
     running: list[int] = []
-    grabbed_at = 0
+    claimed_at = 0
     for now in range(begin + STEP, end + 1, STEP):
         keys = Counter(key for _, key in up_to(0, now))
         for span in up_to(1, now):
             heapq.heappush(waiting, span)
         while waiting and waiting[0][1] <= now:
             heapq.heappop(waiting)
-        for grabbed, finished in up_to(2, now):
+        for claimed, finished in up_to(2, now):
             heapq.heappush(running, finished)
-            grabbed_at = grabbed
+            claimed_at = claimed
         while running and running[0] <= now:
             heapq.heappop(running)
         went = Counter(well for _, well in up_to(3, now))
@@ -69,7 +69,7 @@ def signs(queue: str, attempts: list[dict[str, Any]], begin: int, end: int) -> I
             now,
             oldest,
             len(running),
-            grabbed_at,
+            claimed_at,
             0,
             False,
             went[True],
@@ -84,7 +84,7 @@ def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]
     lake = Lake(folder)
     write_lake(spark, lake, truth)
     bronze = lake.table(ATTEMPTS)
-    instants = ["submitted_at", "ready_at", "grabbed_at", "finished_at"]
+    instants = ["submitted_at", "ready_at", "claimed_at", "finished_at"]
     names = ["queue", "fairness_key", "attempt", "outcome", *instants]
     rows = bronze.load(bronze.manifests.newest(), columns=names).to_pylist()
     for row in rows:

@@ -23,7 +23,7 @@ MEASURES = (
     "weight",
     "arrived",
     "arrived_us",
-    "grabbed",
+    "claimed",
     "depth_end",
     "depth_min",
     "backlogged_us",
@@ -71,8 +71,8 @@ def waits(**fields: Any) -> Row:
 
 
 def test_a_wait_and_a_run_over_some_minutes_are_told_minute_by_minute(spark: SparkSession) -> None:
-    table = built(spark, [attempt(ready_at=5.5, grabbed_at=130.5, started_at=150, finished_at=190)])
-    counts = minutes(table, "arrived", "grabbed", "depth_end", "depth_min")
+    table = built(spark, [attempt(ready_at=5.5, claimed_at=130.5, started_at=150, finished_at=190)])
+    counts = minutes(table, "arrived", "claimed", "depth_end", "depth_min")
     assert counts == {0: (1, 0, 1, 0), 1: (0, 0, 1, 1), 2: (0, 1, 0, 0), 3: (0, 0, 0, 0)}
     times = minutes(table, "arrived_us", "backlogged_us", "work_us")
     assert times == {
@@ -92,10 +92,10 @@ def test_a_wait_and_a_run_over_some_minutes_are_told_minute_by_minute(spark: Spa
 def test_the_oldest_is_the_one_that_waits_longest_whoever_is_taken_first(
     spark: SparkSession,
 ) -> None:
-    overtaken = attempt(ready_at=10, grabbed_at=200, finished_at=200)
+    overtaken = attempt(ready_at=10, claimed_at=200, finished_at=200)
     overtaking = [
-        attempt(ready_at=20, grabbed_at=90, finished_at=90),
-        attempt(ready_at=100, grabbed_at=250, finished_at=250),
+        attempt(ready_at=20, claimed_at=90, finished_at=90),
+        attempt(ready_at=100, claimed_at=250, finished_at=250),
     ]
     table = built(spark, [*overtaking, overtaken])
     assert minutes(table, "depth_end", "oldest_ready_at") == {
@@ -109,22 +109,22 @@ def test_the_oldest_is_the_one_that_waits_longest_whoever_is_taken_first(
 
 def test_the_least_depth_is_found_inside_the_minute(spark: SparkSession) -> None:
     rows = [
-        attempt(ready_at=0, grabbed_at=70),
-        attempt(ready_at=0, grabbed_at=80),
-        attempt(ready_at=90, grabbed_at=200),
-        attempt(ready_at=95, grabbed_at=200),
+        attempt(ready_at=0, claimed_at=70),
+        attempt(ready_at=0, claimed_at=80),
+        attempt(ready_at=90, claimed_at=200),
+        attempt(ready_at=95, claimed_at=200),
     ]
     table = built(spark, rows)
     assert minutes(table, "depth_min", "depth_end", "backlogged_us")[1] == (0, 2, 50 * S)
-    with_another = built(spark, [*rows, attempt(ready_at=0, grabbed_at=200)])
+    with_another = built(spark, [*rows, attempt(ready_at=0, claimed_at=200)])
     assert minutes(with_another, "depth_min", "depth_end", "backlogged_us")[1] == (1, 3, 60 * S)
 
 
 def test_a_wait_inside_one_second_has_no_depth_but_is_counted(spark: SparkSession) -> None:
-    table = built(spark, [attempt(ready_at=7.1, grabbed_at=7.9, finished_at=9.9)])
+    table = built(spark, [attempt(ready_at=7.1, claimed_at=7.9, finished_at=9.9)])
     names = (
         "arrived",
-        "grabbed",
+        "claimed",
         "depth_end",
         "depth_min",
         "backlogged_us",
@@ -137,7 +137,7 @@ def test_a_wait_inside_one_second_has_no_depth_but_is_counted(spark: SparkSessio
 def test_whoever_arrives_with_the_minute_waits_all_of_it_though_its_start_was_empty(
     spark: SparkSession,
 ) -> None:
-    table = built(spark, [attempt(ready_at=60, grabbed_at=120, finished_at=120)])
+    table = built(spark, [attempt(ready_at=60, claimed_at=120, finished_at=120)])
     assert minutes(table, "depth_min", "depth_end", "backlogged_us") == {
         1: (0, 1, 60 * S),
         2: (0, 0, 0),
@@ -146,9 +146,9 @@ def test_whoever_arrives_with_the_minute_waits_all_of_it_though_its_start_was_em
 
 def test_a_wait_over_midnight_goes_on_in_the_first_minute_of_the_day(spark: SparkSession) -> None:
     midnight = 14 * 3600
-    rows = [attempt(ready_at=midnight - 30, grabbed_at=midnight + 90, finished_at=midnight + 95)]
+    rows = [attempt(ready_at=midnight - 30, claimed_at=midnight + 90, finished_at=midnight + 95)]
     table = built(spark, rows, first_hour=13, end_hour=15)
-    names = ("arrived", "grabbed", "depth_end", "depth_min", "work_us", "oldest_ready_at")
+    names = ("arrived", "claimed", "depth_end", "depth_min", "work_us", "oldest_ready_at")
     assert minutes(table, *names) == {
         839: (1, 0, 1, 0, 0, at(midnight - 30)),
         840: (0, 0, 1, 1, 5 * S, at(midnight - 30)),
@@ -178,19 +178,19 @@ def test_a_task_that_nobody_has_taken_waits_to_the_end_of_what_is_asked(
     )
 
 
-def test_one_cancelled_in_the_queue_waited_until_then_and_was_not_grabbed(
+def test_one_cancelled_in_the_queue_waited_until_then_and_was_not_claimed(
     spark: SparkSession,
 ) -> None:
     cancelled = attempt(
-        ready_at=0, grabbed_at=None, started_at=None, finished_at=70, outcome="cancelled"
+        ready_at=0, claimed_at=None, started_at=None, finished_at=70, outcome="cancelled"
     )
     never_ready = attempt(
-        ready_at=None, grabbed_at=None, started_at=None, finished_at=70, outcome="cancelled"
+        ready_at=None, claimed_at=None, started_at=None, finished_at=70, outcome="cancelled"
     )
     told = minutes(
         built(spark, [cancelled, never_ready]),
         "arrived",
-        "grabbed",
+        "claimed",
         "depth_end",
         "backlogged_us",
         "work_us",
@@ -198,27 +198,27 @@ def test_one_cancelled_in_the_queue_waited_until_then_and_was_not_grabbed(
     assert told == {0: (1, 0, 1, 60 * S, 0), 1: (0, 0, 0, 10 * S, 0)}
 
 
-def test_one_cancelled_while_it_waits_for_its_second_run_was_not_grabbed_at_its_first(
+def test_one_cancelled_while_it_waits_for_its_second_run_was_not_claimed_at_its_first(
     spark: SparkSession,
 ) -> None:
     cancelled = attempt(
-        ready_at=60, grabbed_at=5, started_at=None, finished_at=130, outcome="cancelled"
+        ready_at=60, claimed_at=5, started_at=None, finished_at=130, outcome="cancelled"
     )
-    told = minutes(built(spark, [cancelled]), "arrived", "grabbed", "depth_end", "backlogged_us")
+    told = minutes(built(spark, [cancelled]), "arrived", "claimed", "depth_end", "backlogged_us")
     assert told == {1: (1, 0, 1, 60 * S), 2: (0, 0, 0, 10 * S)}
 
 
 def test_a_task_given_up_by_a_person_waited_for_no_run(spark: SparkSession) -> None:
     given_up = attempt(
-        ready_at=0, grabbed_at=90, started_at=None, finished_at=500, outcome="failed"
+        ready_at=0, claimed_at=90, started_at=None, finished_at=500, outcome="failed"
     )
     assert built(spark, [given_up]) == {}
 
 
 def test_clocks_that_disagree_make_no_negative_depth_or_work(spark: SparkSession) -> None:
-    row = attempt(ready_at=61, grabbed_at=59, started_at=58, finished_at=130)
+    row = attempt(ready_at=61, claimed_at=59, started_at=58, finished_at=130)
     told = minutes(
-        built(spark, [row]), "arrived", "grabbed", "depth_min", "depth_end", "arrived_us", "work_us"
+        built(spark, [row]), "arrived", "claimed", "depth_min", "depth_end", "arrived_us", "work_us"
     )
     assert told == {1: (1, 1, 0, 0, 72 * S, 0), 2: (0, 0, 0, 0, 0, 10 * S)}
 
@@ -266,7 +266,7 @@ def simulated(
         stay = {
             "ready": ready,
             "left": forever,
-            "is_grabbed": False,
+            "is_claimed": False,
             "start": ready,
             "finish": ready,
             "run_us": 0,
@@ -288,14 +288,14 @@ def stay_of(row: Row) -> Row | None:
         return None
     finished = to_micros(row["finished_at"])
     ready = min(to_micros(row["ready_at"]), finished)
-    is_grabbed = row["grabbed_at"] is not None and not (
-        by_hand and row["grabbed_at"] < row["ready_at"]
+    is_claimed = row["claimed_at"] is not None and not (
+        by_hand and row["claimed_at"] < row["ready_at"]
     )
     started = None if row["started_at"] is None else to_micros(row["started_at"])
     return {
         "ready": ready,
-        "left": max(ready, min(finished, to_micros(row["grabbed_at"]))) if is_grabbed else finished,
-        "is_grabbed": is_grabbed,
+        "left": max(ready, min(finished, to_micros(row["claimed_at"]))) if is_claimed else finished,
+        "is_claimed": is_claimed,
         "start": finished if started is None else max(ready, started),
         "finish": finished,
         "run_us": 0 if started is None else finished - started,
@@ -323,7 +323,7 @@ def simulated_minute(stays: list[Row], minute: int) -> Row | None:
         "weight": max(stay["weight"] for stay in touching),
         "arrived": len(arrived),
         "arrived_us": sum(stay["run_us"] for stay in arrived),
-        "grabbed": sum(stay["is_grabbed"] and minute <= stay["left"] < end for stay in stays),
+        "claimed": sum(stay["is_claimed"] and minute <= stay["left"] < end for stay in stays),
         "depth_end": depths[-1],
         "depth_min": min(depths),
         "backlogged_us": sum(S for depth in depths[1:] if depth),
@@ -379,6 +379,6 @@ def test_depth_is_conserved_from_minute_to_minute(spark: SparkSession) -> None:
     for rows in by_key.values():
         depth = 0
         for (minute, row), (following, _) in pairwise([*rows.items(), (at(1e9), {})]):
-            depth += row["arrived"] - row["grabbed"]
+            depth += row["arrived"] - row["claimed"]
             assert row["depth_end"] == depth
             assert depth == 0 or following == minute + timedelta(minutes=1), "dense while any wait"

@@ -72,9 +72,9 @@ def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]
         when = rng.uniform(0, 5 * HOUR)
         wait, run = rng.expovariate(1 / 120), rng.lognormvariate(1, 2)
         key = rng.choice("aaabbc")
-        turn = min(3, int((when + wait + run) / (1.3 * HOUR)))
+        pass_ = min(3, int((when + wait + run) / (1.3 * HOUR)))
         if rng.random() < 0.05:
-            turn = rng.randrange(turn, 4)  # exported late
+            pass_ = rng.randrange(pass_, 4)  # exported late
         common = {
             "task_id": f"task-{n}",
             "submitted_at": when,
@@ -83,7 +83,7 @@ def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]
         }
         outcome = rng.choice(["done", "done", "done", "retried", "failed", "cancelled"])
         start = when + wait if outcome != "cancelled" else None  # before any node took it
-        made[turn][0].append(
+        made[pass_][0].append(
             attempt(**common, started_at=start, finished_at=when + wait + run, outcome=outcome)
         )
         if outcome == "retried":
@@ -93,9 +93,9 @@ def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]
                     **common, attempt=2, ready_at=again, started_at=again + 5, finished_at=again + 9
                 )
             )
-        if turn > 0 and rng.random() < 0.5:
+        if pass_ > 0 and rng.random() < 0.5:
             told = {name: common[name] for name in ("task_id", "fairness_key", "queue")}
-            made[turn - 1][1].append(event(**told, at=when))
+            made[pass_ - 1][1].append(event(**told, at=when))
     made[1][0].append(attempt(started_at=5000, finished_at=4000))  # a clock jumped
     made[3][1].extend(event(at=4 * HOUR + 10 * n) for n in range(3))  # still waiting at the end
     return made

@@ -25,7 +25,7 @@ from fairlead.pipeline.bulk.janitor import DAY, sweep
 from fairlead.pipeline.bulk.message import KeyTaken, Superseded, Totals
 from fairlead.pipeline.errors import RefusedRows
 from fairlead.pipeline.submit import bulk_submit
-from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.notification import Lane, Notification
 from fairlead.testing import running
 from fairlead.testing import settled as until_settled
 from tests.pipeline.bulk import job_of, left_in_stage, numbers, numbers_in, rows, staged, submit
@@ -429,14 +429,14 @@ async def test_every_lane_is_announced_once_with_its_first_place_and_when_the_fi
     )
     waiting = numbers(40, 41, priority=pa.array([0]), run_at=pa.array([due]))
     messages = staged(job, [[ready], [ready, waiting]])
-    heard: list[Wake] = []
+    heard: list[Notification] = []
     await app.notifier.listen(heard.append)
     await asyncio.to_thread(job.publish, messages)
     async with asyncio.timeout(20):
-        while not any(wake.ready for wake in heard):
+        while not any(notification.ready for notification in heard):
             await asyncio.sleep(0.01)
     await app.notifier.close()
-    told = [wake for wake in heard if wake.ready]
+    told = [notification for notification in heard if notification.ready]
     first = rows(
         app.url,
         "SELECT queue, partition, priority, min(ready_seq) AS seq FROM fairlead_tasks WHERE state = 'SUBMITTED' "

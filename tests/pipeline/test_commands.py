@@ -26,7 +26,7 @@ def pay(partner: str, amount: float) -> None:
 """
 
 
-class Place:
+class Position:
     """A folder with a task store, a lake and an application in it."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,14 +59,14 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = Place(tmp_path)
+def place(tmp_path: Path) -> Position:
+    place = Position(tmp_path)
     assert place.run("migrate").returncode == 0
     return place
 
 
 @pytest.mark.spark
-def test_from_a_file_of_jobs_to_a_page(place: Place) -> None:
+def test_from_a_file_of_jobs_to_a_page(place: Position) -> None:
     rows = "".join(f"p{n % 5},{n}.5,{'heavy' if n % 4 else 'light'}\n" for n in range(80))
     (place.folder / "jobs.csv").write_text("partner,amount,fairness_key\n" + rows)
     submit = (
@@ -119,7 +119,7 @@ def test_from_a_file_of_jobs_to_a_page(place: Place) -> None:
     assert shown["readers"][0]["behind"] == 0
 
 
-def test_what_is_missing_or_wrong_is_told_in_a_line(place: Place) -> None:
+def test_what_is_missing_or_wrong_is_told_in_a_line(place: Position) -> None:
     assert "--conf 'memory'" in place.refused("pipeline", "build", "--conf", "memory")
     assert "instant 'yesterday'" in place.refused("pipeline", "report", "--since", "yesterday")
     (place.folder / "bad.toml").write_text("[[slo]]\nid = 1")
@@ -128,7 +128,7 @@ def test_what_is_missing_or_wrong_is_told_in_a_line(place: Place) -> None:
     assert "jobs.txt" in place.refused("pipeline", "submit", "jobs.txt", "--task", "pay")
 
 
-def test_the_data_dictionary_is_json_too(place: Place) -> None:
+def test_the_data_dictionary_is_json_too(place: Position) -> None:
     (attempts,) = [
         table for table in place.done("pipeline", "tables") if table["name"] == "bronze.attempts"
     ]
@@ -138,7 +138,7 @@ def test_the_data_dictionary_is_json_too(place: Place) -> None:
     ).items()
 
 
-def test_a_lake_without_anything_has_nothing_to_tell(place: Place) -> None:
+def test_a_lake_without_anything_has_nothing_to_tell(place: Position) -> None:
     assert place.done("pipeline", "status")["runs"] == []
     assert place.done("pipeline", "compact", "--dry-run") == {
         "bronze.attempts": [],

@@ -28,7 +28,7 @@ from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import HOUR, LakeTable
 from fairlead.pipeline.reconcile import reconcile
-from fairlead.ports.history import START, Place, Reader
+from fairlead.ports.history import START, Position, Reader
 from tests.pipeline.export_until import KILLED, ROWS, STEPS
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
@@ -199,7 +199,7 @@ def test_an_attempt_in_the_lake_says_what_the_store_says(
             "run_at",
             "ready_at",
             "triggered_at",
-            "grabbed_at",
+            "claimed_at",
             "started_at",
             "finished_at",
         )
@@ -336,14 +336,14 @@ def test_killed_behind_any_step_and_run_again_every_attempt_is_there_once(
     add(store_url, 18, 19)
     exporter(history, lake, rows=5).round()
     assert exported(lake) == list(range(20))
-    assert reader(history, lake).place == Place(*_last(history)[:2])
+    assert reader(history, lake).place == Position(*_last(history)[:2])
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
     nothing_else_is_on_disk(lake.table(ATTEMPTS))
     assert exported(lake) == list(range(20))
 
 
 def _last(history: SqlHistory) -> Any:
-    return history.database.look(history.attempts(START, Place(2**62, 2**62), 1000))[-1]
+    return history.database.look(history.attempts(START, Position(2**62, 2**62), 1000))[-1]
 
 
 @pytest.mark.full("a long run")
@@ -533,7 +533,7 @@ def test_a_lake_that_was_forgotten_goes_on_and_compares_what_comes_from_then_on(
 ) -> None:
     add(store_url, *range(10))
     exporter(history, lake).round()
-    history.database.run(history.forget_reader(lake.reader))
+    history.database.run(history.drop_reader(lake.reader))
     with connected(store_url) as connection:
         connection.execute(
             f"DELETE FROM fairlead_attempts WHERE task_id <= '{id_text(4)}'"

@@ -162,13 +162,13 @@ def test_a_retry_is_due_after_a_delay_that_doubles(runs: pd.DataFrame) -> None:
 def test_the_instants_of_an_attempt_follow_each_other(
     once: pd.DataFrame, runs: pd.DataFrame
 ) -> None:
-    assert (once.submitted_at <= once.ready_at).all() and (runs.ready_at <= runs.grabbed_at).all()
-    assert (runs.grabbed_at < runs.started_at).all() and (once.finished_at < once.exported_at).all()
+    assert (once.submitted_at <= once.ready_at).all() and (runs.ready_at <= runs.claimed_at).all()
+    assert (runs.claimed_at < runs.started_at).all() and (once.finished_at < once.exported_at).all()
     assert once.submitted_at.between(TRUTH.start, TRUTH.end).all()
 
 
 def test_waits_are_longer_in_a_burst(runs: pd.DataFrame) -> None:
-    waits = (runs.grabbed_at - runs.ready_at).dt.total_seconds()
+    waits = (runs.claimed_at - runs.ready_at).dt.total_seconds()
     in_bursts = (
         TRUTH.burst_s * TRUTH.burst_times / (TRUTH.burst_s * TRUTH.burst_times + TRUTH.quiet_s)
     )
@@ -179,7 +179,7 @@ def test_waits_are_longer_in_a_burst(runs: pd.DataFrame) -> None:
 def test_a_cancelled_task_ends_without_a_run(once: pd.DataFrame) -> None:
     cancelled = once[once.outcome == "cancelled"]
     tells(len(cancelled) / TRUTH.tasks, TRUTH.cancelled, sqrt(TRUTH.cancelled), TRUTH.tasks)
-    assert cancelled[["grabbed_at", "started_at", "node"]].isna().all(axis=None)
+    assert cancelled[["claimed_at", "started_at", "node"]].isna().all(axis=None)
     assert (cancelled.attempt == 0).all()
 
 

@@ -34,7 +34,7 @@ def share(minute: int, key: str, busy_s: float, entitled_s: float, **fields: Any
         "weight": 1.0,
         "lag_us": 0,
         "throughout": True,
-        "grabbed": 0,
+        "claimed": 0,
         "longest_run_us": 0,
         "starved": False,
     } | fields
@@ -66,10 +66,10 @@ def test_keys_that_waited_all_through_are_compared(spark: SparkSession) -> None:
     (row,) = judged(
         spark,
         [
-            share(0, "a", 30, 30, lag_us=-5, longest_run_us=5 * SECOND, grabbed=6),
-            share(0, "b", 10, 30, lag_us=70, longest_run_us=2 * SECOND, grabbed=2),
+            share(0, "a", 30, 30, lag_us=-5, longest_run_us=5 * SECOND, claimed=6),
+            share(0, "b", 10, 30, lag_us=70, longest_run_us=2 * SECOND, claimed=2),
             share(
-                0, "c", 20, 10, lag_us=99, longest_run_us=9 * SECOND, grabbed=50, throughout=False
+                0, "c", 20, 10, lag_us=99, longest_run_us=9 * SECOND, claimed=50, throughout=False
             ),
         ],
     )
@@ -77,7 +77,7 @@ def test_keys_that_waited_all_through_are_compared(spark: SparkSession) -> None:
     assert row["jain"] == pytest.approx(0.8)
     assert row["max_min_ratio"] == pytest.approx(3)
     assert (row["sfq_gap"], row["sfq_bound"], row["bound_ok"]) == (20 * SECOND, 7 * SECOND, False)
-    assert (row["grab_gap"], row["grab_bound"]) == (4.0, 2.0)
+    assert (row["claim_gap"], row["claim_bound"]) == (4.0, 2.0)
     assert (row["max_lag_us"], row["max_lag_key"]) == (99, "c")
     # c has a third of the service and a seventh of the entitlement.
     assert (row["noisy_key"], row["noisy_score"]) == ("c", pytest.approx(7 / 3))
@@ -87,13 +87,13 @@ def test_gaps_and_bounds_are_by_weight(spark: SparkSession) -> None:
     (row,) = judged(
         spark,
         [
-            share(0, "a", 40, 40, weight=4.0, longest_run_us=8 * SECOND, grabbed=8),
-            share(0, "b", 10, 10, longest_run_us=4 * SECOND, grabbed=2),
-            share(0, "c", 3, 5, weight=0.5, longest_run_us=3 * SECOND, grabbed=2),
+            share(0, "a", 40, 40, weight=4.0, longest_run_us=8 * SECOND, claimed=8),
+            share(0, "b", 10, 10, longest_run_us=4 * SECOND, claimed=2),
+            share(0, "c", 3, 5, weight=0.5, longest_run_us=3 * SECOND, claimed=2),
         ],
     )
     assert (row["sfq_gap"], row["sfq_bound"], row["bound_ok"]) == (4 * SECOND, 10 * SECOND, True)
-    assert (row["grab_gap"], row["grab_bound"]) == (2.0, 3.0)
+    assert (row["claim_gap"], row["claim_bound"]) == (2.0, 3.0)
 
 
 def test_while_a_key_waits_for_a_long_run_others_may_have_as_much(spark: SparkSession) -> None:
@@ -118,8 +118,8 @@ def test_one_key_alone_is_neither_fair_nor_unfair(spark: SparkSession) -> None:
         "sfq_gap",
         "sfq_bound",
         "bound_ok",
-        "grab_gap",
-        "grab_bound",
+        "claim_gap",
+        "claim_bound",
     )
     assert [row[name] for name in undecided] == [None] * len(undecided)
 
@@ -171,7 +171,7 @@ def test_it_agrees_with_plain_python_on_random_queues(spark: SparkSession) -> No
                     weight=weight,
                     lag_us=random.randrange(99),
                     longest_run_us=random.randrange(60 * SECOND),
-                    grabbed=random.randrange(9),
+                    claimed=random.randrange(9),
                     throughout=random.random() < 0.7,
                 )
             )
@@ -183,7 +183,7 @@ def test_it_agrees_with_plain_python_on_random_queues(spark: SparkSession) -> No
         weight = {key: keys[key]["weight"] for key in keys}
         longest = {key: keys[key]["longest_run_us"] for key in keys}
         busy = {key: keys[key]["busy_us"] / weight[key] for key in there}
-        grabs = {key: keys[key]["grabbed"] / weight[key] for key in there}
+        claims = {key: keys[key]["claimed"] / weight[key] for key in there}
         assert row["n_keys"] == len(there)
         if len(there) > 1:
             pairs = list(combinations(there, 2))
@@ -191,8 +191,8 @@ def test_it_agrees_with_plain_python_on_random_queues(spark: SparkSession) -> No
             assert row["sfq_gap"] == pytest.approx(max(busy.values()) - min(busy.values()))
             assert row["sfq_bound"] == pytest.approx(bound)
             assert row["bound_ok"] == (row["sfq_gap"] <= row["sfq_bound"])
-            assert row["grab_gap"] == pytest.approx(max(grabs.values()) - min(grabs.values()))
-            assert row["grab_bound"] == pytest.approx(
+            assert row["claim_gap"] == pytest.approx(max(claims.values()) - min(claims.values()))
+            assert row["claim_bound"] == pytest.approx(
                 max(1 / weight[f] + 1 / weight[m] for f, m in pairs)
             )
         assert row["max_lag_us"] == max(keys[key]["lag_us"] for key in keys)

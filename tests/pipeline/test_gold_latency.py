@@ -44,7 +44,7 @@ def test_each_part_of_a_run_is_measured_from_its_own_instant(spark: SparkSession
         "submitted_at": 0,
         "run_at": 100,
         "ready_at": 101,
-        "grabbed_at": 102,
+        "claimed_at": 102,
         "started_at": 105,
         "finished_at": 112,
     }
@@ -60,7 +60,7 @@ def test_each_part_of_a_run_is_measured_from_its_own_instant(spark: SparkSession
 
 def test_an_end_without_a_run_has_neither_pickup_nor_run(spark: SparkSession) -> None:
     lost = attempt(started_at=None, outcome="lost")
-    cancelled = attempt(started_at=None, grabbed_at=None, ready_at=None, outcome="cancelled")
+    cancelled = attempt(started_at=None, claimed_at=None, ready_at=None, outcome="cancelled")
     assert counted(spark, lost, cancelled) == {}
 
 
@@ -69,7 +69,7 @@ def test_a_bucket_ends_two_percent_above_the_one_before(spark: SparkSession) -> 
     # us; 1.02^698 = 1.007 s.
     waits = (-3, 0, 0.000001, 0.000002, 1, 1)
     rows = [
-        attempt(ready_at=10, grabbed_at=10, started_at=10 + wait, finished_at=20) for wait in waits
+        attempt(ready_at=10, claimed_at=10, started_at=10 + wait, finished_at=20) for wait in waits
     ]
     assert counted(spark, *rows)["pickup", "a"] == [(0, 3, 1), (36, 1, 2), (698, 2, 1_000_000)]
     assert math.ceil(math.log(1_000_000) / math.log(1.02)) == 698
@@ -151,7 +151,7 @@ def random_attempts(seed: int, count: int) -> list[Row]:
             attempt(
                 submitted_at=submitted,
                 ready_at=ready,
-                grabbed_at=ready,
+                claimed_at=ready,
                 started_at=started,
                 finished_at=started + random.lognormvariate(-3, 2),
                 attempt=random.choice((1, 1, 2)),

@@ -194,27 +194,27 @@ def test_the_longest_run_is_that_of_the_keys_day(spark: SparkSession) -> None:
 
 
 def test_what_nodes_took_is_added_up(spark: SparkSession) -> None:
-    backlog = [waited(minute, "a", grabbed=minute) for minute in (1, 2, 61)]
-    assert column(shares(spark, [], backlog, 3600), "grabbed") == [3, 61]
+    backlog = [waited(minute, "a", claimed=minute) for minute in (1, 2, 61)]
+    assert column(shares(spark, [], backlog, 3600), "claimed") == [3, 61]
 
 
 def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(
     spark: SparkSession,
 ) -> None:
     idle = {"depth_min": 0, "backlogged_us": 30 * SECOND}
-    grabs = {
+    claims = {
         "absent between": {0: 0, 1: 0, 3: 0},
         "idle between": {0: 0, 1: 0, 2: None, 3: 0},
         "served": {0: 0, 1: 0, 2: 1, 3: 0},
         "starved": {0: 0, 1: 0, 2: 0, 3: 1},
     }
     backlog = [
-        waited(minute, key, queue=queue, **(idle if grabbed is None else {"grabbed": grabbed}))
+        waited(minute, key, queue=queue, **(idle if claimed is None else {"claimed": claimed}))
         for queue in ("slow", "quick")
-        for key, minutes in grabs.items()
-        for minute, grabbed in minutes.items()
+        for key, minutes in claims.items()
+        for minute, claimed in minutes.items()
     ]
-    # Being served does not end a wait that nobody grabbed.
+    # Being served does not end a wait that nobody claimed.
     service = [
         served(minute, "starved", 1, queue=queue)
         for queue in ("slow", "quick")
@@ -232,12 +232,12 @@ def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(
     # 10 x 18 s are three minutes; a queue without a median is held to one.
     assert starving("slow", 60) == [(2, "starved")]
     assert starving("quick", 60) == [
-        *((minute, key) for minute in (0, 1) for key in grabs),
+        *((minute, key) for minute in (0, 1) for key in claims),
         (2, "starved"),
-        *((3, key) for key in grabs if key != "starved"),
+        *((3, key) for key in claims if key != "starved"),
     ]
     assert starving("slow", 3600) == [(0, "starved")]
-    assert starving("quick", 3600) == [(0, key) for key in grabs]
+    assert starving("quick", 3600) == [(0, key) for key in claims]
 
 
 def test_a_wait_over_midnight_is_counted_from_there(spark: SparkSession) -> None:

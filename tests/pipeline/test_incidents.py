@@ -36,7 +36,7 @@ def found(lake: Lake, tables: MemoryTables, **of: Any) -> list[Incident]:
 
 def quiet(*minutes: int) -> list[dict[str, Any]]:
     """Minutes in which a key waits a little and is served."""
-    return [waited(minute, "a", arrived=1, grabbed=1, depth_min=0) for minute in minutes]
+    return [waited(minute, "a", arrived=1, claimed=1, depth_min=0) for minute in minutes]
 
 
 def test_a_queue_of_which_nobody_takes_anything_for_five_minutes_stalls(lake: Lake) -> None:
@@ -69,12 +69,12 @@ def test_a_stall_in_the_last_minutes_known_goes_on(lake: Lake) -> None:
 
 
 def test_a_key_that_brings_far_more_than_it_does_and_than_others_floods(lake: Lake) -> None:
-    rows = [waited(minute, "a", arrived=10, grabbed=10) for minute in range(60)]
-    rows += [waited(minute, "b", arrived=500, grabbed=9, depth_end=400) for minute in (20, 24)]
+    rows = [waited(minute, "a", arrived=10, claimed=10) for minute in range(60)]
+    rows += [waited(minute, "b", arrived=500, claimed=9, depth_end=400) for minute in (20, 24)]
     rows += [
-        waited(40, "c", arrived=99, grabbed=9),
+        waited(40, "c", arrived=99, claimed=9),
         waited(41, "d", arrived=150),
-        waited(41, "e", arrived=150, grabbed=1),
+        waited(41, "e", arrived=150, claimed=1),
     ]
     [told] = found(lake, MemoryTables({BACKLOG.name: rows}))
     assert (told.kind, told.subject, told.start_at, told.end_at) == (

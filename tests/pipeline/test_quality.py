@@ -73,7 +73,7 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
 SOUND: list[dict[str, Any]] = [
     {},
     {"started_at": 5, "finished_at": 5},
-    {"started_at": None, "grabbed_at": None, "outcome": "cancelled"},
+    {"started_at": None, "claimed_at": None, "outcome": "cancelled"},
     {
         "started_at": None,
         "ready_at": None,

@@ -21,7 +21,7 @@ from fairlead.pipeline.lake.compact import compact
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import DAY, part_from
 from fairlead.pipeline.reconcile import reconcile
-from fairlead.ports.history import START, Place, Reader
+from fairlead.ports.history import START, Position, Reader
 from tests.pipeline.filling import add_attempts, attempt, connected, migrated
 
 
@@ -76,10 +76,10 @@ def is_of(rows: pa.Table, n: int) -> pa.ChunkedArray:
     return pc.equal(rows["task_id"], id_text(n))
 
 
-def places(history: SqlHistory) -> list[Place]:
+def places(history: SqlHistory) -> list[Position]:
     return [
-        Place(*row[:2])
-        for row in history.database.look(history.attempts(START, Place(2**62, 2**62), 1000))
+        Position(*row[:2])
+        for row in history.database.look(history.attempts(START, Position(2**62, 2**62), 1000))
     ]
 
 
@@ -95,7 +95,7 @@ def test_a_lake_that_agrees_lets_the_store_clean(
         "a run takes a microsecond, an end without one none"
     )
     assert (done.pieces, sum(heard)) == (-(-20 // piece), 20)
-    assert reader(history, lake).checked == places(history)[-1] == Place.of(done.place)
+    assert reader(history, lake).checked == places(history)[-1] == Position.of(done.place)
     assert reader(history, lake).checked_at is not None
 
 

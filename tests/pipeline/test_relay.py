@@ -30,7 +30,7 @@ from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.history_rows import attempts_table
 from fairlead.pipeline.stream.high_water import HighWater
 from fairlead.pipeline.stream.messages import Attempt, Mark, Message, told_of, topic_partition
-from fairlead.ports.history import START, Place
+from fairlead.ports.history import START, Position
 from services.kafka import KafkaServer
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.relay_until import KILLED, STEPS
@@ -60,8 +60,8 @@ def taken(messages: dict[int, list[Message]]) -> list[int]:
         new[n] = []
         for message in each:
             if isinstance(message, Mark):
-                water.passes(message.store_id, message.place, Place.of(message.after))
-            elif water.takes(message.store_id, message.place, Place.of(message.after)):
+                water.passes(message.store_id, message.place, Position.of(message.after))
+            elif water.takes(message.store_id, message.place, Position.of(message.after)):
                 new[n].append(message)
     return sorted(numbers(new))
 
@@ -80,7 +80,7 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
     done = one.round(heard.append)
     assert (done.rows, done.batches, heard) == (20, 3, [7, 7, 6])
     store_id = history.database.look(history.store_id())
-    rows = history.database.look(history.attempts(START, Place(2**62, 2**62), 100))
+    rows = history.database.look(history.attempts(START, Position(2**62, 2**62), 100))
     messages = sent(kafka_url)
     assert sorted(numbers(messages)) == list(range(20))
     expected = attempts_table(store_id, rows, 0)
@@ -97,7 +97,7 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
             told = column.cast("int64") if str(column.type).startswith("timestamp") else column
             assert list(values) == told.to_pylist(), name
         marks = [message.through for message in each if isinstance(message, Mark)]
-        assert marks == [str(Place(*rows[k][:2])) for k in (6, 13, 19)] and isinstance(
+        assert marks == [str(Position(*rows[k][:2])) for k in (6, 13, 19)] and isinstance(
             each[-1], Mark
         )
     reader = history.database.look(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
@@ -178,7 +178,7 @@ def test_killed_behind_any_step_and_run_again_every_attempt_is_there_and_told_fr
     assert killed.returncode == KILLED, killed.stderr
     reader = history.database.look(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
     confirmed = START if reader is None else reader.place
-    assert confirmed in (START, Place(0, ROWS))
+    assert confirmed in (START, Position(0, ROWS))
     there = set(numbers(sent(kafka_url))) if step != "topic made" else set()
     assert set(range(confirmed.seq)) <= there, "what the store was told of is in Kafka"
     add(sqlite_url, range(18, 20))
@@ -203,15 +203,15 @@ def test_two_relays_at_once_that_are_killed_lose_nothing(
     ]
     relays = []
     try:
-        for turn in range(3):
-            for _ in range(2 if turn == 0 else 1):
+        for pass_ in range(3):
+            for _ in range(2 if pass_ == 0 else 1):
                 relays.append(
                     subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
                 )
                 assert (
                     relays[-1].stdout is not None and relays[-1].stdout.readline() == "relaying\n"
                 )
-            for n in range(turn * 100, turn * 100 + 100, 5):
+            for n in range(pass_ * 100, pass_ * 100 + 100, 5):
                 add(sqlite_url, range(n, n + 5))
                 time.sleep(0.02)  # so that rows come while both are at work
             relays[-2].kill()

@@ -225,7 +225,7 @@ def test_a_chain_of_retries_is_one_task(spark: SparkSession) -> None:
             attempt=1,
             version=2,
             ready_at=0,
-            grabbed_at=3,
+            claimed_at=3,
             started_at=4,
             finished_at=9,
             outcome="retried",
@@ -235,7 +235,7 @@ def test_a_chain_of_retries_is_one_task(spark: SparkSession) -> None:
             attempt=2,
             version=5,
             ready_at=20,
-            grabbed_at=21,
+            claimed_at=21,
             started_at=None,
             finished_at=60,
             outcome="lost",
@@ -245,14 +245,14 @@ def test_a_chain_of_retries_is_one_task(spark: SparkSession) -> None:
             attempt=3,
             version=7,
             ready_at=60,
-            grabbed_at=66,
+            claimed_at=66,
             started_at=66,
             finished_at=86.5,
             outcome="done",
         ),
     ]
     (task,) = told(spark, reversed(chain), [event(task_id="t")]).values()
-    assert task["first_ready_at"] == at(0) and task["first_grabbed_at"] == at(3)
+    assert task["first_ready_at"] == at(0) and task["first_claimed_at"] == at(3)
     assert task["first_started_at"] == at(4) and task["last_finished_at"] == at(86.5)
     assert (task["attempts"], task["retries"], task["state"]) == (3, 2, "DONE")
     assert (task["wait_us"], task["queue_us"], task["run_us"]) == (3 * S, 10 * S, 25_500_000)
@@ -272,12 +272,12 @@ def test_a_task_that_will_be_tried_again_has_no_end_yet(spark: SparkSession) -> 
 
 
 def test_a_task_in_error_ends_with_the_person_who_gives_it_up(spark: SparkSession) -> None:
-    run = attempt(task_id="t", ready_at=0, grabbed_at=10, finished_at=12, outcome="failed")
+    run = attempt(task_id="t", ready_at=0, claimed_at=10, finished_at=12, outcome="failed")
     given_up = attempt(
         task_id="t",
         version=3,
         ready_at=0,
-        grabbed_at=10,
+        claimed_at=10,
         started_at=None,
         finished_at=99,
         outcome="failed",
@@ -295,9 +295,9 @@ def test_a_task_in_error_ends_with_the_person_who_gives_it_up(spark: SparkSessio
     )
 
 
-def test_a_task_cancelled_before_any_run_was_never_grabbed(spark: SparkSession) -> None:
+def test_a_task_cancelled_before_any_run_was_never_claimed(spark: SparkSession) -> None:
     cancelled = attempt(
-        task_id="t", version=1, grabbed_at=None, finished_at=30, outcome="cancelled"
+        task_id="t", version=1, claimed_at=None, finished_at=30, outcome="cancelled"
     )
     (task,) = told(spark, [cancelled], [event(task_id="t", version=1)]).values()
     assert (task["state"], task["attempts"], task["retries"]) == ("CANCELLED", 0, 0)
@@ -334,7 +334,7 @@ def test_a_task_known_by_its_submit_alone_waits_for_its_time_or_its_turn(
     assert row["first_ready_at"] == at(5) and found["later"]["first_ready_at"] == at(6)
     assert [
         row[n]
-        for n in ("first_grabbed_at", "first_started_at", "last_finished_at", "wait_us", "e2e_us")
+        for n in ("first_claimed_at", "first_started_at", "last_finished_at", "wait_us", "e2e_us")
     ] == [None] * 5
 
 
@@ -347,14 +347,14 @@ def test_the_same_submit_twice_is_one_task_and_tasks_of_two_stores_are_two(
 
 
 def test_clocks_that_disagree_make_no_negative_time(spark: SparkSession) -> None:
-    row = attempt(submitted_at=10, ready_at=10, grabbed_at=9.5, started_at=9.4, finished_at=9.9)
+    row = attempt(submitted_at=10, ready_at=10, claimed_at=9.5, started_at=9.4, finished_at=9.9)
     (task,) = told(spark, [row]).values()
     assert (task["wait_us"], task["queue_us"], task["run_us"], task["e2e_us"]) == (0, 0, 500_000, 0)
 
 
 def test_the_slowdown_counts_short_runs_as_ten_seconds(spark: SparkSession) -> None:
-    waited = attempt(task_id="short", ready_at=0, grabbed_at=30, finished_at=31)
-    long = attempt(task_id="long", ready_at=0, grabbed_at=30, finished_at=50)
+    waited = attempt(task_id="short", ready_at=0, claimed_at=30, finished_at=31)
+    long = attempt(task_id="long", ready_at=0, claimed_at=30, finished_at=50)
     found = told(spark, [waited, long])
     assert found["short"]["slowdown"] == pytest.approx(3.1) and found["long"][
         "slowdown"
@@ -392,7 +392,7 @@ def test_tasks_add_up_to_their_attempts_in_whatever_order_these_come(
         )
         assert task["run_us"] == sum(us(row["started_at"], row["finished_at"]) for row in chain)
         assert task["queue_us"] == sum(
-            us(row["ready_at"], row["grabbed_at"]) for row in chain if is_taken(row)
+            us(row["ready_at"], row["claimed_at"]) for row in chain if is_taken(row)
         )
         assert task["state"] == chain[-1]["next_state"]
         assert task["last_finished_at"] == max(row["finished_at"] for row in chain)

@@ -27,7 +27,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline import FairleadSource
 from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions
 from fairlead.pipeline.source.stream import FairleadStreamReader
-from fairlead.ports.history import Place
+from fairlead.ports.history import Position
 from tests import tiers
 from tests.end_to_end.test_kill import app_of, submit
 from tests.end_to_end.workers import ROOT, Crew
@@ -440,7 +440,7 @@ def test_what_a_named_stream_has_not_read_is_kept_from_its_first_offset_on(
 
 
 def test_a_stream_does_not_take_the_name_of_a_lake(store: Any, store_url: str) -> None:
-    store.database.run(SqlHistory(store.database).advance("lake", "lake", Place(0, 7), 1))
+    store.database.run(SqlHistory(store.database).advance("lake", "lake", Position(0, 7), 1))
     with pytest.raises(ConfigurationError, match="reader 'lake' is the name of a lake"):
         reader(store_url, reader="lake").initialOffset()
 

@@ -23,7 +23,7 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.stream.cursors import cursors_of, topics_of
-from fairlead.ports.history import START, Place
+from fairlead.ports.history import START, Position
 from tests.pipeline.filling import connected
 from tests.pipeline.tables_by_hand import rows_of
 from tests.pipeline.test_erase import files_with
@@ -73,7 +73,7 @@ def test_what_was_relayed_is_in_the_lake_as_the_store_has_it(
         relayed.bring(range(30, 35))
         stream.drain()
         assert relayed.differences() == []
-        assert relayed.cursor() == Place.of(relayed.relay.round().place)
+        assert relayed.cursor() == Position.of(relayed.relay.round().place)
         exporter = relayed.poll()
         exporter.round()  # tells the store
         assert (
@@ -175,7 +175,7 @@ def test_several_stores_share_a_topic(relayed: Relayed, tmp_path: Path) -> None:
         relayed.stream(6).drain()
         assert relayed.lake.table(ATTEMPTS).manifests.newest().rows == 40
         for each in both:
-            assert each.cursor() == Place(0, 20)
+            assert each.cursor() == Position(0, 20)
             each.poll().round()
             assert reconcile(each.history, each.lake, SYSTEM_CLOCK).rows == 20
 
@@ -198,7 +198,7 @@ def test_the_poller_leaves_the_attempts_to_the_stream_and_tells_the_store(relaye
     relayed.poll().round()
     assert relayed.differences() == []
     reader = relayed.history.database.look(relayed.history.reader(relayed.lake.reader))
-    assert reader is not None and reader.place == relayed.cursor() == Place(0, 15)
+    assert reader is not None and reader.place == relayed.cursor() == Position(0, 15)
     never = relayed.poll(Lake(relayed.lake.root.parent / "other"), attempts="never")
     assert never.round().attempts == 0
 

@@ -533,7 +533,7 @@ def test_on_tables_that_spark_made(spark: Any, tmp_path: Path) -> None:
     truth = Truth(rows=6000, days=0.25, tenants=3, late=0.0, doubled=0.0, stepped=0.0, start=T0)
     write_lake(spark, world.lake, truth)
     bronze = world.lake.table(ATTEMPTS)
-    columns = ["queue", "fairness_key", "ready_at", "grabbed_at", "started_at", "finished_at"]
+    columns = ["queue", "fairness_key", "ready_at", "claimed_at", "started_at", "finished_at"]
     attempts = bronze.load(bronze.manifests.newest(), columns=columns).to_pandas()
     world.clock.at = attempts["finished_at"].max().to_pydatetime() + timedelta(minutes=5)
     build(Job(spark, world.lake, None, world.clock), PipelineSettings())
@@ -549,7 +549,7 @@ def test_on_tables_that_spark_made(spark: Any, tmp_path: Path) -> None:
         use = found[queue][key].use
         busy = (of_key["finished_at"] - of_key["started_at"]).dt.total_seconds().sum()
         assert sum(used.busy for used in use) == pytest.approx(busy, abs=1e-3)
-        assert sum(used.tasks for used in use) == of_key["grabbed_at"].notna().sum()
+        assert sum(used.tasks for used in use) == of_key["claimed_at"].notna().sum()
         waited = (
             (of_key["started_at"] - of_key["ready_at"]).dt.total_seconds().sort_values().to_list()
         )

@@ -283,7 +283,7 @@ def back_to_back(key: str, seconds: int, slots: int, *, is_flood: bool) -> list[
         attempt(
             fairness_key=key,
             submitted_at=0 if is_flood else start,
-            grabbed_at=start,
+            claimed_at=start,
             finished_at=start + seconds,
         )
         for _ in range(slots)

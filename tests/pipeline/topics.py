@@ -21,7 +21,7 @@ from fairlead.pipeline.stream.intake_batch import Counted, IntakeBatch
 from fairlead.pipeline.stream.messages import Attempt, Message, read
 from fairlead.pipeline.stream.relay import Relay
 from fairlead.pipeline.stream.topic import AttemptsTopic
-from fairlead.ports.history import START, Place
+from fairlead.ports.history import START, Position
 from tests.pipeline.filling import add_attempts, connected, migrated
 
 ROWS = 7
@@ -156,7 +156,7 @@ class Relayed:
     def store_id(self) -> str:
         return str(self.history.database.look(self.history.store_id()))
 
-    def cursor(self) -> Place:
+    def cursor(self) -> Position:
         """How far the lake has the store."""
         return reached(self.lake.table(ATTEMPTS).manifests.newest(), self.store_id)
 
@@ -177,7 +177,7 @@ def relayed_at(url: str, folder: Path, kafka_url: str, rows: int = ROWS) -> Iter
 def differences(history: SqlHistory, lake: Lake) -> list[str]:
     """Row by row and column by column, where bronze.attempts is not what the store has."""
     store_id = history.database.look(history.store_id())
-    rows = history.database.look(history.attempts(START, Place(2**62, 2**62), 10**9))
+    rows = history.database.look(history.attempts(START, Position(2**62, 2**62), 10**9))
     names = ["store_id", *TOLD_FIELDS]
     table = lake.table(ATTEMPTS)
     table.check(table.manifests.newest())

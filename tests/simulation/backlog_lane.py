@@ -97,7 +97,7 @@ def level_of(trigger: Trigger) -> Level:
 def shown(value: Any) -> Any:
     """Short: t3 or t3v2 for a task, turn/owner.count for a level."""
     if isinstance(value, Level):
-        return f"{value.turn / 1e6:g}/{value.id >> 40}.{value.id & (1 << 40) - 1}"
+        return f"{value.pass_ / 1e6:g}/{value.id >> 40}.{value.id & (1 << 40) - 1}"
     if isinstance(value, Trigger):
         version = f"v{value.version}" if value.version > 1 else ""
         return f"{value.id}{version}" + (

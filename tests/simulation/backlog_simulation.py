@@ -46,7 +46,7 @@ NAMES = ("mail", "pay", "sync")
 WEIGHTS = (1.0, 1.0, 5.0, 0.5)
 
 MOST_WAITING = 30
-"""Tasks submitted and not yet grabbed."""
+"""Tasks submitted and not yet claimed."""
 
 LINES_SHOWN = 30
 
@@ -69,7 +69,7 @@ class Simulation:
         self.store = store()
         self.tasks: list[Task] = []
         self.waiting: dict[tuple[str, int], Task] = {}
-        """Of the tasks, those that nobody has grabbed."""
+        """Of the tasks, those that nobody has claimed."""
         self.range_id = 0
         """Of whoever has taken over last, even if it never heard of it."""
         self.owner: Owner | None = None
@@ -98,7 +98,7 @@ class Simulation:
             weight * self.chance.choice((0.2, 1.0, 1.0, 3.0)) for _, weight in self._kinds
         ]
         self._is_faulty = self.chance.random() < 0.9
-        self._slow = self.chance.choice((None, "write", "write", "read", "grab"))
+        self._slow = self.chance.choice((None, "write", "write", "read", "claim"))
         """Calls of this kind take long, so that much comes between their steps."""
         self._crashes = self.chance.choice((0.0, 0.01, 0.03, 0.06))
 
@@ -431,7 +431,7 @@ class Simulation:
     # dispatch -------------------------------------------------------------------------------------
 
     def _dispatch(self, owner: Owner) -> bool:
-        """Take the lowest that no limit holds back and grab them: a compare-and-set on the
+        """Take the lowest that no limit holds back and claim them: a compare-and-set on the
         source."""
         free = sorted(
             level for level, trigger in owner.table.items() if trigger.name not in self.held
@@ -448,14 +448,14 @@ class Simulation:
 
         self._call(
             owner,
-            "grab",
-            lambda: self._grab(triggers),
+            "claim",
+            lambda: self._claim(triggers),
             lambda _: owner.to_ack.extend(triggers),
             given_back,
         )
         return True
 
-    async def _grab(self, triggers: Iterable[Trigger]) -> None:
+    async def _claim(self, triggers: Iterable[Trigger]) -> None:
         for trigger in triggers:
             task = self.waiting.pop(key_of(trigger), None)
             if task is not None:

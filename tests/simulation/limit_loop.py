@@ -93,8 +93,8 @@ class Loop:
         self._weights = dict(weights or {})
         self._has_weights = weights is not None
         self._limits: dict[str, int] = {}
-        self._booking = SlotLedger(slots)
-        self._table = TriggerTable(self._booking)
+        self._slot_ledger = SlotLedger(slots)
+        self._table = TriggerTable(self._slot_ledger)
         self._backlog = ListedBacklog(
             Counters(sys.maxsize), sys.maxsize, self._apply, self._weights
         )
@@ -144,7 +144,7 @@ class Loop:
             self._now = min(at_end, at_arrival)
             if at_end <= at_arrival:
                 trigger = heapq.heappop(self._ends)[2]
-                self._table.freed(self._booking.free(trigger, self._now))
+                self._table.freed(self._slot_ledger.release(trigger, self._now))
             else:
                 key = heapq.heappop(self._arrivals)[2]
                 self._arrive(key)

@@ -100,10 +100,10 @@ class Node:
         self.simulation = simulation
         self.faults = faults
         self.clock = simulation.clock
-        booking = SlotLedger(simulation.chance.choice((1, 3, 1000)))
-        booking.register_queue(QUEUE, None)
-        self.table = TriggerTable(booking)
-        self._booking = booking
+        slot_ledger = SlotLedger(simulation.chance.choice((1, 3, 1000)))
+        slot_ledger.register_queue(QUEUE, None)
+        self.table = TriggerTable(slot_ledger)
+        self._slot_ledger = slot_ledger
         self._wanted = asyncio.Event()
         self.in_flight: dict[str, asyncio.Task[None]] = {}
         self._stopped: dict[str, bool] = {}
@@ -128,15 +128,15 @@ class Node:
             group.create_task(self._dispatch())
 
     async def _dispatch(self) -> None:
-        booking = self._booking
-        booking.register_task(QUEUE, "work")
+        slot_ledger = self._slot_ledger
+        slot_ledger.register_task(QUEUE, "work")
         while True:
             self._wanted.clear()
             triggers, _ = self.table.take(100, self.clock.monotonic())
             for trigger in triggers:
                 task = self.ordered.claim(trigger, self.clock.now())
                 if task is None:
-                    self.table.freed(booking.unbook(trigger, self.clock.monotonic()))
+                    self.table.freed(slot_ledger.cancel(trigger, self.clock.monotonic()))
                     continue
                 running = self._group.create_task(self._work(trigger, task))
                 self.in_flight[task.id] = running
@@ -182,7 +182,7 @@ class Node:
                 )
         finally:
             simulation.ended(self, task.id, key, finish)
-        if freed := self._booking.free(trigger, self.clock.monotonic()):
+        if freed := self._slot_ledger.release(trigger, self.clock.monotonic()):
             self.table.freed(freed)
         if finish is not None:
             self.ordered.ended(trigger, finish)

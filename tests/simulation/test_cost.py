@@ -17,7 +17,7 @@ import pytest
 from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.runtime_shares import Turns
+from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.time_passes import TimePasses
 from fairlead.lab.fairness import jain
 from fairlead.lab.list_store import ListStore
@@ -61,7 +61,7 @@ class Lane:
         self.run_times = RunTimes()
         passes = TimePasses(Counters(), WEIGHTS, self.run_times)
         self.backlog = Backlog(1, LaneRecord(), passes, memory, Timing(), is_new=True)
-        self.turns = Turns(WEIGHTS, self.run_times)
+        self.turns = RuntimeShares(WEIGHTS, self.run_times)
         self.store = ListStore()
         self.table: list[tuple[int, int, Trigger]] = []
         self.shown: set[Level] = set()
@@ -104,9 +104,9 @@ class Lane:
         self.show()
 
     def show(self) -> None:
-        for one, turn in self.turns.next(self.now / 1e6):
+        for one, pass_ in self.turns.next(self.now / 1e6):
             self.shown.add(level_of(one))
-            heappush(self.table, (turn, level_of(one).id, one))
+            heappush(self.table, (pass_, level_of(one).id, one))
 
     def served(self, until: int) -> Iterator[tuple[str, int]]:
         """(key, run time) of each task, as it starts."""

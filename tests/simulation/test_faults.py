@@ -56,12 +56,12 @@ class Faults:
 
 
 class FaultyStore(SqliteTaskStore):
-    """A SQLite store whose grabs, completions and hand-backs fail."""
+    """A SQLite store whose claims, completions and hand-backs fail."""
 
     faults: Faults
 
-    async def grab(self, *arguments: Any) -> Any:
-        return await self.faults.around("grab", lambda: SqliteTaskStore.grab(self, *arguments))
+    async def claim(self, *arguments: Any) -> Any:
+        return await self.faults.around("claim", lambda: SqliteTaskStore.claim(self, *arguments))
 
     async def complete(self, *arguments: Any) -> Any:
         return await self.faults.around(
@@ -152,7 +152,7 @@ async def test_whatever_answers_are_lost_every_task_runs_and_no_run_is_counted_t
             attempt for attempt in app.management.attempts(handle.id) if attempt.outcome == "done"
         ]
         assert len(done) == 1, f"seed {seed}"
-    # No fault makes a run happen twice here: an unanswered grab is handed back unrun, an unanswered
+    # No fault makes a run happen twice here: an unanswered claim is handed back unrun, an unanswered
     # completion is final.
     assert set(runs.values()) == {1}, f"seed {seed}"
     assert sum(store.faults.lost_answers.values()) > 0
@@ -169,7 +169,7 @@ class Watched(SqliteTaskStore):
         self.looked = asyncio.Condition()
         self.handed_back: list[Any] = []
         self.first_look: Callable[[], None] = lambda: None
-        self.grabbed: Callable[[], Awaitable[None]] | None = None
+        self.claimed: Callable[[], Awaitable[None]] | None = None
 
     async def held(self, *arguments: Any) -> Any:
         found = await SqliteTaskStore.held(self, *arguments)
@@ -184,10 +184,10 @@ class Watched(SqliteTaskStore):
         self.handed_back += held
         return await SqliteTaskStore.hand_back(self, node, held)
 
-    async def grab(self, *arguments: Any) -> Any:
-        found = await SqliteTaskStore.grab(self, *arguments)
-        if self.grabbed is not None:
-            await self.grabbed()
+    async def claim(self, *arguments: Any) -> Any:
+        found = await SqliteTaskStore.claim(self, *arguments)
+        if self.claimed is not None:
+            await self.claimed()
         return found
 
     async def until(self, looks: int) -> None:
@@ -209,17 +209,17 @@ def watched(tmp_path: Path) -> Iterator[tuple[App, Watched]]:
     app.close()
 
 
-async def test_a_grab_whose_answer_is_lost_while_the_node_looks_for_an_earlier_one_is_looked_for_too(
+async def test_a_claim_whose_answer_is_lost_while_the_node_looks_for_an_earlier_one_is_looked_for_too(
     watched: tuple[App, Watched],
 ) -> None:
     app, store = watched
     async with running(app) as node:
-        store.first_look = node.parts.on_claim_unknown  # what it grabbed is not in what was found
+        store.first_look = node.parts.on_claim_unknown  # what it claimed is not in what was found
         node.parts.on_claim_unknown()
         await store.until(looks=2)
 
 
-async def test_a_grab_whose_answer_is_on_its_way_while_the_node_looks_for_a_lost_one_is_not_handed_back(
+async def test_a_claim_whose_answer_is_on_its_way_while_the_node_looks_for_a_lost_one_is_not_handed_back(
     watched: tuple[App, Watched],
 ) -> None:
     app, store = watched
@@ -236,7 +236,7 @@ async def test_a_grab_whose_answer_is_on_its_way_while_the_node_looks_for_a_lost
                 node.parts.on_claim_unknown()  # an earlier one's
                 await store.until(looks)
 
-        store.grabbed = answer_late
+        store.claimed = answer_late
         handle = work.submit(n=1)
         await settled(app, node, timeout=60)
     assert store.handed_back == [] and runs == {1: 1}

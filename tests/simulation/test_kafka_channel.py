@@ -14,7 +14,7 @@ import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import LaneKey, PartitionKey, Trigger
-from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.notification import Lane, Notification
 from tests import tiers
 
 kafka = pytest.importorskip("fairlead.backends.kafka.channel", reason="needs the extra kafka")
@@ -49,7 +49,7 @@ class Rows:
 
 
 class Node:
-    """Takes what the channel gives while there is room, grabs it some time, and forgets it."""
+    """Takes what the channel gives while there is room, claims it some time, and forgets it."""
 
     def __init__(self, channel: Any, rows: Rows, chance: random.Random) -> None:
         self._channel, self._rows, self._chance = channel, rows, chance
@@ -72,7 +72,7 @@ class Node:
             self.news.set()
             await asyncio.sleep(0)
 
-    async def grab(self) -> None:
+    async def claim(self) -> None:
         while True:
             await self._rows.a_while(20)
             await asyncio.sleep(0)
@@ -97,7 +97,7 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
     "anything"."""
     chance = random.Random(seed)
     rows = Rows(chance)
-    notifier = SimpleNamespace(ring=lambda wake: None)
+    notifier = SimpleNamespace(notify=lambda notification: None)
     channel = kafka.KafkaChannel(
         "kafka://nowhere:1/", rows, notifier, {}, lambda what, count: None, SYSTEM_CLOCK, heal_every
     )
@@ -124,7 +124,7 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
         if fate > 0.15 or (loses == "messages" and fate < 0.05):
             await rows.a_while(20)
             if fate > 0.2:
-                channel._heard(Wake(ready=[news]))
+                channel._heard(Notification(ready=[news]))
         if loses == "messages" and fate > 0.2 and chance.random() < 0.2:
             return  # all messages are lost: the wake finds no twin
         # One sent long ago, from a place that was passed, is left to the sweeps.
@@ -137,7 +137,7 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
                 channel._received([receiver.Received(PARTITION, next(offsets), at, content)])
 
     async with asyncio.TaskGroup() as group:
-        parts = [group.create_task(node.receive()), group.create_task(node.grab())]
+        parts = [group.create_task(node.receive()), group.create_task(node.claim())]
         begin(channel)
         while chance.random() < 0.5 or any(lane.is_behind for lane in channel._lanes.values()):
             await asyncio.sleep(0)
@@ -150,7 +150,7 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
                 while expected - node.received:
                     node.news.clear()
                     await node.news.wait()
-                while channel._progress._held:  # until the last one is grabbed
+                while channel._progress._held:  # until the last one is claimed
                     await asyncio.sleep(0)
         except TimeoutError:
             lost = sorted(expected - node.received)
@@ -190,7 +190,7 @@ async def test_a_message_that_comes_while_an_older_read_is_under_way_is_not_pass
     again, but from where?"""
     chance, lane = random.Random(1), LaneKey(*PARTITION, 5)
     rows = Rows(chance)
-    notifier = SimpleNamespace(ring=lambda wake: None)
+    notifier = SimpleNamespace(notify=lambda notification: None)
     channel = kafka.KafkaChannel(
         "kafka://nowhere:1/", rows, notifier, {}, lambda what, count: None, SYSTEM_CLOCK, 1e9
     )

@@ -74,7 +74,7 @@ def test_a_queue_of_which_nobody_takes_any_stalls_and_goes_on() -> None:
     (stall,) = queue.waiting(4, began)
     assert (stall.kind, stall.start, stall.at) == ("stall", began, began + 10 * MICROS)
     assert queue.waiting(60, began) == []
-    (over,) = queue.waiting(2, began, running=1, grabbed_at=queue.at + MICROS)
+    (over,) = queue.waiting(2, began, running=1, claimed_at=queue.at + MICROS)
     assert over.is_over and over.start == stall.start
 
 
@@ -82,7 +82,7 @@ def test_a_queue_of_which_nobody_takes_any_stalls_and_goes_on() -> None:
     "calm",
     [
         {"running": 0, "done": 1},
-        {"running": 3, "grabbed_at": BEGIN},
+        {"running": 3, "claimed_at": BEGIN},
         {"running": None},
         {"running": 0, "is_paused": True},
         {"running": 0, "waits_since": None},
@@ -134,7 +134,7 @@ def test_what_a_queue_cannot_have_of_its_own_is_told(tmp_path: Path, given: str,
 
 def test_long_runs_that_let_nobody_in_are_a_stall_after_minutes() -> None:
     queue = Queue()
-    told = queue.waiting(310, BEGIN, running=4, grabbed_at=BEGIN)
+    told = queue.waiting(310, BEGIN, running=4, claimed_at=BEGIN)
     assert kinds(told) == [("stall", "*", False)]
     assert told[0].at == BEGIN + 300 * MICROS
     # While nobody looks it goes on; one that ends is the end of it.
@@ -241,7 +241,7 @@ SIGNS = st.lists(
         st.integers(0, 4000).map(lambda seconds: BEGIN + seconds * MICROS),
         waits_since=st.none() | st.integers(BEGIN - MINUTE, BEGIN + 60 * MINUTE),
         running=st.none() | st.integers(0, 3),
-        grabbed_at=st.integers(0, BEGIN + 60 * MINUTE),
+        claimed_at=st.integers(0, BEGIN + 60 * MINUTE),
         stuck=st.none() | st.integers(0, 2),
         done=st.integers(0, 40),
         failed=st.integers(0, 40),

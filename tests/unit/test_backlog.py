@@ -397,7 +397,7 @@ def test_a_name_that_a_limit_holds_back_keeps_its_own_virtual_time() -> None:
     assert backlog.virtual_time == 3 * STRIDE_SCALE
     placed = backlog.place([trigger("x1", name="held"), trigger("y1", name="pay")])
     assert isinstance(placed, Changes)
-    assert [level(one).turn for one in placed.added] == [0, 3 * STRIDE_SCALE]
+    assert [level(one).pass_ for one in placed.added] == [0, 3 * STRIDE_SCALE]
 
 
 def test_a_name_that_was_idle_starts_with_the_lane() -> None:
@@ -406,7 +406,7 @@ def test_a_name_that_was_idle_starts_with_the_lane() -> None:
     dispatch(backlog, 5)
     placed = backlog.place([trigger("x1", name="other"), trigger("y1", name="new")])
     assert isinstance(placed, Changes)
-    assert [level(one).turn for one in placed.added] == [3 * STRIDE_SCALE, 3 * STRIDE_SCALE]
+    assert [level(one).pass_ for one in placed.added] == [3 * STRIDE_SCALE, 3 * STRIDE_SCALE]
 
 
 def test_a_new_owner_goes_on_at_the_virtual_time_and_the_passes_of_the_one_before() -> None:
@@ -416,7 +416,7 @@ def test_a_new_owner_goes_on_at_the_virtual_time_and_the_passes_of_the_one_befor
     after = backlog_of(2, before.record(), range_id=2)
     assert after.virtual_time == before.virtual_time == STRIDE_SCALE
     write = written(after.place(triggers("a4 b2 c1")))
-    assert {one.id: level(one).turn for one in write.entries} == {
+    assert {one.id: level(one).pass_ for one in write.entries} == {
         "a4": 3 * STRIDE_SCALE,
         "b2": STRIDE_SCALE,
         "c1": STRIDE_SCALE,

@@ -13,7 +13,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.limits.cluster_limits import ClusterLimit, ClusterRateLimit, ClusterWide, OnNode
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import Full
-from fairlead.core.limits.permits import DRIFT, Book, Permits
+from fairlead.core.limits.permits import DRIFT, PermitLedger, Permits
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
@@ -30,7 +30,7 @@ class Cluster:
     """Nodes that share a book, each of which does its rounds when it is told to."""
 
     def __init__(self, limit: ClusterWide, nodes: int) -> None:
-        self.book = Book()
+        self.ledger = PermitLedger()
         self.permits = [Permits(f"node {n}", TTL, limit.linger) for n in range(nodes)]
         self.pressed: set[int] = set()
         self.policies: list[OnNode] = [
@@ -42,36 +42,36 @@ class Cluster:
 
     def round(self, n: int, now: float) -> list[object]:
         self.policies[n].pass_time(now)
-        proposal = self.permits[n].propose(self.book, now)
+        proposal = self.permits[n].propose(self.ledger, now)
         roomy = self.permits[n].written(proposal)
-        self.book = proposal.book
+        self.ledger = proposal.ledger
         return self.policies[n].roomy(roomy)
 
 
 def test_a_refused_booking_asks_for_permits_and_is_told_when_they_are_here() -> None:
     cluster = Cluster(ClusterLimit(3, per="fairness_key"), 1)
-    full = cluster.policies[0].book(trigger(1, key="acme"), 0.0)
+    full = cluster.policies[0].acquire(trigger(1, key="acme"), 0.0)
     assert full is not None and full.retry_at is None and cluster.pressed == {0}
     assert cluster.round(0, 0.0) == [full.limit]
-    assert cluster.policies[0].book(trigger(1, key="acme"), 0.0) is None
+    assert cluster.policies[0].acquire(trigger(1, key="acme"), 0.0) is None
 
 
 def test_what_was_given_back_is_told_where_it_can_be_booked_again() -> None:
     cluster = Cluster(ClusterLimit(1), 2)
     one, two = cluster.policies
-    one.book(trigger(1), 0.0)
+    one.acquire(trigger(1), 0.0)
     cluster.round(0, 0.0)
-    assert one.book(trigger(1), 0.0) is None
-    assert len(list(one.free(trigger(1), 0.0))) == 1  # nobody else wants it
-    assert one.book(trigger(2), 0.0) is None
-    assert isinstance(two.book(trigger(3), 0.0), Full)
+    assert one.acquire(trigger(1), 0.0) is None
+    assert len(list(one.release(trigger(1), 0.0))) == 1  # nobody else wants it
+    assert one.acquire(trigger(2), 0.0) is None
+    assert isinstance(two.acquire(trigger(3), 0.0), Full)
     cluster.round(1, 0.0)
     cluster.round(0, 2.0)  # it is the other one's turn
     cluster.round(0, 4.0)
     cluster.pressed.clear()
     now = 4.0
-    while list(one.free(trigger(2), now)):
-        assert one.book(trigger(2), now) is None
+    while list(one.release(trigger(2), now)):
+        assert one.acquire(trigger(2), now) is None
         now += 1.0
         cluster.round(0, now)
     assert cluster.pressed == {0}, "what others wait for is given back soon"
@@ -80,7 +80,7 @@ def test_what_was_given_back_is_told_where_it_can_be_booked_again() -> None:
         cluster.round(0, now)
         if room := cluster.round(1, now):
             break
-    assert room and two.book(trigger(3), now) is None
+    assert room and two.acquire(trigger(3), now) is None
 
 
 @pytest.mark.parametrize("seed", seeds(10, few=3))
@@ -98,10 +98,10 @@ def test_a_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
     for step in range(3000):
         n, now = chance.randrange(3), step * 0.05
         one = trigger(step, chance.choice(["pay", "mail"]), chance.choice(["acme", "x", "y"]))
-        if cluster.policies[n].book(one, now) is None:
+        if cluster.policies[n].acquire(one, now) is None:
             running[n].append(one)
         if running[n] and chance.random() < 0.4:
-            cluster.policies[n].free(running[n].pop(chance.randrange(len(running[n]))), now)
+            cluster.policies[n].release(running[n].pop(chance.randrange(len(running[n]))), now)
         if chance.random() < 0.3:
             cluster.round(n, now)
         everywhere = [each for those in running for each in those]
@@ -121,11 +121,11 @@ def test_a_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
 def test_a_tree_that_is_refused_at_one_level_keeps_nothing_of_the_others() -> None:
     tree = LimitTree(ClusterLimit(10), names={"pay": 1})
     cluster = Cluster(tree, 1)
-    assert isinstance(cluster.policies[0].book(trigger(1, "mail"), 0.0), Full)
+    assert isinstance(cluster.policies[0].acquire(trigger(1, "mail"), 0.0), Full)
     cluster.round(0, 0.0)
-    assert cluster.policies[0].book(trigger(1), 0.0) is None
+    assert cluster.policies[0].acquire(trigger(1), 0.0) is None
     for n in range(5):
-        assert isinstance(cluster.policies[0].book(trigger(2 + n), 0.0), Full)
+        assert isinstance(cluster.policies[0].acquire(trigger(2 + n), 0.0), Full)
     assert cluster.permits[0].running == 1
 
 
@@ -140,9 +140,9 @@ def test_a_rate_holds_in_every_window_whichever_nodes_start(seed: int) -> None:
         now += chance.expovariate(4.0)
         node = chance.randrange(3) if step // 500 % 2 else 0  # who has work changes
         one = trigger(step)
-        if cluster.policies[node].book(one, now) is None:
+        if cluster.policies[node].acquire(one, now) is None:
             if chance.random() < 0.2:
-                cluster.policies[node].unbook(one, now)  # another node was quicker: nothing started
+                cluster.policies[node].cancel(one, now)  # another node was quicker: nothing started
             else:
                 starts.append(now)
         for each in range(3):
@@ -158,25 +158,25 @@ def test_what_a_dead_node_has_started_counts_until_its_time_is_over() -> None:
     per = 100.0
     cluster = Cluster(ClusterRateLimit(1, per), 2)
     dead, other = cluster.policies
-    dead.book(trigger(1), 0.0)
+    dead.acquire(trigger(1), 0.0)
     cluster.round(0, 0.0)
-    assert dead.book(trigger(1), 0.0) is None
-    other.book(trigger(2), 0.0)
+    assert dead.acquire(trigger(1), 0.0) is None
+    other.acquire(trigger(2), 0.0)
     for now in (0.0, TTL * 2, per, (per + TTL) * (1 + DRIFT)):
         cluster.round(1, now)
-        assert isinstance(other.book(trigger(2), now), Full)
+        assert isinstance(other.acquire(trigger(2), now), Full)
     cluster.round(1, (per + TTL) * (1 + DRIFT) + 1)
-    assert other.book(trigger(2), (per + TTL) * (1 + DRIFT) + 1) is None
+    assert other.acquire(trigger(2), (per + TTL) * (1 + DRIFT) + 1) is None
 
 
 def test_a_node_that_leaves_leaves_what_has_started() -> None:
     cluster = Cluster(ClusterRateLimit(2, 100.0), 1)
     policy, permits = cluster.policies[0], cluster.permits[0]
     for now in (0.0, 0.0, 0.5):
-        policy.book(trigger(int(now * 10)), now)
+        policy.acquire(trigger(int(now * 10)), now)
         cluster.round(0, now)
     assert permits.running >= 1
-    left = permits.leave(cluster.book)
+    left = permits.leave(cluster.ledger)
     assert left.nodes["node 0"].shares[""].held == permits.running
 
 

@@ -13,7 +13,7 @@ from fairlead.core.ids import id_text
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.high_water import HighWater
 from fairlead.pipeline.stream.messages import Attempt, Batch, Mark, Sent, read, topic_partition
-from fairlead.ports.history import ATTEMPT_FIELDS, START, Place
+from fairlead.ports.history import ATTEMPT_FIELDS, START, Position
 from tests.tiers import examples
 
 PARTITIONS = 2
@@ -45,11 +45,11 @@ class Relaying:
     """A relay at work: what it has given to its producer, and what of that has failed."""
 
     world: World
-    own: Place = START
+    own: Position = START
     out: list[list[Sent]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
     stage: str = "idle"
     failed: bool = False
-    end: Place = START
+    end: Position = START
     batch: Batch | None = None
 
     def proceed(self) -> None:
@@ -61,12 +61,12 @@ class Relaying:
             return
         if self.stage == "idle":
             self.own = max(self.own, self.world.confirmed)
-            rows = [r for r in self.world.rows if Place(*r[:2]) > self.own][:ROWS]
+            rows = [r for r in self.world.rows if Position(*r[:2]) > self.own][:ROWS]
             if not rows:
                 return
             self.batch, self.end, self.stage = (
                 Batch(STORE, self.own, PARTITIONS),
-                Place(*rows[-1][:2]),
+                Position(*rows[-1][:2]),
                 "rows",
             )
             self.give(self.batch.attempts(rows))
@@ -88,7 +88,7 @@ class World:
     """The store, the topic and the relays between them."""
 
     rows: list[tuple[object, ...]] = field(default_factory=list)
-    confirmed: Place = START
+    confirmed: Position = START
     logs: list[list[bytes]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
     relays: list[Relaying] = field(default_factory=list)
     adrift: list[list[list[Sent]]] = field(default_factory=list)
@@ -120,7 +120,7 @@ class World:
                 self.logs[n] += [sent.value for sent in late[n]]
         self.adrift.clear()
         relay = Relaying(self)
-        while self.confirmed < Place(*(self.rows[-1][:2] if self.rows else START)):
+        while self.confirmed < Position(*(self.rows[-1][:2] if self.rows else START)):
             relay.proceed()
             for n in range(PARTITIONS):
                 while relay.out[n]:
@@ -134,13 +134,13 @@ class Reading:
         self.world = world
         self.waters = [HighWater({}) for _ in range(PARTITIONS)]
         self.offsets = [0] * PARTITIONS
-        self.taken: list[list[Place]] = [[] for _ in range(PARTITIONS)]
+        self.taken: list[list[Position]] = [[] for _ in range(PARTITIONS)]
 
     def read(self) -> None:
         for n, log in enumerate(self.world.logs):
             for value in log[self.offsets[n] :]:
                 message = read(value, "here")
-                after = Place.of(message.after)
+                after = Position.of(message.after)
                 if isinstance(message, Mark):
                     self.waters[n].passes(STORE, message.place, after)
                 elif self.waters[n].takes(STORE, message.place, after):
@@ -152,13 +152,13 @@ class Reading:
             p for p in self.stored() if p <= least
         }
 
-    def stored(self) -> list[Place]:
-        return [Place(*r[:2]) for r in self.world.rows]  # type: ignore[arg-type]
+    def stored(self) -> list[Position]:
+        return [Position(*r[:2]) for r in self.world.rows]  # type: ignore[arg-type]
 
     def has_all(self) -> None:
         for n, taken in enumerate(self.taken):
             mine = [
-                Place(*r[:2])
+                Position(*r[:2])
                 for r in self.world.rows
                 if topic_partition(str(r[2]), PARTITIONS) == n
             ]  # type: ignore[arg-type]
@@ -238,27 +238,27 @@ def test_what_kafka_loses_is_never_a_silent_gap(
 
 
 def test_a_mark_tells_what_is_missing() -> None:
-    water = HighWater({STORE: Place(0, 4)})
-    assert water.takes(STORE, Place(0, 6), Place(0, 4))
-    assert not water.takes(STORE, Place(0, 6), Place(0, 4))
-    assert not water.takes(STORE, Place(0, 9), Place(0, 8))
+    water = HighWater({STORE: Position(0, 4)})
+    assert water.takes(STORE, Position(0, 6), Position(0, 4))
+    assert not water.takes(STORE, Position(0, 6), Position(0, 4))
+    assert not water.takes(STORE, Position(0, 9), Position(0, 8))
     assert (water.doubles, water.early) == (1, 1)
-    water.passes(STORE, Place(0, 5), Place(0, 5))
-    water.passes(STORE, Place(0, 7), Place(0, 6))
+    water.passes(STORE, Position(0, 5), Position(0, 5))
+    water.passes(STORE, Position(0, 7), Position(0, 6))
     with pytest.raises(CheckFailed, match=r"behind 0\.7 and up to 0\.9"):
-        water.passes(STORE, Place(0, 10), Place(0, 9))
-    assert water.places[STORE] == Place(0, 7)
+        water.passes(STORE, Position(0, 10), Position(0, 9))
+    assert water.places[STORE] == Position(0, 7)
 
 
 def test_a_message_says_what_bronze_says() -> None:
-    [sent] = Batch(STORE, Place(0, 3), 1).attempts([row(7)])
+    [sent] = Batch(STORE, Position(0, 3), 1).attempts([row(7)])
     message = read(sent.value, "here")
     assert isinstance(message, Attempt)
     assert (sent.key, message.task_id, message.after, message.place) == (
         id_text(7),
         id_text(7),
         "0.3",
-        Place(1, 7),
+        Position(1, 7),
     )
     assert message.unique_key_hash == 2363233923  # CRC-32 of "x"
     with pytest.raises(CheckFailed, match="no message of `fairlead pipeline relay`"):

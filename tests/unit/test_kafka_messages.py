@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import ConfigurationError
 from fairlead.model import NewTask, PartitionKey, Submitted, Trigger
-from fairlead.ports.notification import Lane, Wake, with_triggers
+from fairlead.ports.notification import Lane, Notification, with_triggers
 
 kafka = pytest.importorskip("fairlead.backends.kafka.channel", reason="needs the extra kafka")
 client = pytest.importorskip("fairlead.backends.kafka.endpoint")
@@ -83,8 +83,8 @@ def test_a_submit_is_a_message_for_each_task_that_may_run_now() -> None:
         Submitted("id-3", True),
         Submitted("old", False),
     ]
-    wake = Wake(ready=[Lane("mail", 1, 5, 11), Lane("mail", 2, 5, 12)], due=9)
-    sent = kafka._messages(with_triggers(wake, tasks, answers))
+    notification = Notification(ready=[Lane("mail", 1, 5, 11), Lane("mail", 2, 5, 12)], due=9)
+    sent = kafka._messages(with_triggers(notification, tasks, answers))
     assert [(m.queue, m.partition, m.key) for m in sent] == [("mail", 1, None), ("mail", 2, b"k")]
     found = [messages.decode(PartitionKey(m.queue, m.partition), m.value) for m in sent]
     assert [(t.id, t.version, t.seq, t.order_at) for t in found] == [
@@ -97,12 +97,14 @@ def test_lanes_whose_triggers_are_not_known_or_are_too_many_are_to_be_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lanes = [Lane("mail", 1, 5, 11), Lane("mail", 2, 5, 12)]
-    wake = with_triggers(Wake(ready=lanes), [new_task(1)], [Submitted("id-1", True, 11)])
-    assert [m.value[:4] for m in kafka._messages(wake)] == [b'["t1', b'["l1']
+    notification = with_triggers(
+        Notification(ready=lanes), [new_task(1)], [Submitted("id-1", True, 11)]
+    )
+    assert [m.value[:4] for m in kafka._messages(notification)] == [b'["t1', b'["l1']
     monkeypatch.setattr(kafka, "MOST_CARRIED", 0)
     assert [
         messages.decode(PartitionKey("mail", n), m.value)
-        for n, m in zip([1, 2], kafka._messages(wake))
+        for n, m in zip([1, 2], kafka._messages(notification))
     ] == lanes
 
 

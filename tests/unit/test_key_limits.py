@@ -23,9 +23,9 @@ class Node:
     """A table, its booking, and what it runs."""
 
     def __init__(self, *declared: Limit, slots: int = 1000) -> None:
-        self.booking = SlotLedger(slots)
-        self.booking.register_queue("q", *declared)
-        self.table = TriggerTable(self.booking)
+        self.slot_ledger = SlotLedger(slots)
+        self.slot_ledger.register_queue("q", *declared)
+        self.table = TriggerTable(self.slot_ledger)
         self.running: dict[str, Trigger] = {}
         self._count = 0
 
@@ -69,10 +69,12 @@ class Node:
             trigger for trigger in self.running.values() if trigger.fairness_key == key
         ][:count]:
             del self.running[trigger.id]
-            self.table.freed(self.booking.free(trigger, 0.0))
+            self.table.freed(self.slot_ledger.release(trigger, 0.0))
             if trigger.ordering_key is not None:
                 self.table.freed(
-                    self.booking.give_turn(OrderingKey(trigger.queue, trigger.ordering_key))
+                    self.slot_ledger.release_reservation(
+                        OrderingKey(trigger.queue, trigger.ordering_key)
+                    )
                 )
 
     def limit(self, queue: str = "q", **limits: int) -> None:
@@ -127,7 +129,7 @@ def test_raised_it_lets_in_at_once_as_many_as_there_is_room_for() -> None:
 
 def test_raised_it_lets_in_another_task_than_the_one_that_a_limit_in_the_code_stops() -> None:
     node = Node()
-    node.booking.register_task("q", "pay", Limit(1))
+    node.slot_ledger.register_task("q", "pay", Limit(1))
     node.limit(a=1)
     node.push("aaa")
     node.push("aa", name="mail")
@@ -251,7 +253,7 @@ def test_no_limit_is_ever_exceeded_by_what_begins_and_whatever_has_room_begins(
         elif step[0] == "lose":
             for trigger in [t for t in node.running.values() if t.fairness_key == step[1]][:1]:
                 del node.running[trigger.id]
-                node.table.freed(node.booking.unbook(trigger, 0.0))
+                node.table.freed(node.slot_ledger.cancel(trigger, 0.0))
         else:
             names = Counter(trigger.name for trigger in node.running.values())
             keys = Counter(trigger.fairness_key for trigger in node.running.values())
@@ -267,7 +269,7 @@ def test_no_limit_is_ever_exceeded_by_what_begins_and_whatever_has_room_begins(
                     rest.append(one)
             assert node.take(step[1]) == "".join(expected)
             waiting = rest
-        assert node.booking.booked == len(node.running)
+        assert node.slot_ledger.acquired == len(node.running)
     assert len(node.table) == len(waiting)
 
 

@@ -45,10 +45,10 @@ class Bench:
         self.log = MemoryTaskLog(self.clock)
         self.store = MemoryScheduleStore()
         self.observer = Counting()
-        booking = SlotLedger(1000)
-        booking.register_queue("q", None)
-        booking.register_task("q", "work")
-        self.table = TriggerTable(booking)
+        slot_ledger = SlotLedger(1000)
+        slot_ledger.register_queue("q", None)
+        slot_ledger.register_task("q", "work")
+        self.table = TriggerTable(slot_ledger)
         self.stopped: list[tuple[str, bool]] = []
         self.settled: list[str] = []
         context = OrderedContext(
@@ -99,7 +99,7 @@ class Bench:
         await self.clock.run(lambda: False, seconds)
 
     def start(self) -> list[str]:
-        """Grab what waits in the table."""
+        """Claim what waits in the table."""
         triggers, _ = self.table.take(100, self.clock.monotonic())
         tasks = [self.partition.in_flight.claim(trigger, self.clock.now()) for trigger in triggers]
         return [task.id for task in tasks if task is not None]

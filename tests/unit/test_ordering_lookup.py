@@ -279,7 +279,7 @@ class Engine:
         return one.id in self.intake._known
 
     def dispatch(self) -> list[Trigger]:
-        """Everything in the table is taken out, to be grabbed."""
+        """Everything in the table is taken out, to be claimed."""
         taken, _ = self.table.take(1000, 0.0)
         self.intake.taken(taken)
         return taken

@@ -38,14 +38,14 @@ class Queue:
 
     def push(self, key: str) -> None:
         self._pushed += 1
-        turn = self._passes.give(key, self._weights[key], self.virtual_time)
-        heappush(self._heap, (turn, self._pushed, key))
+        pass_ = self._passes.give(key, self._weights[key], self.virtual_time)
+        heappush(self._heap, (pass_, self._pushed, key))
 
     def poll(self) -> str | None:
         if not self._heap:
             return None
-        turn, _, key = heappop(self._heap)
-        self.virtual_time = max(self.virtual_time, turn)
+        pass_, _, key = heappop(self._heap)
+        self.virtual_time = max(self.virtual_time, pass_)
         return key
 
 

@@ -16,7 +16,7 @@ from fairlead.core.limits.permits import (
     DRIFT,
     STOP_AT,
     TURN_SECONDS,
-    Book,
+    PermitLedger,
     Permits,
     Proposal,
     decode,
@@ -36,18 +36,18 @@ wants = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0
 
 @given(st.integers(0, 100), wants, st.integers(0, 1000))
 def test_shares_sum_to_what_there_is_or_is_wanted_and_nobody_gets_more_than_he_wants(
-    total: int, wanted: dict[str, int], turn: int
+    total: int, wanted: dict[str, int], rotation: int
 ) -> None:
-    shares = fair_shares(total, wanted, turn)
+    shares = fair_shares(total, wanted, rotation)
     assert sum(shares.values()) == min(total, sum(wanted.values()))
     assert all(0 <= shares[node] <= want for node, want in wanted.items())
 
 
 @given(st.integers(0, 100), wants, st.integers(0, 1000))
 def test_who_gets_less_than_he_wants_gets_at_most_one_less_than_anybody(
-    total: int, wanted: dict[str, int], turn: int
+    total: int, wanted: dict[str, int], rotation: int
 ) -> None:
-    shares = fair_shares(total, wanted, turn)
+    shares = fair_shares(total, wanted, rotation)
     for node, want in wanted.items():
         if shares[node] < want:
             assert all(shares[node] >= other - 1 for other in shares.values())
@@ -58,43 +58,43 @@ def test_over_all_turns_everybody_who_wants_something_gets_something(
     total: int, wanted: list[int]
 ) -> None:
     names = {f"n{i}": want for i, want in enumerate(wanted)}
-    rounds = [fair_shares(total, names, turn) for turn in range(len(names))]
+    rounds = [fair_shares(total, names, rotation) for rotation in range(len(names))]
     assert all(any(shares[name] for shares in rounds) for name in names)
 
 
 # one node -----------------------------------------------------------------------------------------
 
 
-def do_round(permits: Permits, book: Book, now: float) -> Book:
-    proposal = permits.propose(book, now)
+def do_round(permits: Permits, ledger: PermitLedger, now: float) -> PermitLedger:
+    proposal = permits.propose(ledger, now)
     permits.written(proposal)
-    return decode(encode(proposal.book))
+    return decode(encode(proposal.ledger))
 
 
-def used_up(permits: Permits, total: int, wanted: int) -> Book:
+def used_up(permits: Permits, total: int, wanted: int) -> PermitLedger:
     """The book after blocks have grown to so many permits, all of them booked; and given back
     again."""
-    book = Book()
-    while held(book, "total") < wanted:
+    ledger = PermitLedger()
+    while held(ledger, "total") < wanted:
         while permits.take("total", total, 0.0):
             pass
-        book = do_round(permits, book, 0.0)
+        ledger = do_round(permits, ledger, 0.0)
     while permits.running:
         permits.give("total")
-    return book
+    return ledger
 
 
 def test_the_first_booking_is_refused_and_the_round_after_it_brings_what_is_needed() -> None:
     permits = Permits("one", TTL)
     assert not permits.take("total", 30, 0.0)
     assert permits.is_pressing
-    book = do_round(permits, Book(), 0.0)
-    assert held(book, "total") == 1
+    ledger = do_round(permits, PermitLedger(), 0.0)
+    assert held(ledger, "total") == 1
     assert permits.take("total", 30, 0.0)
     assert not permits.take("total", 30, 0.0)
     for n in (2, 4, 8, 16, 30):  # blocks grow as they are used up
-        book = do_round(permits, book, 0.1)
-        assert held(book, "total") == n
+        ledger = do_round(permits, ledger, 0.1)
+        assert held(ledger, "total") == n
         while permits.take("total", 30, 0.1):
             pass
     assert permits.running == 30
@@ -102,57 +102,57 @@ def test_the_first_booking_is_refused_and_the_round_after_it_brings_what_is_need
 
 def test_what_is_not_used_goes_back() -> None:
     permits = Permits("one", TTL)
-    book = do_round(
+    ledger = do_round(
         permits, used_up(permits, 30, 16), 1.0
     )  # the most that ran since the last round
-    book = do_round(permits, book, 2.0)
-    assert book.nodes == {}
+    ledger = do_round(permits, ledger, 2.0)
+    assert ledger.nodes == {}
 
 
 def test_permits_are_not_booked_after_their_time_and_again_when_they_are_renewed() -> None:
     permits = Permits("one", TTL)
     permits.take("total", 3, 0.0)
-    book = do_round(permits, Book(), 0.0)
+    ledger = do_round(permits, PermitLedger(), 0.0)
     assert permits.take("total", 3, 0.0)
     permits.give("total")
     assert not permits.take("total", 3, TTL * STOP_AT)
-    do_round(permits, book, TTL + 1)
+    do_round(permits, ledger, TTL + 1)
     assert permits.take("total", 3, TTL + 1)
 
 
 def test_a_node_that_is_silent_longer_than_its_time_loses_its_permits_and_no_sooner() -> None:
     one, two = Permits("one", TTL), Permits("two", TTL)
     one.take("total", 1, 0.0)
-    book = do_round(one, Book(), 0.0)
+    ledger = do_round(one, PermitLedger(), 0.0)
     assert one.take("total", 1, 0.0)
     two.take("total", 1, 0.0)
-    book = do_round(two, book, 1000.0)  # clocks are not compared
+    ledger = do_round(two, ledger, 1000.0)  # clocks are not compared
     for later in (1.0, TTL, TTL * (1 + DRIFT)):
-        assert two.propose(book, 1000.0 + later).book.nodes["two"].shares["total"].held == 0
-    book = do_round(two, book, 1000.0 + TTL * (1 + DRIFT) + 0.1)
-    assert set(book.nodes) == {"two"} and two.take("total", 1, 1000.0 + TTL * (1 + DRIFT) + 0.1)
-    one.propose(book, 5.0)
+        assert two.propose(ledger, 1000.0 + later).ledger.nodes["two"].shares["total"].held == 0
+    ledger = do_round(two, ledger, 1000.0 + TTL * (1 + DRIFT) + 0.1)
+    assert set(ledger.nodes) == {"two"} and two.take("total", 1, 1000.0 + TTL * (1 + DRIFT) + 0.1)
+    one.propose(ledger, 5.0)
     assert one.until < 0, "it sees that its permits were taken back"
 
 
 def test_a_beat_that_goes_on_keeps_permits_for_ever() -> None:
     one, two = Permits("one", TTL), Permits("two", TTL)
     one.take("total", 1, 0.0)
-    book = do_round(one, Book(), 0.0)
+    ledger = do_round(one, PermitLedger(), 0.0)
     one.take("total", 1, 0.0)
     for n in range(100):
-        book = do_round(one, book, n * 5.0)
+        ledger = do_round(one, ledger, n * 5.0)
         two.take("total", 1, n * 5.0)
-        book = do_round(two, book, n * 5.0)
-        assert book.nodes["one"].shares["total"].held == 1
+        ledger = do_round(two, ledger, n * 5.0)
+        assert ledger.nodes["one"].shares["total"].held == 1
     assert not two.take("total", 1, 500.0)
 
 
 def test_a_write_of_which_nobody_knows_whether_it_landed_leaves_only_what_is_safe() -> None:
     one = Permits("one", TTL)
-    book = used_up(one, 8, 8)
-    do_round(one, book, 0.0)
-    one.propose(book, 1.0)  # gives all back; the answer is lost
+    ledger = used_up(one, 8, 8)
+    do_round(one, ledger, 0.0)
+    one.propose(ledger, 1.0)  # gives all back; the answer is lost
     assert not one.take("total", 8, 1.0)
 
 
@@ -160,7 +160,7 @@ def test_nobody_waits_for_ever_for_a_permit_that_cannot_be_shared() -> None:
     """Three nodes that always want one of two: over the turns each of them gets one, at the end of
     a run."""
     nodes = {name: Permits(name, TTL) for name in ("a", "b", "c")}
-    book, got, running = Book(), dict.fromkeys(nodes, 0), []
+    ledger, got, running = PermitLedger(), dict.fromkeys(nodes, 0), []
     for step in range(200):
         now = step * TURN_SECONDS / 4
         while len(running) == 2:
@@ -169,21 +169,21 @@ def test_nobody_waits_for_ever_for_a_permit_that_cannot_be_shared() -> None:
             if permits.take("partner", 2, now):
                 running.append(name)
                 got[name] += 1
-            book = do_round(permits, book, now)
-            assert held(book, "partner") <= 2
+            ledger = do_round(permits, ledger, now)
+            assert held(ledger, "partner") <= 2
     assert min(got.values()) > 10
 
 
 def test_pools_that_nobody_uses_leave_the_book() -> None:
     permits = Permits("one", TTL)
-    book = Book()
+    ledger = PermitLedger()
     for n in range(1000):
         permits.take(f"key {n}", 3, 0.0)
-        book = do_round(permits, book, 0.0)
+        ledger = do_round(permits, ledger, 0.0)
         assert permits.take(f"key {n}", 3, 0.0)
         permits.give(f"key {n}")
-    book = do_round(permits, do_round(permits, book, 1.0), 2.0)
-    assert len(encode(book)) < 100 and len(permits._pools) == 0
+    ledger = do_round(permits, do_round(permits, ledger, 1.0), 2.0)
+    assert len(encode(ledger)) < 100 and len(permits._pools) == 0
 
 
 # the cluster, under faults ------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class Node:
         world = self.world
         if world.random.random() < 0.05 or version != world.version:
             return
-        world.data, world.version = encode(proposal.book), version + 1
+        world.data, world.version = encode(proposal.ledger), version + 1
         if world.random.random() < 0.9:
             world.at(self.delay(), self.alive(lambda: self.confirm(proposal, mine)))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.model import NewTask, Submitted, Trigger, TriggerPath
-from fairlead.ports.notification import Lane, Wake, with_triggers
+from fairlead.ports.notification import Lane, Notification, with_triggers
 
 messages = pytest.importorskip(
     "fairlead.backends.redis.trigger_messages", reason="needs the extra redis"
@@ -100,8 +100,8 @@ def test_a_submit_without_places_carries_what_is_due() -> None:
 
     tasks = [task(1, 5), task(2, 9), task(3, 5)]
     answers = [Submitted("id-1", True), Submitted("id-2", True), Submitted("old", False)]
-    wake = Wake(ready=[Lane("mail", 0, 5, 11)])
-    assert [t.id for t in with_triggers(wake, tasks, answers, placed_only=False).triggers] == [
-        "id-1"
-    ]
-    assert with_triggers(wake, tasks, answers).triggers == []
+    notification = Notification(ready=[Lane("mail", 0, 5, 11)])
+    assert [
+        t.id for t in with_triggers(notification, tasks, answers, placed_only=False).triggers
+    ] == ["id-1"]
+    assert with_triggers(notification, tasks, answers).triggers == []

@@ -37,9 +37,9 @@ def trigger(
 def table_of(
     *policies: ConcurrencyPolicy, slots: int = 1_000_000
 ) -> tuple[TriggerTable, SlotLedger]:
-    booking = SlotLedger(slots)
-    booking.register_queue("q", *policies)
-    return TriggerTable(booking), booking
+    slot_ledger = SlotLedger(slots)
+    slot_ledger.register_queue("q", *policies)
+    return TriggerTable(slot_ledger), slot_ledger
 
 
 def ids(table: TriggerTable, limit: int = 1_000_000, now: float = 0.0) -> list[str]:
@@ -52,13 +52,13 @@ class Counted:
     def __init__(self, policy: ConcurrencyPolicy) -> None:
         self._policy = policy
         self.column = policy.column
-        self.free = policy.free
-        self.unbook = policy.unbook
+        self.release = policy.release
+        self.cancel = policy.cancel
         self.asked: Counter[str] = Counter()
 
-    def book(self, trigger: Trigger, now: float) -> Full | None:
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
         self.asked[trigger.name] += 1
-        return self._policy.book(trigger, now)
+        return self._policy.acquire(trigger, now)
 
     def asked_since(self) -> int:
         asked = self.asked.total()
@@ -91,20 +91,20 @@ def test_what_is_left_behind_by_a_short_take_keeps_its_place() -> None:
 
 
 def test_a_full_name_holds_up_no_other_and_comes_back_at_its_place() -> None:
-    booking = SlotLedger(100)
-    booking.register_task("q", "pay", Limit(1))
-    table = TriggerTable(booking)
+    slot_ledger = SlotLedger(100)
+    slot_ledger.register_task("q", "pay", Limit(1))
+    table = TriggerTable(slot_ledger)
     first = trigger(0)
     for one in (first, trigger(1), trigger(2, "mail"), trigger(3)):
         table.push(one)
     assert ids(table) == ["0", "2"]
     table.push(trigger(4, "mail"))
-    table.freed(booking.free(first, 0))
+    table.freed(slot_ledger.release(first, 0))
     assert ids(table) == ["1", "4"]
 
 
 def test_an_ordering_key_holds_back_only_its_own() -> None:
-    table, booking = table_of()
+    table, slot_ledger = table_of()
     a0 = trigger("a0", ordering_key="a")
     for one in (
         a0,
@@ -115,16 +115,16 @@ def test_an_ordering_key_holds_back_only_its_own() -> None:
         table.push(one)
     assert ids(table) == ["a0", "b0", "free"]
     assert ids(table) == []
-    table.freed(booking.free(a0, 0))
+    table.freed(slot_ledger.release(a0, 0))
     assert ids(table) == []
-    table.freed(booking.give_turn(OrderingKey("q", "a")))
+    table.freed(slot_ledger.release_reservation(OrderingKey("q", "a")))
     assert ids(table) == ["a1"]
 
 
 def test_tasks_of_an_ordering_key_come_in_its_order_and_a_failed_head_before_its_followers() -> (
     None
 ):
-    table, booking = table_of()
+    table, slot_ledger = table_of()
     key = OrderingKey("q", "a")
     late, early = (
         msgspec.structs.replace(trigger(n, ordering_key="a"), order_at=n) for n in (2, 1)
@@ -132,24 +132,24 @@ def test_tasks_of_an_ordering_key_come_in_its_order_and_a_failed_head_before_its
     table.push(late)
     table.push(early)
     assert ids(table) == ["1"]
-    table.freed(booking.free(early, 0))
-    booking.keep_turn(key, early.id)
+    table.freed(slot_ledger.release(early, 0))
+    slot_ledger.reserve(key, early.id)
     assert ids(table) == []
     table.push(msgspec.structs.replace(early, version=3))
     assert ids(table) == ["1"]
-    table.freed(booking.free(early, 0) + booking.give_turn(key))
+    table.freed(slot_ledger.release(early, 0) + slot_ledger.release_reservation(key))
     assert ids(table) == ["2"]
 
 
 def test_an_ordering_keys_turn_may_be_at_a_lower_priority() -> None:
-    table, booking = table_of()
+    table, slot_ledger = table_of()
     first, second = (
         msgspec.structs.replace(trigger(n, priority=p, ordering_key="a"), order_at=n)
         for n, p in ((1, 9), (2, 0))
     )
     table.push(first)
     table.push(second)
-    booking.keep_turn(OrderingKey("q", "a"), first.id)
+    slot_ledger.reserve(OrderingKey("q", "a"), first.id)
     assert ids(table) == ["1"]
 
 
@@ -158,7 +158,7 @@ def test_an_ordering_keys_turn_may_be_at_a_lower_priority() -> None:
 
 def test_a_parked_column_is_never_tried_until_its_limit_frees_a_slot() -> None:
     counted = Counted(Limit(1))
-    table, booking = table_of(counted)
+    table, slot_ledger = table_of(counted)
     first = trigger(0)
     table.push(first)
     for n in range(1, 100):
@@ -170,14 +170,14 @@ def test_a_parked_column_is_never_tried_until_its_limit_frees_a_slot() -> None:
         table.push(trigger(f"later{n}"))
         table.freed([("another", "limit")])
     assert counted.asked_since() == 0
-    table.freed(booking.free(first, 0))
+    table.freed(slot_ledger.release(first, 0))
     assert ids(table) == ["1"]
     assert counted.asked_since() == 2  # the one that got the slot, and the one that found it taken
 
 
 def test_a_name_full_at_a_higher_priority_is_not_tried_at_a_lower_one() -> None:
     counted = Counted(Limit(1))
-    table, booking = table_of(counted)
+    table, slot_ledger = table_of(counted)
     running = trigger("running", priority=0)
     table.push(running)
     ids(table)
@@ -188,7 +188,7 @@ def test_a_name_full_at_a_higher_priority_is_not_tried_at_a_lower_one() -> None:
     assert counted.asked_since() == 1
     order = []
     while table:
-        table.freed(booking.free(running, 0))
+        table.freed(slot_ledger.release(running, 0))
         [running] = table.take(99, 0)[0]
         order.append(running.id)
     assert order == list("0123456789")
@@ -196,14 +196,14 @@ def test_a_name_full_at_a_higher_priority_is_not_tried_at_a_lower_one() -> None:
 
 def test_10000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_each_task() -> None:
     counted = Counted(Limit(2))
-    table, booking = table_of(counted)
+    table, slot_ledger = table_of(counted)
     for n in range(20_000):
         table.push(trigger(n, f"name{n % 10_000}"))
     running, _ = table.take(500, 0)
     assert [t.id for t in running] == ["0", "1"]
     assert counted.asked_since() <= 10_000 + 2  # each name finds out once
     for n in range(2, 1000):
-        table.freed(booking.free(running.pop(0), 0))
+        table.freed(slot_ledger.release(running.pop(0), 0))
         taken, _ = table.take(500, 0)
         assert [t.id for t in taken] == [str(n)]
         running += taken
@@ -214,7 +214,7 @@ def test_t8b_10000_tasks_with_two_slots_and_a_rate_keep_moving() -> None:
     """0.5 tasks in a second, 3 seconds each, two at a time, every task of a name of its own: both
     limits fill by turns."""
     slots, rate = Counted(Limit(2)), RateLimit(1, per=2.0, burst=2)
-    table, booking = table_of(slots, rate)
+    table, slot_ledger = table_of(slots, rate)
     for n in range(10_000):
         table.push(trigger(n, f"name{n}"))
     now, finished = 0.0, 0
@@ -231,7 +231,7 @@ def test_t8b_10000_tasks_with_two_slots_and_a_rate_keep_moving() -> None:
         for end, one in [r for r in running if r[0] <= now]:
             running.remove((end, one))
             finished += 1
-            table.freed(booking.free(one, now))
+            table.freed(slot_ledger.release(one, now))
     assert order == [str(n) for n in range(10_000)]
     assert len(table) == 0
     assert now <= 2.0 * 10_000 + 3.0
@@ -245,14 +245,14 @@ def test_t8_a_policy_that_refuses_four_times_for_10_ms_does_not_hang() -> None:
         def column(self, trigger: Trigger) -> Hashable:
             return None
 
-        def book(self, trigger: Trigger, now: float) -> Full | None:
+        def acquire(self, trigger: Trigger, now: float) -> Full | None:
             self.refusals -= 1
             return Full("wait", now + 0.010) if self.refusals >= 0 else None
 
-        def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
             return ()
 
-        unbook = free
+        cancel = release
 
     table, _ = table_of(Refuses())
     for n in range(3):
@@ -269,9 +269,9 @@ def test_t8_a_policy_that_refuses_four_times_for_10_ms_does_not_hang() -> None:
 
 
 def test_waiting_for_a_token_blocks_no_other_name_and_no_other_key() -> None:
-    booking = SlotLedger(100)
-    booking.register_task("q", "pay", RateLimit(1, per=10, key="fairness_key"))
-    table = TriggerTable(booking)
+    slot_ledger = SlotLedger(100)
+    slot_ledger.register_task("q", "pay", RateLimit(1, per=10, key="fairness_key"))
+    table = TriggerTable(slot_ledger)
     for n, (name, key) in enumerate(
         [("pay", "a"), ("pay", "a"), ("pay", "b"), ("mail", "a"), ("pay", "b")]
     ):
@@ -297,13 +297,13 @@ def test_10000_names_that_wait_for_one_rate_are_not_all_tried_at_every_token() -
 
 def test_when_all_slots_of_the_node_are_taken_nothing_is_tried() -> None:
     counted = Counted(Limit(100))
-    table, booking = table_of(counted, slots=2)
+    table, slot_ledger = table_of(counted, slots=2)
     for n in range(1000):
         table.push(trigger(n, f"name{n}"))
     taken, _ = table.take(500, 0)
     assert len(taken) == 2 and counted.asked_since() == 2
     assert ids(table) == [] and counted.asked_since() == 0
-    table.freed(booking.free(taken[0], 0))
+    table.freed(slot_ledger.release(taken[0], 0))
     assert ids(table) == ["2"] and counted.asked_since() == 1
 
 
@@ -312,21 +312,21 @@ def test_when_all_slots_of_the_node_are_taken_nothing_is_tried() -> None:
 
 def test_a_policy_that_raises_takes_out_its_own_trigger_and_no_slot() -> None:
     class Raises(Limit):
-        def book(self, trigger: Trigger, now: float) -> Full | None:
+        def acquire(self, trigger: Trigger, now: float) -> Full | None:
             if trigger.fairness_key == "bad":
                 raise RuntimeError("boom")
-            return super().book(trigger, now)
+            return super().acquire(trigger, now)
 
-    table, booking = table_of(Raises(2), slots=3)
+    table, slot_ledger = table_of(Raises(2), slots=3)
     for n, key in enumerate(["good", "bad", "good", "bad", "good"]):
         table.push(trigger(n, key=key))
     taken, failed = table.take(99, 0)
     assert [t.id for t in taken] == ["0", "2"]
     assert [failure.trigger.id for failure in failed] == ["1"]
     assert isinstance(failed[0], PolicyFailed) and str(failed[0].error) == "boom"
-    assert booking.room == 1
+    assert slot_ledger.room == 1
     assert len(table) == 2
-    table.freed(booking.free(taken[0], 0))
+    table.freed(slot_ledger.release(taken[0], 0))
     taken, failed = table.take(99, 0)
     assert [t.id for t in taken] == ["4"] and [failure.trigger.id for failure in failed] == ["3"]
 
@@ -350,22 +350,22 @@ def test_a_paused_queue_keeps_its_triggers_and_its_places() -> None:
 
 def test_a_limit_that_a_paused_queue_waits_for_serves_the_others() -> None:
     shared = Limit(1)
-    booking = SlotLedger(9)
+    slot_ledger = SlotLedger(9)
     for queue in ("slow", "q"):
-        booking.register_queue(queue, shared)
-    table = TriggerTable(booking)
+        slot_ledger.register_queue(queue, shared)
+    table = TriggerTable(slot_ledger)
     first = trigger("first")
     for one in (first, trigger("slow", queue="slow"), trigger("next")):
         table.push(one)
     assert ids(table) == ["first"]
     table.pause("slow")
-    table.freed(booking.free(first, 0))
+    table.freed(slot_ledger.release(first, 0))
     assert ids(table) == ["next"]
 
 
 def test_a_revoked_partition_leaves_and_the_others_stay_in_order() -> None:
     counted = Counted(Limit(1))
-    table, booking = table_of(counted)
+    table, slot_ledger = table_of(counted)
     first = trigger("first")
     table.push(first)
     ids(table)
@@ -380,7 +380,7 @@ def test_a_revoked_partition_leaves_and_the_others_stay_in_order() -> None:
     assert len(table) == 3 and table.sizes() == {5: 3}
     order, running = [], first
     while table:
-        table.freed(booking.free(running, 0))
+        table.freed(slot_ledger.release(running, 0))
         [running] = table.take(9, 0)[0]
         order.append(running.id)
     assert order == ["1", "3", "5"]
@@ -388,7 +388,7 @@ def test_a_revoked_partition_leaves_and_the_others_stay_in_order() -> None:
 
 @pytest.mark.parametrize("partition", [0, 1])
 def test_what_waited_behind_a_better_priority_is_found_after_a_drop(partition: int) -> None:
-    table, booking = table_of(Limit(1))
+    table, slot_ledger = table_of(Limit(1))
     first = trigger("first")
     table.push(first)
     ids(table)
@@ -397,11 +397,11 @@ def test_what_waited_behind_a_better_priority_is_found_after_a_drop(partition: i
     assert ids(table) == []
     table.drop([PartitionKey("q", partition)])
     assert ids(table) == []
-    table.freed(booking.free(first, 0))
+    table.freed(slot_ledger.release(first, 0))
     taken, order = table.take(9, 0)[0], []
     while taken:
         order += [t.id for t in taken]
-        table.freed(booking.free(taken[0], 0))
+        table.freed(slot_ledger.release(taken[0], 0))
         taken, _ = table.take(9, 0)
     assert order == (["worse"] if partition == 0 else ["better", "worse"])
     assert len(table) == 0
@@ -410,8 +410,8 @@ def test_what_waited_behind_a_better_priority_is_found_after_a_drop(partition: i
 class _Everything:
     """What the table promises, the slow way: every take tries every trigger in order."""
 
-    def __init__(self, booking: SlotLedger) -> None:
-        self.booking = booking
+    def __init__(self, slot_ledger: SlotLedger) -> None:
+        self.slot_ledger = slot_ledger
         self.triggers: list[Trigger] = []
         self.paused: set[str] = set()
 
@@ -419,14 +419,14 @@ class _Everything:
         taken: list[Trigger] = []
         stopped: set[Hashable] = set()
         for one in sorted(self.triggers, key=lambda t: t.priority):
-            column = self.booking.column(one)
+            column = self.slot_ledger.column(one)
             if (
                 len(taken) < limit
-                and self.booking.room
+                and self.slot_ledger.room
                 and one.queue not in self.paused
                 and column not in stopped
             ):
-                if self.booking.book(one, now) is None:
+                if self.slot_ledger.acquire(one, now) is None:
                     taken.append(one)
                 else:
                     stopped.add(column)
@@ -441,14 +441,16 @@ class _Everything:
 
 
 def _limits() -> SlotLedger:
-    booking = SlotLedger(7)
-    booking.register_queue("q", Limit(5), RateLimit(3, per=1.0, burst=4))
-    booking.register_queue(
+    slot_ledger = SlotLedger(7)
+    slot_ledger.register_queue("q", Limit(5), RateLimit(3, per=1.0, burst=4))
+    slot_ledger.register_queue(
         "p", LimitTree(4, names={"a": 2}, fairness_keys={"x": 1}, per_fairness_key=2)
     )
-    booking.register_task("q", "a", Limit(2), RateLimit(2, per=1.0, key="fairness_key", burst=1))
-    booking.register_task("q", "b", Limit(1, per="fairness_key"))
-    return booking
+    slot_ledger.register_task(
+        "q", "a", Limit(2), RateLimit(2, per=1.0, key="fairness_key", burst=1)
+    )
+    slot_ledger.register_task("q", "b", Limit(1, per="fairness_key"))
+    return slot_ledger
 
 
 _pushes = st.tuples(
@@ -496,11 +498,11 @@ def test_the_table_gives_out_exactly_what_trying_every_trigger_in_order_would(
         model.triggers.append(one)
 
     def give_back(one: Trigger, ran: bool) -> None:
-        for booking in (table._booking, model.booking):
-            limits = booking.free(one, now) if ran else booking.unbook(one, now)
+        for slot_ledger in (table._slot_ledger, model.slot_ledger):
+            limits = slot_ledger.release(one, now) if ran else slot_ledger.cancel(one, now)
             if one.ordering_key is not None:
-                limits += booking.give_turn(OrderingKey(one.queue, one.ordering_key))
-            if booking is table._booking:
+                limits += slot_ledger.release_reservation(OrderingKey(one.queue, one.ordering_key))
+            if slot_ledger is table._slot_ledger:
                 table.freed(limits)
 
     for what, value in steps:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fairlead.clock import MICROS
 from fairlead.ports.coordinator import Lease
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 
 
 class ToyCoordinator:
@@ -17,7 +17,7 @@ class ToyCoordinator:
         self.location = location
         self._leases: dict[str, Lease] = {}
         self._range_ids: dict[str, int] = {}
-        self._books: dict[str, tuple[bytes, int]] = {}
+        self._ledgers: dict[str, tuple[bytes, int]] = {}
 
     def check_limits(self, names: Sequence[str]) -> None:
         """Keep a book for any limit."""
@@ -36,22 +36,22 @@ class ToyCoordinator:
             self._leases[lease.name] = Lease(lease.name, owner, lease.range_id, _until(ttl))
         return {lease.name: lease.range_id for lease in mine}
 
-    async def release(self, names: Sequence[str], owner: str) -> Wake | None:
+    async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         mine = [n for n in names if n in self._leases and self._leases[n].owner == owner]
         for name in mine:
             del self._leases[name]
-        return Wake(control=True) if mine else None
+        return Notification(control=True) if mine else None
 
     async def leases(self) -> list[Lease]:
         return [lease for lease in self._leases.values() if lease.expires_at > _until(0)]
 
-    async def read_book(self, limit: str) -> tuple[bytes, int]:
-        return self._books.get(limit, (b"", 0))
+    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
+        return self._ledgers.get(limit, (b"", 0))
 
-    async def write_book(self, limit: str, book: bytes, version: int) -> bool:
-        is_first = self._books.get(limit, (b"", 0))[1] == version
+    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
+        is_first = self._ledgers.get(limit, (b"", 0))[1] == version
         if is_first:
-            self._books[limit] = (book, version + 1)
+            self._ledgers[limit] = (ledger, version + 1)
         return is_first
 
     def close(self) -> None:

@@ -10,8 +10,8 @@ from typing import Any, NoReturn, TypeVar
 
 from fairlead.errors import NotSupported
 from fairlead.model import (
+    ClaimedTask,
     Finish,
-    GrabbedTask,
     LaneKey,
     NewTask,
     State,
@@ -21,11 +21,11 @@ from fairlead.model import (
     TriggerPath,
 )
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
-from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords
-from fairlead.ports.task_store import Completed, Grab, TaskDeclaration, Woken
+from fairlead.ports.task_store import Claim, Completed, TaskDeclaration, Woken
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Row:
     tries: int = 0
     lost: int = 0
     ready_at: int | None = None
-    grabbed_at: int | None = None
+    claimed_at: int | None = None
     stuck_at: int = 0
     node: str | None = None
     error_type: str | None = None
@@ -96,7 +96,7 @@ class Row:
             t.submitted_at,
             self.run_at,
             self.ready_at,
-            self.grabbed_at,
+            self.claimed_at,
             self.node,
             self.error_type,
             self.error_text,
@@ -189,7 +189,7 @@ class ToyStore:
 
     # the user's side ------------------------------------------------------------------------------
 
-    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
         added, answers = [], []
         for task in tasks:
             if task.unique_key is not None:
@@ -209,11 +209,11 @@ class ToyStore:
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
-    ) -> Steps[tuple[list[Submitted], list[Wake]]]:
+    ) -> Steps[tuple[list[Submitted], list[Notification]]]:
         # Made first: a piece that cannot be made must leave nothing.
         tasks = [task for piece in pieces for task in piece]
-        answers, wake = yield from self.submission(tasks)
-        return answers, [wake]
+        answers, notification = yield from self.submission(tasks)
+        return answers, [notification]
 
     def oldest_ready(self) -> Steps[dict[str, int]]:
         oldest: dict[str, int] = {}
@@ -255,7 +255,7 @@ class ToyStore:
         return found
         yield
 
-    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         won = []
         with self.database.lock:
             for wish in wanted:
@@ -264,7 +264,7 @@ class ToyStore:
                     continue
                 if self._must_wait(row):
                     continue
-                row.state, row.node, row.grabbed_at = State.PROCESSING, node, now
+                row.state, row.node, row.claimed_at = State.PROCESSING, node, now
                 row.stuck_at = wish.stuck_at
                 row.version, row.attempt, row.tries = (
                     row.version + 1,
@@ -273,7 +273,7 @@ class ToyStore:
                 )
                 t = row.task
                 won.append(
-                    GrabbedTask(
+                    ClaimedTask(
                         t.id,
                         row.version,
                         row.attempt,
@@ -300,17 +300,17 @@ class ToyStore:
                     self._go_on(row, finish)
                     moved.append(row)
                     finished += [finish.id] if row.state is State.ERROR else []
-        wake = _wake(moved, finished)
-        return Completed(refused, None if wake.is_empty else wake)
+        notification = _wake(moved, finished)
+        return Completed(refused, None if notification.is_empty else notification)
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         raise NotSupported(f"{self.database.location} takes part in no transaction")
 
-    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Wake | None:
+    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Notification | None:
         rows = [row for id, version in held if (row := self._held(node, id, version)) is not None]
         with self.database.lock:
             for row in rows:
-                row.state, row.node, row.grabbed_at = State.SUBMITTED, None, None
+                row.state, row.node, row.claimed_at = State.SUBMITTED, None, None
                 row.version, row.attempt, row.tries = (
                     row.version + 1,
                     row.attempt - 1,
@@ -321,7 +321,7 @@ class ToyStore:
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
         return {id for id, _ in await self.held(node)} & set(ids)
 
-    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+    async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
         """Nothing remembers which tasks were claimed together."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:
@@ -371,13 +371,17 @@ class ToyStore:
         now: int,
         reason: str,
         skipping: Sequence[str] = (),
-    ) -> Wake | None:
+    ) -> Notification | None:
         with self.database.lock:
             row = self._rows.get(task_id)
             if row is None or row.state is not State.PROCESSING or row.version != version:
                 return None
             self._release(row, to, now, reason, skipping)
-        return _wake([row]) if to is State.SUBMITTED else Wake(control=True, finished=[task_id])
+        return (
+            _wake([row])
+            if to is State.SUBMITTED
+            else Notification(control=True, finished=[task_id])
+        )
 
     async def clean(self, before: int, limit: int) -> int:
         return 0  # there is no history
@@ -395,7 +399,7 @@ class ToyStore:
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
         return [n.node for n in self._nodes.values() if now - n.seen_at > silent_for]
 
-    async def forget_node(self, node: str) -> None:
+    async def drop_node(self, node: str) -> None:
         self._nodes.pop(node, None)
 
     def nodes(self) -> Steps[list[NodeRecord]]:
@@ -443,7 +447,7 @@ class ToyStore:
 
     def _go_on(self, row: Row, finish: Finish) -> None:
         """The task goes on after a run."""
-        row.version, row.node, row.grabbed_at, row.ready_at = row.version + 1, None, None, None
+        row.version, row.node, row.claimed_at, row.ready_at = row.version + 1, None, None, None
         row.error_type, row.error_text = finish.error_type, finish.error_text
         row.tries = 0 if finish.resets_tries else row.tries - (not finish.spends_try)
         row.in_order = row.in_order and not finish.leaves_order
@@ -456,7 +460,7 @@ class ToyStore:
 
     def _release(self, row: Row, to: State, now: int, reason: str, skipping: Sequence[str]) -> None:
         """Take the task from its node."""
-        row.version, row.node, row.grabbed_at, row.ready_at = row.version + 1, None, None, None
+        row.version, row.node, row.claimed_at, row.ready_at = row.version + 1, None, None, None
         if to is State.SUBMITTED:
             self._make_ready(row, now)
             return
@@ -472,11 +476,11 @@ def _position(row: Row) -> tuple[int, str]:
     return row.task.run_at, row.task.id
 
 
-def _wake(rows: Sequence[Row], finished: Sequence[str] = ()) -> Wake:
+def _wake(rows: Sequence[Row], finished: Sequence[str] = ()) -> Notification:
     first: dict[LaneKey, int] = {}
     for row in rows:
         if row.state is State.SUBMITTED:
             first[row.lane] = min(row.seq, first.get(row.lane, row.seq))
     due = min((row.run_at for row in rows if row.state is State.WAITING), default=None)
     lanes = [Lane(*lane, seq) for lane, seq in first.items()]
-    return Wake(ready=lanes, due=due, finished=list(finished))
+    return Notification(ready=lanes, due=due, finished=list(finished))

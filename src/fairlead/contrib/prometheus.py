@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from fairlead.app import App
 from fairlead.clock import MICROS
-from fairlead.model import Finish, GrabbedTask, NewTask, TaskRecord, Trigger
+from fairlead.model import ClaimedTask, Finish, NewTask, TaskRecord, Trigger
 from fairlead.ports.observer import OrderedGauges
 
 _DELAYS = (
@@ -60,7 +60,7 @@ class PrometheusObserver:
             "fairlead_run_seconds", "From started to finished", labels, buckets=_DELAYS, registry=r
         )
         self._in_flight = Gauge(
-            "fairlead_in_flight", "Tasks grabbed and not yet completed", registry=r
+            "fairlead_in_flight", "Tasks claimed and not yet completed", registry=r
         )
         self._look_ahead = Gauge("fairlead_look_ahead", "Triggers in memory", registry=r)
         self._oldest = Gauge(
@@ -88,7 +88,7 @@ class PrometheusObserver:
         self._incidents = Gauge("fairlead_incidents", "Tasks in ERROR", labels, registry=r)
         self._events = Counter(
             "fairlead_events",
-            "Healed triggers, lost grabs, resumed tasks and the like",
+            "Healed triggers, lost claims, resumed tasks and the like",
             ["event"],
             registry=r,
         )
@@ -97,27 +97,27 @@ class PrometheusObserver:
         for (queue, name), count in Tally((task.queue, task.name) for task in tasks).items():
             self._submitted.labels(queue, name).inc(count)
 
-    def grabbed(self, tasks: Sequence[tuple[Trigger, GrabbedTask]]) -> None:
+    def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None:
         for (queue, name), count in Tally(
             (trigger.queue, trigger.name) for trigger, _ in tasks
         ).items():
             self._started.labels(queue, name).inc(count)
 
-    def finished(self, runs: Sequence[tuple[Trigger, GrabbedTask, Finish]]) -> None:
+    def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None:
         outcomes = Tally(
             (trigger.queue, trigger.name, str(finish.outcome)) for trigger, _, finish in runs
         )
         for (queue, name, outcome), count in outcomes.items():
             self._finished.labels(queue, name, outcome).inc(count)
         histograms: dict[tuple[str, str], tuple[Histogram, Histogram]] = {}
-        for trigger, grabbed, finish in runs:
+        for trigger, claimed, finish in runs:
             if finish.started_at is None:
                 continue
             key = (trigger.queue, trigger.name)
             pair = histograms.get(key)
             if pair is None:
                 pair = histograms[key] = (self._pickup.labels(*key), self._run.labels(*key))
-            pair[0].observe(max(0, finish.started_at - grabbed.ready_at) / MICROS)
+            pair[0].observe(max(0, finish.started_at - claimed.ready_at) / MICROS)
             pair[1].observe(max(0, finish.finished_at - finish.started_at) / MICROS)
 
     def gauges(self, look_ahead: int, in_flight: int) -> None:

@@ -40,11 +40,11 @@ class CurrentTask:
         "fairness_key",
         "id",
         "name",
+        "notifications",
         "priority",
         "queue",
         "tries",
         "version",
-        "wakes",
     )
 
     # More than seven parameters: they are the fields of one record, made once for each run; a
@@ -76,7 +76,7 @@ class CurrentTask:
         self.context = context
         self.deadline = deadline
         self.connection: Any = None
-        self.wakes: list[Any] = []
+        self.notifications: list[Any] = []
         self._ready_at = ready_at
         self._started_at = started_at
         self.cancel_reason: str | None = None

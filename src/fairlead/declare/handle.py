@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead.errors import ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
 from fairlead.model import State, TaskKey, TaskRecord
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
@@ -43,7 +43,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
     id: str
     is_new: bool
     _keeps_result: bool
-    _wake: Wake | None = None
+    _wake: Notification | None = None
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r}{'' if self.is_new else ', is_new=False'})"

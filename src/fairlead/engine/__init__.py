@@ -1,2 +1,2 @@
-"""What runs on a node: triggers come in, slots are booked, tasks grabbed, run and completed. No
+"""What runs on a node: triggers come in, slots are booked, tasks claimed, run and completed. No
 adapter is imported here."""

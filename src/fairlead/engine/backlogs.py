@@ -139,13 +139,13 @@ class Backlogs(Running):
             partition.look()
 
     def taken(self, triggers: Sequence[Trigger]) -> None:
-        """These have left the table, to be grabbed."""
+        """These have left the table, to be claimed."""
         for partition, priority, those in self._lanes(triggers):
             if partition is not None:
                 partition.taken(priority, those)
 
     def answered(self, triggers: Sequence[Trigger]) -> None:
-        """The grab of these was answered, won or lost."""
+        """The claim of these was answered, won or lost."""
         for partition, priority, those in self._lanes(triggers):
             if partition is not None:
                 partition.answered(priority, those)
@@ -157,7 +157,7 @@ class Backlogs(Running):
                 partition.refused(priority, those)
 
     def returned(self, triggers: Sequence[Trigger]) -> None:
-        """Nobody knows whether these were grabbed."""
+        """Nobody knows whether these were claimed."""
         for partition, priority, those in self._lanes(triggers):
             if partition is None:
                 self._forget(those)

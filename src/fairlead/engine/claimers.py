@@ -15,7 +15,7 @@ from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, Trigger
 from fairlead.ordered.queues import OrderedQueues
-from fairlead.ports.task_store import Grab
+from fairlead.ports.task_store import Claim
 
 log = logging.getLogger("fairlead.dispatcher")
 
@@ -65,10 +65,10 @@ class TaskClaimer:
         context, clock = self._context, self._context.clock
         self._intake.taken(triggers)
         now = clock.now()
-        wanted = [Grab(t.id, t.version, t.path, self._stuck_at(t.name, now)) for t in triggers]
+        wanted = [Claim(t.id, t.version, t.path, self._stuck_at(t.name, now)) for t in triggers]
         self._asked = triggers
         try:
-            claimed = await context.store.grab(context.name, wanted, now)
+            claimed = await context.store.claim(context.name, wanted, now)
         except StoreUnavailable as error:
             self._asked = ()
             log.warning(
@@ -95,11 +95,11 @@ class TaskClaimer:
             executions.append(execution)
         self._batches.update(task.batch for task in claimed)
         if wanted_by:
-            context.observer.counted("lost_grabs", len(wanted_by))
+            context.observer.counted("lost_claims", len(wanted_by))
             self._release_slots(list(wanted_by.values()), holds_slots)
             self._intake.refused(wanted_by.values())
         self._intake.answered(triggers)
-        context.observer.grabbed([(one.trigger, one.grabbed) for one in executions])
+        context.observer.claimed([(one.trigger, one.claimed) for one in executions])
         return executions
 
     def end(self, execution: Execution, finish: Finish) -> None:
@@ -107,15 +107,15 @@ class TaskClaimer:
 
     def settle(self, executions: Sequence[Execution]) -> None:
         for execution in executions:
-            self._context.in_flight.pop(execution.grabbed.id, None)
-            if execution.trigger.ordering_key is not None and execution.is_booked:
+            self._context.in_flight.pop(execution.claimed.id, None)
+            if execution.trigger.ordering_key is not None and execution.holds_slot:
                 self._ordering.ended(execution.trigger, execution.is_done)
         self._intake.forget([execution.trigger for execution in executions])
 
     async def hand_back(self, executions: Sequence[Execution]) -> None:
-        held = [(execution.grabbed.id, execution.grabbed.version) for execution in executions]
+        held = [(execution.claimed.id, execution.claimed.version) for execution in executions]
         try:
-            wake = await self._context.store.hand_back(self._context.name, held)
+            notification = await self._context.store.hand_back(self._context.name, held)
         except StoreUnavailable as error:
             log.warning(
                 "could not hand back; others will resume",
@@ -125,8 +125,8 @@ class TaskClaimer:
             return
         finally:
             self._context.events.on_settled(executions)
-        if wake is not None:
-            self._context.channel.announce(wake)
+        if notification is not None:
+            self._context.channel.announce(notification)
 
     def held(self) -> list[str]:
         """Return the ids of the tasks that this node holds in the task store."""
@@ -140,7 +140,7 @@ class TaskClaimer:
     def ended_batches(self) -> list[int]:
         """Return the claims of which nothing is in flight any more, each once."""
         in_flight = self._context.in_flight.values()
-        ended = self._batches - {execution.grabbed.batch for execution in in_flight}
+        ended = self._batches - {execution.claimed.batch for execution in in_flight}
         self._batches -= ended
         return sorted(ended)
 
@@ -181,11 +181,11 @@ class OrderedClaimer:
             context.in_flight[task.id] = execution
             executions.append(execution)
         if executions and holds_slots:
-            context.observer.grabbed([(one.trigger, one.grabbed) for one in executions])
+            context.observer.claimed([(one.trigger, one.claimed) for one in executions])
         return executions
 
     def end(self, execution: Execution, finish: Finish) -> None:
-        self._context.observer.finished([(execution.trigger, execution.grabbed, finish)])
+        self._context.observer.finished([(execution.trigger, execution.claimed, finish)])
         self._queues.ended(execution.trigger, finish)
 
     def settle(self, executions: Sequence[Execution]) -> None:
@@ -193,11 +193,11 @@ class OrderedClaimer:
         known = [
             execution
             for execution in executions
-            if in_flight.get(execution.grabbed.id) is execution
+            if in_flight.get(execution.claimed.id) is execution
         ]
         self._queues.let_go([execution.trigger for execution in known])
         for execution in known:
-            in_flight.pop(execution.grabbed.id, None)
+            in_flight.pop(execution.claimed.id, None)
 
     async def hand_back(self, executions: Sequence[Execution]) -> None:
         self._context.events.on_settled(executions)
@@ -231,4 +231,4 @@ def release_slots(context: NodeContext, triggers: Iterable[Trigger]) -> None:
     """Give back the slots of triggers whose tasks were not claimed."""
     now = context.clock.monotonic()
     for trigger in triggers:
-        context.table.freed(context.ledger.unbook(trigger, now))
+        context.table.freed(context.ledger.cancel(trigger, now))

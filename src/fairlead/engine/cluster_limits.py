@@ -141,12 +141,12 @@ class ClusterLimits:
         for kept in self._kept.values():
             try:
                 for _ in range(_TRIES_TO_LEAVE):
-                    data, version = await self._coordinator.read_book(kept.name)
-                    book = decode(data)
-                    if self._node not in book.nodes:
+                    data, version = await self._coordinator.read_ledger(kept.name)
+                    ledger = decode(data)
+                    if self._node not in ledger.nodes:
                         break
-                    if await self._coordinator.write_book(
-                        kept.name, encode(kept.permits.leave(book)), version
+                    if await self._coordinator.write_ledger(
+                        kept.name, encode(kept.permits.leave(ledger)), version
                     ):
                         break
             except (StoreUnavailable, msgspec.DecodeError) as error:
@@ -185,13 +185,13 @@ class ClusterLimits:
                 pass
 
     async def _round(self, kept: _Kept) -> None:
-        data, version = await self._coordinator.read_book(kept.name)
+        data, version = await self._coordinator.read_ledger(kept.name)
         now = self._clock.monotonic()
         kept.policy.pass_time(now)
         proposal = kept.permits.propose(decode(data), now)
         if not proposal.is_news and proposal.began < kept.renew_at:
             return
-        if await self._coordinator.write_book(kept.name, encode(proposal.book), version):
+        if await self._coordinator.write_ledger(kept.name, encode(proposal.ledger), version):
             roomy = kept.permits.written(proposal)
             kept.renew_at = proposal.began + self._ttl / 3
             self.guard()
@@ -213,7 +213,7 @@ class ClusterLimits:
             now = self._clock.monotonic()
             for kept in self._exact:
                 until = kept.permits.until
-                if kept.permits.running and now >= kept.permits.books_until:
+                if kept.permits.running and now >= kept.permits.usable_until:
                     if kept.stopped_for != until:
                         kept.stopped_for = until
                         told = {"limit": kept.name, "runs": kept.permits.running}

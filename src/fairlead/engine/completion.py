@@ -86,7 +86,7 @@ class Completion:
         tried_before = False
         while True:
             try:
-                refused, wake = await context.store.complete(context.name, finishes)
+                refused, notification = await context.store.complete(context.name, finishes)
                 break
             except StoreUnavailable as error:
                 log.warning(
@@ -106,8 +106,8 @@ class Completion:
                 for entry in batch:
                     await self._write([entry])
                 return
-        if wake is not None:
-            context.channel.announce(wake)
+        if notification is not None:
+            context.channel.announce(notification)
         context.events.on_settled([execution for execution, _ in batch])
         if refused:
             lost = set(refused)
@@ -128,7 +128,7 @@ class Completion:
                         )
             batch = [(execution, finish) for execution, finish in batch if finish.id not in lost]
         context.observer.finished(
-            [(execution.trigger, execution.grabbed, finish) for execution, finish in batch]
+            [(execution.trigger, execution.claimed, finish) for execution, finish in batch]
         )
         for execution, finish in batch:
             if finish.next_state == State.ERROR:
@@ -138,7 +138,7 @@ class Completion:
                         "task_id": finish.id,
                         "task_name": execution.trigger.name,
                         "queue": execution.trigger.queue,
-                        "attempt": execution.grabbed.attempt,
+                        "attempt": execution.claimed.attempt,
                         "error_type": finish.error_type,
                     },
                 )

@@ -37,7 +37,7 @@ class Deadlines(Running):
                     log.warning(
                         "task ran into its timeout",
                         extra={
-                            "task_id": execution.grabbed.id,
+                            "task_id": execution.claimed.id,
                             "task_name": execution.trigger.name,
                         },
                     )

@@ -76,7 +76,7 @@ class Dispatcher:
             return False
         self._wanted.clear()
         context, ledger, table = self._context, self._context.ledger, self._context.table
-        if len(context.in_flight) - ledger.booked >= MOST_WAITING:
+        if len(context.in_flight) - ledger.acquired >= MOST_WAITING:
             return False
         triggers, broken = table.take(MOST_AT_ONCE, context.clock.monotonic())
         if not triggers and not broken:
@@ -101,7 +101,7 @@ class Dispatcher:
         triggers = [failure.trigger for failure in broken]
         for claimer, those in self._claimers.split(triggers, _queue_of):
             for execution in await claimer.claim(those, holds_slots=False):
-                self._runs.policy_failed(execution, errors[execution.grabbed.id])
+                self._runs.policy_failed(execution, errors[execution.claimed.id])
 
 
 def _queue_of(trigger: Trigger) -> str:

@@ -1,4 +1,4 @@
-"""One run of one grabbed task, from the grab to its finish."""
+"""One run of one claimed task, from the claim to its finish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlead.core.payload import unpack
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.handler import Handler
 from fairlead.errors import UnknownTask
-from fairlead.model import GrabbedTask, Trigger
+from fairlead.model import ClaimedTask, Trigger
 
 _context_decoder = msgspec.json.Decoder(dict[str, str])
 
@@ -29,16 +29,16 @@ class CancelReason(StrEnum):
 
 
 class Execution:
-    """A grabbed task on this node. `handler` is None when no handler of that name is registered."""
+    """A claimed task on this node. `handler` is None when no handler of that name is registered."""
 
     __slots__ = (
         "_current",
         "cancel_reason",
+        "claimed",
         "deadline",
-        "grabbed",
         "handler",
+        "holds_slot",
         "is_abandoned",
-        "is_booked",
         "is_done",
         "is_running",
         "runner",
@@ -49,15 +49,15 @@ class Execution:
     def __init__(
         self,
         trigger: Trigger,
-        grabbed: GrabbedTask,
+        claimed: ClaimedTask,
         handler: Handler | None,
-        is_booked: bool = True,
+        holds_slot: bool = True,
     ) -> None:
         self.trigger = trigger
-        self.grabbed = grabbed
+        self.claimed = claimed
         self.handler = handler
-        self.is_booked = is_booked
-        """False when its policy raised: it is grabbed only to record that."""
+        self.holds_slot = holds_slot
+        """False when its policy raised: it is claimed only to record that."""
         self.is_running = False
         self.is_done = False
         """Its run has ended, and its task with it."""
@@ -82,20 +82,20 @@ class Execution:
     def current(self) -> CurrentTask:
         """What the handler may know about its run; made when first asked for."""
         if self._current is None:
-            trigger, grabbed = self.trigger, self.grabbed
+            trigger, claimed = self.trigger, self.claimed
             self._current = CurrentTask(
-                grabbed.id,
+                claimed.id,
                 trigger.name,
                 trigger.queue,
-                grabbed.version,
-                grabbed.attempt,
-                grabbed.tries,
+                claimed.version,
+                claimed.attempt,
+                claimed.tries,
                 trigger.priority,
                 trigger.fairness_key,
-                {} if grabbed.context is None else _context_decoder.decode(grabbed.context),
+                {} if claimed.context is None else _context_decoder.decode(claimed.context),
                 None if self.deadline is None else to_datetime(self.deadline),
-                grabbed.ready_at,
-                grabbed.ready_at if self.started_at is None else self.started_at,
+                claimed.ready_at,
+                claimed.ready_at if self.started_at is None else self.started_at,
             )
             if self.cancel_reason is not None:
                 self._current.cancel(self.cancel_reason)
@@ -110,7 +110,7 @@ class Execution:
                 "deploy one that has it, then resume this task"
             )
         return self.handler.arguments.decode(
-            unpack(self.grabbed.payload, self.grabbed.payload_format)
+            unpack(self.claimed.payload, self.claimed.payload_format)
         )
 
     def cancel(self, reason: CancelReason) -> None:

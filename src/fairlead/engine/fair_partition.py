@@ -18,7 +18,7 @@ from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.runtime_shares import Turns
+from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.triggers.evictions import StandAside
 from fairlead.core.triggers.table import Held, TriggerTable
@@ -64,7 +64,7 @@ class _Lane:
     order_until: float
     """Monotonic seconds: until then, or until the channel has given all it had, nothing is
     dispatched."""
-    turns: Turns | None = None
+    shares: RuntimeShares | None = None
     """Of a queue that charges run time: they say what of it stands in the trigger table."""
     is_ordering: bool = True
     inbox: list[Trigger] = field(default_factory=list)
@@ -178,8 +178,8 @@ class FairPartition:
         undispatched += [
             t
             for lane in self._lanes.values()
-            if lane.turns is not None
-            for t in lane.turns.waiting()
+            if lane.shares is not None
+            for t in lane.shares.waiting()
         ]
         waiting = [t for lane in self._lanes.values() for t in [*lane.inbox, *lane.unlooked]]
         unwritten = [
@@ -248,15 +248,15 @@ class FairPartition:
             self._let_go(lane)
 
     def taken(self, priority: int, triggers: Sequence[Trigger]) -> None:
-        """These have left the table, to be grabbed."""
+        """These have left the table, to be claimed."""
         lane = self._lanes[priority]
         lane.backlog.take(triggers)
-        if lane.turns is not None:
-            lane.turns.taken(triggers, self._clock.monotonic())
-            self._show(lane, lane.turns)
+        if lane.shares is not None:
+            lane.shares.taken(triggers, self._clock.monotonic())
+            self._show(lane, lane.shares)
 
     def answered(self, priority: int, triggers: Sequence[Trigger]) -> None:
-        """Their grab was answered, won or lost: they are done with here."""
+        """Their claim was answered, won or lost: they are done with here."""
         lane = self._lanes.get(priority)
         if lane is not None:
             lane.backlog.ack(triggers)
@@ -273,18 +273,18 @@ class FairPartition:
     def ended(self, trigger: Trigger, cost: int) -> None:
         """A run has ended, after so many microseconds; or it never began: 0."""
         lane = self._lanes.get(trigger.priority)
-        if lane is not None and lane.turns is not None:
+        if lane is not None and lane.shares is not None:
             lane.backlog.ended(trigger, cost)
-            lane.turns.ended(trigger, cost)
+            lane.shares.ended(trigger, cost)
 
     def returned(self, priority: int, triggers: Sequence[Trigger]) -> None:
-        """Nobody knows whether they were grabbed: they are tried again, at their place."""
+        """Nobody knows whether they were claimed: they are tried again, at their place."""
         lane = self._lanes.get(priority)
         known = [] if lane is None else [trigger for trigger in triggers if trigger in lane.backlog]
         if lane is not None:
             lane.backlog.give_back(known)
-            if lane.turns is not None:
-                lane.turns.returned(known, self._clock.monotonic())
+            if lane.shares is not None:
+                lane.shares.returned(known, self._clock.monotonic())
             self._push(lane, known)
         still = {trigger.id for trigger in known}
         self._events.on_dropped([trigger for trigger in triggers if trigger.id not in still])
@@ -394,8 +394,8 @@ class FairPartition:
         if lane.is_ordering or not lane.aside.is_due(lane.backlog, now):
             return
         held = self._table.held_back(lane.key)
-        if lane.turns is not None:
-            held = [_with_those_behind(column, lane.turns) for column in held]
+        if lane.shares is not None:
+            held = [_with_those_behind(column, lane.shares) for column in held]
         chosen = lane.aside.choose(lane.backlog, held, now)
         if chosen is not None:
             self._remove(lane, [*chosen.carried, *chosen.behind])
@@ -412,16 +412,16 @@ class FairPartition:
         for trigger in changes.added:
             if trigger.ordering_key is not None and not self._context.ordering.admits(trigger):
                 kept_out.append(trigger)
-            elif lane.turns is None:
+            elif lane.shares is None:
                 self._table.push(trigger)
             else:
-                lane.turns.add([trigger], self._clock.monotonic())
+                lane.shares.add([trigger], self._clock.monotonic())
                 if (
                     trigger.ordering_key is not None
                 ):  # whether the next one is admitted depends on what is in the table
-                    self._show(lane, lane.turns)
-        if lane.turns is not None:
-            self._show(lane, lane.turns)
+                    self._show(lane, lane.shares)
+        if lane.shares is not None:
+            self._show(lane, lane.shares)
         if kept_out:
             lane.backlog.ack(kept_out)  # never taken: the lane's time does not move on with them
             self._not_levelled(lane, kept_out)
@@ -430,22 +430,22 @@ class FairPartition:
             self._events.on_ready()
 
     def _push(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
-        if lane.turns is not None:
-            self._show(lane, lane.turns)
+        if lane.shares is not None:
+            self._show(lane, lane.shares)
             return
         for trigger in triggers:
             self._table.push(trigger)
 
-    def _show(self, lane: _Lane, turns: Turns) -> None:
-        for trigger, turn in turns.next(self._clock.monotonic()):
-            self._table.push(trigger, turn)
+    def _show(self, lane: _Lane, shares: RuntimeShares) -> None:
+        for trigger, pass_ in shares.next(self._clock.monotonic()):
+            self._table.push(trigger, pass_)
 
     def _remove(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
-        if lane.turns is None:
+        if lane.shares is None:
             self._table.remove(triggers)
         else:
-            self._table.remove(lane.turns.remove(triggers))
-            self._show(lane, lane.turns)
+            self._table.remove(lane.shares.remove(triggers))
+            self._show(lane, lane.shares)
 
     def _not_levelled(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
         for trigger in triggers:
@@ -468,10 +468,10 @@ class FairPartition:
 
     def _add_lane(self, priority: int, record: LaneRecord | None) -> _Lane:
         """`record` None: nothing of the lane was ever kept."""
-        passes, turns = Passes(Counters(), self._weights), None
+        passes, shares = Passes(Counters(), self._weights), None
         if self._run_times is not None:
             passes = TimePasses(Counters(), self._weights, self._run_times)
-            turns = Turns(self._weights, self._run_times)
+            shares = RuntimeShares(self._weights, self._run_times)
         backlog = Backlog(
             self._range_id,
             record or LaneRecord(),
@@ -483,12 +483,12 @@ class FairPartition:
             is_new=record is None,
         )
         lane = self._lanes[priority] = _Lane(
-            LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS, turns
+            LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS, shares
         )
         return lane
 
 
-def _with_those_behind(held: Held, turns: Turns) -> Held:
+def _with_those_behind(held: Held, shares: RuntimeShares) -> Held:
     """A column that limits stop, with what would follow it into the table."""
-    behind = {id(trigger): trigger for shown in held.triggers for trigger in turns.behind(shown)}
+    behind = {id(trigger): trigger for shown in held.triggers for trigger in shares.behind(shown)}
     return Held([*held.triggers, *behind.values()], held.taken)

@@ -101,7 +101,7 @@ class Intake(Running):
         self._context.events.on_ready()
 
     def taken(self, triggers: Iterable[Trigger]) -> None:
-        """These have left the table, to be grabbed or because their partition was revoked."""
+        """These have left the table, to be claimed or because their partition was revoked."""
         queued = self._queued
         half = self._most // 2
         freed = False
@@ -119,19 +119,19 @@ class Intake(Running):
             self._channel.room_freed()
 
     def answered(self, triggers: Collection[Trigger]) -> None:
-        """The grab of these was answered, won or lost."""
+        """The claim of these was answered, won or lost."""
         self._channel.settled(triggers)
         if fair := [trigger for trigger in triggers if trigger.level is not None]:
             self._backlogs.answered(fair)
 
     def refused(self, triggers: Collection[Trigger]) -> None:
-        """These were not grabbed, and will not be as they are."""
+        """These were not claimed, and will not be as they are."""
         self.forget(triggers)
         if fair := [trigger for trigger in triggers if trigger.level is not None]:
             self._backlogs.refused(fair)
 
     def returned(self, triggers: Iterable[Trigger]) -> None:
-        """Nobody knows whether these were grabbed: those of fair queues are tried again, others are
+        """Nobody knows whether these were claimed: those of fair queues are tried again, others are
         received again."""
         fair = [trigger for trigger in triggers if trigger.level is not None]
         self.forget([trigger for trigger in triggers if trigger.level is None])

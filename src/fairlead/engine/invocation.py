@@ -141,7 +141,7 @@ class Invocation:
             )
 
     def _committed(self, execution: Execution, finish: Finish, completed: Completed) -> Committed:
-        for wake in [*execution.current.wakes, completed.wake]:
-            if wake is not None:
-                self._announce(wake)
+        for notification in [*execution.current.notifications, completed.notification]:
+            if notification is not None:
+                self._announce(notification)
         return Committed(finish)

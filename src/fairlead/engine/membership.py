@@ -38,7 +38,7 @@ def identity_of(node: str) -> str:
 
 
 class Membership(Running):
-    """Beats, reads what people have set, and finds out which grabbed tasks are no longer this
+    """Beats, reads what people have set, and finds out which claimed tasks are no longer this
     node's."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Membership(Running):
                 self._node
             )
             if is_earlier and not await self._store.held(record.node):
-                await self._store.forget_node(record.node)
+                await self._store.drop_node(record.node)
 
     async def _say_so(self) -> None:
         queues, now = sorted(self._partitions), self._context.clock.now()
@@ -131,7 +131,7 @@ class Membership(Running):
         now = self._context.clock.now()
         await self._say_so()
         if ended := self._claimer.ended_batches():
-            await self._store.forget_grabs(self._node, ended)
+            await self._store.drop_claims(self._node, ended)
         queues = await self._queues()
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         nodes = await self._store.database.read(self._store.nodes())

@@ -11,7 +11,7 @@ from fairlead.engine.lifecycle import serve
 from fairlead.engine.parts import NodeParts
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
 
 log = logging.getLogger("fairlead.node")
@@ -61,7 +61,7 @@ class Node:
         parts, channel = self.parts, self._context.channel
         await parts.membership.beat()
         await parts.membership.forget_earlier_starts()
-        await channel.open(parts.on_wake)
+        await channel.open(parts.on_notification)
         try:
             await parts.ownership.renew()
             parts.partitions.join()
@@ -96,7 +96,7 @@ class Node:
             # resume what it held. So does one that is to come back: it counts as living meanwhile.
             is_going = not self.settings.restart_seconds
             if is_going and not self.in_flight and not self.parts.reconciler.is_asked:
-                await self._context.store.forget_node(self.settings.name)
-            self._context.channel.announce(Wake(control=True))
+                await self._context.store.drop_node(self.settings.name)
+            self._context.channel.announce(Notification(control=True))
         except StoreUnavailable as error:
             log.warning("left without a word: the store is away", extra={"error": str(error)})

@@ -54,7 +54,7 @@ class Ordering(Running):
         if trigger.ordering_key is None:
             return True
         key = OrderingKey(trigger.queue, trigger.ordering_key)
-        if self._ledger.has_turn(trigger) or len(self._table.waiting(key)) < MOST_OF_KEY:
+        if self._ledger.has_reservation(trigger) or len(self._table.waiting(key)) < MOST_OF_KEY:
             return True
         self._partitions[key] = trigger.partition
         self._overflown.add(key)
@@ -88,7 +88,7 @@ class Ordering(Running):
             self._ask.discard(key)
             self._overflown.discard(key)
             if self._look_at.pop(key, None) is not None:
-                self._ledger.give_turn(key)
+                self._ledger.release_reservation(key)
             del self._partitions[key]
 
     async def run(self) -> None:
@@ -157,7 +157,7 @@ class Ordering(Running):
         if head.id in self._context.in_flight:
             self._look_at.pop(key)  # its end will tell
             return
-        self._ledger.keep_turn(key, head.id)
+        self._ledger.reserve(key, head.id)
         here = {t.id for t in self._table.waiting(key)}
         self._context.events.on_found(
             [t for t, state in tasks if state == State.SUBMITTED and t.id not in here]
@@ -171,7 +171,7 @@ class Ordering(Running):
     def _keep(self, trigger: Trigger) -> None:
         assert trigger.ordering_key is not None
         key = OrderingKey(trigger.queue, trigger.ordering_key)
-        self._ledger.keep_turn(key, trigger.id)
+        self._ledger.reserve(key, trigger.id)
         self._partitions[key] = trigger.partition
         self._look_at[key] = self._context.clock.monotonic()
         self._ask.add(key)
@@ -181,4 +181,4 @@ class Ordering(Running):
         self._look_at.pop(key, None)
         if key not in self._overflown:
             self._partitions.pop(key, None)
-        self._table.freed(self._ledger.give_turn(key))
+        self._table.freed(self._ledger.release_reservation(key))

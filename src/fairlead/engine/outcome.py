@@ -26,9 +26,9 @@ _HOPELESS = (UnknownTask, InvalidTask)
 
 def succeeded(execution: Execution, result: object, now: int) -> Finish:
     """The finish of a run that returned. A result that is no JSON fails the attempt."""
-    grabbed = execution.grabbed
+    claimed = execution.claimed
     kept = None
-    if grabbed.keep_result:
+    if claimed.keep_result:
         try:
             kept = encode_result(result)
         except (TypeError, ValueError) as error:
@@ -36,8 +36,8 @@ def succeeded(execution: Execution, result: object, now: int) -> Finish:
                 execution, InvalidTask(f"its result cannot be kept as JSON: {error}"), now
             )
     return Finish(
-        grabbed.id,
-        grabbed.version,
+        claimed.id,
+        claimed.version,
         Outcome.DONE,
         State.DONE,
         execution.started_at,
@@ -46,7 +46,7 @@ def succeeded(execution: Execution, result: object, now: int) -> Finish:
         None,
         kept,
         None,
-        grabbed.row,
+        claimed.row,
     )
 
 
@@ -58,7 +58,7 @@ def failed(execution: Execution, error: BaseException, now: int) -> Finish:
         )
     outcome = Outcome.TIMED_OUT if isinstance(error, TaskTimeout) else Outcome.RETRIED
     delay = error.after if isinstance(error, Retry) else None
-    tries = execution.grabbed.tries
+    tries = execution.claimed.tries
     resets = False
     if isinstance(error, Retry):
         resets = error.reset_tries
@@ -90,10 +90,10 @@ def stopped(execution: Execution, now: int) -> Finish | None:
         timeout = handler.processing.timeout if handler is not None else None
         return failed(execution, TaskTimeout(f"ran longer than its timeout of {timeout} s"), now)
     if execution.cancel_reason in _HANDED_BACK:
-        grabbed = execution.grabbed
+        claimed = execution.claimed
         return Finish(
-            grabbed.id,
-            grabbed.version,
+            claimed.id,
+            claimed.version,
             Outcome.CANCELLED,
             State.SUBMITTED,
             execution.started_at,
@@ -102,7 +102,7 @@ def stopped(execution: Execution, now: int) -> Finish | None:
             _HANDED_BACK[execution.cancel_reason],
             None,
             None,
-            grabbed.row,
+            claimed.row,
             spends_try=False,
         )
     return None
@@ -130,14 +130,14 @@ def _finish(
     resets_tries: bool = False,
 ) -> Finish:
     """`run_at` None: no further try, the task goes to ERROR."""
-    grabbed = execution.grabbed
+    claimed = execution.claimed
     if run_at is None:
         state = State.ERROR
     else:
         state = State.WAITING if run_at > now else State.SUBMITTED
     return Finish(
-        grabbed.id,
-        grabbed.version,
+        claimed.id,
+        claimed.version,
         outcome,
         state,
         execution.started_at,
@@ -146,7 +146,7 @@ def _finish(
         error_text(error),
         None,
         run_at,
-        grabbed.row,
+        claimed.row,
         spends_try,
         resets_tries,
         run_at is None and execution.handler is not None and execution.handler.skips_failed,

@@ -174,9 +174,9 @@ class Ownership:
         self._own(self.owned.difference(keys))
 
     async def _release(self, names: Sequence[str]) -> None:
-        wake = await self._coordinator.release(names, self._node)
-        if wake is not None:
-            self._context.channel.announce(wake)
+        notification = await self._coordinator.release(names, self._node)
+        if notification is not None:
+            self._context.channel.announce(notification)
 
     def _share(self, partitions: int) -> int:
         identity = identity_of(self._node)

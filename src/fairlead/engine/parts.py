@@ -39,7 +39,7 @@ from fairlead.engine.view import View
 from fairlead.model import PartitionKey, Trigger
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
 
 
@@ -130,15 +130,15 @@ class NodeParts:
 
     # what the parts tell each other ---------------------------------------------------------------
 
-    def on_wake(self, wake: Wake) -> None:
+    def on_notification(self, notification: Notification) -> None:
         """Poke the parts that a notification concerns."""
-        if wake.control or wake.is_empty:
+        if notification.control or notification.is_empty:
             self.membership.look()
             self.ownership.look()
             self.ordering.look()
-        if wake.due is not None or wake.is_empty:
+        if notification.due is not None or notification.is_empty:
             self.pollers.look("due")
-        if wake.log or wake.is_empty:
+        if notification.log or notification.is_empty:
             self.ordered.look()
 
     def on_ready(self) -> None:

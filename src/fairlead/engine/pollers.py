@@ -14,7 +14,7 @@ from fairlead.engine.ownership import Ownership
 from fairlead.engine.poller import Poller
 from fairlead.engine.settings import Intervals
 from fairlead.model import State, TaskRecord
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import TaskStore, Woken
 
@@ -52,7 +52,7 @@ class Pollers:
     def __init__(
         self,
         store: TaskStore,
-        announce: Callable[[Wake], None],
+        announce: Callable[[Notification], None],
         handlers: Mapping[str, Handler],
         observer: Observer,
         on_incident: Callable[[TaskRecord], None] | None,
@@ -91,7 +91,7 @@ class Pollers:
         return None if next_due is None else (next_due - self._clock.now()) / MICROS
 
     async def lost(self) -> float | None:
-        """What dead nodes had grabbed becomes SUBMITTED again."""
+        """What dead nodes had claimed becomes SUBMITTED again."""
         now = self._clock.now()
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         if silent:
@@ -102,7 +102,7 @@ class Pollers:
                 self._tell(woken)
                 total += woken.moved
             for node in silent:
-                await self._store.forget_node(node)
+                await self._store.drop_node(node)
             log.warning(
                 "nodes stopped; their tasks were resumed", extra={"nodes": silent, "resumed": total}
             )
@@ -121,12 +121,12 @@ class Pollers:
             if what == "ignore":
                 continue
             to = State.SUBMITTED if what == "resume" else State.ERROR
-            reason = f"stuck: grabbed by {task.node} and not finished within its greatest time"
-            wake = await self._store.release_stuck(
+            reason = f"stuck: claimed by {task.node} and not finished within its greatest time"
+            notification = await self._store.release_stuck(
                 task.id, task.version, to, now, reason, self._skipping
             )
-            if wake is not None:
-                self._announce(wake)
+            if notification is not None:
+                self._announce(notification)
                 self._observer.counted("stuck_tasks")
                 log.warning(
                     "stuck task released",
@@ -170,5 +170,5 @@ class Pollers:
         return None
 
     def _tell(self, woken: Woken) -> None:
-        if woken.wake is not None:
-            self._announce(woken.wake)
+        if woken.notification is not None:
+            self._announce(woken.notification)

@@ -50,9 +50,9 @@ class Reconciler(Running):
                     log.warning(
                         "handing back tasks claimed unknowingly", extra={"tasks": len(unknown)}
                     )
-                    wake = await context.store.hand_back(context.name, unknown)
-                    if wake is not None:
-                        context.channel.announce(wake)
+                    notification = await context.store.hand_back(context.name, unknown)
+                    if notification is not None:
+                        context.channel.announce(notification)
                 self._ordering.look()
                 # The wake of an earlier, unanswered try may never have gone out.
                 context.channel.look_again()

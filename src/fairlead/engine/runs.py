@@ -1,4 +1,4 @@
-"""The runs of a node: from a grabbed task that has its slot, through its executor, until its end is
+"""The runs of a node: from a claimed task that has its slot, through its executor, until its end is
 written."""
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Runs:
         return self._processes.children
 
     def start(self, executions: Sequence[Execution]) -> None:
-        """They are booked and grabbed."""
+        """They are booked and claimed."""
         if len(executions) == 1 or all(
             _kind(execution) is ExecutorKind.LOOP for execution in executions
         ):
@@ -185,7 +185,7 @@ class Runs:
         """A run has ended. Its slot is free from here on; its task is ours until the completion is
         written."""
         trigger = execution.trigger
-        if freed := self._context.ledger.free(trigger, self._context.clock.monotonic()):
+        if freed := self._context.ledger.release(trigger, self._context.clock.monotonic()):
             self._context.events.on_freed(freed)
         execution.is_running = False
         if self._backlogs.run_times:
@@ -197,7 +197,7 @@ class Runs:
             )
         elif isinstance(result, Committed):
             execution.is_done = result.finish.next_state == State.DONE
-            self._context.observer.finished([(trigger, execution.grabbed, result.finish)])
+            self._context.observer.finished([(trigger, execution.claimed, result.finish)])
             self.settled([execution])
         else:
             if execution.cancel_reason is not None:

@@ -86,9 +86,9 @@ class Node:
                 self._lanes[task.partition, task.priority].dispatch((task,))
         return taken
 
-    def free(self, task: Trigger, now: float) -> None:
+    def release(self, task: Trigger, now: float) -> None:
         """End the run of the task."""
-        limits = self._ledger.free(task, now)
+        limits = self._ledger.release(task, now)
         if limits:
             self._table.freed(limits)
 

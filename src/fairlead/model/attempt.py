@@ -6,11 +6,11 @@ import msgspec
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
-    """How one attempt of a grabbed task ended, and where the task goes next."""
+    """How one attempt of a claimed task ended, and where the task goes next."""
 
     id: str
     version: int
-    """The version this node holds since the grab; a mismatch means the task was given to
+    """The version this node holds since the claim; a mismatch means the task was given to
     another."""
     outcome: str
     next_state: str
@@ -24,7 +24,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     """When next_state is WAITING: the next earliest start. When SUBMITTED: at once, at the end of
     its queue."""
     row: int = 0
-    """As in the grabbed task."""
+    """As in the claimed task."""
     spends_try: bool = True
     """False for a snooze and for a task handed back unrun at shutdown."""
     resets_tries: bool = False
@@ -52,7 +52,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     run_at: int
     ready_at: int | None
     triggered_at: int | None
-    grabbed_at: int | None
+    claimed_at: int | None
     started_at: int | None
     finished_at: int
     outcome: str

@@ -10,7 +10,7 @@ class State(StrEnum):
 
     WAITING = "WAITING"  # run_at ahead, or a retry due later
     SUBMITTED = "SUBMITTED"  # may run now
-    PROCESSING = "PROCESSING"  # grabbed by one node
+    PROCESSING = "PROCESSING"  # claimed by one node
     DONE = "DONE"
     ERROR = "ERROR"  # retries used up, asks for a person
     FAILED = "FAILED"  # a person gave it up

@@ -61,9 +61,9 @@ class Submitted(NamedTuple):
     one that went in by COPY."""
 
 
-class GrabbedTask(msgspec.Struct, frozen=True, gc=False):
+class ClaimedTask(msgspec.Struct, frozen=True, gc=False):
     """A task this node won: SUBMITTED -> PROCESSING by compare-and-set. `version` is the one after
-    the grab."""
+    the claim."""
 
     id: str
     version: int
@@ -79,7 +79,7 @@ class GrabbedTask(msgspec.Struct, frozen=True, gc=False):
     row: int = 0
     """The store's own address of the task row; 0 when it has none."""
     batch: int = 0
-    """Which grab this was; the node tells the store when all of a batch has ended."""
+    """Which claim this was; the node tells the store when all of a batch has ended."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class TaskRecord(msgspec.Struct, frozen=True):
     submitted_at: int
     run_at: int
     ready_at: int | None
-    grabbed_at: int | None
+    claimed_at: int | None
     node: str | None
     error_type: str | None
     error_text: str | None

@@ -12,7 +12,7 @@ from fairlead.model.states import TriggerPath
 class Level(NamedTuple):
     """Where a task stands in a fair backlog; compared lexicographically."""
 
-    turn: int
+    pass_: int
     """The pass: virtual time at which the task starts (dimensionless; a task of weight 1 takes
     1,000,000)."""
     id: int

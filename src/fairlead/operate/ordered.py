@@ -15,7 +15,7 @@ from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleReco
 from fairlead.operate.context import OperateContext
 from fairlead.ordered.accept import check
 from fairlead.ordered.partition import STALE_SECONDS
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.schedule_store import ScheduleStatus, hour_of
 from fairlead.ports.task_log import Drop, Entry
 
@@ -103,7 +103,7 @@ class OrderedManagement:
         )
         check(entry)
         self._log.append([entry]).result()
-        self._context.channel.announce(Wake(log=[queue]))
+        self._context.channel.announce(Notification(log=[queue]))
 
     async def status(self, queue: str) -> list[PartitionView]:
         """Every partition that has an owner, or has had one, or has something in the log."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fairlead.errors import ConfigurationError, NotAllowed, UnknownPolicy, UnknownQueue
 from fairlead.operate.context import OperateContext
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.policy_store import (
     EVERY_QUEUE,
     Draft,
@@ -143,4 +143,4 @@ class PolicyManagement:
         return self._database.run(self._store.switch_on(queue))
 
     def _announce(self) -> None:
-        self._context.channel.announce(Wake(control=True))
+        self._context.channel.announce(Notification(control=True))

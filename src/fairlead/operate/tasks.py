@@ -15,7 +15,7 @@ from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, 
 from fairlead.operate.context import OperateContext
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.ports.cluster_state import NodeRecord
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
 
 DOUBLE_RUN = "it is running: with force it will run a second time beside the first"
@@ -235,14 +235,14 @@ class Management:
 
     def _move(self, record: TaskRecord, to: State, run_at: int, reset_tries: bool) -> None:
         now = self._context.clock.now()
-        wake = self._database.run(
+        notification = self._database.run(
             self._store.move(record.id, record.version, to, run_at, now, reset_tries)
         )
-        if wake is None:
+        if notification is None:
             raise StaleVersion(
                 f"task {record.id} moved on from version {record.version}: look at it again"
             )
-        self._context.channel.announce(wake)
+        self._context.channel.announce(notification)
 
     def _end(self, record: TaskRecord, to: State, actor: str) -> None:
         now = self._context.clock.now()
@@ -258,7 +258,7 @@ class Management:
         self._announce_control()
 
     def _announce_control(self, *finished: str) -> None:
-        self._context.channel.announce(Wake(control=True, finished=list(finished)))
+        self._context.channel.announce(Notification(control=True, finished=list(finished)))
 
     def _filter(
         self,

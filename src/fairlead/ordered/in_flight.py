@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from fairlead.core.schedule.schedule import Schedule
-from fairlead.model import Finish, GrabbedTask, RunEnd, ScheduledTask, Trigger, TriggerPath
+from fairlead.model import ClaimedTask, Finish, RunEnd, ScheduledTask, Trigger, TriggerPath
 from fairlead.ordered.completion import Completion
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.ending import end_of_run
@@ -69,7 +69,7 @@ class InFlight:
             self._context.table.push(_trigger(scheduled))
         self._context.dispatch()
 
-    def claim(self, trigger: Trigger, now: int) -> GrabbedTask | None:
+    def claim(self, trigger: Trigger, now: int) -> ClaimedTask | None:
         """Return the task of a trigger that is about to run; None when the task must not run any
         more."""
         scheduled = self._handed_out.pop(trigger.id, None)
@@ -81,7 +81,7 @@ class InFlight:
             return None
         self._running[trigger.id] = (scheduled, now)
         task = scheduled.task
-        return GrabbedTask(
+        return ClaimedTask(
             task.id,
             trigger.version,
             trigger.version,

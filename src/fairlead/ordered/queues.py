@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from fairlead.clock import MICROS
 from fairlead.core.schedule.throughput import Window
 from fairlead.declare.queue import Queue
-from fairlead.model import Finish, GrabbedTask, PartitionKey, Trigger
+from fairlead.model import ClaimedTask, Finish, PartitionKey, Trigger
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.intake import Intake
 from fairlead.ordered.partition import Partition
@@ -182,7 +182,7 @@ class OrderedQueues:
         if self._queues:
             self._context.log.look()
 
-    def claim(self, trigger: Trigger, now: int) -> GrabbedTask | None:
+    def claim(self, trigger: Trigger, now: int) -> ClaimedTask | None:
         """Return the task of a trigger that is about to run; None when the task must not run any
         more."""
         partition = self._of(trigger)

@@ -51,7 +51,7 @@ ATTEMPTS = Table(
             "when its slot was booked; null: not recorded by this version",
             nullable=True,
         ),
-        Column("grabbed_at", "timestamp", "when a node took it", nullable=True),
+        Column("claimed_at", "timestamp", "when a node took it", nullable=True),
         Column("started_at", "timestamp", "when its handler was called", nullable=True),
         Column("finished_at", "timestamp", "when the run, or the task, ended"),
         Column("outcome", "string", "done, retried, failed, timed_out, snoozed, cancelled, lost"),

@@ -28,7 +28,7 @@ from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.landing import land, take_away
 from fairlead.pipeline.stream.cursors import let_go, reached, streamed, topics_of
-from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Place
+from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Position
 from fairlead.ports.statements import Row, Steps
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ class Exporter:
     def behind(self) -> int:
         """How many attempts are settled and not exported yet."""
         store_id = self._look(self._history.store_id())
-        until: Place = self._look(self._history.horizon())
-        last = Place(until.xid, until.seq - 1)
+        until: Position = self._look(self._history.horizon())
+        last = Position(until.xid, until.seq - 1)
         cursor = reached(self._attempts.manifests.newest(), store_id)
         return int(self._look(self._history.attempts_between(cursor, last)).rows)
 
@@ -143,10 +143,10 @@ class Exporter:
             log.warning("comparing begins anew", extra={"reader": name, "place": str(place)})
             self._history.database.run(self._history.checked(name, place, self._clock.now()))
 
-    def _horizon(self, feed: Feed, table: LakeTable, store_id: str) -> Place:
+    def _horizon(self, feed: Feed, table: LakeTable, store_id: str) -> Position:
         text = table.manifests.newest().cursors.get(f"{store_id}/{feed}")
-        horizon: Place = self._look(self._history.horizon(feed))
-        if text is not None and Place.of(text) >= horizon:
+        horizon: Position = self._look(self._history.horizon(feed))
+        if text is not None and Position.of(text) >= horizon:
             raise CheckFailed(
                 f"the lake has {feed} up to {text}, and this store only up to {horizon}: the store"
                 " was restored from a backup, or moved to another server. Give it another store_id"
@@ -163,14 +163,14 @@ class Exporter:
                 "attempts",
                 self._attempts,
                 lambda cursor: history.attempts(_place(cursor), settled, limit),
-                lambda row: str(Place(*row[:2])),
+                lambda row: str(Position(*row[:2])),
                 attempts_table,
             ),
             _Feed(
                 "events",
                 self._events,
                 lambda cursor: history.events(_place(cursor), told, limit),
-                lambda row: str(Place(*row[:2])),
+                lambda row: str(Position(*row[:2])),
                 events_table,
             ),
             _Feed(
@@ -199,8 +199,8 @@ class Exporter:
             new, topics = rows, topics_of(manifest, store_id)
             if feed.name == "attempts" and topics:
                 has_come = streamed(manifest, store_id)
-                new = [row for row in rows if not has_come(Place(*row[:2]), row[_TASK_ID])]
-                moves |= let_go(manifest, store_id, Place.of(last))
+                new = [row for row in rows if not has_come(Position(*row[:2]), row[_TASK_ID])]
+                moves |= let_go(manifest, store_id, Position.of(last))
             told = feed.as_table(store_id, new, self._clock.now())
             landed = land(
                 self._lake,
@@ -221,7 +221,7 @@ class Exporter:
             )
             if done is not None:
                 if feed.name in self._readers:
-                    self._note(feed.name, Place.of(last))
+                    self._note(feed.name, Position.of(last))
                 return len(rows), len(landed.written)
             take_away(feed.table, [landed])
 
@@ -240,7 +240,7 @@ class Exporter:
             return self._takes == "never"
         return self._takes != "take over"
 
-    def _note(self, feed: str, place: Place) -> None:
+    def _note(self, feed: str, place: Position) -> None:
         kind = "lake" if feed == "attempts" else feed
         self._history.database.run(
             self._history.advance(self._readers[feed], kind, place, self._clock.now())
@@ -262,5 +262,5 @@ class _Feed(NamedTuple):
     as_table: Callable[[str, Sequence[Row], int], pa.Table]
 
 
-def _place(cursor: str | None) -> Place:
-    return START if cursor is None else Place.of(cursor)
+def _place(cursor: str | None) -> Position:
+    return START if cursor is None else Position.of(cursor)

@@ -41,7 +41,7 @@ class Keeper:
         if self._exporter.round(batches=1).more:
             return True
         reader = self._history.database.look(self._history.reader(self._lake.reader))
-        if reader is None or reader.place == START:
+        if reader is None or reader.position == START:
             return False
         now = self._clock.now()
         if (

@@ -17,7 +17,7 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import DAY, LakeTable
 from fairlead.pipeline.stream.cursors import reached
-from fairlead.ports.history import FINGERPRINT_MODULUS, START, HistoryStore, Place, Totals
+from fairlead.ports.history import FINGERPRINT_MODULUS, START, HistoryStore, Position, Totals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ def reconcile(
     rows = busy_us = done = 0
     differences = []
     while place < end and done != pieces:
-        until = look(history.place_after(place, end, piece))
+        until = look(history.position_after(place, end, piece))
         in_store: Totals = look(history.attempts_between(place, until))
         lies_between = _lies_between(store_id, place, until)
         in_lake = Totals(
@@ -127,7 +127,7 @@ def _totals_of(rows: ds.Dataset, which: pc.Expression) -> Totals:
     return found
 
 
-def _lies_between(store_id: str, after: Place, until: Place) -> pc.Expression:
+def _lies_between(store_id: str, after: Position, until: Position) -> pc.Expression:
     import pyarrow.compute as pc
 
     xid, seq = pc.field("xid"), pc.field("seq")

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -45,18 +45,18 @@ class Coordinator(Protocol):
         """Extend all unexpired leases of the owner by `ttl` seconds from now; answers what it still
         holds."""
 
-    async def release(self, names: Sequence[str], owner: str) -> Wake | None:
+    async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         """Give up leases at once; those not held are ignored. Answers the wake to announce: others
         may take them."""
 
     async def leases(self) -> list[Lease]:
         """All leases that are held and not expired."""
 
-    async def read_book(self, limit: str) -> tuple[bytes, int]:
+    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
         """Who holds what of a cluster-wide limit, and the version of that: as last written by
         anybody. Before the first write: (b"", 0)."""
 
-    async def write_book(self, limit: str, book: bytes, version: int) -> bool:
+    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
         """Replace the book if it still has the version that was read; once this is answered it is
         not lost. False: somebody was quicker. Raises StoreUnavailable: then nobody knows, and it
         may even be written later, unless the version has moved on by then."""

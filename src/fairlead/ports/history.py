@@ -28,7 +28,7 @@ ATTEMPT_FIELDS = (
     "run_at",
     "ready_at",
     "triggered_at",
-    "grabbed_at",
+    "claimed_at",
     "started_at",
     "finished_at",
     "outcome",
@@ -74,7 +74,7 @@ SUBMITTED_FIELDS = (
 """Columns of the rows that `submitted` answers."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a row of the history stands; places are compared. On SQLite xid is 0: it has one
     writer."""
 
@@ -85,13 +85,13 @@ class Place(NamedTuple):
         return f"{self.xid}.{self.seq}"
 
     @classmethod
-    def of(cls, text: str) -> Place:
+    def of(cls, text: str) -> Position:
         """Of what `str` made."""
         xid, _, seq = text.partition(".")
         return cls(int(xid), int(seq))
 
 
-START = Place(0, 0)
+START = Position(0, 0)
 """Before every row."""
 
 
@@ -102,8 +102,8 @@ class Reader(NamedTuple):
     kind: str
     """"lake": attempts are cleaned once they were checked. "stream": once they were read. "events":
     those, once read."""
-    place: Place
-    checked: Place | None
+    position: Position
+    checked: Position | None
     """Of a lake: up to there it was compared with the store, and agreed."""
     updated_at: int
     """When it last said how far it has read (microseconds)."""
@@ -128,7 +128,7 @@ class Running(NamedTuple):
     queue: str
     node: str
     tasks: int
-    grabbed_at: int
+    claimed_at: int
     """When the last one of them was taken (microseconds)."""
     stuck: int
     """Of them, past their greatest time."""
@@ -147,15 +147,15 @@ class HistoryStore(Protocol):
     def store_id(self) -> Steps[str]:
         """Which store this is; made once, by its migration."""
 
-    def horizon(self, feed: Feed = "attempts") -> Steps[Place]:
+    def horizon(self, feed: Feed = "attempts") -> Steps[Position]:
         """No row of the feed will ever appear before this place that is not there now; rows at or
         after it may still be on their way. It never goes back, unless an earlier state of the store
         was restored."""
 
-    def attempts(self, after: Place, until: Place, limit: int) -> Steps[Sequence[Row]]:
+    def attempts(self, after: Position, until: Position, limit: int) -> Steps[Sequence[Row]]:
         """Attempts behind `after` and before `until`, in order, at most `limit`: ATTEMPT_FIELDS."""
 
-    def events(self, after: Place, until: Place, limit: int) -> Steps[Sequence[Row]]:
+    def events(self, after: Position, until: Position, limit: int) -> Steps[Sequence[Row]]:
         """What people did to tasks, likewise: EVENT_FIELDS."""
 
     def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
@@ -171,10 +171,10 @@ class HistoryStore(Protocol):
     def running(self, now: int) -> Steps[list[Running]]:
         """What nodes hold. Every unfinished task is looked at."""
 
-    def attempts_between(self, after: Place, until: Place) -> Steps[Totals]:
+    def attempts_between(self, after: Position, until: Position) -> Steps[Totals]:
         """What the attempts behind `after` and at or before `until` add up to."""
 
-    def place_after(self, after: Place, until: Place, rows: int) -> Steps[Place]:
+    def position_after(self, after: Position, until: Position, rows: int) -> Steps[Position]:
         """The place of the attempt that is so many rows behind `after`; `until` when that many are
         not before it."""
 
@@ -184,13 +184,13 @@ class HistoryStore(Protocol):
     def reader(self, name: str) -> Steps[Reader | None]:
         """The one of this name; None when it is not registered."""
 
-    def advance(self, name: str, kind: str, place: Place, now: int) -> Steps[None]:
+    def advance(self, name: str, kind: str, position: Position, now: int) -> Steps[None]:
         """Register a reader, or note that it has read everything up to `place`; it never goes back.
         Once this has committed, nothing is cleaned that the reader has not read."""
 
-    def checked(self, name: str, place: Place, now: int) -> Steps[None]:
+    def checked(self, name: str, position: Position, now: int) -> Steps[None]:
         """A lake was compared with this store up to `place`, and they agree: up to there the store
         may clean."""
 
-    def forget_reader(self, name: str) -> Steps[bool]:
+    def drop_reader(self, name: str) -> Steps[bool]:
         """What it has not read may be cleaned; False when there is no such reader."""

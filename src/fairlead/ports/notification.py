@@ -19,7 +19,7 @@ class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first_seq: int
 
 
-class Wake(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class Notification(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What changed. An empty one means: look everywhere."""
 
     ready: list[Lane] = []
@@ -41,11 +41,11 @@ class Wake(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return not (self.ready or self.due is not None or self.control or self.finished or self.log)
 
 
-_decoder = msgspec.json.Decoder(Wake)
+_decoder = msgspec.json.Decoder(Notification)
 encode = msgspec.json.Encoder().encode
 
 
-def decode(message: str | bytes) -> Wake:
+def decode(message: str | bytes) -> Notification:
     """The wake in a message; one that cannot be read means "look everywhere", never an error."""
     try:
         return _decoder.decode(message)
@@ -53,24 +53,27 @@ def decode(message: str | bytes) -> Wake:
         return LOOK_EVERYWHERE
 
 
-LOOK_EVERYWHERE = Wake()
+LOOK_EVERYWHERE = Notification()
 
 
-def joined(wakes: Sequence[Wake]) -> Wake:
+def joined(notifications: Sequence[Notification]) -> Notification:
     """One wake for all of new tasks: each lane from the first place that any of them names."""
     lanes: dict[tuple[str, int, int], int] = {}
-    for lane in (lane for wake in wakes for lane in wake.ready):
+    for lane in (lane for notification in notifications for lane in notification.ready):
         key = (lane.queue, lane.partition, lane.priority)
         lanes[key] = min(lane.first_seq, lanes.get(key, lane.first_seq))
-    dues = [wake.due for wake in wakes if wake.due is not None]
-    return Wake(
+    dues = [notification.due for notification in notifications if notification.due is not None]
+    return Notification(
         ready=[Lane(*key, seq) for key, seq in sorted(lanes.items())], due=min(dues, default=None)
     )
 
 
 def with_triggers(
-    wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted], placed_only: bool = True
-) -> Wake:
+    notification: Notification,
+    tasks: Sequence[NewTask],
+    submitted: Sequence[Submitted],
+    placed_only: bool = True,
+) -> Notification:
     """The wake of a submit, and the triggers of its tasks that may run now. `placed_only`: of those
     whose places are known."""
     triggers = [
@@ -90,18 +93,24 @@ def with_triggers(
         for task, (_, is_new, seq) in zip(tasks, submitted, strict=True)
         if is_new and (seq is not None or (task.is_due and not placed_only))
     ]
-    return msgspec.structs.replace(wake, triggers=triggers) if triggers else wake
+    return msgspec.structs.replace(notification, triggers=triggers) if triggers else notification
 
 
-def pieces(wake: Wake, most_bytes: int) -> list[bytes]:
+def pieces(notification: Notification, most_bytes: int) -> list[bytes]:
     """The wake as messages of at most `most_bytes` each; what cannot be cut small enough becomes
     "look everywhere"."""
-    whole = encode(wake)
+    whole = encode(notification)
     if len(whole) <= most_bytes:
         return [whole]
-    if len(wake.ready) + len(wake.finished) <= 1:
+    if len(notification.ready) + len(notification.finished) <= 1:
         return [encode(LOOK_EVERYWHERE)]
-    r, f = (len(wake.ready) + 1) // 2, (len(wake.finished) + 1) // 2
-    left = Wake(wake.ready[:r], wake.due, wake.control, wake.finished[:f], wake.log)
-    right = Wake(wake.ready[r:], None, False, wake.finished[f:])
+    r, f = (len(notification.ready) + 1) // 2, (len(notification.finished) + 1) // 2
+    left = Notification(
+        notification.ready[:r],
+        notification.due,
+        notification.control,
+        notification.finished[:f],
+        notification.log,
+    )
+    right = Notification(notification.ready[r:], None, False, notification.finished[f:])
     return pieces(left, most_bytes) + ([] if right.is_empty else pieces(right, most_bytes))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 
 
 class Notifier(Protocol):
     """How wakes travel between processes that share a database."""
 
-    def ring(self, wake: Wake) -> None:
+    def notify(self, notification: Notification) -> None:
         """Tell all listeners, from any thread; never blocks, never raises."""
 
-    async def listen(self, on_wake: Callable[[Wake], None]) -> None:
+    async def listen(self, on_notification: Callable[[Notification], None]) -> None:
         """Start listening; `on_wake` runs in the event loop. An interruption ends with a "look
         everywhere"."""
 

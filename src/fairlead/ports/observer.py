@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from fairlead.model import Finish, GrabbedTask, NewTask, TaskRecord, Trigger
+from fairlead.model import ClaimedTask, Finish, NewTask, TaskRecord, Trigger
 
 
 class OrderedGauges(NamedTuple):
@@ -31,14 +31,14 @@ class Observer(Protocol):
     def submitted(self, tasks: Sequence[NewTask]) -> None:
         """These tasks were inserted, or will be when the caller's transaction commits."""
 
-    def grabbed(self, tasks: Sequence[tuple[Trigger, GrabbedTask]]) -> None:
+    def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None:
         """This node won these tasks."""
 
-    def finished(self, runs: Sequence[tuple[Trigger, GrabbedTask, Finish]]) -> None:
+    def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None:
         """These runs ended, and their ends are in the store."""
 
     def gauges(self, look_ahead: int, in_flight: int) -> None:
-        """Triggers in memory and tasks grabbed but not completed, now."""
+        """Triggers in memory and tasks claimed but not completed, now."""
 
     def ordered(self, queues: dict[str, OrderedGauges]) -> None:
         """The ordered queues of this node, now. Called only where there are any."""
@@ -50,7 +50,7 @@ class Observer(Protocol):
         """These tasks are in ERROR or stuck, and a person should look."""
 
     def counted(self, what: str, count: int = 1) -> None:
-        """Something else worth counting: `healed_triggers`, `lost_grabs`, `refused_completions`,
+        """Something else worth counting: `healed_triggers`, `lost_claims`, `refused_completions`,
         `resumed_tasks`, `unsent_triggers`, `corrupt_triggers` ... Of these two, in any thread."""
 
 
@@ -58,8 +58,8 @@ class Silent:
     """Observes nothing."""
 
     def submitted(self, tasks: Sequence[NewTask]) -> None: ...
-    def grabbed(self, tasks: Sequence[tuple[Trigger, GrabbedTask]]) -> None: ...
-    def finished(self, runs: Sequence[tuple[Trigger, GrabbedTask, Finish]]) -> None: ...
+    def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None: ...
+    def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None: ...
     def gauges(self, look_ahead: int, in_flight: int) -> None: ...
     def ordered(self, queues: dict[str, OrderedGauges]) -> None: ...
     def oldest_ready(self, ages: dict[str, float]) -> None: ...

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fairlead.model import NewTask, Submitted
 from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.history import HistoryStore
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.statements import SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import TaskRecords
@@ -30,10 +30,10 @@ class SqlStore(TaskRecords, Protocol):
     def statement(self, name: str, *params: Any) -> Statement:
         """Return the named statement with its parameters."""
 
-    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
         """Insert the tasks, as `TaskStore.submission` does."""
 
-    def announce(self, wake: Wake) -> Steps[None]:
+    def announce(self, notification: Notification) -> Steps[None]:
         """Send the wake with the commit of this transaction, where the database can; elsewhere the
         caller announces it after the commit."""
 

@@ -9,7 +9,7 @@ import msgspec
 
 from fairlead.model import AttemptRecord, State, TaskRecord
 from fairlead.ports.cluster_state import ClusterState
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
 
 
@@ -85,7 +85,7 @@ class TaskRecords(ClusterState, Protocol):
 
     def move(
         self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
-    ) -> Steps[Wake | None]:
+    ) -> Steps[Notification | None]:
         """A person's change to WAITING or SUBMITTED, from any state in the hot table; None when the
         version is stale."""
 

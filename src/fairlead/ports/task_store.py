@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from fairlead.model import (
+    ClaimedTask,
     Finish,
-    GrabbedTask,
     LaneKey,
     NewTask,
     State,
@@ -23,13 +23,13 @@ from fairlead.model import (
     Trigger,
 )
 from fairlead.ports.cluster_state import ClusterState, QueueSettings
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords
 
 
-class Grab(msgspec.Struct, frozen=True, gc=False):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """One task a node wants: it wins if the task is SUBMITTED at exactly this version."""
 
     id: str
@@ -44,7 +44,7 @@ class Woken(NamedTuple):
     nodes."""
 
     moved: int
-    wake: Wake | None
+    notification: Notification | None
 
 
 class Completed(NamedTuple):
@@ -52,7 +52,7 @@ class Completed(NamedTuple):
     the commit."""
 
     refused: list[str]
-    wake: Wake | None
+    notification: Notification | None
 
 
 class TaskDeclaration(Protocol):
@@ -95,14 +95,14 @@ class TaskStore(ClusterState, Protocol):
 
     # the user's side ------------------------------------------------------------------------------
 
-    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
         """Insert the tasks; at most one per (queue, unique_key), a taken key answers the first
         task's id. The wake must reach the nodes after the commit (on PostgreSQL the transaction
         itself carries it)."""
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
-    ) -> Steps[tuple[list[Submitted], list[Wake]]]:
+    ) -> Steps[tuple[list[Submitted], list[Notification]]]:
         """The same for very many tasks, given piece by piece: a piece may be made while the one
         before is written, and one that cannot be made ends the transaction."""
 
@@ -118,7 +118,7 @@ class TaskStore(ClusterState, Protocol):
         """Of each (queue, ordering key) the first `limit` unfinished tasks, in the order in which
         they must run."""
 
-    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         """SUBMITTED -> PROCESSING for those still at the wanted version; of many tries exactly one
         wins. A task with an ordering key is refused while one before it, in (run_at, submission)
         order, has not ended."""
@@ -131,15 +131,15 @@ class TaskStore(ClusterState, Protocol):
         """Complete as `complete` does, in the transaction of a transactional handler. Raises
         NotSupported where the store takes part in no transaction."""
 
-    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Wake | None:
-        """Grabbed but not started: SUBMITTED again at its old place, no attempt spent. Pairs of
+    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Notification | None:
+        """Claimed but not started: SUBMITTED again at its old place, no attempt spent. Pairs of
         (id, version held)."""
 
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
         """Which of these this node still holds in PROCESSING."""
 
-    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
-        """All tasks of these grabs have ended: the store need not remember that they were grabbed
+    async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
+        """All tasks of these claims have ended: the store need not remember that they were claimed
         together."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:
@@ -177,7 +177,7 @@ class TaskStore(ClusterState, Protocol):
         now: int,
         reason: str,
         skipping: Sequence[str] = (),
-    ) -> Wake | None:
+    ) -> Notification | None:
         """A stuck task -> SUBMITTED or ERROR, the attempt kept as `lost`; a stale version changes
         nothing. `skipping`: as above."""
 
@@ -193,7 +193,7 @@ class TaskStore(ClusterState, Protocol):
     async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
         """Note that the node lives."""
 
-    async def forget_node(self, node: str) -> None:
+    async def drop_node(self, node: str) -> None:
         """Remove a node: it stopped, or all it held has been resumed."""
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 
 
 class Room(Protocol):
@@ -52,7 +52,7 @@ class QueueLoad(NamedTuple):
     waiting: int
     """Triggers that no node has."""
     held: int
-    """Those that nodes have, and have not grabbed."""
+    """Those that nodes have, and have not claimed."""
     oldest: float | None
     """Seconds since the oldest that waits was written; None: nothing waits."""
 
@@ -104,17 +104,17 @@ class TriggerChannel(Protocol):
         """Raise InvalidTask for the first task that this channel cannot bring as it was asked."""
 
     def carrying(
-        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
-    ) -> Wake:
+        self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
+    ) -> Notification:
         """Return the wake of a submit as this channel wants it: with the triggers of the tasks, or
         as it is."""
 
-    def announce(self, wake: Wake) -> None:
+    def announce(self, notification: Notification) -> None:
         """Tell the nodes, after the commit, from any thread. Never block for long, never raise,
         also while a server is away. A lost announcement is healed by a sweep; one that comes twice,
         or tells of nothing, is harmless."""
 
-    async def open(self, on_wake: Callable[[Wake], None]) -> None:
+    async def open(self, on_notification: Callable[[Notification], None]) -> None:
         """Start receiving; `on_wake` is called in the event loop for every wake that arrives. A
         closed channel can be opened again."""
 
@@ -126,7 +126,7 @@ class TriggerChannel(Protocol):
         a node that was not heard of for `session_seconds` is taken for dead."""
 
     async def part(self) -> None:
-        """Give up all partitions and all triggers not grabbed: other nodes have them once this
+        """Give up all partitions and all triggers not claimed: other nodes have them once this
         returns. Safe to call more than once."""
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
@@ -148,7 +148,7 @@ class TriggerChannel(Protocol):
         it is called again."""
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
-        """Note that these were grabbed, refused, or are kept elsewhere: the node does not need them
+        """Note that these were claimed, refused, or are kept elsewhere: the node does not need them
         from the channel again. Harmless for triggers that were settled before or never came."""
 
     def room_freed(self) -> None:

@@ -11,7 +11,7 @@ from fairlead.connector import Connector
 from fairlead.declare.current import current_task
 from fairlead.declare.declarations import Declarations
 from fairlead.declare.handler import RunInterceptor
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
 from fairlead.submit.transaction import OpenTransactions, announce_after_commit
 
@@ -35,14 +35,14 @@ class SubmitContext:
     hooks: Hooks
     transactions: OpenTransactions
 
-    def announce(self, wake: Wake, connection: Any) -> None:
+    def announce(self, notification: Notification, connection: Any) -> None:
         """Tell the nodes: now, or after the commit of this connection's transaction, by whoever
         sees that commit first."""
         if connection is None:
-            self.connector.channel.announce(wake)
+            self.connector.channel.announce(notification)
             return
         task = current_task()
         if task is not None and task.connection is connection:
-            task.wakes.append(wake)
-        elif not self.transactions.keep(connection, wake):
-            announce_after_commit(connection, lambda: self.connector.channel.announce(wake))
+            task.notifications.append(notification)
+        elif not self.transactions.keep(connection, notification):
+            announce_after_commit(connection, lambda: self.connector.channel.announce(notification))

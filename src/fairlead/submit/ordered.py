@@ -12,7 +12,7 @@ from fairlead.declare.task import Draft, encode
 from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.model import ScheduledTask
 from fairlead.ordered.accept import Acceptance
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.task_log import Submit, TaskLog
 from fairlead.ports.task_records import TaskFilter
 from fairlead.submit.context import SubmitContext
@@ -66,24 +66,24 @@ class OrderedSubmission:
         context = self._context
         yield from self._settle({draft.handler.queue for draft in drafts}, connection)
         entries, log = self._entries(drafts, connection)
-        wake = Wake(log=sorted({entry.task.queue for entry in entries}))
+        notification = Notification(log=sorted({entry.task.queue for entry in entries}))
         if log.joins_transactions:
             database = context.connector.sql_store.database
             yield Write(database, log.appending(entries), connection)
-            context.announce(wake, connection)
+            context.announce(notification, connection)
             appended: Future[None] = Future()
             appended.set_result(None)
         else:
             appended = log.append(entries)
         context.hooks.observer.submitted([entry.task for entry in entries])
-        own_wake = None if connection is None else wake
+        own_notification = None if connection is None else notification
         return [
             OrderedHandle(
                 context.connector,
                 entry.task.id,
                 True,
                 False,
-                own_wake,
+                own_notification,
                 appended,
                 ScheduledTask.of(entry.task).key,
             )

@@ -10,7 +10,7 @@ from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import entered, overridden
 from fairlead.declare.task import Draft, Submission, encode, joined_connection
 from fairlead.model import NewTask, Submitted
-from fairlead.ports.notification import Wake, joined
+from fairlead.ports.notification import Notification, joined
 from fairlead.submit.context import SubmitContext
 from fairlead.submit.ordered import OrderedSubmission
 from fairlead.submit.plan import Plan, Write, carry_out, carry_out_async
@@ -59,29 +59,31 @@ class Submitter:
         connection = joined_connection(drafts)
         if self.ordered.takes(drafts):
             return (yield from self.ordered.submission(drafts, connection))
-        tasks, submitted, wake = yield from self._insert(drafts, connection)
-        context.announce(wake, connection)
+        tasks, submitted, notification = yield from self._insert(drafts, connection)
+        context.announce(notification, connection)
         context.hooks.observer.submitted(tasks)
-        own_wake = None if connection is None else wake
+        own_notification = None if connection is None else notification
         return [
-            TaskHandle(context.connector, id, is_new, task.keep_result, own_wake)
+            TaskHandle(context.connector, id, is_new, task.keep_result, own_notification)
             for task, (id, is_new, _) in zip(tasks, submitted, strict=True)
         ]
 
     def _insert(
         self, drafts: Sequence[Draft], connection: Any
-    ) -> Plan[tuple[list[NewTask], list[Submitted], Wake]]:
+    ) -> Plan[tuple[list[NewTask], list[Submitted], Notification]]:
         connector = self._context.connector
         store = connector.store
         if connection is None and len(drafts) > BULK:
             tasks: list[NewTask] = []
             steps = store.bulk(self._encoded_pieces(drafts, tasks))
-            submitted, wakes = yield Write(store.database, steps)
-            wake = joined(wakes)
+            submitted, notifications = yield Write(store.database, steps)
+            notification = joined(notifications)
         else:
             tasks = self._encode(drafts)
-            submitted, wake = yield Write(store.database, store.submission(tasks), connection)
-        return tasks, submitted, connector.channel.carrying(wake, tasks, submitted)
+            submitted, notification = yield Write(
+                store.database, store.submission(tasks), connection
+            )
+        return tasks, submitted, connector.channel.carrying(notification, tasks, submitted)
 
     def _encoded_pieces(
         self, drafts: Sequence[Draft], tasks: list[NewTask]

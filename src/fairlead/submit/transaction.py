@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from fairlead.errors import ConfigurationError
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 
 
 class OpenTransactions:
@@ -16,12 +16,12 @@ class OpenTransactions:
     def __init__(self) -> None:
         self._open: dict[int, Transaction] = {}
 
-    def keep(self, connection: Any, wake: Wake) -> bool:
+    def keep(self, connection: Any, notification: Notification) -> bool:
         """Keep the wake until the transaction on this connection commits; False when none is
         open."""
         transaction = self._open.get(id(connection))
         if transaction is not None:
-            transaction.wakes.append(wake)
+            transaction.notifications.append(notification)
         return transaction is not None
 
     def begin(self, connection: Any, transaction: Transaction) -> None:
@@ -38,13 +38,16 @@ class Transaction:
     asyncpg."""
 
     def __init__(
-        self, connection: Any, transactions: OpenTransactions, announce: Callable[[Wake], None]
+        self,
+        connection: Any,
+        transactions: OpenTransactions,
+        announce: Callable[[Notification], None],
     ) -> None:
         self._connection = connection
         self._transactions = transactions
         self._announce = announce
         self._inner: Any = None
-        self.wakes: list[Wake] = []
+        self.notifications: list[Notification] = []
 
     def __enter__(self) -> Any:
         connection = self._connection
@@ -113,8 +116,8 @@ class Transaction:
             self._tell()
 
     def _tell(self) -> None:
-        for wake in self.wakes:
-            self._announce(wake)
+        for notification in self.notifications:
+            self._announce(notification)
 
 
 def announce_after_commit(connection: Any, announce: Callable[[], None]) -> None:

@@ -205,7 +205,7 @@ def _row(lane: LaneKey, entry: Trigger) -> Row:
 
 
 def _trigger(lane: LaneKey, row: Row) -> Trigger:
-    turn, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
+    pass_, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
     return Trigger(
         str(task_id),
         version,
@@ -218,7 +218,7 @@ def _trigger(lane: LaneKey, row: Row) -> Trigger:
         ordering_key,
         TriggerPath.SPILL,
         seq,
-        Level(turn, number),
+        Level(pass_, number),
         order_at,
     )
 

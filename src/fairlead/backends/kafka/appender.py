@@ -16,7 +16,7 @@ from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import Endpoint, silent
 from fairlead.backends.kafka.outage_log import OutageLog
 from fairlead.backends.kafka.sender import Outgoing
-from fairlead.backends.memory.notifier import forget_when_forked
+from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import (
     ConfigurationError,
     FairleadError,
@@ -101,7 +101,7 @@ class Appender:
             {"log": endpoint.location},
         )
         self.after_fork()
-        forget_when_forked(self)
+        drop_when_forked(self)
 
     def after_fork(self) -> None:
         # The threads and sockets of librdkafka stay with the parent.

@@ -2,7 +2,7 @@
 shared by its group.
 
 The rows of the lanes stay the triggers (`fairlead.backends.sql.channel`); Kafka carries them early,
-so that a node asks the store for nothing but what it grabs. Three things follow:
+so that a node asks the store for nothing but what it claims. Three things follow:
 
 - What a node has no room for is dropped, and its lane is marked as behind: the reader of the rows
   comes to it in time. So a flood fills no memory, and holds back no message behind it.
@@ -10,7 +10,7 @@ so that a node asks the store for nothing but what it grabs. Three things follow
 - A wake of the database waits a moment for its twin of Kafka. Only where none comes is the lane
   read: the broker is away, or somebody submitted without a channel.
 
-An offset is done with when its trigger was grabbed, refused, or left to the rows. A trigger that
+An offset is done with when its trigger was claimed, refused, or left to the rows. A trigger that
 waits in memory for longer than HOLD_SECONDS counts as left to them: it is there, and one that a
 limit holds back must hold back no offset.
 """
@@ -33,7 +33,7 @@ from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.clock import MICROS, Clock
 from fairlead.core.sharding.offsets import Progress
 from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
-from fairlead.ports.notification import Lane, Wake, with_triggers
+from fairlead.ports.notification import Lane, Notification, with_triggers
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import ChannelStatus, Owner, Room
@@ -145,23 +145,27 @@ class KafkaChannel(DatabaseChannel):
     # the submitter's side -------------------------------------------------------------------------
 
     def carrying(
-        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
-    ) -> Wake:
-        return with_triggers(wake, tasks, submitted)
+        self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
+    ) -> Notification:
+        return with_triggers(notification, tasks, submitted)
 
-    def announce(self, wake: Wake) -> None:
-        self._notifier.ring(msgspec.structs.replace(wake, triggers=[]) if wake.triggers else wake)
-        if wake.ready:
-            self._sender.send(_messages(wake))
+    def announce(self, notification: Notification) -> None:
+        self._notifier.notify(
+            msgspec.structs.replace(notification, triggers=[])
+            if notification.triggers
+            else notification
+        )
+        if notification.ready:
+            self._sender.send(_messages(notification))
 
     def shut(self) -> None:
         self._sender.shut()
 
     # the node's side ------------------------------------------------------------------------------
 
-    async def open(self, on_wake: Callable[[Wake], None]) -> None:
+    async def open(self, on_notification: Callable[[Notification], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().open(on_wake)
+        await super().open(on_notification)
 
     def join(
         self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
@@ -230,17 +234,17 @@ class KafkaChannel(DatabaseChannel):
 
     # what the notifier says -----------------------------------------------------------------------
 
-    def _heard(self, wake: Wake) -> None:
-        if wake.is_empty:
-            super()._heard(wake)
+    def _heard(self, notification: Notification) -> None:
+        if notification.is_empty:
+            super()._heard(notification)
             return
         now = self._clock.monotonic()
-        for lane in wake.ready:
+        for lane in notification.ready:
             if (lane.queue, lane.partition, lane.priority) in self._lanes:
                 self._twins.wait(lane, now)
         if not self._is_waiting_for_twins:
             self._wait_for_twins()
-        self._on_wake(wake)
+        self._on_notification(notification)
 
     def _wait_for_twins(self) -> None:
         """Read the lanes of which Kafka has brought nothing."""
@@ -376,17 +380,17 @@ class KafkaChannel(DatabaseChannel):
             self._timer = asyncio.get_running_loop().call_later(COMMIT_EVERY, self._tick)
 
 
-def _messages(wake: Wake) -> list[Outgoing]:
+def _messages(notification: Notification) -> list[Outgoing]:
     """A message for each trigger; for lanes whose triggers are not there, or are too many, one that
     says where to look."""
-    carried = wake.triggers if len(wake.triggers) <= MOST_CARRIED else []
+    carried = notification.triggers if len(notification.triggers) <= MOST_CARRIED else []
     first: dict[tuple[str, int, int], int] = {}
     for t in carried:
         lane = (t.queue, t.partition, t.priority)
         first[lane] = min(t.seq, first.get(lane, t.seq))
     looks = [
         lane
-        for lane in wake.ready
+        for lane in notification.ready
         if first.get((lane.queue, lane.partition, lane.priority)) != lane.first_seq
     ]
     return [

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaException, Message
 
 from fairlead.backends.kafka.endpoint import reason
 from fairlead.backends.kafka.outage_log import OutageLog
-from fairlead.backends.memory.notifier import forget_when_forked
+from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import StoreUnavailable
 
 AGAIN_SECONDS = 1.0
@@ -70,7 +70,7 @@ class ClientThread(Generic[ClientT]):
         self._is_closing = threading.Event()
         self._has_work = threading.Event()
         self._is_forked = False
-        forget_when_forked(self)
+        drop_when_forked(self)
         self._at_exit = weakref.finalize(self, _close, weakref.ref(self))
         self._at_exit.atexit = closes_at_exit
         self._thread = threading.Thread(

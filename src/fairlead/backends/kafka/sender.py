@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import Endpoint, silent
 from fairlead.backends.kafka.outage_log import OutageLog
-from fairlead.backends.memory.notifier import forget_when_forked
+from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import ConfigurationError, StoreUnavailable
 
 log = logging.getLogger("fairlead.kafka")
@@ -54,7 +54,7 @@ class Sender:
             {"channel": endpoint.location},
         )
         self.after_fork()
-        forget_when_forked(self)
+        drop_when_forked(self)
 
     def after_fork(self) -> None:
         # The threads and sockets of librdkafka stay with the parent.

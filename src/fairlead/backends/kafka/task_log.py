@@ -18,7 +18,7 @@ from fairlead.backends.kafka.endpoint import Endpoint, Extent, PartitionId
 from fairlead.backends.kafka.log_reader import LogReader
 from fairlead.backends.kafka.reading import Taken
 from fairlead.backends.kafka.sender import Outgoing
-from fairlead.backends.memory.notifier import forget_when_forked
+from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError, NotSupported
 from fairlead.model import PartitionKey
@@ -51,7 +51,7 @@ class KafkaTaskLog:
         self._clock = clock
         self._appender = Appender(self._endpoint, partitions, counted)
         self.after_fork()
-        forget_when_forked(self)
+        drop_when_forked(self)
 
     def after_fork(self) -> None:
         # The threads and sockets of librdkafka stay with the parent.

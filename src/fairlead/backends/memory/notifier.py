@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from fairlead.ports.notification import LOOK_EVERYWHERE, Wake
+from fairlead.ports.notification import LOOK_EVERYWHERE, Notification
 
 log = logging.getLogger("fairlead.notifier")
 
-OnWake = Callable[[Wake], None]
+OnNotification = Callable[[Notification], None]
 
 LINGER = 10.0
 """Seconds an ear stays open after the last thread stopped waiting: the next one finds it listening
@@ -36,11 +36,11 @@ class MemoryNotifier:
     def __init__(self, beside: MemoryNotifier | None = None) -> None:
         self._tower: _Tower = beside._tower if beside is not None else _Tower()
 
-    def ring(self, wake: Wake) -> None:
-        self._tower.ring(wake)
+    def notify(self, notification: Notification) -> None:
+        self._tower.notify(notification)
 
-    async def listen(self, on_wake: OnWake) -> None:
-        self._tower.listeners[self] = (asyncio.get_running_loop(), on_wake)
+    async def listen(self, on_notification: OnNotification) -> None:
+        self._tower.listeners[self] = (asyncio.get_running_loop(), on_notification)
 
     async def close(self) -> None:
         self._tower.listeners.pop(self, None)
@@ -53,26 +53,28 @@ class _Tower:
     """What notifiers beside each other share."""
 
     def __init__(self) -> None:
-        self.listeners: dict[MemoryNotifier, tuple[asyncio.AbstractEventLoop, OnWake]] = {}
+        self.listeners: dict[MemoryNotifier, tuple[asyncio.AbstractEventLoop, OnNotification]] = {}
         self.waiting = WaitingThreads()
 
-    def ring(self, wake: Wake) -> None:
-        for notifier, (loop, on_wake) in list(self.listeners.items()):
+    def notify(self, notification: Notification) -> None:
+        for notifier, (loop, on_notification) in list(self.listeners.items()):
             try:
-                loop.call_soon_threadsafe(self._deliver, notifier, on_wake, wake)
+                loop.call_soon_threadsafe(self._deliver, notifier, on_notification, notification)
             except RuntimeError:  # its loop was closed without closing the notifier
                 self.listeners.pop(notifier, None)
-        self.waiting.tell(wake)
+        self.waiting.tell(notification)
 
-    def _deliver(self, notifier: MemoryNotifier, on_wake: OnWake, wake: Wake) -> None:
+    def _deliver(
+        self, notifier: MemoryNotifier, on_notification: OnNotification, notification: Notification
+    ) -> None:
         if notifier in self.listeners:  # not closed since
-            on_wake(wake)
+            on_notification(notification)
 
 
-class Ear(Protocol):
+class Listener(Protocol):
     """Hears, in a thread, what notifiers of other processes ring."""
 
-    def hear(self, timeout: float) -> Sequence[Wake]:
+    def hear(self, timeout: float) -> Sequence[Notification]:
         """The next wakes, none after `timeout` seconds of silence. Raises any Exception when the
         ear is lost."""
 
@@ -88,10 +90,10 @@ class WaitingThreads:
     moment is sent to look once.
     """
 
-    def __init__(self, open_ear: Callable[[], Ear] | None = None) -> None:
-        self._open_ear = open_ear
+    def __init__(self, open_listener: Callable[[], Listener] | None = None) -> None:
+        self._open_listener = open_listener
         self.after_fork()
-        forget_when_forked(self)
+        drop_when_forked(self)
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -111,10 +113,10 @@ class WaitingThreads:
                 return
             self._is_closing = False
             self._waiting.setdefault(task_id, []).append(event)
-            if self._listener is None and self._open_ear is not None:
+            if self._listener is None and self._open_listener is not None:
                 self._listener = threading.Thread(
                     target=self._listen,
-                    args=(self._open_ear,),
+                    args=(self._open_listener,),
                     name="fairlead-waiting",
                     daemon=True,
                 )
@@ -132,27 +134,27 @@ class WaitingThreads:
         with self._lock:
             self._is_closing = True
 
-    def tell(self, wake: Wake) -> None:
+    def tell(self, notification: Notification) -> None:
         """Let those threads go on whose tasks may have finished."""
-        if not (wake.finished or wake.is_empty):
+        if not (notification.finished or notification.is_empty):
             return
         with self._lock:
-            for task_id in wake.finished:
+            for task_id in notification.finished:
                 self._finished[task_id] = None
             while len(self._finished) > _REMEMBERED:
                 del self._finished[next(iter(self._finished))]
-            for task_id in list(self._waiting) if wake.is_empty else wake.finished:
+            for task_id in list(self._waiting) if notification.is_empty else notification.finished:
                 if events := self._waiting.pop(task_id, None):
                     self._finished.pop(task_id, None)
                     for event in events:
                         event.set()
 
-    def _listen(self, open_ear: Callable[[], Ear]) -> None:
+    def _listen(self, open_listener: Callable[[], Listener]) -> None:
         trouble = ""
         delay = _FIRST_RETRY
         while True:
             try:
-                self._hear_until_unused(open_ear())
+                self._hear_until_unused(open_listener())
                 return
             except Exception as error:
                 # Whatever it was: threads that wait must not be left deaf. Their own time-outs end
@@ -169,13 +171,13 @@ class WaitingThreads:
             if self._is_unused_for(delay):
                 return
 
-    def _hear_until_unused(self, ear: Ear) -> None:
+    def _hear_until_unused(self, listener: Listener) -> None:
         try:
             self.tell(LOOK_EVERYWHERE)
             used_at = time.monotonic()
             while True:
-                for wake in ear.hear(1.0):
-                    self.tell(wake)
+                for notification in listener.hear(1.0):
+                    self.tell(notification)
                 with self._lock:
                     now = time.monotonic()
                     if self._waiting:
@@ -184,7 +186,7 @@ class WaitingThreads:
                         self._listener = None
                         return
         finally:
-            ear.close()
+            listener.close()
 
     def _is_unused_for(self, seconds: float) -> bool:
         """Wait; True when nobody needs an ear after that."""
@@ -206,7 +208,7 @@ class Forkable(Protocol):
 _forkable: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
-def forget_when_forked(one: Forkable) -> None:
+def drop_when_forked(one: Forkable) -> None:
     """Call its `after_fork` in every forked child, for as long as it lives."""
     _forkable.add(one)
 

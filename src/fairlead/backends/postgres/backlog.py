@@ -24,7 +24,7 @@ _COLUMNS = (
     "queue",
     "partition",
     "priority",
-    "turn",
+    "pass",
     "id",
     "task_id",
     "version",
@@ -78,12 +78,12 @@ def _rows(lane: LaneKey, entries: Sequence[Trigger]) -> Iterator[bytes]:
     fixed, texts = _FIXED.pack, Texts()
     rows = [HEADER]
     for entry in entries:
-        turn, number = entry.level  # type: ignore[misc]
+        pass_, number = entry.level  # type: ignore[misc]
         rows += (
             head,
             fixed(
                 8,
-                turn,
+                pass_,
                 8,
                 number,
                 16,

@@ -12,9 +12,9 @@ SELECT range_id FROM fairlead_backlog_owners WHERE queue = $1 AND partition = $2
 SELECT priority, record FROM fairlead_backlog_lanes WHERE queue = $1 AND partition = $2
 
 -- name: write
--- $1 queue, $2 partition, $3 priority; columns: $4 turn, $5 id, $6 task_id, $7 version, $8 name, $9 fairness_key,
+-- $1 queue, $2 partition, $3 priority; columns: $4 pass, $5 id, $6 task_id, $7 version, $8 name, $9 fairness_key,
 -- $10 weight, $11 ordering_key, $12 seq, $13 order_at
-INSERT INTO fairlead_backlog (queue, partition, priority, turn, id, task_id, version, name, fairness_key, weight,
+INSERT INTO fairlead_backlog (queue, partition, priority, pass, id, task_id, version, name, fairness_key, weight,
        ordering_key, seq, order_at)
 SELECT $1, $2, $3, e.*
   FROM unnest($4::bigint[], $5::bigint[], $6::uuid[], $7::integer[], $8::text[], $9::text[], $10::double precision[],
@@ -26,21 +26,21 @@ INSERT INTO fairlead_backlog_lanes (queue, partition, priority, record) VALUES (
 ON CONFLICT (queue, partition, priority) DO UPDATE SET record = excluded.record
 
 -- name: read_above
-SELECT turn, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
+SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
- WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) > ($4, $5)
- ORDER BY turn, id
+ WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5)
+ ORDER BY pass, id
  LIMIT $6
 
 -- name: delete_through
-DELETE FROM fairlead_backlog WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) <= ($4, $5)
+DELETE FROM fairlead_backlog WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) <= ($4, $5)
 
 -- name: levelled
 -- $1: ids
 SELECT b.task_id::text, b.version
   FROM unnest($1::uuid[]) AS w(id)
   JOIN fairlead_backlog b ON b.task_id = w.id
- WHERE b.queue = $2 AND b.partition = $3 AND b.priority = $4 AND (b.turn, b.id) > ($5, $6)
+ WHERE b.queue = $2 AND b.partition = $3 AND b.priority = $4 AND (b.pass, b.id) > ($5, $6)
 
 -- name: owners
 SELECT o.queue, o.partition, o.range_id, l.priority, l.record
@@ -51,15 +51,15 @@ SELECT o.queue, o.partition, o.range_id, l.priority, l.record
 -- name: ahead
 SELECT count(*), count(DISTINCT fairness_key)
   FROM fairlead_backlog
- WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) > ($4, $5) AND (turn, id) < ($6, $7)
+ WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5) AND (pass, id) < ($6, $7)
 
 -- name: entry
-SELECT turn, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
+SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
  WHERE task_id = $1::text::uuid AND queue = $2 AND partition = $3 AND priority = $4
- ORDER BY turn DESC, id DESC
+ ORDER BY pass DESC, id DESC
  LIMIT 1
 
 -- name: count
 SELECT count(*)
-  FROM fairlead_backlog WHERE queue = $1 AND partition = $2 AND priority = $3 AND (turn, id) > ($4, $5)
+  FROM fairlead_backlog WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5)

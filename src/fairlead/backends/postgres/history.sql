@@ -11,7 +11,7 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0 WHERE $1::text I
 -- name: attempts
 -- $1, $2: behind this place; $3, $4: before this one
 SELECT xid::text::bigint, seq, task_id::text, attempt, tries, queue, name, partition, priority, fairness_key, weight,
-       ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, version, payload_bytes, trigger_path
   FROM fairlead_attempts
  WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) < (($3::bigint)::text::xid8, $4::bigint)
@@ -46,7 +46,7 @@ SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, prio
 SELECT ((lpad(to_hex($1::bigint / 1000), 12, '0') || '70008000000000000000')::uuid)::text
 
 -- name: running
-SELECT queue, node, count(*), max(grabbed_at), count(*) FILTER (WHERE stuck_at < $1)
+SELECT queue, node, count(*), max(claimed_at), count(*) FILTER (WHERE stuck_at < $1)
   FROM fairlead_tasks WHERE state = 'PROCESSING' GROUP BY queue, node
 
 -- name: attempts_between
@@ -55,7 +55,7 @@ SELECT count(*), coalesce(sum(finished_at - started_at), 0)::bigint,
   FROM fairlead_attempts
  WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) <= (($3::bigint)::text::xid8, $4::bigint)
 
--- name: place_after
+-- name: position_after
 -- $5: how many rows are passed over
 SELECT xid::text::bigint, seq
   FROM fairlead_attempts
@@ -76,5 +76,5 @@ ON CONFLICT (name) DO UPDATE
 -- name: checked
 UPDATE fairlead_readers SET checked_xid = $2, checked_seq = $3, checked_at = $4 WHERE name = $1
 
--- name: forget_reader
+-- name: drop_reader
 DELETE FROM fairlead_readers WHERE name = $1 RETURNING name

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import asyncpg
 import psycopg
 
-from fairlead.backends.memory.notifier import OnWake, WaitingThreads
-from fairlead.ports.notification import LOOK_EVERYWHERE, Wake, decode
+from fairlead.backends.memory.notifier import OnNotification, WaitingThreads
+from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode
 
 log = logging.getLogger("fairlead.notifier")
 
@@ -56,19 +56,19 @@ class PostgresNotifier:
     def __init__(self, database: Connects) -> None:
         self._database = database
         self._listening: asyncio.Task[None] | None = None
-        self._waiting = WaitingThreads(lambda: _PostgresEar(database))
+        self._waiting = WaitingThreads(lambda: _PostgresListener(database))
 
-    def ring(self, wake: Wake) -> None:
+    def notify(self, notification: Notification) -> None:
         pass
 
-    async def listen(self, on_wake: OnWake) -> None:
+    async def listen(self, on_notification: OnNotification) -> None:
         """Returns after the first try to connect; one that failed is repeated until the server
         answers."""
         if self._listening is not None:
             raise RuntimeError("this notifier listens already; close it first, or make another")
         tried = asyncio.Event()
         self._listening = asyncio.create_task(
-            self._keep_listening(on_wake, tried), name="fairlead-notifier"
+            self._keep_listening(on_notification, tried), name="fairlead-notifier"
         )
         await tried.wait()
 
@@ -82,7 +82,7 @@ class PostgresNotifier:
     def wait_finished(self, task_id: str, timeout: float) -> None:
         self._waiting.wait(task_id, timeout)
 
-    async def _keep_listening(self, on_wake: OnWake, tried: asyncio.Event) -> None:
+    async def _keep_listening(self, on_notification: OnNotification, tried: asyncio.Event) -> None:
         trouble = ""
         delay = FIRST_RETRY
         was_connected = False
@@ -92,13 +92,13 @@ class PostgresNotifier:
             if trouble:
                 log.info("listening again", extra={"database": self._database.location})
             if trouble or was_connected:
-                on_wake(LOOK_EVERYWHERE)
+                on_notification(LOOK_EVERYWHERE)
             trouble, delay, was_connected = "", FIRST_RETRY, True
             tried.set()
 
         while True:
             try:
-                await self._listen_once(on_wake, connected)
+                await self._listen_once(on_notification, connected)
                 reason = "the connection was lost"
             except Exception as error:
                 # Whatever it was: a node must not stay deaf.
@@ -114,7 +114,9 @@ class PostgresNotifier:
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, LAST_RETRY)
 
-    async def _listen_once(self, on_wake: OnWake, connected: Callable[[], None]) -> None:
+    async def _listen_once(
+        self, on_notification: OnNotification, connected: Callable[[], None]
+    ) -> None:
         """Listen on one connection until it is lost."""
         connection = await self._database.connect_async()
         try:
@@ -122,7 +124,7 @@ class PostgresNotifier:
             connection.add_termination_listener(lambda _: is_lost.set())
             async with asyncio.timeout(KEEPALIVE_TIMEOUT):
                 await connection.add_listener(
-                    NOTIFY_CHANNEL, lambda *message: on_wake(decode(message[3]))
+                    NOTIFY_CHANNEL, lambda *message: on_notification(decode(message[3]))
                 )
             connected()
             while not is_lost.is_set():
@@ -136,7 +138,7 @@ class PostgresNotifier:
                 connection.terminate()
 
 
-class _PostgresEar:
+class _PostgresListener:
     """The ear of threads: a connection of its own."""
 
     def __init__(self, database: Connects) -> None:
@@ -153,18 +155,18 @@ class _PostgresEar:
         self._heard_at = time.monotonic()
         return connection
 
-    def hear(self, timeout: float) -> Sequence[Wake]:
-        wakes = [
+    def hear(self, timeout: float) -> Sequence[Notification]:
+        notifications = [
             decode(message.payload)
             for message in self._connection.notifies(timeout=timeout, stop_after=1)
         ]
-        if wakes:
+        if notifications:
             self._heard_at = time.monotonic()
         elif time.monotonic() - self._heard_at > _SILENCE:
             old, self._connection = self._connection, self._listen()
             old.close()
             return (LOOK_EVERYWHERE,)
-        return wakes
+        return notifications
 
     def close(self) -> None:
         with suppress(psycopg.Error):

@@ -75,7 +75,7 @@ SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
 -- name: append_attempts
 -- $1: [[task_id, attempt, ...], ...], a row once however often it comes
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-       unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)
 SELECT (j ->> 0)::uuid, (j ->> 1)::integer, (j ->> 2)::integer, j ->> 3, j ->> 4, (j ->> 5)::smallint, (j ->> 6)::smallint,
        j ->> 7, (j ->> 8)::double precision, j ->> 9, j ->> 10, (j ->> 11)::integer, (j ->> 12)::bigint, (j ->> 13)::bigint,

@@ -23,10 +23,10 @@ from fairlead.backends.postgres.database import PostgresDatabase, Single
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore
-from fairlead.model import Finish, GrabbedTask, NewTask, State, Submitted
-from fairlead.ports.notification import Lane, Wake, pieces
+from fairlead.model import ClaimedTask, Finish, NewTask, State, Submitted
+from fairlead.ports.notification import Lane, Notification, pieces
 from fairlead.ports.statements import Copy, Row, Steps
-from fairlead.ports.task_store import Completed, Grab
+from fairlead.ports.task_store import Claim, Completed
 
 MOST_NOTIFY_BYTES = 7900  # PostgreSQL takes less than 8000
 _by_id = attrgetter("id")
@@ -44,18 +44,20 @@ class PostgresTaskStore(SqlTaskStore):
 
     # the user's side ------------------------------------------------------------------------------
 
-    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
         if 0 < len(tasks) < COPY_FROM and all(task.unique_key is None for task in tasks):
             params, due = _columns(tasks)
 
-            def answer(rows: Sequence[Row]) -> tuple[list[Submitted], Wake]:
-                wake, places = _inserted(rows, due)
-                return [Submitted(task.id, True, places.get(task.id)) for task in tasks], wake
+            def answer(rows: Sequence[Row]) -> tuple[list[Submitted], Notification]:
+                notification, places = _inserted(rows, due)
+                return [
+                    Submitted(task.id, True, places.get(task.id)) for task in tasks
+                ], notification
 
             return Single(self.statement("insert_tasks", *params), answer)
         return super().submission(tasks)
 
-    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Wake, dict[str, int]]]:
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification, dict[str, int]]]:
         if len(tasks) < COPY_FROM:
             params, due = _columns(tasks)
             return _inserted((yield self.statement("insert_tasks", *params)), due)
@@ -77,13 +79,13 @@ class PostgresTaskStore(SqlTaskStore):
                 _WAITING_COLUMNS,
                 [HEADER, copy_rows(waiting, waiting=True), TRAILER],
             )
-        wake = Wake(ready=lanes, due=due)
-        yield from self.announce(wake)
-        return wake, {}
+        notification = Notification(ready=lanes, due=due)
+        yield from self.announce(notification)
+        return notification, {}
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
-    ) -> Steps[tuple[list[Submitted], list[Wake]]]:
+    ) -> Steps[tuple[list[Submitted], list[Notification]]]:
         """What may run now and has no unique key goes in by one COPY, as it is encoded; the rest
         after it."""
         first = (yield from self.next_seqs(1))[0]
@@ -109,19 +111,21 @@ class PostgresTaskStore(SqlTaskStore):
             yield TRAILER
 
         yield Copy("fairlead_tasks", _READY_COLUMNS, rows())
-        wakes = [Wake(ready=[Lane(*lane, first) for lane in sorted(lanes)])] if lanes else []
-        for wake in wakes:
-            yield from self.announce(wake)
+        notifications = (
+            [Notification(ready=[Lane(*lane, first) for lane in sorted(lanes)])] if lanes else []
+        )
+        for notification in notifications:
+            yield from self.announce(notification)
         if not rest:
-            return [Submitted(task.id, True) for task in all_tasks], wakes
-        submitted, wake = yield from self.submission(rest)
+            return [Submitted(task.id, True) for task in all_tasks], notifications
+        submitted, notification = yield from self.submission(rest)
         answers = dict(zip((task.id for task in rest), submitted, strict=True))
         return [answers.get(task.id) or Submitted(task.id, True) for task in all_tasks], [
-            *wakes,
-            wake,
+            *notifications,
+            notification,
         ]
 
-    def _claim(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
+    def _claim_unique(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
         first: dict[tuple[str, str | None], NewTask] = {}
         for task in tasks:
             first.setdefault((task.queue, task.unique_key), task)
@@ -145,34 +149,32 @@ class PostgresTaskStore(SqlTaskStore):
         instant: int = (yield self.statement("clock"))[0][0]
         return instant
 
-    def announce(self, wake: Wake) -> Steps[None]:
+    def announce(self, notification: Notification) -> Steps[None]:
         yield self.statement(
-            "announce", [piece.decode() for piece in pieces(wake, MOST_NOTIFY_BYTES)]
+            "announce", [piece.decode() for piece in pieces(notification, MOST_NOTIFY_BYTES)]
         )
 
     # the node's side ------------------------------------------------------------------------------
 
-    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
-        # Not durable on its own: a crash of the server that undoes a grab also refuses the end of
+    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+        # Not durable on its own: a crash of the server that undoes a claim also refuses the end of
         # its run.
-        return await self.database.run_async(self._grab(node, wanted, now), durable=False)
+        return await self.database.run_async(self._claim(node, wanted, now), durable=False)
 
-    def _grab(self, node: str, wanted: Sequence[Grab], now: int) -> Steps[list[GrabbedTask]]:
+    def _claim(self, node: str, wanted: Sequence[Claim], now: int) -> Steps[list[ClaimedTask]]:
         # By id, so that two nodes that want the same tasks wait for each other instead of
         # dead-locking.
         wanted = sorted(wanted, key=_by_id)
         ids, versions = [w.id for w in wanted], [w.version for w in wanted]
         paths, stuck_ats = [w.path for w in wanted], [w.stuck_at for w in wanted]
-        statement = self.statement("grab", ids, versions, paths, stuck_ats, node, now)
-        return Single(statement, lambda rows: [GrabbedTask(*row) for row in rows])
+        statement = self.statement("claim", ids, versions, paths, stuck_ats, node, now)
+        return Single(statement, lambda rows: [ClaimedTask(*row) for row in rows])
 
-    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+    async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
         return  # the rows themselves say who holds them; nothing more was noted
 
-    async def forget_node(self, node: str) -> None:
-        await self.database.run_async(
-            Single(self.statement("forget_node", node), lambda rows: None)
-        )
+    async def drop_node(self, node: str) -> None:
+        await self.database.run_async(Single(self.statement("drop_node", node), lambda rows: None))
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         if all(
@@ -247,10 +249,10 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[tuple[Any, ...], int | None]:
     return (*map(list, zip(*map(_insert_fields, tasks), strict=True)), due), due
 
 
-def _inserted(rows: Sequence[Row], due: int | None) -> tuple[Wake, dict[str, int]]:
+def _inserted(rows: Sequence[Row], due: int | None) -> tuple[Notification, dict[str, int]]:
     lanes = [row for row in rows if row[3] is not None]
     places = {id: seq for row in lanes for id, seq in zip(row[4], row[5], strict=True)}
-    return Wake(ready=[Lane(*row[:4]) for row in lanes], due=due), places
+    return Notification(ready=[Lane(*row[:4]) for row in lanes], due=due), places
 
 
 # bulk submit --------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 -- Statements of the PostgreSQL store. $1, $2 ... are the parameters in order. Batches come as one JSON array where they
--- are rare and as arrays of columns where every microsecond counts (insert_tasks, grab, complete_done).
+-- are rare and as arrays of columns where every microsecond counts (insert_tasks, claim, complete_done).
 -- Ids are text outside and uuid inside. Whatever writes several rows takes them in the order given, by ascending id or key.
 
 -- name: next_seqs
@@ -62,15 +62,15 @@ SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, c
  ORDER BY ready_seq
  LIMIT $5
 
--- name: grab
+-- name: claim
 -- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at; $5 node, $6 now
 UPDATE fairlead_tasks t
    SET state = 'PROCESSING', version = t.version + 1, attempt = t.attempt + 1, tries = t.tries + 1, node = $5,
-       grabbed_at = $6, trigger_path = w.path, stuck_at = w.stuck_at
+       claimed_at = $6, trigger_path = w.path, stuck_at = w.stuck_at
   FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::bigint[]) AS w (id, version, path, stuck_at)
  WHERE t.id = w.id AND t.version = w.version AND t.state = 'SUBMITTED'
    AND (t.ordering_key IS NULL
-        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- its turn comes when all before it have ended
+        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- its pass comes when all before it have ended
                          WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
                            AND (o.order_at, o.id) < (t.order_at, t.id))
             AND NOT EXISTS (SELECT 1                    -- one that committed late may find a later one running
@@ -92,14 +92,14 @@ WITH gone AS (
      USING unnest($1::uuid[], $2::integer[], $3::bigint[], $4::bigint[]) AS f (id, version, started_at, finished_at)
      WHERE t.id = f.id AND t.version = f.version AND t.state = 'PROCESSING' AND t.node = $5
     RETURNING t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
-              t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.grabbed_at, f.started_at,
+              t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, f.started_at,
               f.finished_at, t.node, t.trigger_path, length(t.payload) AS payload_bytes
 ), kept AS (
     INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight,
-           ordering_key, unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at,
+           ordering_key, unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at,
            finished_at, outcome, next_state, node, trigger_path, payload_bytes)
     SELECT id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key, version,
-           submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, 'done', 'DONE', node,
+           submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, 'done', 'DONE', node,
            trigger_path, payload_bytes
       FROM gone
     RETURNING task_id
@@ -110,10 +110,10 @@ SELECT count(*), CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(tas
 -- $1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
 -- $2: the node that must hold them; NULL: whoever does. Locked here, so that what follows finds them as they were.
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-       unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)
 SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
-       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.grabbed_at, (j ->> 4)::bigint,
+       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, (j ->> 4)::bigint,
        (j ->> 5)::bigint, j ->> 2, j ->> 3, j ->> 6, j ->> 7, t.node, t.trigger_path, length(t.payload)
   FROM json_array_elements($1::json) AS j
   JOIN fairlead_tasks t ON t.id = (j ->> 0)::uuid
@@ -157,7 +157,7 @@ INSERT INTO fairlead_results (task_id, finished_at, result) VALUES ($1::text::uu
 -- $1: [[id, version], ...]
 UPDATE fairlead_tasks t
    SET state = 'SUBMITTED', version = t.version + 1, attempt = t.attempt - 1, tries = t.tries - 1, node = NULL,
-       stuck_at = NULL, grabbed_at = NULL
+       stuck_at = NULL, claimed_at = NULL
   FROM json_array_elements($1::json) AS j
  WHERE t.id = (j ->> 0)::uuid AND t.version = (j ->> 1)::integer AND t.state = 'PROCESSING' AND t.node = $2
 RETURNING t.queue, t.partition, t.priority, t.ready_seq
@@ -214,7 +214,7 @@ DELETE FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2 RETURNING 
 UPDATE fairlead_tasks
    SET state = $3::text, version = version + 1, run_at = $4::bigint, ready_at = $5::bigint, triggered_at = $5::bigint,
        ready_seq = $6::bigint, wake_at = CASE WHEN $3::text = 'WAITING' THEN $4::bigint END, node = NULL, stuck_at = NULL,
-       grabbed_at = NULL, trigger_path = 'hook', tries = CASE WHEN $7::boolean THEN 0 ELSE tries END,
+       claimed_at = NULL, trigger_path = 'hook', tries = CASE WHEN $7::boolean THEN 0 ELSE tries END,
        order_at = CASE WHEN $3::text = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL THEN $4::bigint ELSE order_at END
  WHERE id = $1::text::uuid AND version = $2
 RETURNING queue, partition, priority, ready_seq
@@ -222,7 +222,7 @@ RETURNING queue, partition, priority, ready_seq
 -- name: error_task
 -- $5: [name, ...] of tasks that do not hold the others of their ordering key then
 UPDATE fairlead_tasks
-   SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, wake_at = NULL, grabbed_at = NULL,
+   SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, wake_at = NULL, claimed_at = NULL,
        node = NULL, stuck_at = NULL,
        error_type = $3::text, error_text = $4::text, order_at = CASE WHEN name IN (SELECT json_array_elements_text($5::json)) THEN NULL ELSE order_at END
  WHERE id = $1::text::uuid AND version = $2
@@ -230,7 +230,7 @@ RETURNING id::text
 
 -- name: tasks
 SELECT id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
   FROM fairlead_tasks
  WHERE ($1::text IS NULL OR state = $1::text) AND ($2::text IS NULL OR queue = $2::text)
    AND ($3::text IS NULL OR name = $3::text) AND ($4::text IS NULL OR fairness_key = $4::text)
@@ -240,12 +240,12 @@ SELECT id::text, queue, partition, name, state, version, attempt, tries, priorit
 
 -- name: task
 SELECT id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
   FROM fairlead_tasks WHERE id = $1::text::uuid
 
 -- name: last_attempt
 SELECT task_id::text, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight,
-       ordering_key, unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, NULL::text,
+       ordering_key, unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL::text,
        payload_bytes
   FROM fairlead_attempts WHERE task_id = $1::text::uuid ORDER BY attempt DESC, xid DESC, seq DESC LIMIT 1
 
@@ -254,7 +254,7 @@ SELECT payload, payload_format FROM fairlead_tasks WHERE id = $1::text::uuid
 
 -- name: attempts
 SELECT seq, task_id::text, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, version,
-       submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome, next_state, error_type,
+       submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome, next_state, error_type,
        error_text, node, trigger_path, payload_bytes
   FROM fairlead_attempts WHERE task_id = $1::text::uuid ORDER BY attempt, xid, seq
 
@@ -263,7 +263,7 @@ SELECT result FROM fairlead_results WHERE task_id = $1::text::uuid
 
 -- name: incidents
 SELECT id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
   FROM fairlead_tasks WHERE state = 'ERROR' ORDER BY submitted_at LIMIT $1
 
 -- name: hold_readers
@@ -332,7 +332,7 @@ ON CONFLICT (node) DO UPDATE SET seen_at = excluded.seen_at, queues = excluded.q
 -- name: silent_nodes
 SELECT node FROM fairlead_nodes WHERE seen_at < $1
 
--- name: forget_node
+-- name: drop_node
 DELETE FROM fairlead_nodes WHERE node = $1
 
 -- name: nodes
@@ -361,14 +361,14 @@ UPDATE fairlead_leases SET owner = '', expires_at = 0
 -- name: leases
 SELECT name, owner, range_id, expires_at FROM fairlead_leases WHERE owner <> '' AND expires_at >= $1 ORDER BY name
 
--- name: read_book
-SELECT book, version FROM fairlead_permits WHERE limit_name = $1
+-- name: read_ledger
+SELECT ledger, version FROM fairlead_permits WHERE limit_name = $1
 
--- name: new_book
-INSERT INTO fairlead_permits (limit_name, version, book) VALUES ($1, 1, $2) ON CONFLICT (limit_name) DO NOTHING RETURNING version
+-- name: new_ledger
+INSERT INTO fairlead_permits (limit_name, version, ledger) VALUES ($1, 1, $2) ON CONFLICT (limit_name) DO NOTHING RETURNING version
 
--- name: change_book
-UPDATE fairlead_permits SET version = version + 1, book = $2 WHERE limit_name = $1 AND version = $3 RETURNING version
+-- name: change_ledger
+UPDATE fairlead_permits SET version = version + 1, ledger = $2 WHERE limit_name = $1 AND version = $3 RETURNING version
 
 -- name: clock
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint

@@ -9,7 +9,7 @@ sections. The task rows stay the truth (`fairlead.backends.sql.channel`). Three 
   never told, comes back that way.
 - A trigger is marked with its task and version for as long as it is there, waiting or held by a
   node: nobody writes it twice.
-- A node holds what it has read until it has grabbed it or was refused. What it holds when it stops
+- A node holds what it has read until it has claimed it or was refused. What it holds when it stops
   is written anew; what it held when it died is reclaimed by others.
 """
 
@@ -28,7 +28,7 @@ from redis.asyncio import Redis
 
 from fairlead.backends.redis import free_order
 from fairlead.backends.redis.sender import ANSWER_SECONDS, Sender
-from fairlead.backends.redis.sharded.claims import Claim, Lane
+from fairlead.backends.redis.sharded.claims import Lane, LaneClaim
 from fairlead.backends.redis.sharded.consumer import Consumer
 from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
@@ -40,7 +40,7 @@ from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, NewTask, Submitted, Trigger
 from fairlead.ports.notification import Lane as News
-from fairlead.ports.notification import Wake, with_triggers
+from fairlead.ports.notification import Notification, with_triggers
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaration, QueueLoad, Room
@@ -119,14 +119,18 @@ class RedisChannel(DatabaseChannel):
         free_order.check_tasks(tasks, self.location)
 
     def carrying(
-        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
-    ) -> Wake:
-        return with_triggers(wake, tasks, submitted, placed_only=False)
+        self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
+    ) -> Notification:
+        return with_triggers(notification, tasks, submitted, placed_only=False)
 
-    def announce(self, wake: Wake) -> None:
-        if 0 < len(wake.triggers) <= MOST_CARRIED:
-            self._sender.send(wake.triggers)
-        self._notifier.ring(msgspec.structs.replace(wake, triggers=[]) if wake.triggers else wake)
+    def announce(self, notification: Notification) -> None:
+        if 0 < len(notification.triggers) <= MOST_CARRIED:
+            self._sender.send(notification.triggers)
+        self._notifier.notify(
+            msgspec.structs.replace(notification, triggers=[])
+            if notification.triggers
+            else notification
+        )
 
     def shut(self) -> None:
         self._sender.shut()
@@ -245,7 +249,7 @@ class RedisChannel(DatabaseChannel):
         assert self._consumer is not None
         claims, corrupt = self._consumer.claims, []
         for priority, message in deliveries:
-            claim = Claim(Lane(queue, priority), message.id)
+            claim = LaneClaim(Lane(queue, priority), message.id)
             try:
                 trigger = decode(queue, priority, message)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -336,17 +340,17 @@ class RedisChannel(DatabaseChannel):
             for priority in await consumer.do(queue, lanes.known()):
                 await consumer.do(queue, lanes.at(priority).set_weights(weights))
 
-    def _heard(self, wake: Wake) -> None:
-        if wake.is_empty or wake.control:
+    def _heard(self, notification: Notification) -> None:
+        if notification.is_empty or notification.control:
             self._is_changed_by_people.set()
-        if wake.is_empty:
-            super()._heard(wake)
+        if notification.is_empty:
+            super()._heard(notification)
             return
-        if wake.ready:
+        if notification.ready:
             if not self._news:
                 asyncio.get_running_loop().call_later(GRACE, self._look_at_news)
-            self._news += wake.ready
-        self._on_wake(wake)
+            self._news += notification.ready
+        self._on_notification(notification)
 
     def _look_at_news(self) -> None:
         news, self._news = self._news, []

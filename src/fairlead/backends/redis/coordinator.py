@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from fairlead.errors import NotSupported
 from fairlead.ports.coordinator import Lease
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 
 NEEDS_COORDINATOR = (
     "nodes on Redis alone do not know of each other; give the App"
@@ -35,17 +35,17 @@ class Alone:
     async def renew(self, owner: str, ttl: float) -> dict[str, int]:
         return dict.fromkeys(self._held.get(owner, ()), 1)
 
-    async def release(self, names: Sequence[str], owner: str) -> Wake | None:
+    async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         self._held.get(owner, set()).difference_update(names)
         return None
 
     async def leases(self) -> list[Lease]:
         return []
 
-    async def read_book(self, limit: str) -> tuple[bytes, int]:
+    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
         self._refuse(limit)
 
-    async def write_book(self, limit: str, book: bytes, version: int) -> bool:
+    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
         self._refuse(limit)
 
     def close(self) -> None:

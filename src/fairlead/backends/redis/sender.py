@@ -14,7 +14,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from fairlead.backends.memory.notifier import forget_when_forked
+from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.backends.redis.sharded.endpoint import Endpoint
 from fairlead.backends.redis.sharded.lanes import Lanes
 from fairlead.backends.redis.sharded.running import run
@@ -43,7 +43,7 @@ class Sender:
         self._endpoint = endpoint
         self._counted = counted
         self.after_fork()
-        forget_when_forked(self)
+        drop_when_forked(self)
         weakref.finalize(self, _shut, weakref.ref(self))  # a script may end right after its submit
 
     def after_fork(self) -> None:

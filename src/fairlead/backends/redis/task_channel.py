@@ -17,7 +17,7 @@ from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.message import Entry, Finish
 from fairlead.clock import Clock
 from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaration, Room
 
@@ -34,7 +34,7 @@ class Tasks(Protocol):
         """Keep what was claimed, and answer its trigger; None if it is no task."""
 
     def settled(self, task_ids: Iterable[str]) -> None:
-        """The engine is through with these, or has grabbed them."""
+        """The engine is through with these, or has claimed them."""
 
     async def give_back(self, task_ids: Collection[str]) -> None:
         """These did not run here: they are for anybody. Raises StoreUnavailable."""
@@ -69,7 +69,7 @@ class RedisTaskChannel:
         self._arrived: deque[Trigger] = deque()
         self._arrived_of: Counter[tuple[str, int]] = Counter()
         self._waiting: set[str] = set()
-        """Tasks that this node has claimed and neither grabbed nor given up."""
+        """Tasks that this node has claimed and neither claimed nor given up."""
         self._corrupt: list[tuple[str, Delivery]] = []
         self._changed = asyncio.Event()
 
@@ -80,15 +80,15 @@ class RedisTaskChannel:
         free_order.check_tasks(tasks, self.location)
 
     def carrying(
-        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
-    ) -> Wake:
-        return wake
+        self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
+    ) -> Notification:
+        return notification
 
-    def announce(self, wake: Wake) -> None:
-        self._notifier.ring(wake)
+    def announce(self, notification: Notification) -> None:
+        self._notifier.notify(notification)
 
-    async def open(self, on_wake: Callable[[Wake], None]) -> None:
-        await self._notifier.listen(on_wake)
+    async def open(self, on_notification: Callable[[Notification], None]) -> None:
+        await self._notifier.listen(on_notification)
 
     def join(
         self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
@@ -132,7 +132,7 @@ class RedisTaskChannel:
             await self._changed.wait()
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
-        """They are grabbed, or gone; how their messages end is the task store's matter."""
+        """They are claimed, or gone; how their messages end is the task store's matter."""
         ids = [trigger.id for trigger in triggers]
         self._waiting.difference_update(ids)
         if self._tasks.consumer is not None:

@@ -11,8 +11,8 @@ from fairlead.backends.redis.sharded.message import RESERVED, Entry, SetAside
 from fairlead.backends.sql.rows import NODE_LOST
 from fairlead.model import (
     DEFAULT_WEIGHT,
+    ClaimedTask,
     Finish,
-    GrabbedTask,
     NewTask,
     State,
     TaskRecord,
@@ -61,7 +61,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def version(self) -> int:
-        """Grows with every delivery, and once more with the grab."""
+        """Grows with every delivery, and once more with the claim."""
         return 2 * (self.body.attempts + self.deliveries) - 1
 
     def trigger(self) -> Trigger:
@@ -87,11 +87,11 @@ class Held(msgspec.Struct, frozen=True, gc=False):
         was_later = self.body.attempts > 0 or self.body.run_at > self.body.submitted_at
         return TriggerPath.POLLER if was_later else TriggerPath.HOOK
 
-    def grabbed(self) -> GrabbedTask:
+    def claimed(self) -> ClaimedTask:
         """As the engine takes it."""
         body = self.body
         attempt = body.attempts + self.deliveries
-        return GrabbedTask(
+        return ClaimedTask(
             body.id,
             self.version + 1,
             attempt,

@@ -19,7 +19,7 @@ from fairlead.backends.redis.dead_letters import DeadLetters
 from fairlead.backends.redis.queues import Queues
 from fairlead.backends.redis.registry import Asked, Registry
 from fairlead.backends.redis.sharded import message
-from fairlead.backends.redis.sharded.claims import Claim, Claims, Lane
+from fairlead.backends.redis.sharded.claims import Claims, Lane, LaneClaim
 from fairlead.backends.redis.sharded.consumer import Consumer
 from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
@@ -30,8 +30,8 @@ from fairlead.errors import NotSupported
 from fairlead.model import (
     PRIORITIES,
     AttemptRecord,
+    ClaimedTask,
     Finish,
-    GrabbedTask,
     LaneKey,
     NewTask,
     State,
@@ -40,11 +40,11 @@ from fairlead.model import (
     Trigger,
 )
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
-from fairlead.ports.task_store import Completed, Grab, TaskDeclaration, Woken
+from fairlead.ports.task_store import Claim, Completed, TaskDeclaration, Woken
 
 MOST_LOST = 5
 """A task whose workers went away so often goes to ERROR: it may be what kills them."""
@@ -94,7 +94,7 @@ class RedisTaskStore:
 
     # the user's side ------------------------------------------------------------------------------
 
-    def submission(self, tasks: Sequence[NewTask]) -> Asked[tuple[list[Submitted], Wake]]:
+    def submission(self, tasks: Sequence[NewTask]) -> Asked[tuple[list[Submitted], Notification]]:
         lanes: defaultdict[Lane, list[int]] = defaultdict(list)
         for i, task in enumerate(tasks):
             if task.keep_result:
@@ -116,15 +116,15 @@ class RedisTaskStore:
                     if stream is not None
                     else Submitted(name.decode(), False)
                 )
-        return [found for found in submitted if found is not None], Wake()
+        return [found for found in submitted if found is not None], Notification()
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
-    ) -> Asked[tuple[list[Submitted], list[Wake]]]:
+    ) -> Asked[tuple[list[Submitted], list[Notification]]]:
         # Checked as a whole, before the first of them is written: there is no transaction to undo.
         tasks = [task for piece in pieces for task in piece]
-        submitted, wake = yield from self.submission(tasks)
-        return submitted, [wake]
+        submitted, notification = yield from self.submission(tasks)
+        return submitted, [notification]
 
     def task(self, task_id: str) -> Asked[TaskRecord | None]:
         letter = yield from self._dead_letters.of(task_id)
@@ -152,10 +152,10 @@ class RedisTaskStore:
 
     def move(
         self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
-    ) -> Asked[Wake | None]:
+    ) -> Asked[Notification | None]:
         """Only of a task in ERROR, and at once."""
         return (
-            Wake()
+            Notification()
             if (yield from self._dead_letters.write_anew(task_id, version, reset_tries))
             else None
         )
@@ -244,13 +244,13 @@ class RedisTaskStore:
         return []
         yield
 
-    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         """What was read is claimed already: nothing is asked."""
         found = []
-        for grab in wanted:
-            mine = self.claimed.get(grab.id)
-            if mine is not None and mine.version == grab.version and grab.id in self._claims:
-                found.append(mine.grabbed())
+        for claim in wanted:
+            mine = self.claimed.get(claim.id)
+            if mine is not None and mine.version == claim.version and claim.id in self._claims:
+                found.append(mine.claimed())
         return found
 
     async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
@@ -276,7 +276,7 @@ class RedisTaskStore:
     def completion(self, node: str, finishes: Sequence[Finish]) -> Asked[Completed]:
         _refuse("a task on Redis takes part in no transaction")
 
-    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Wake | None:
+    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Notification | None:
         await self.give_back([task_id for task_id, _ in held])
         return None
 
@@ -300,7 +300,7 @@ class RedisTaskStore:
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
         return {task_id for task_id in ids if task_id in self._claims}
 
-    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
+    async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
         """Nothing remembers them."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:
@@ -312,7 +312,7 @@ class RedisTaskStore:
             found = held(queue, delivery)
         except (msgspec.DecodeError, KeyError):
             return None
-        claim = Claim(Lane(queue, delivery.priority), delivery.message.id)
+        claim = LaneClaim(Lane(queue, delivery.priority), delivery.message.id)
         is_double = found.body.id in self._claims and claim not in self._claims.of(found.body.id)
         self._claims.add(found.body.id, claim)
         if not is_double:
@@ -355,7 +355,7 @@ class RedisTaskStore:
         now: int,
         reason: str,
         skipping: Sequence[str] = (),
-    ) -> Wake | None:
+    ) -> Notification | None:
         return None
 
     async def clean(self, before: int, limit: int) -> int:
@@ -376,7 +376,7 @@ class RedisTaskStore:
         found: list[str] = await self.database.read(self._registry.silent(silent_for))
         return found
 
-    async def forget_node(self, node: str) -> None:
+    async def drop_node(self, node: str) -> None:
         await self.database.run_async(self._registry.forget(node))
 
     def nodes(self) -> Asked[list[NodeRecord]]:

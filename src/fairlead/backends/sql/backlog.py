@@ -168,7 +168,7 @@ def columns(entry: Trigger) -> tuple[Any, ...]:
 
 
 def _trigger(lane: LaneKey, row: Row) -> Trigger:
-    turn, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
+    pass_, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
     return Trigger(
         task_id,
         version,
@@ -181,6 +181,6 @@ def _trigger(lane: LaneKey, row: Row) -> Trigger:
         ordering_key,
         TriggerPath.SPILL,
         seq,
-        Level(turn, number),
+        Level(pass_, number),
         order_at,
     )

@@ -26,7 +26,7 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaration, Room
@@ -78,7 +78,7 @@ class DatabaseChannel:
         self._changed = asyncio.Event()
         self._heal_at = clock.monotonic() + heal_every
         self._sweep_at = 0.0
-        self._on_wake: Callable[[Wake], None] = lambda wake: None
+        self._on_notification: Callable[[Notification], None] = lambda notification: None
 
     def check_queue(self, queue: QueueDeclaration) -> None:
         """Serve any queue."""
@@ -87,15 +87,15 @@ class DatabaseChannel:
         """Bring any task."""
 
     def carrying(
-        self, wake: Wake, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
-    ) -> Wake:
-        return wake
+        self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
+    ) -> Notification:
+        return notification
 
-    def announce(self, wake: Wake) -> None:
-        self._notifier.ring(wake)
+    def announce(self, notification: Notification) -> None:
+        self._notifier.notify(notification)
 
-    async def open(self, on_wake: Callable[[Wake], None]) -> None:
-        self._on_wake = on_wake
+    async def open(self, on_notification: Callable[[Notification], None]) -> None:
+        self._on_notification = on_notification
         await self._notifier.listen(self._heard)
 
     def join(
@@ -124,7 +124,7 @@ class DatabaseChannel:
         return found is not None and (found.is_behind or found.is_reading)
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
-        """Rows are gone when they are grabbed."""
+        """Rows are gone when they are claimed."""
 
     def room_freed(self) -> None:
         self._changed.set()
@@ -233,12 +233,12 @@ class DatabaseChannel:
         except TimeoutError:
             pass
 
-    def _heard(self, wake: Wake) -> None:
-        if wake.is_empty:
+    def _heard(self, notification: Notification) -> None:
+        if notification.is_empty:
             self.look_again()
-        for lane in wake.ready:
+        for lane in notification.ready:
             self._look_at(lane)
-        self._on_wake(wake)
+        self._on_notification(notification)
 
     def _look_at(self, news: Lane) -> None:
         """Read this lane, from there on."""

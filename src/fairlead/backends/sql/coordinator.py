@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
 from fairlead.ports.coordinator import Lease
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Database, Row, Statement, Steps
 
 
@@ -30,7 +30,7 @@ class LeaseStore(Protocol):
     def statement(self, name: str, *params: Any) -> Statement:
         """The named statement with its parameters."""
 
-    def announce(self, wake: Wake) -> Steps[None]:
+    def announce(self, notification: Notification) -> Steps[None]:
         """Send the wake with the transaction's commit, where the database can."""
 
 
@@ -81,37 +81,37 @@ class DatabaseCoordinator:
             (yield self._store.statement("renew_leases", owner, now + _micros(ttl), now))
         )
 
-    async def release(self, names: Sequence[str], owner: str) -> Wake | None:
+    async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         if not names:
             return None
         return await self._database.run_async(self._release(names, owner))
 
-    def _release(self, names: Sequence[str], owner: str) -> Steps[Wake]:
+    def _release(self, names: Sequence[str], owner: str) -> Steps[Notification]:
         yield from self._lock_held(owner)
         yield self._store.statement(
             "release_leases", owner, msgspec.json.encode(list(names)).decode()
         )
-        wake = Wake(control=True)
-        yield from self._store.announce(wake)
-        return wake
+        notification = Notification(control=True)
+        yield from self._store.announce(notification)
+        return notification
 
     async def leases(self) -> list[Lease]:
         return await self._database.read(self._leases())
 
-    async def read_book(self, limit: str) -> tuple[bytes, int]:
-        return await self._database.read(self._read_book(limit))
+    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
+        return await self._database.read(self._read_ledger(limit))
 
-    def _read_book(self, limit: str) -> Steps[tuple[bytes, int]]:
-        rows = yield self._store.statement("read_book", limit)
+    def _read_ledger(self, limit: str) -> Steps[tuple[bytes, int]]:
+        rows = yield self._store.statement("read_ledger", limit)
         return (rows[0][0].encode(), rows[0][1]) if rows else (b"", 0)
 
-    async def write_book(self, limit: str, book: bytes, version: int) -> bool:
-        return await self._database.run_async(self._write_book(limit, book.decode(), version))
+    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
+        return await self._database.run_async(self._write_ledger(limit, ledger.decode(), version))
 
-    def _write_book(self, limit: str, book: str, version: int) -> Steps[bool]:
+    def _write_ledger(self, limit: str, ledger: str, version: int) -> Steps[bool]:
         if version == 0:
-            return bool((yield self._store.statement("new_book", limit, book)))
-        return bool((yield self._store.statement("change_book", limit, book, version)))
+            return bool((yield self._store.statement("new_ledger", limit, ledger)))
+        return bool((yield self._store.statement("change_ledger", limit, ledger, version)))
 
     def close(self) -> None:
         pass  # the database is the task store's

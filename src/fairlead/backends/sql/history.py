@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.backends.sql.sql_file import load, package_of
-from fairlead.ports.history import Feed, Place, Reader, Running, Totals
+from fairlead.ports.history import Feed, Position, Reader, Running, Totals
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
 _SUBMIT_TAKES = 5_000_000
@@ -23,13 +23,13 @@ class SqlHistory:
     def store_id(self) -> Steps[str]:
         return str((yield Statement(self._sql["store_id"]))[0][0])
 
-    def horizon(self, feed: Feed = "attempts") -> Steps[Place]:
-        return Place(*(yield Statement(self._sql["horizon"], (f"fairlead_{feed}",)))[0])
+    def horizon(self, feed: Feed = "attempts") -> Steps[Position]:
+        return Position(*(yield Statement(self._sql["horizon"], (f"fairlead_{feed}",)))[0])
 
-    def attempts(self, after: Place, until: Place, limit: int) -> Steps[Sequence[Row]]:
+    def attempts(self, after: Position, until: Position, limit: int) -> Steps[Sequence[Row]]:
         return (yield Statement(self._sql["attempts"], (*after, *until, limit)))
 
-    def events(self, after: Place, until: Place, limit: int) -> Steps[Sequence[Row]]:
+    def events(self, after: Position, until: Position, limit: int) -> Steps[Sequence[Row]]:
         return (yield Statement(self._sql["events"], (*after, *until, limit)))
 
     def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
@@ -41,12 +41,12 @@ class SqlHistory:
     def running(self, now: int) -> Steps[list[Running]]:
         return [Running(*row) for row in (yield Statement(self._sql["running"], (now,)))]
 
-    def attempts_between(self, after: Place, until: Place) -> Steps[Totals]:
+    def attempts_between(self, after: Position, until: Position) -> Steps[Totals]:
         return Totals(*(yield Statement(self._sql["attempts_between"], (*after, *until)))[0])
 
-    def place_after(self, after: Place, until: Place, rows: int) -> Steps[Place]:
-        found = yield Statement(self._sql["place_after"], (*after, *until, rows - 1))
-        return Place(*found[0]) if found else until
+    def position_after(self, after: Position, until: Position, rows: int) -> Steps[Position]:
+        found = yield Statement(self._sql["position_after"], (*after, *until, rows - 1))
+        return Position(*found[0]) if found else until
 
     def readers(self) -> Steps[list[Reader]]:
         rows = yield Statement(self._sql["readers"])
@@ -54,8 +54,8 @@ class SqlHistory:
             Reader(
                 name,
                 kind,
-                Place(xid, seq),
-                None if checked_at is None else Place(checked_xid, checked_seq),
+                Position(xid, seq),
+                None if checked_at is None else Position(checked_xid, checked_seq),
                 updated_at,
                 checked_at,
             )
@@ -66,11 +66,11 @@ class SqlHistory:
         readers = yield from self.readers()
         return next((reader for reader in readers if reader.name == name), None)
 
-    def advance(self, name: str, kind: str, place: Place, now: int) -> Steps[None]:
-        yield Statement(self._sql["advance"], (name, kind, *place, now))
+    def advance(self, name: str, kind: str, position: Position, now: int) -> Steps[None]:
+        yield Statement(self._sql["advance"], (name, kind, *position, now))
 
-    def checked(self, name: str, place: Place, now: int) -> Steps[None]:
-        yield Statement(self._sql["checked"], (name, *place, now))
+    def checked(self, name: str, position: Position, now: int) -> Steps[None]:
+        yield Statement(self._sql["checked"], (name, *position, now))
 
-    def forget_reader(self, name: str) -> Steps[bool]:
-        return bool((yield Statement(self._sql["forget_reader"], (name,))))
+    def drop_reader(self, name: str) -> Steps[bool]:
+        return bool((yield Statement(self._sql["drop_reader"], (name,))))

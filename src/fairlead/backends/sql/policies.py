@@ -9,7 +9,7 @@ import msgspec
 
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load, package_of
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.policy_store import (
     KEPT_VERSIONS,
     Draft,
@@ -70,7 +70,7 @@ class SqlPolicies:
             )
             yield self._statement("clear_weights", switch.queue)
             yield self._statement("clear_limits", switch.queue)
-            yield from self.tasks.announce(Wake(control=True))
+            yield from self.tasks.announce(Notification(control=True))
 
     def switch_on(self, queue: str) -> Steps[bool]:
         return bool((yield self._statement("clear_switch", queue)))
@@ -134,7 +134,7 @@ class SqlPolicies:
             "put_limits", draft.queue, version, batch(sorted(draft.limits.items()))
         )
         yield self._statement("forget", draft.queue, KEPT_VERSIONS)
-        yield from self.tasks.announce(Wake(control=True))
+        yield from self.tasks.announce(Notification(control=True))
         return version
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from fairlead.model import Finish, Outcome, State, TaskRecord
-from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.statements import Row
 
 _json = msgspec.json.Encoder()
@@ -43,10 +43,10 @@ def lanes_of(rows: Iterable[Row]) -> list[Lane]:
     return [Lane(*lane, seq) for lane, seq in first.items()]
 
 
-def wake_for(rows: Sequence[Row]) -> Wake | None:
+def notification_for(rows: Sequence[Row]) -> Notification | None:
     """The wake for rows (queue, partition, priority, ready_seq) that became SUBMITTED; None for no
     rows."""
-    return Wake(ready=lanes_of(rows)) if rows else None
+    return Notification(ready=lanes_of(rows)) if rows else None
 
 
 def storable(finish: Finish) -> Finish:

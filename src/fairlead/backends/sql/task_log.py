@@ -17,7 +17,7 @@ from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import Clock
 from fairlead.model import PartitionKey
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Row, Statement, Steps
 from fairlead.ports.task_log import Batch, Entry, decode, encode, partition_of
 
@@ -127,6 +127,6 @@ class SqlTaskLog:
         """The database is the task store's."""
 
 
-def news_of(entries: Sequence[Entry]) -> Wake:
+def news_of(entries: Sequence[Entry]) -> Notification:
     """The wake that tells of these."""
-    return Wake(log=sorted({partition_of(entry).queue for entry in entries}))
+    return Notification(log=sorted({partition_of(entry).queue for entry in entries}))

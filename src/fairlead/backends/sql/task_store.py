@@ -22,15 +22,15 @@ from fairlead.backends.sql.rows import (
     canonical,
     lanes_of,
     lost_attempt,
+    notification_for,
     storable,
     task_record,
-    wake_for,
 )
 from fairlead.errors import NotAllowed
 from fairlead.model import (
     AttemptRecord,
+    ClaimedTask,
     Finish,
-    GrabbedTask,
     LaneKey,
     NewTask,
     Outcome,
@@ -42,12 +42,12 @@ from fairlead.model import (
 )
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 from fairlead.ports.history import HistoryStore
-from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
-from fairlead.ports.task_store import Completed, Grab, TaskDeclaration, Woken
+from fairlead.ports.task_store import Claim, Completed, TaskDeclaration, Woken
 
 _MOST_HELD = 100_000
 
@@ -89,7 +89,7 @@ class SqlTaskStore:
 
     # what a dialect brings ------------------------------------------------------------------------
 
-    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Wake, Mapping[str, int]]]:
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification, Mapping[str, int]]]:
         """Insert tasks whose unique keys, if any, are already claimed. Answers their places too, by
         id, as far as known."""
         raise NotImplementedError
@@ -104,7 +104,7 @@ class SqlTaskStore:
         return now
         yield
 
-    def announce(self, wake: Wake) -> Steps[None]:
+    def announce(self, notification: Notification) -> Steps[None]:
         """Send the wake with this transaction's commit, where the database can; otherwise the
         caller rings."""
         return
@@ -112,20 +112,20 @@ class SqlTaskStore:
 
     # the user's side ------------------------------------------------------------------------------
 
-    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Wake]]:
+    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
         if not tasks:
-            return [], Wake()
+            return [], Notification()
         keyed = [task for task in tasks if task.unique_key is not None]
         if not keyed:
-            wake, places = yield from self.insert(tasks)
-            return [Submitted(task.id, True, places.get(task.id)) for task in tasks], wake
-        owners = yield from self._claim(keyed)
+            notification, places = yield from self.insert(tasks)
+            return [Submitted(task.id, True, places.get(task.id)) for task in tasks], notification
+        owners = yield from self._claim_unique(keyed)
         fresh = [
             task
             for task in tasks
             if task.unique_key is None or owners[task.queue, task.unique_key] == task.id
         ]
-        wake, places = (yield from self.insert(fresh)) if fresh else (Wake(), {})
+        notification, places = (yield from self.insert(fresh)) if fresh else (Notification(), {})
         return [
             Submitted(task.id, True, places.get(task.id))
             if task.unique_key is None
@@ -133,20 +133,20 @@ class SqlTaskStore:
                 owner := owners[task.queue, task.unique_key], owner == task.id, places.get(task.id)
             )
             for task in tasks
-        ], wake
+        ], notification
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
-    ) -> Steps[tuple[list[Submitted], list[Wake]]]:
+    ) -> Steps[tuple[list[Submitted], list[Notification]]]:
         submitted: list[Submitted] = []
-        wakes: list[Wake] = []
+        notifications: list[Notification] = []
         for tasks in pieces:
-            answers, wake = yield from self.submission(tasks)
+            answers, notification = yield from self.submission(tasks)
             submitted += answers
-            wakes.append(wake)
-        return submitted, wakes
+            notifications.append(notification)
+        return submitted, notifications
 
-    def _claim(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
+    def _claim_unique(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
         """Claim the unique keys; answers the id that owns each one now, one of ours or an earlier
         task's."""
         first: dict[tuple[str, str | None], NewTask] = {}
@@ -192,7 +192,7 @@ class SqlTaskStore:
 
     def move(
         self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
-    ) -> Steps[Wake | None]:
+    ) -> Steps[Notification | None]:
         task_id = canonical(task_id)
         ready_at = ready_seq = None
         if to == State.SUBMITTED:
@@ -204,9 +204,13 @@ class SqlTaskStore:
         )
         if not rows:
             return None
-        wake = Wake(ready=lanes_of(rows)) if ready_seq is not None else Wake(due=run_at)
-        yield from self.announce(wake)
-        return wake
+        notification = (
+            Notification(ready=lanes_of(rows))
+            if ready_seq is not None
+            else Notification(due=run_at)
+        )
+        yield from self.announce(notification)
+        return notification
 
     def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
         if to not in (State.CANCELLED, State.FAILED):
@@ -219,7 +223,7 @@ class SqlTaskStore:
         yield self.statement("note_event", task_id, version, kind, now, None, actor)
         ended = yield self.statement("end_task", task_id, version)
         if ended:
-            yield from self.announce(Wake(control=True, finished=[task_id]))
+            yield from self.announce(Notification(control=True, finished=[task_id]))
         return bool(ended)
 
     def queue_statuses(self) -> Steps[list[QueueStatus]]:
@@ -278,13 +282,13 @@ class SqlTaskStore:
             yield self.statement("set_weight", queue, fairness_key, weight)
         elif not (yield self.statement("clear_weight", queue, fairness_key)):
             return False
-        yield from self.announce(Wake(control=True))
+        yield from self.announce(Notification(control=True))
         return True
 
     def pause(self, queue: str, paused: bool) -> Steps[bool]:
         rows = yield self.statement("pause", queue, paused)
         if rows:
-            yield from self.announce(Wake(control=True))
+            yield from self.announce(Notification(control=True))
         return bool(rows)
 
     # the node's side ------------------------------------------------------------------------------
@@ -323,7 +327,7 @@ class SqlTaskStore:
             for row in rows
         ]
 
-    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
+    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         raise NotImplementedError
 
     async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
@@ -354,11 +358,11 @@ class SqlTaskStore:
         finished = [row[0] for row in results] + [
             f.id for f in going_on if f.next_state == State.ERROR
         ]
-        wake = Wake(ready=lanes, due=min(due, default=None), finished=finished)
-        if wake.is_empty:
+        notification = Notification(ready=lanes, due=min(due, default=None), finished=finished)
+        if notification.is_empty:
             return Completed(refused, None)
-        yield from self.announce(wake)
-        return Completed(refused, wake)
+        yield from self.announce(notification)
+        return Completed(refused, notification)
 
     def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
         """Append the attempts of those that the node still holds; answers how many that were."""
@@ -402,12 +406,12 @@ class SqlTaskStore:
         due = [row[5] for row in rows if row[4] == State.WAITING]
         return lanes_of(ready), due
 
-    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Wake | None:
+    async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Notification | None:
         return await self.database.run_async(self._hand_back(node, held))
 
-    def _hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Steps[Wake | None]:
+    def _hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Steps[Notification | None]:
         rows = yield self.statement("hand_back", batch(held), node)
-        return (yield from self._announced(wake_for(rows)))
+        return (yield from self._announced(notification_for(rows)))
 
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
         return await self.database.read(self._still_held(node, ids))
@@ -439,12 +443,12 @@ class SqlTaskStore:
             [(task_id, version, seq) for (task_id, version), seq in zip(tasks, seqs, strict=True)]
         )
         rows = yield self.statement("make_ready", params, now, path)
-        return Woken(len(rows), (yield from self._announced(wake_for(rows))))
+        return Woken(len(rows), (yield from self._announced(notification_for(rows))))
 
-    def _announced(self, wake: Wake | None) -> Steps[Wake | None]:
-        if wake is not None:
-            yield from self.announce(wake)
-        return wake
+    def _announced(self, notification: Notification | None) -> Steps[Notification | None]:
+        if notification is not None:
+            yield from self.announce(notification)
+        return notification
 
     async def next_due(self) -> int | None:
         return await self.database.read(self._next_due())
@@ -491,7 +495,7 @@ class SqlTaskStore:
                 "error_task", task_id, version, NODE_LOST, reason, batch(list(skipping))
             )
         woken = yield from self._make_ready(again, now, TriggerPath.HEAL)
-        return Woken(len(held), woken.wake)
+        return Woken(len(held), woken.notification)
 
     async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
         return await self.database.read(self._stuck(now, limit))
@@ -511,24 +515,28 @@ class SqlTaskStore:
         now: int,
         reason: str,
         skipping: Sequence[str] = (),
-    ) -> Wake | None:
+    ) -> Notification | None:
         return await self.database.run_async(
             self._release_stuck(task_id, version, to, now, reason, skipping)
         )
 
     def _release_stuck(
         self, task_id: str, version: int, to: State, now: int, reason: str, skipping: Sequence[str]
-    ) -> Steps[Wake | None]:
+    ) -> Steps[Notification | None]:
         task_id = canonical(task_id)
         record = lost_attempt(task_id, version, to, now, reason)
         yield self.statement("record_attempts", batch([record]), None)
         if to == State.SUBMITTED:
-            return (yield from self._make_ready([(task_id, version)], now, TriggerPath.HEAL)).wake
+            return (
+                yield from self._make_ready([(task_id, version)], now, TriggerPath.HEAL)
+            ).notification
         rows = yield self.statement(
             "error_task", task_id, version, record[6], reason, batch(list(skipping))
         )
         return (
-            yield from self._announced(Wake(control=True, finished=[task_id]) if rows else None)
+            yield from self._announced(
+                Notification(control=True, finished=[task_id]) if rows else None
+            )
         )
 
     async def clean(self, before: int, limit: int) -> int:
@@ -564,15 +572,15 @@ class SqlTaskStore:
         at = yield from self.shared_clock(now)
         return [row[0] for row in (yield self.statement("silent_nodes", at - silent_for))]
 
-    async def forget_node(self, node: str) -> None:
-        await self.database.run_async(self._forget_node(node))
+    async def drop_node(self, node: str) -> None:
+        await self.database.run_async(self._drop_node(node))
 
-    def _forget_node(self, node: str) -> Steps[None]:
-        yield self.statement("forget_grabs_of", node)
-        yield self.statement("forget_node", node)
+    def _drop_node(self, node: str) -> Steps[None]:
+        yield self.statement("drop_claims_of", node)
+        yield self.statement("drop_node", node)
 
-    async def forget_grabs(self, node: str, batches: Sequence[int]) -> None:
-        await self.database.run_async(self._one("forget_grabs", node, batch(batches)))
+    async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
+        await self.database.run_async(self._one("drop_claims", node, batch(batches)))
 
     def _one(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
         return (yield self.statement(name, *params))

@@ -12,7 +12,7 @@ SELECT range_id FROM fairlead_backlog_owners WHERE queue = ?1 AND partition = ?2
 SELECT priority, record FROM fairlead_backlog_lanes WHERE queue = ?1 AND partition = ?2
 
 -- name: write
-INSERT INTO fairlead_backlog (queue, partition, priority, turn, id, task_id, version, name, fairness_key, weight,
+INSERT INTO fairlead_backlog (queue, partition, priority, pass, id, task_id, version, name, fairness_key, weight,
        ordering_key, seq, order_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 ON CONFLICT DO NOTHING
@@ -22,21 +22,21 @@ INSERT INTO fairlead_backlog_lanes (queue, partition, priority, record) VALUES (
 ON CONFLICT (queue, partition, priority) DO UPDATE SET record = excluded.record
 
 -- name: read_above
-SELECT turn, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
+SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
- WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (turn, id) > (?4, ?5)
- ORDER BY turn, id
+ WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5)
+ ORDER BY pass, id
  LIMIT ?6
 
 -- name: delete_through
-DELETE FROM fairlead_backlog WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (turn, id) <= (?4, ?5)
+DELETE FROM fairlead_backlog WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) <= (?4, ?5)
 
 -- name: levelled
 -- ?1: [id, ...]. The plus keeps the lane from being walked: each id is looked up.
 SELECT b.task_id, b.version
   FROM json_each(?1) j
   CROSS JOIN fairlead_backlog b ON b.task_id = j.value
- WHERE +b.queue = ?2 AND +b.partition = ?3 AND +b.priority = ?4 AND (+b.turn, b.id) > (?5, ?6)
+ WHERE +b.queue = ?2 AND +b.partition = ?3 AND +b.priority = ?4 AND (+b.pass, b.id) > (?5, ?6)
 
 -- name: owners
 SELECT o.queue, o.partition, o.range_id, l.priority, l.record
@@ -47,15 +47,15 @@ SELECT o.queue, o.partition, o.range_id, l.priority, l.record
 -- name: ahead
 SELECT count(*), count(DISTINCT fairness_key)
   FROM fairlead_backlog
- WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (turn, id) > (?4, ?5) AND (turn, id) < (?6, ?7)
+ WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) < (?6, ?7)
 
 -- name: entry
-SELECT turn, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
+SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
  WHERE task_id = ?1 AND +queue = ?2 AND +partition = ?3 AND +priority = ?4
- ORDER BY turn DESC, id DESC
+ ORDER BY pass DESC, id DESC
  LIMIT 1
 
 -- name: count
 SELECT count(*)
-  FROM fairlead_backlog WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (turn, id) > (?4, ?5)
+  FROM fairlead_backlog WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5)

@@ -11,7 +11,7 @@ SELECT 0, 1 + coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?1), 0)
 -- name: attempts
 -- ?1, ?2: behind this place; ?3, ?4: before this one
 SELECT 0, seq, task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome, next_state, error_type,
+       submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome, next_state, error_type,
        error_text, node, version, payload_bytes, trigger_path
   FROM fairlead_attempts
  WHERE seq > ?2 AND seq < ?4
@@ -38,7 +38,7 @@ SELECT cast(seq AS TEXT), id, submitted_at, queue, name, fairness_key, weight, p
 SELECT cast(coalesce((SELECT max(seq) FROM fairlead_tasks), 0) AS TEXT) WHERE ?1 >= 0
 
 -- name: running
-SELECT queue, node, count(*), max(grabbed_at), count(*) FILTER (WHERE stuck_at < ?1)
+SELECT queue, node, count(*), max(claimed_at), count(*) FILTER (WHERE stuck_at < ?1)
   FROM fairlead_tasks WHERE state = 'PROCESSING' GROUP BY queue, node
 
 -- name: attempts_between
@@ -47,7 +47,7 @@ SELECT count(*), coalesce(sum(finished_at - started_at), 0),
   FROM fairlead_attempts
  WHERE seq > ?2 AND seq <= ?4
 
--- name: place_after
+-- name: position_after
 -- ?5: how many rows are passed over
 SELECT 0, seq FROM fairlead_attempts WHERE seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT 1 OFFSET ?5
 
@@ -62,5 +62,5 @@ ON CONFLICT (name) DO UPDATE
 -- name: checked
 UPDATE fairlead_readers SET checked_xid = ?2, checked_seq = ?3, checked_at = ?4 WHERE name = ?1
 
--- name: forget_reader
+-- name: drop_reader
 DELETE FROM fairlead_readers WHERE name = ?1 RETURNING name

@@ -28,8 +28,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fairlead.backends.memory.notifier import Ear, OnWake, WaitingThreads, forget_when_forked
-from fairlead.ports.notification import LOOK_EVERYWHERE, Wake, decode, pieces
+from fairlead.backends.memory.notifier import (
+    Listener,
+    OnNotification,
+    WaitingThreads,
+    drop_when_forked,
+)
+from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
 
 log = logging.getLogger("fairlead.notifier")
 
@@ -60,18 +65,18 @@ class FifoNotifier:
         self._database = Path(path).resolve()  # so that all who share the file find the same folder
         self._folder = self._database.with_name(self._database.name + "-notifiers")
         self._ringer = _Ringer(self._folder)
-        self._waiting = WaitingThreads(self._open_ear)
+        self._waiting = WaitingThreads(self._open_listener)
         self._listener: _Listener | None = None
 
-    def ring(self, wake: Wake) -> None:
-        self._ringer.ring(wake)
+    def notify(self, notification: Notification) -> None:
+        self._ringer.notify(notification)
 
-    async def listen(self, on_wake: OnWake) -> None:
+    async def listen(self, on_notification: OnNotification) -> None:
         if self._listener is not None:
             raise RuntimeError("this notifier listens already; close it first, or make another")
         self._ringer.remove_stale()
         self._listener = _Listener(
-            self._open_pipe(), _Watch(self._database), self._open_pipe, on_wake
+            self._open_pipe(), _Watch(self._database), self._open_pipe, on_notification
         )
 
     async def close(self) -> None:
@@ -94,9 +99,9 @@ class FifoNotifier:
             )
             return None
 
-    def _open_ear(self) -> Ear:
+    def _open_listener(self) -> Listener:
         pipe = self._open_pipe()
-        return _WatchEar(_Watch(self._database)) if pipe is None else pipe
+        return _WatchListener(_Watch(self._database)) if pipe is None else pipe
 
 
 class _Ringer:
@@ -107,7 +112,7 @@ class _Ringer:
         self._trouble: int | None = None
         self._ends: dict[str, int] = {}
         self.after_fork()
-        forget_when_forked(self)
+        drop_when_forked(self)
 
     def after_fork(self) -> None:
         for end in self._ends.values():
@@ -117,8 +122,8 @@ class _Ringer:
         self._ends = {}
         self._seen: int | None = None
 
-    def ring(self, wake: Wake) -> None:
-        lines = [piece + b"\n" for piece in pieces(wake, MOST_BYTES)]
+    def notify(self, notification: Notification) -> None:
+        lines = [piece + b"\n" for piece in pieces(notification, MOST_BYTES)]
         try:
             with self._lock:
                 self._find()
@@ -212,7 +217,7 @@ class _Pipe:
         self._remove = weakref.finalize(
             self, _remove, self.path, os.getpid()
         )  # also when the process ends
-        forget_when_forked(self)
+        drop_when_forked(self)
 
     def after_fork(self) -> None:
         # While a child held this end, the pipe of its dead parent would seem alive.
@@ -220,23 +225,23 @@ class _Pipe:
             os.close(self.end)
             self.end = -1
 
-    def read(self) -> list[Wake]:
+    def read(self) -> list[Notification]:
         """All wakes that lie in the pipe."""
         try:
             data = os.read(self.end, self._capacity)
         except BlockingIOError:
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
-        wakes = [decode(line) for line in lines]
+        notifications = [decode(line) for line in lines]
         # The system fills a pipe page by page and a message never spans two, so it can be full when
         # half of its bytes are there. Then somebody may have found no room, and what he had to say
         # is not here.
         if len(data) >= self._capacity // 2 or len(self._rest) > MOST_BYTES:
             self._rest = b""
-            wakes.append(LOOK_EVERYWHERE)
-        return wakes
+            notifications.append(LOOK_EVERYWHERE)
+        return notifications
 
-    def hear(self, timeout: float) -> Sequence[Wake]:
+    def hear(self, timeout: float) -> Sequence[Notification]:
         return self.read() if self._poll.poll(timeout * 1000) else ()
 
     def close(self) -> None:
@@ -284,14 +289,14 @@ class _Watch:
             self._connection = None
 
 
-class _WatchEar:
+class _WatchListener:
     """The ear of threads where there are no pipes."""
 
     def __init__(self, watch: _Watch) -> None:
         self._watch = watch
         self._never = threading.Event()
 
-    def hear(self, timeout: float) -> Sequence[Wake]:
+    def hear(self, timeout: float) -> Sequence[Notification]:
         for _ in range(max(1, round(timeout / WATCH_EVERY_WITHOUT_PIPES))):
             self._never.wait(WATCH_EVERY_WITHOUT_PIPES)
             if self._watch.look()[0]:
@@ -311,12 +316,12 @@ class _Listener:
         pipe: _Pipe | None,
         watch: _Watch,
         open_pipe: Callable[[], _Pipe | None],
-        on_wake: OnWake,
+        on_notification: OnNotification,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._watch = watch
         self._open_pipe = open_pipe
-        self._on_wake = on_wake
+        self._on_notification = on_notification
         self._was_rung = False
         self._unexplained = 0
         self._restless = 0
@@ -344,9 +349,9 @@ class _Listener:
     def _hear(self) -> None:
         if self._pipe is None:
             return
-        for wake in self._pipe.read():
+        for notification in self._pipe.read():
             self._was_rung = True
-            self._on_wake(wake)
+            self._on_notification(notification)
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(self._every, self._look)
@@ -360,14 +365,14 @@ class _Listener:
             )
             self._close_pipe()
             self._set_pipe(self._open_pipe())
-            self._on_wake(LOOK_EVERYWHERE)
+            self._on_notification(LOOK_EVERYWHERE)
             return
         was_rung, self._was_rung = self._was_rung, False
         if self._watch.look()[1] or self._unexplained:
             self._unexplained += 1
         if self._unexplained and (not was_rung or self._unexplained > _PATIENCE):
             self._unexplained = 0
-            self._on_wake(LOOK_EVERYWHERE)
+            self._on_notification(LOOK_EVERYWHERE)
 
     def _look_without_pipe(self) -> None:
         """New work at once; any other change (a pause, a finished task, or only our own commits)
@@ -377,7 +382,7 @@ class _Listener:
             self._restless += 1
         if has_new_work or self._restless * WATCH_EVERY_WITHOUT_PIPES > WATCH_EVERY:
             self._restless = 0
-            self._on_wake(LOOK_EVERYWHERE)
+            self._on_notification(LOOK_EVERYWHERE)
 
 
 def _remove(path: Path, pid: int) -> None:

@@ -9,13 +9,13 @@ from fairlead.backends.sql.rows import batch, lanes_of
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.backends.sqlite.database import SqliteDatabase
-from fairlead.model import Finish, GrabbedTask, NewTask, State
-from fairlead.ports.notification import Wake
+from fairlead.model import ClaimedTask, Finish, NewTask, State
+from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Many, Row, Steps
-from fairlead.ports.task_store import Completed, Grab
+from fairlead.ports.task_store import Claim, Completed
 
 FEW = 8
-"""Tasks whose grab is quicker done than handed to another thread."""
+"""Tasks whose claim is quicker done than handed to another thread."""
 
 
 class SqliteTaskStore(SqlTaskStore):
@@ -37,7 +37,7 @@ class SqliteTaskStore(SqlTaskStore):
         before: int = (yield self.statement("next_seqs", count))[0][0]
         return range(before + 1, before + count + 1)
 
-    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Wake, dict[str, int]]]:
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification, dict[str, int]]]:
         rows = []
         ready = []
         places: dict[str, int] = {}
@@ -72,30 +72,30 @@ class SqliteTaskStore(SqlTaskStore):
                 )
             )
         yield Many(self.sql["insert_task"], rows)
-        return Wake(
+        return Notification(
             ready=lanes_of(ready), due=min((t.run_at for t in tasks if not t.is_due), default=None)
         ), places
 
-    async def grab(self, node: str, wanted: Sequence[Grab], now: int) -> list[GrabbedTask]:
-        # Not durable on its own: a power cut that undoes a grab also ends the run it stood for.
+    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+        # Not durable on its own: a power cut that undoes a claim also ends the run it stood for.
         if len(wanted) <= FEW:
-            return await self.database.run_quickly(lambda: self._grab(node, wanted, now))
-        return await self.database.run_async(self._grab(node, wanted, now), durable=False)
+            return await self.database.run_quickly(lambda: self._claim(node, wanted, now))
+        return await self.database.run_async(self._claim(node, wanted, now), durable=False)
 
-    def _grab(self, node: str, wanted: Sequence[Grab], now: int) -> Steps[list[GrabbedTask]]:
+    def _claim(self, node: str, wanted: Sequence[Claim], now: int) -> Steps[list[ClaimedTask]]:
         alike: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for w in wanted:
             alike.setdefault((w.path, w.stuck_at), []).append((w.id, w.version))
         rows: list[Row] = []
         for (path, stuck_at), tasks in alike.items():
-            rows += yield self.statement("grab", batch(tasks), node, now, path, stuck_at)
+            rows += yield self.statement("claim", batch(tasks), node, now, path, stuck_at)
         if not rows:
             return []
         earliest = min(stuck_at for _, stuck_at in alike)
         number = (
-            yield self.statement("note_grab", node, earliest, batch([row[-1] for row in rows]))
+            yield self.statement("note_claim", node, earliest, batch([row[-1] for row in rows]))
         )[0][0]
-        return [GrabbedTask(*(*row, number)) for row in rows]
+        return [ClaimedTask(*(*row, number)) for row in rows]
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         done = [f for f in finishes if f.next_state == State.DONE and f.result is None]
@@ -120,7 +120,7 @@ class SqliteTaskStore(SqlTaskStore):
             rest = yield from super().completion(
                 node, [f for f in finishes if f.next_state != State.DONE or f.result is not None]
             )
-            return Completed(refused + rest.refused, rest.wake)
+            return Completed(refused + rest.refused, rest.notification)
         return (yield from super().completion(node, finishes))
 
     def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:

@@ -27,15 +27,15 @@ SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, coalesc
  ORDER BY ready_seq
  LIMIT ?5
 
--- name: grab
+-- name: claim
 -- ?1: [[id, version], ...]; ?4: trigger path; ?5: stuck_at
 UPDATE fairlead_tasks
    SET state = 'PROCESSING', version = fairlead_tasks.version + 1, attempt = attempt + 1, tries = tries + 1, node = ?2,
-       grabbed_at = ?3, trigger_path = ?4, stuck_at = ?5
+       claimed_at = ?3, trigger_path = ?4, stuck_at = ?5
   FROM (SELECT value ->> 0 AS id, value ->> 1 AS version FROM json_each(?1)) AS w
  WHERE fairlead_tasks.id = w.id AND fairlead_tasks.version = w.version AND state = 'SUBMITTED'
    AND (fairlead_tasks.ordering_key IS NULL
-        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- its turn comes when all before it have ended
+        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- its pass comes when all before it have ended
                          WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                            AND (o.order_at, o.id) < (fairlead_tasks.order_at, fairlead_tasks.id))
             AND NOT EXISTS (SELECT 1                    -- one that committed late may find a later one running
@@ -50,22 +50,22 @@ UPDATE fairlead_tasks
                                AND o.order_at IS NULL AND o.state = 'PROCESSING')))
 RETURNING id, version, attempt, tries, payload, payload_format, ready_at, keep_result, context, seq
 
--- name: note_grab
-INSERT INTO fairlead_grabs (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING batch
+-- name: note_claim
+INSERT INTO fairlead_claims (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING batch
 
--- name: forget_grabs
-DELETE FROM fairlead_grabs WHERE node = ?1 AND batch IN (SELECT value FROM json_each(?2))
+-- name: drop_claims
+DELETE FROM fairlead_claims WHERE node = ?1 AND batch IN (SELECT value FROM json_each(?2))
 
--- name: forget_grabs_of
-DELETE FROM fairlead_grabs WHERE node = ?1
+-- name: drop_claims_of
+DELETE FROM fairlead_claims WHERE node = ?1
 
 -- name: record_done
 -- ?1: [[seq, version, started_at, finished_at], ...] of tasks this node (?2) holds
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-       unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, node, trigger_path, payload_bytes)
 SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
-       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.grabbed_at, j.value ->> 2,
+       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, j.value ->> 2,
        j.value ->> 3, 'done', 'DONE', t.node, t.trigger_path, length(t.payload)
   FROM json_each(?1) j
   CROSS JOIN fairlead_tasks t ON t.seq = j.value ->> 0
@@ -79,10 +79,10 @@ DELETE FROM fairlead_tasks WHERE seq IN (SELECT value FROM json_each(?1))
 -- ?1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
 -- ?2: the node that must hold them; NULL: whoever does
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-       unique_key, version, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+       unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)
 SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
-       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.grabbed_at, j.value ->> 4,
+       t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, j.value ->> 4,
        j.value ->> 5, j.value ->> 2, j.value ->> 3, j.value ->> 6, j.value ->> 7, t.node, t.trigger_path, length(t.payload)
   FROM json_each(?1) j
   CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
@@ -124,7 +124,7 @@ INSERT INTO fairlead_results (task_id, finished_at, result) VALUES (?1, ?2, ?3) 
 -- ?1: [[id, version], ...]
 UPDATE fairlead_tasks
    SET state = 'SUBMITTED', version = fairlead_tasks.version + 1, attempt = attempt - 1, tries = tries - 1, node = NULL,
-       stuck_at = NULL, grabbed_at = NULL
+       stuck_at = NULL, claimed_at = NULL
   FROM (SELECT value ->> 0 AS id, value ->> 1 AS version FROM json_each(?1)) AS h
  WHERE fairlead_tasks.id = h.id AND fairlead_tasks.version = h.version AND state = 'PROCESSING' AND node = ?2
 RETURNING queue, partition, priority, ready_seq
@@ -153,14 +153,14 @@ SELECT min(run_at) FROM fairlead_tasks WHERE state = 'WAITING'
 -- name: held_by
 SELECT t.id, t.version, t.node,
        (SELECT count(*) FROM fairlead_attempts a WHERE a.task_id = t.id AND a.outcome = 'lost')
-  FROM fairlead_grabs g, json_each(g.seqs) j
+  FROM fairlead_claims g, json_each(g.seqs) j
   CROSS JOIN fairlead_tasks t ON t.seq = j.value
  WHERE g.node IN (SELECT value FROM json_each(?1)) AND t.state = 'PROCESSING' AND t.node = g.node
  LIMIT ?2
 
 -- name: stuck_ids
 SELECT t.id
-  FROM fairlead_grabs g, json_each(g.seqs) j
+  FROM fairlead_claims g, json_each(g.seqs) j
   CROSS JOIN fairlead_tasks t ON t.seq = j.value
  WHERE g.stuck_at < ?1 AND t.state = 'PROCESSING' AND t.stuck_at < ?1
  LIMIT ?2
@@ -178,7 +178,7 @@ DELETE FROM fairlead_tasks WHERE id = ?1 AND version = ?2 RETURNING id
 -- ?3: state, ?4: run_at, ?5: now when SUBMITTED else NULL, ?6: ready_seq or NULL, ?7: 1 to count tries anew
 UPDATE fairlead_tasks
    SET state = ?3, version = version + 1, run_at = ?4, ready_at = ?5, triggered_at = ?5, ready_seq = ?6, node = NULL,
-       stuck_at = NULL, grabbed_at = NULL, trigger_path = 'hook', tries = CASE WHEN ?7 THEN 0 ELSE tries END,
+       stuck_at = NULL, claimed_at = NULL, trigger_path = 'hook', tries = CASE WHEN ?7 THEN 0 ELSE tries END,
        order_at = CASE WHEN ?3 = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL THEN ?4 ELSE order_at END
  WHERE id = ?1 AND version = ?2
 RETURNING queue, partition, priority, ready_seq
@@ -186,7 +186,7 @@ RETURNING queue, partition, priority, ready_seq
 -- name: error_task
 -- ?5: [name, ...] of tasks that do not hold the others of their ordering key then
 UPDATE fairlead_tasks
-   SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, grabbed_at = NULL,
+   SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, claimed_at = NULL,
        node = NULL, stuck_at = NULL, error_type = ?3, error_text = ?4,
        order_at = CASE WHEN name IN (SELECT value FROM json_each(?5)) THEN NULL ELSE order_at END
  WHERE id = ?1 AND version = ?2
@@ -194,7 +194,7 @@ RETURNING id
 
 -- name: tasks
 SELECT id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
   FROM fairlead_tasks
  WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
    AND (?4 IS NULL OR fairness_key = ?4) AND (?5 IS NULL OR submitted_at < ?5)
@@ -203,12 +203,12 @@ SELECT id, queue, partition, name, state, version, attempt, tries, priority, fai
 
 -- name: task
 SELECT id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
   FROM fairlead_tasks WHERE id = ?1
 
 -- name: last_attempt
 SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, NULL, payload_bytes
+       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL, payload_bytes
   FROM fairlead_attempts WHERE task_id = ?1 ORDER BY attempt DESC, seq DESC LIMIT 1
 
 -- name: payload
@@ -216,7 +216,7 @@ SELECT payload, payload_format FROM fairlead_tasks WHERE id = ?1
 
 -- name: attempts
 SELECT seq, task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, version,
-       submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome, next_state, error_type,
+       submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome, next_state, error_type,
        error_text, node, trigger_path, payload_bytes
   FROM fairlead_attempts WHERE task_id = ?1 ORDER BY seq
 
@@ -225,7 +225,7 @@ SELECT result FROM fairlead_results WHERE task_id = ?1
 
 -- name: incidents
 SELECT id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, grabbed_at, node, error_type, error_text, context, length(payload)
+       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
   FROM fairlead_tasks WHERE state = 'ERROR' ORDER BY submitted_at LIMIT ?1
 
 -- name: clean_attempts
@@ -290,7 +290,7 @@ ON CONFLICT (node) DO UPDATE SET seen_at = excluded.seen_at, queues = excluded.q
 -- name: silent_nodes
 SELECT node FROM fairlead_nodes WHERE seen_at < ?1
 
--- name: forget_node
+-- name: drop_node
 DELETE FROM fairlead_nodes WHERE node = ?1
 
 -- name: nodes
@@ -311,14 +311,14 @@ UPDATE fairlead_leases SET owner = '', expires_at = 0 WHERE owner = ?1 AND name 
 -- name: leases
 SELECT name, owner, range_id, expires_at FROM fairlead_leases WHERE owner <> '' AND expires_at >= ?1 ORDER BY name
 
--- name: read_book
-SELECT book, version FROM fairlead_permits WHERE limit_name = ?1
+-- name: read_ledger
+SELECT ledger, version FROM fairlead_permits WHERE limit_name = ?1
 
--- name: new_book
-INSERT INTO fairlead_permits (limit_name, version, book) VALUES (?1, 1, ?2) ON CONFLICT (limit_name) DO NOTHING RETURNING version
+-- name: new_ledger
+INSERT INTO fairlead_permits (limit_name, version, ledger) VALUES (?1, 1, ?2) ON CONFLICT (limit_name) DO NOTHING RETURNING version
 
--- name: change_book
-UPDATE fairlead_permits SET version = version + 1, book = ?2 WHERE limit_name = ?1 AND version = ?3 RETURNING version
+-- name: change_ledger
+UPDATE fairlead_permits SET version = version + 1, ledger = ?2 WHERE limit_name = ?1 AND version = ?3 RETURNING version
 
 -- name: changes
 SELECT changes()

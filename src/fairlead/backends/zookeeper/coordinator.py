@@ -22,7 +22,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from fairlead.backends.zookeeper.session import Endpoint, Session
 from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
 from fairlead.ports.coordinator import Lease
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 
 _READING_SECONDS = 10.0
 
@@ -46,7 +46,7 @@ class ZooKeeperCoordinator:
         self._endpoint = Endpoint.of(url)
         self._held = f"{self._endpoint.folder}/leases/held"
         self._ids = f"{self._endpoint.folder}/leases/ids"
-        self._books = f"{self._endpoint.folder}/permits"
+        self._ledgers = f"{self._endpoint.folder}/permits"
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
@@ -68,17 +68,17 @@ class ZooKeeperCoordinator:
     async def renew(self, owner: str, ttl: float) -> dict[str, int]:
         return await asyncio.to_thread(self._renew, owner, ttl)
 
-    async def release(self, names: Sequence[str], owner: str) -> Wake | None:
+    async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         return await asyncio.to_thread(self._release, set(names), owner) if names else None
 
     async def leases(self) -> list[Lease]:
         return await asyncio.to_thread(self._leases)
 
-    async def read_book(self, limit: str) -> tuple[bytes, int]:
-        return await asyncio.to_thread(self._read_book, limit)
+    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
+        return await asyncio.to_thread(self._read_ledger, limit)
 
-    async def write_book(self, limit: str, book: bytes, version: int) -> bool:
-        return await asyncio.to_thread(self._write_book, limit, book, version)
+    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
+        return await asyncio.to_thread(self._write_ledger, limit, ledger, version)
 
     def close(self) -> None:
         with self._lock:
@@ -127,14 +127,14 @@ class ZooKeeperCoordinator:
         session.keep(ttl)
         return mine
 
-    def _release(self, names: set[str], owner: str) -> Wake:
+    def _release(self, names: set[str], owner: str) -> Notification:
         with self._lock:
             session = self._sessions.get(owner)
         if session is not None and not session.has_ended:
             ours = self._mine(session).keys() & names
             paths = [f"{self._held}/{_as_node(name)}" for name in sorted(ours)]
             session.ask([partial(session.client.delete_async, path) for path in paths], NoNodeError)
-        return Wake(control=True)
+        return Notification(control=True)
 
     def _leases(self) -> list[Lease]:
         session = self._session("", _READING_SECONDS)
@@ -142,9 +142,9 @@ class ZooKeeperCoordinator:
         until = now + round(_READING_SECONDS * MICROS)
         return [Lease(held.name, held.owner, held.range_id, until) for held in self._all(session)]
 
-    def _read_book(self, limit: str) -> tuple[bytes, int]:
+    def _read_ledger(self, limit: str) -> tuple[bytes, int]:
         session = self._session("", _READING_SECONDS)
-        path = f"{self._books}/{_as_node(limit)}"
+        path = f"{self._ledgers}/{_as_node(limit)}"
         # Another server than the one we wrote to may be behind: it catches up first.
         [_, found] = session.ask(
             [partial(session.client.sync_async, path), partial(session.client.get_async, path)],
@@ -155,13 +155,13 @@ class ZooKeeperCoordinator:
         data, stat = found
         return data, stat.version + 1
 
-    def _write_book(self, limit: str, book: bytes, version: int) -> bool:
+    def _write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
         client = (session := self._session("", _READING_SECONDS)).client
-        path = f"{self._books}/{_as_node(limit)}"
+        path = f"{self._ledgers}/{_as_node(limit)}"
         write = (
-            partial(client.set_async, path, book, version - 1)
+            partial(client.set_async, path, ledger, version - 1)
             if version
-            else partial(client.create_async, path, book)
+            else partial(client.create_async, path, ledger)
         )
         [answer] = session.ask([write], NodeExistsError, BadVersionError, NoNodeError)
         return not isinstance(answer, Exception)
@@ -193,7 +193,7 @@ class ZooKeeperCoordinator:
             if session is None or session.has_ended:
                 session = Session(self._endpoint, seconds)
                 self._sessions[owner] = session
-                for folder in (self._held, self._ids, self._books):
+                for folder in (self._held, self._ids, self._ledgers):
                     session.make_folder(folder)
             return session
 

@@ -23,7 +23,7 @@ from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 MOST_REMEMBERED = 10_000
 """Acked levels above A that a second read is kept from dispatching again; beyond it the oldest are
-forgotten, which costs a grab that is refused."""
+forgotten, which costs a claim that is refused."""
 
 HEAVIEST_KEPT = 1000
 """Keys whose next pass is handed to the next owner."""
@@ -98,7 +98,7 @@ class Backlog:
         self.is_at_end = is_new
         """Nothing is stored above R. Not even a record that says so is trusted: an older one may
         have landed late."""
-        self.virtual_time = max(record.virtual_time, record.ack_level.turn)
+        self.virtual_time = max(record.virtual_time, record.ack_level.pass_)
         self.read_seq = record.read_seq
         self.range_id = range_id
         self._passes = passes
@@ -273,10 +273,10 @@ class Backlog:
         new = [trigger for trigger in entries if self._is_news(_level(trigger))]
         for trigger in new:
             self._load(trigger)
-            turn, number = _level(trigger)
+            pass_, number = _level(trigger)
             if number >> _ID_BITS != self.range_id:
                 self._passes.saw(
-                    trigger.fairness_key, trigger.weight, turn, self.virtual_time, trigger.name
+                    trigger.fairness_key, trigger.weight, pass_, self.virtual_time, trigger.name
                 )
         if entries:
             self.read_level = max(self.read_level, _level(entries[-1]))
@@ -304,27 +304,27 @@ class Backlog:
     # dispatch -------------------------------------------------------------------------------------
 
     def take(self, triggers: Iterable[Trigger]) -> None:
-        """These are on their way to be grabbed."""
+        """These are on their way to be claimed."""
         loaded, taken, served = self._loaded, self._taken, self._served
         furthest = self.virtual_time
         for trigger in triggers:
             level = _level(trigger)
-            turn = level.turn
+            pass_ = level.pass_
             taken[level] = loaded.pop(level)
-            if turn > served[trigger.name]:
-                served[trigger.name] = turn
-            if turn > furthest:
-                furthest = turn
+            if pass_ > served[trigger.name]:
+                served[trigger.name] = pass_
+            if pass_ > furthest:
+                furthest = pass_
         self.virtual_time = furthest
 
     def give_back(self, triggers: Iterable[Trigger]) -> None:
-        """Nobody knows whether these were grabbed: they may be dispatched again."""
+        """Nobody knows whether these were claimed: they may be dispatched again."""
         for trigger in triggers:
             level = _level(trigger)
             self._loaded[level] = self._taken.pop(level)
 
     def ack(self, triggers: Iterable[Trigger]) -> None:
-        """These are done with: grabbed, or found to be somebody else's. Those not in memory are
+        """These are done with: claimed, or found to be somebody else's. Those not in memory are
         passed over."""
         unstored, acked, is_writing = self._unstored, self._acked, self._writing is not None
         count = 0
@@ -415,7 +415,7 @@ class Backlog:
             buffered=len(self._loaded) + len(self._taken),
             next_passes=self._passes.heaviest(
                 HEAVIEST_KEPT,
-                ((trigger.fairness_key, _level(trigger).turn) for trigger in unstored),
+                ((trigger.fairness_key, _level(trigger).pass_) for trigger in unstored),
             ),
             run_times=self._passes.run_times(),
         )
@@ -428,22 +428,22 @@ class Backlog:
             # A name that was idle or new starts with the lane; one that a limit holds back keeps
             # its own time.
             self._served[name] = self.virtual_time
-        floor = max(self._served[name], self.ack_level.turn)
-        turn = self._passes.give(trigger.fairness_key, trigger.weight, floor, name)
+        floor = max(self._served[name], self.ack_level.pass_)
+        pass_ = self._passes.give(trigger.fairness_key, trigger.weight, floor, name)
         self._last_id += 1
         self.read_seq = max(self.read_seq, trigger.seq)
-        return msgspec.structs.replace(trigger, level=Level(turn, self._last_id))
+        return msgspec.structs.replace(trigger, level=Level(pass_, self._last_id))
 
     def _renew(self, trigger: Trigger) -> Trigger:
         self._last_id += 1
-        turn = max(self.virtual_time, self.ack_level.turn)
-        return msgspec.structs.replace(trigger, level=Level(turn, self._last_id))
+        pass_ = max(self.virtual_time, self.ack_level.pass_)
+        return msgspec.structs.replace(trigger, level=Level(pass_, self._last_id))
 
     def _load(self, trigger: Trigger) -> None:
         level = _level(trigger)
         self._loaded[level] = trigger
         if not self._waiting[trigger.name]:
-            self._served[trigger.name] = min(self.virtual_time, level.turn)
+            self._served[trigger.name] = min(self.virtual_time, level.pass_)
         self._waiting[trigger.name] += 1
         self.read_level = max(self.read_level, level) if self.is_at_end else self.read_level
 
@@ -472,4 +472,4 @@ def _level(trigger: Trigger) -> Level:
 
 
 def _before(level: Level) -> Level:
-    return Level(level.turn, level.id - 1)
+    return Level(level.pass_, level.id - 1)

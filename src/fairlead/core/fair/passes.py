@@ -36,14 +36,14 @@ class Passes:
 
     def give(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
         """The pass of one more task of the key. `weight`: the task's own; `name`: of the task."""
-        turn = max(virtual_time, self._counters.next_pass(key))
-        self._counters.put(key, turn + stride(self.weights.get(key, weight)), virtual_time)
-        return turn
+        pass_ = max(virtual_time, self._counters.next_pass(key))
+        self._counters.put(key, pass_ + stride(self.weights.get(key, weight)), virtual_time)
+        return pass_
 
-    def saw(self, key: str, weight: float, turn: int, virtual_time: int, name: str = "") -> None:
+    def saw(self, key: str, weight: float, pass_: int, virtual_time: int, name: str = "") -> None:
         """A task of the key has this pass already, given by an earlier owner: the key's next one
         comes after it."""
-        following = turn + stride(self.weights.get(key, weight))
+        following = pass_ + stride(self.weights.get(key, weight))
         if following > self._counters.next_pass(key):
             self._counters.put(key, following, virtual_time)
 
@@ -66,8 +66,8 @@ class Passes:
         one anew, so their keys are not charged for them.
         """
         first: dict[str, int] = {}
-        for key, turn in unplaced:
-            first[key] = min(turn, first.get(key, turn))
+        for key, pass_ in unplaced:
+            first[key] = min(pass_, first.get(key, pass_))
         kept = [
             (key, min(following, first.get(key, following)))
             for key, following in self._counters.heaviest(most)

@@ -51,7 +51,7 @@ class Shown(NamedTuple):
     """To be put into the table."""
 
     trigger: Trigger
-    turn: int
+    pass_: int
     """Virtual time of this lane, instead of its level's."""
 
 
@@ -81,7 +81,7 @@ class _Flow:
 _FlowKey = tuple[str, str, str | None]
 
 
-class Turns:
+class RuntimeShares:
     """Of one lane. What its tasks are charged in virtual time is divided by the weight of their
     key."""
 
@@ -123,22 +123,24 @@ class Turns:
             room = self._room(name, fairness_key) if ordering_key is None else len(flow.waiting)
             # Never before one of its flow that stands there already, whatever a run that has ended
             # gave back since.
-            latest = max((turn for turn, _ in flow.shown.values()), default=standing[fairness_key])
+            latest = max(
+                (pass_ for pass_, _ in flow.shown.values()), default=standing[fairness_key]
+            )
             while flow.waiting and len(flow.shown) < room:
                 level, trigger = heappop(flow.waiting)
-                turn = latest = max(latest, standing[fairness_key] + key.shown)
+                pass_ = latest = max(latest, standing[fairness_key] + key.shown)
                 charge = self._stride(self._run_times.charge(name, fairness_key), key)
                 key.shown += charge
-                flow.shown[level] = turn, charge
-                found.append(Shown(trigger, turn))
+                flow.shown[level] = pass_, charge
+                found.append(Shown(trigger, pass_))
         return found
 
     def taken(self, triggers: Iterable[Trigger], now: float) -> None:
         """These have left the table, to run."""
         for trigger in triggers:
-            turn, charge = self._hide(trigger)
+            pass_, charge = self._hide(trigger)
             self._keys[trigger.fairness_key].running[trigger.id, trigger.version] = charge, now
-            self.virtual_time = max(self.virtual_time, turn)
+            self.virtual_time = max(self.virtual_time, pass_)
 
     def ended(self, trigger: Trigger, cost: int) -> None:
         """A run has ended, after so many microseconds; or it never began: 0."""
@@ -212,11 +214,11 @@ class Turns:
         """It leaves the table: its turn and its charge."""
         name = _flow(trigger)
         flow, key = self._flows[name], self._keys[trigger.fairness_key]
-        turn, charge = flow.shown.pop(_level(trigger))
+        pass_, charge = flow.shown.pop(_level(trigger))
         key.shown -= charge
         key.waiting -= 1
         self._tidy(name, flow)
-        return turn, charge
+        return pass_, charge
 
     def _tidy(self, name: _FlowKey, flow: _Flow) -> None:
         if flow.waiting:

@@ -61,19 +61,19 @@ class TimePasses(Passes):
         owed = self._owed.pop(key, 0)
         if owed > 0:
             following, owed = following + owed, 0
-        turn = max(virtual_time, following)
+        pass_ = max(virtual_time, following)
         step = self._stride(self._charge(name, key), self.weights.get(key, weight))
         if owed and following >= virtual_time:
             used = min(step - 1, -owed)
             step -= used
             self._owe(key, owed + used)
-        self._counters.put(key, turn + step, virtual_time)
-        return turn
+        self._counters.put(key, pass_ + step, virtual_time)
+        return pass_
 
-    def saw(self, key: str, weight: float, turn: int, virtual_time: int, name: str = "") -> None:
+    def saw(self, key: str, weight: float, pass_: int, virtual_time: int, name: str = "") -> None:
         """A task of the key has this pass already, given by an earlier owner: the key's next one
         comes after it."""
-        following = turn + self._stride(self._charge(name, key), self.weights.get(key, weight))
+        following = pass_ + self._stride(self._charge(name, key), self.weights.get(key, weight))
         if following > self._counters.next_pass(key):
             self._counters.put(key, following, virtual_time)
 
@@ -94,8 +94,8 @@ class TimePasses(Passes):
         self, most: int, unplaced: Iterable[tuple[str, int]] = ()
     ) -> list[tuple[str, int]]:
         kept = [
-            (key, turn + max(0, self._owed.get(key, 0)))
-            for key, turn in super().heaviest(most, unplaced)
+            (key, pass_ + max(0, self._owed.get(key, 0)))
+            for key, pass_ in super().heaviest(most, unplaced)
         ]
         return sorted(kept, key=lambda pair: (-pair[1], pair[0]))
 

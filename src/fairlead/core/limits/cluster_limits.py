@@ -127,14 +127,14 @@ class _Limit:
     def column(self, trigger: Trigger) -> Hashable:
         return key_of(self._declared.per, trigger)
 
-    def book(self, trigger: Trigger, now: float) -> Full | None:
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
         pool = _pool(self._declared.per, trigger)
         if self._permits.take(pool, self._declared.n, now):
             return None
         self._press()
         return Full((self, pool))
 
-    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+    def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         pool = _pool(self._declared.per, trigger)
         if self._permits.give(pool):
             return ((self, pool),)
@@ -142,7 +142,7 @@ class _Limit:
             self._press()
         return ()
 
-    unbook = free
+    cancel = release
 
     def roomy(self, pools: Iterable[str]) -> list[Hashable]:
         return [(self, pool) for pool in pools]
@@ -167,7 +167,7 @@ class _RateLimit:
     def column(self, trigger: Trigger) -> Hashable:
         return key_of(self._declared.key, trigger)
 
-    def book(self, trigger: Trigger, now: float) -> Full | None:
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
         pool = _pool(self._declared.key, trigger)
         self.pass_time(now)
         if self._permits.take(pool, self._declared.n, now):
@@ -179,10 +179,10 @@ class _RateLimit:
         cooling = self._of_pool.get(pool)
         return Full((self, pool), cooling[0][0] if cooling else None)
 
-    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+    def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         return ()
 
-    def unbook(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+    def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         pool = _pool(self._declared.key, trigger)
         cooling = self._of_pool.get(pool, deque())
         for unit in cooling:

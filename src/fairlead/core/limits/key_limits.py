@@ -47,12 +47,12 @@ class KeyLimits:
             return None
         return KeyLimit(trigger.queue, key)
 
-    def book(self, trigger: Trigger) -> None:
+    def acquire(self, trigger: Trigger) -> None:
         """It runs. The caller has seen that nothing is full."""
         key = (trigger.queue, trigger.fairness_key)
         self._running[key] = self._running.get(key, 0) + 1
 
-    def free(self, trigger: Trigger) -> KeyLimit | None:
+    def release(self, trigger: Trigger) -> KeyLimit | None:
         """It runs no more; answers its limit if that has room again."""
         key = (trigger.queue, trigger.fairness_key)
         left = self._running[key] - 1

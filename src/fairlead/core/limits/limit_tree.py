@@ -75,7 +75,7 @@ class LimitTree:
         key = trigger.fairness_key
         return key if self._per_key is not None or key in self._keys else None
 
-    def book(self, trigger: Trigger, now: float) -> Full | None:
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
         running = self._running
         levels = self._levels(trigger)
         for number, (place, n, is_cluster_wide) in enumerate(levels):
@@ -92,10 +92,10 @@ class LimitTree:
             return Full((self, place))
         return None
 
-    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+    def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         return self._give_back(self._levels(trigger))
 
-    unbook = free
+    cancel = release
 
     def roomy(self, pools: Iterable[str]) -> list[Hashable]:
         """See `fairlead.core.limits.cluster_limits.OnNode`."""

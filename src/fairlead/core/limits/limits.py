@@ -32,13 +32,13 @@ class ConcurrencyPolicy(Protocol):
         """Triggers of one name with different columns never hold each other up; None: by name
         alone."""
 
-    def book(self, trigger: Trigger, now: float) -> Full | None:
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
         """Take a slot for this trigger (None), or say what is full. `now`: monotonic seconds."""
 
-    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+    def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         """The run has ended: give the slot back; answers the limits that have room again."""
 
-    def unbook(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+    def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         """The booking led to no run (another node was quicker): undo it; answers the limits that
         have room again."""
 
@@ -58,7 +58,7 @@ class Limit:
     def column(self, trigger: Trigger) -> Hashable:
         return key_of(self.per, trigger)
 
-    def book(self, trigger: Trigger, now: float) -> Full | None:
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
         key = key_of(self.per, trigger)
         running = self._running.get(key, 0)
         if running >= self.n:
@@ -66,7 +66,7 @@ class Limit:
         self._running[key] = running + 1
         return None
 
-    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+    def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         key = key_of(self.per, trigger)
         left = self._running[key] - 1
         if left:
@@ -75,7 +75,7 @@ class Limit:
             del self._running[key]  # a limit per key stays as small as what runs
         return ((self, key),)
 
-    unbook = free
+    cancel = release
 
 
 class RateLimit:
@@ -115,7 +115,7 @@ class RateLimit:
     def column(self, trigger: Trigger) -> Hashable:
         return key_of(self.key, trigger)
 
-    def book(self, trigger: Trigger, now: float) -> Full | None:
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
         key = key_of(self.key, trigger)
         instant = round(now * 1e9) * self.n
         full_at = max(instant, self._full_at.get(key, instant))
@@ -131,12 +131,12 @@ class RateLimit:
         self._started.add(trigger.id)
         return None
 
-    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+    def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         return ()
 
-    def unbook(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+    def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         # A token goes back only while nothing was booked after it: a bucket that has filled up
-        # since would overflow with it, and the rate be exceeded. What a grab loses comes back in
+        # since would overflow with it, and the rate be exceeded. What a claim loses comes back in
         # time.
         if trigger.id not in self._started:
             return ()

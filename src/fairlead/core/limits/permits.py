@@ -45,25 +45,25 @@ class Holding(msgspec.Struct, array_like=True, frozen=True):
     shares: dict[str, Share]
 
 
-class Book(msgspec.Struct, array_like=True, frozen=True):
+class PermitLedger(msgspec.Struct, array_like=True, frozen=True):
     """Who holds what of one limit."""
 
     nodes: dict[str, Holding] = {}
-    turn: int = 0
+    rotation: int = 0
     """Who comes first for permits that cannot be shared evenly."""
 
 
-def encode(book: Book) -> bytes:
+def encode(ledger: PermitLedger) -> bytes:
     """As it is kept."""
-    return msgspec.json.encode(book)
+    return msgspec.json.encode(ledger)
 
 
-def decode(data: bytes) -> Book:
+def decode(data: bytes) -> PermitLedger:
     """Raises msgspec.DecodeError."""
-    return msgspec.json.decode(data, type=Book) if data else Book()
+    return msgspec.json.decode(data, type=PermitLedger) if data else PermitLedger()
 
 
-def fair_shares(total: int, wanted: Mapping[str, int], turn: int) -> dict[str, int]:
+def fair_shares(total: int, wanted: Mapping[str, int], rotation: int) -> dict[str, int]:
     """Whole permits for each node, at most what it wants: max-min fair, the rest by turns in the
     order of their names.
 
@@ -81,7 +81,7 @@ def fair_shares(total: int, wanted: Mapping[str, int], turn: int) -> dict[str, i
         left -= each * len(thirsty)
         thirsty = [node for node in thirsty if shares[node] < wanted[node]]
     for n in range(min(left, len(thirsty))):
-        shares[thirsty[(turn + n) % len(thirsty)]] += 1
+        shares[thirsty[(rotation + n) % len(thirsty)]] += 1
     return shares
 
 
@@ -122,7 +122,7 @@ class _Pool:
 class Proposal(NamedTuple):
     """What to write into the book, and what it does to us."""
 
-    book: Book
+    ledger: PermitLedger
     began: float
     """Monotonic seconds, before the write is sent: permits count from here."""
     is_news: bool
@@ -156,7 +156,7 @@ class Permits:
         self._until = float("-inf")
         self._seen: dict[str, tuple[int, float]] = {}
         """Of each other node the beat, and since when we have seen it."""
-        self._turn_seen: tuple[int, float] = (0, float("-inf"))
+        self._rotation_seen: tuple[int, float] = (0, float("-inf"))
         self._beat = 0
 
     @property
@@ -165,7 +165,7 @@ class Permits:
         return self._until
 
     @property
-    def books_until(self) -> float:
+    def usable_until(self) -> float:
         """Up to here permits are booked; between this and `until` what runs has time to end."""
         return self._until - (1 - STOP_AT) * self._ttl
 
@@ -176,7 +176,7 @@ class Permits:
         pool = self._pools.get(name)
         if pool is None:
             pool = self._pools[name] = _Pool(total)
-        if pool.running >= pool.usable or now >= self.books_until:
+        if pool.running >= pool.usable or now >= self.usable_until:
             pool.refused = True
             return False
         pool.running += 1
@@ -214,37 +214,43 @@ class Permits:
 
     # rounds ---------------------------------------------------------------------------------------
 
-    def propose(self, book: Book, now: float) -> Proposal:
+    def propose(self, ledger: PermitLedger, now: float) -> Proposal:
         """What this node would write into the book as it was read just now. From here on permits
         that the proposal gives back are not booked any more, whatever becomes of it."""
-        others = self._living(book, now)
-        if self._node not in book.nodes:
+        others = self._living(ledger, now)
+        if self._node not in ledger.nodes:
             # Never was, or taken back: by somebody whose clock runs too fast, or by hand.
             self._lose()
-        turn = self._turn(book, now)
+        rotation = self._rotation(ledger, now)
         shares: dict[str, Share] = {}
         for name, pool in self._pools.items():
             of_others = {node: h.shares[name] for node, h in others.items() if name in h.shares}
             want = pool.want
             wants = {node: share.wanted for node, share in of_others.items()} | {self._node: want}
             free = max(0, pool.total - sum(share.held for share in of_others.values()))
-            pool.due = fair_shares(pool.total, wants, turn)[self._node]
+            pool.due = fair_shares(pool.total, wants, rotation)[self._node]
             held = min(free, max(pool.running, min(want, pool.due)))
             pool.usable = min(pool.usable, held)
             if held or want:
                 shares[name] = Share(held, want)
-        before = book.nodes.get(self._node)
+        before = ledger.nodes.get(self._node)
         self._beat = max(self._beat, before.beat if before is not None else 0) + 1
         mine = {self._node: Holding(self._beat, shares)} if shares else {}
         is_news = before is None if shares else before is not None
-        is_news = is_news or turn != book.turn or (before is not None and before.shares != shares)
+        is_news = (
+            is_news
+            or rotation != ledger.rotation
+            or (before is not None and before.shares != shares)
+        )
         return Proposal(
-            Book({**others, **mine}, turn), now, is_news or len(others) + 1 < len(book.nodes)
+            PermitLedger({**others, **mine}, rotation),
+            now,
+            is_news or len(others) + 1 < len(ledger.nodes),
         )
 
     def written(self, proposal: Proposal) -> list[str]:
         """The proposal is in the book. Answers the pools that have room."""
-        mine = proposal.book.nodes.get(self._node)
+        mine = proposal.ledger.nodes.get(self._node)
         if mine is None:
             self._lose()
             self._pools = {
@@ -268,27 +274,27 @@ class Permits:
                 roomy.append(name)
         return roomy
 
-    def leave(self, book: Book) -> Book:
+    def leave(self, ledger: PermitLedger) -> PermitLedger:
         """The book without this node, which books nothing any more; what is still booked stays its,
         until it is taken back."""
         self._lose()
-        nodes = {node: holding for node, holding in book.nodes.items() if node != self._node}
-        before = book.nodes.get(self._node)
+        nodes = {node: holding for node, holding in ledger.nodes.items() if node != self._node}
+        before = ledger.nodes.get(self._node)
         used = {name: Share(pool.running, 0) for name, pool in self._pools.items() if pool.running}
         if used and before is not None:
             nodes[self._node] = Holding(before.beat, used)
-        return Book(nodes, book.turn)
+        return PermitLedger(nodes, ledger.rotation)
 
     def _lose(self) -> None:
         self._until = float("-inf")
         for pool in self._pools.values():
             pool.usable = pool.recorded = 0
 
-    def _living(self, book: Book, now: float) -> dict[str, Holding]:
+    def _living(self, ledger: PermitLedger, now: float) -> dict[str, Holding]:
         """The other nodes, less those whose beat has not changed for longer than they may use their
         permits."""
         seen: dict[str, tuple[int, float]] = {}
-        for node, holding in book.nodes.items():
+        for node, holding in ledger.nodes.items():
             if node != self._node:
                 beat, since = self._seen.get(node, (-1, now))
                 seen[node] = (beat, since) if beat == holding.beat else (holding.beat, now)
@@ -296,23 +302,23 @@ class Permits:
         patience = (self._ttl + self._linger) * (1 + DRIFT)
         return {
             node: holding
-            for node, holding in book.nodes.items()
+            for node, holding in ledger.nodes.items()
             if node != self._node and now - seen[node][1] <= patience
         }
 
-    def _turn(self, book: Book, now: float) -> int:
+    def _rotation(self, ledger: PermitLedger, now: float) -> int:
         """The next one's, when somebody here waits and the turn has not changed for a while."""
-        turn, since = self._turn_seen
-        if turn != book.turn:
-            turn, since = book.turn, now
+        rotation, since = self._rotation_seen
+        if rotation != ledger.rotation:
+            rotation, since = ledger.rotation, now
         if now - since >= TURN_SECONDS and any(pool.refused for pool in self._pools.values()):
-            turn, since = turn + 1, now
-        self._turn_seen = (turn, since)
-        return turn
+            rotation, since = rotation + 1, now
+        self._rotation_seen = (rotation, since)
+        return rotation
 
 
-def held(book: Book, pool: str) -> int:
+def held(ledger: PermitLedger, pool: str) -> int:
     """Permits of a pool that are given out."""
     return sum(
-        holding.shares[pool].held for holding in book.nodes.values() if pool in holding.shares
+        holding.shares[pool].held for holding in ledger.nodes.values() if pool in holding.shares
     )

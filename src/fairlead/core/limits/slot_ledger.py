@@ -60,7 +60,7 @@ class SlotLedger:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._booked = 0
+        self._acquired = 0
         self._chains = _Chains()
         self._keys = KeyLimits()
         self._ordering_keys: dict[OrderingKey, str] = {}
@@ -70,14 +70,14 @@ class SlotLedger:
         next try, or runs elsewhere."""
 
     @property
-    def booked(self) -> int:
+    def acquired(self) -> int:
         """Slots of the node that are taken."""
-        return self._booked
+        return self._acquired
 
     @property
     def room(self) -> int:
         """Slots of the node that are free: with none, no booking can succeed."""
-        return self._slots - self._booked
+        return self._slots - self._acquired
 
     def register_queue(self, queue: str, *policies: ConcurrencyPolicy | None) -> None:
         """Every task of the queue books these. Before the first booking."""
@@ -129,15 +129,15 @@ class SlotLedger:
             else (*key, trigger.ordering_key, limit, *parts)
         )
 
-    def book(self, trigger: Trigger, now: float) -> Full | None:
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
         """Book every limit on the way, or none. The caller has looked at `room`. Raises
         PolicyFailed."""
         chain = self._chains[trigger.queue, trigger.name]
         if not chain and trigger.ordering_key is None:
             if self._keys.has_any and (limit := self._keys.full(trigger)) is not None:
                 return Full(limit)
-            self._keys.book(trigger)
-            self._booked += 1
+            self._keys.acquire(trigger)
+            self._acquired += 1
             return None
         # The ordering key comes first: of all limits it is the narrowest, so a parked trigger waits
         # for what it needs.
@@ -153,35 +153,35 @@ class SlotLedger:
             return Full(limit)
         for place, policy in enumerate(chain):
             try:
-                full = policy.book(trigger, now)
+                full = policy.acquire(trigger, now)
                 if full is not None:
                     full = _checked(full, now)
             except Exception as error:
-                self._give_back(chain[:place], "unbook", trigger, now)
+                self._give_back(chain[:place], "cancel", trigger, now)
                 raise PolicyFailed(policy, trigger, error) from error
             if full is not None:
-                self._give_back(chain[:place], "unbook", trigger, now)
+                self._give_back(chain[:place], "cancel", trigger, now)
                 return full
         if ordering_key is not None:
             self._ordering_keys[ordering_key] = trigger.id
             self._awaited.discard(ordering_key)
-        self._keys.book(trigger)
-        self._booked += 1
+        self._keys.acquire(trigger)
+        self._acquired += 1
         return None
 
-    def keep_turn(self, ordering_key: OrderingKey, task_id: str) -> None:
+    def reserve(self, ordering_key: OrderingKey, task_id: str) -> None:
         """Until `give_turn`, no other task of the key can be booked."""
         self._ordering_keys[ordering_key] = task_id
         self._awaited.add(ordering_key)
 
-    def give_turn(self, ordering_key: OrderingKey) -> list[Hashable]:
+    def release_reservation(self, ordering_key: OrderingKey) -> list[Hashable]:
         """It is nobody's turn: whoever is first may be booked. Answers the limit that has room
         again."""
         self._ordering_keys.pop(ordering_key, None)
         self._awaited.discard(ordering_key)
         return [ordering_key]
 
-    def has_turn(self, trigger: Trigger) -> bool:
+    def has_reservation(self, trigger: Trigger) -> bool:
         """Its ordering key waits for this very task."""
         return (
             trigger.ordering_key is not None
@@ -189,35 +189,39 @@ class SlotLedger:
             == trigger.id
         )
 
-    def free(self, trigger: Trigger, now: float) -> list[Hashable]:
+    def release(self, trigger: Trigger, now: float) -> list[Hashable]:
         """The run has ended; answers the limits that have room again. Exactly once for each
         booking, or `unbook`. Its ordering key stays booked: its end must be in the store before the
         next one's turn comes."""
-        return self._release("free", trigger, now)
+        return self._release("release", trigger, now)
 
-    def unbook(self, trigger: Trigger, now: float) -> list[Hashable]:
+    def cancel(self, trigger: Trigger, now: float) -> list[Hashable]:
         """The booking led to no run; answers the limits that have room again. Its ordering key
         stays booked."""
-        return self._release("unbook", trigger, now)
+        return self._release("cancel", trigger, now)
 
     def _release(
-        self, how: Literal["free", "unbook"], trigger: Trigger, now: float
+        self, how: Literal["release", "cancel"], trigger: Trigger, now: float
     ) -> list[Hashable]:
-        self._booked -= 1
+        self._acquired -= 1
         chain = self._chains[trigger.queue, trigger.name]
         freed = self._give_back(chain, how, trigger, now) if chain else []
-        if (limit := self._keys.free(trigger)) is not None:
+        if (limit := self._keys.release(trigger)) is not None:
             freed.append(limit)
         return freed
 
     @staticmethod
     def _give_back(
-        chain: Chain, how: Literal["free", "unbook"], trigger: Trigger, now: float
+        chain: Chain, how: Literal["release", "cancel"], trigger: Trigger, now: float
     ) -> list[Hashable]:
         freed: list[Hashable] = []
         for policy in reversed(chain):
             try:
-                limits = policy.free(trigger, now) if how == "free" else policy.unbook(trigger, now)
+                limits = (
+                    policy.release(trigger, now)
+                    if how == "release"
+                    else policy.cancel(trigger, now)
+                )
                 freed += dict.fromkeys(
                     limits
                 )  # finds out here, not in the table, what cannot be hashed

@@ -47,8 +47,8 @@ class TriggerTable:
     wait for it, and none is forgotten.
     """
 
-    def __init__(self, booking: SlotLedger) -> None:
-        self._booking = booking
+    def __init__(self, slot_ledger: SlotLedger) -> None:
+        self._slot_ledger = slot_ledger
         self._columns: dict[tuple[int, Hashable], Column] = {}
         self._ready: list[Place] = []
         self._parked = Parked()
@@ -75,7 +75,7 @@ class TriggerTable:
         """Triggers by priority."""
         return {priority: size for priority, size in sorted(self._sizes.items()) if size}
 
-    def push(self, trigger: Trigger, turn: int | None = None) -> None:
+    def push(self, trigger: Trigger, pass_: int | None = None) -> None:
         """Add a trigger: one of a fair lane at its level, any other behind all that came before it.
         `turn`: where in its lane it stands, if that is not the turn of its level."""
         priority = trigger.priority
@@ -87,19 +87,19 @@ class TriggerTable:
             order = (rank, 0, self._sequence)
         else:
             lane = self._lanes[trigger.queue, trigger.partition, priority]
-            if turn is None:
-                turn = trigger.level.turn
+            if pass_ is None:
+                pass_ = trigger.level.pass_
             if not lane.size:
-                lane.base = max(lane.base, self._served[priority] - turn)
+                lane.base = max(lane.base, self._served[priority] - pass_)
             lane.size += 1
-            order = (lane.base + turn, trigger.level.id, self._sequence)
+            order = (lane.base + pass_, trigger.level.id, self._sequence)
         column = self._column(trigger)
         if column.add(order, trigger):
             self._move_up(column)
 
     def _column(self, trigger: Trigger) -> Column:
         """Where it belongs."""
-        key = (trigger.priority, self._booking.column(trigger))
+        key = (trigger.priority, self._slot_ledger.column(trigger))
         column = self._columns.get(key)
         if column is None:
             column = self._columns[key] = Column(*key, trigger)
@@ -117,7 +117,7 @@ class TriggerTable:
     def remove(self, triggers: Collection[Trigger]) -> None:
         """Take these out again; nothing is booked for them."""
         gone = set(map(_which, triggers))
-        columns = {(t.priority, self._booking.column(t)) for t in triggers}
+        columns = {(t.priority, self._slot_ledger.column(t)) for t in triggers}
         for key in columns:
             column = self._columns.get(key)
             if column is not None:
@@ -165,7 +165,7 @@ class TriggerTable:
         self._ring(now)
         taken: list[Trigger] = []
         failed: list[PolicyFailed] = []
-        limit = min(limit, self._booking.room)
+        limit = min(limit, self._slot_ledger.room)
         ready = self._ready
         while ready and (left := limit - len(taken) - len(failed)) > 0:
             place = heappop(ready)
@@ -210,8 +210,8 @@ class TriggerTable:
         """From now on at most so many tasks of these fairness keys of the queue run here at once,
         and of the others as many as there is room for. What waits keeps its place; what runs goes
         on."""
-        if self._booking.limits(queue).keys() == limits.keys():
-            self.freed(self._booking.set_limits(queue, limits))
+        if self._slot_ledger.limits(queue).keys() == limits.keys():
+            self.freed(self._slot_ledger.set_limits(queue, limits))
             return
         # A key with a limit has a column of its own, so that it holds up no other.
         moved = [
@@ -219,7 +219,7 @@ class TriggerTable:
         ]
         for column in moved:
             self._delete(column)
-        self._booking.set_limits(queue, limits)
+        self._slot_ledger.set_limits(queue, limits)
         for column in moved:
             for _, _, _, order, trigger in column.entries:
                 self._column(trigger).add(order, trigger)
@@ -266,10 +266,10 @@ class TriggerTable:
         failed: list[PolicyFailed],
     ) -> None:
         """Take at most `left` from one column, for as long as its head is the first of all."""
-        entries, ready, book, priority = (
+        entries, ready, ledger, priority = (
             column.entries,
             self._ready,
-            self._booking.book,
+            self._slot_ledger.acquire,
             column.priority,
         )
         lanes = self._lanes
@@ -281,7 +281,7 @@ class TriggerTable:
                 self._offer(column)
                 break
             try:
-                stop = book(trigger, now)
+                stop = ledger(trigger, now)
             except PolicyFailed as failure:
                 failed.append(failure)
             else:

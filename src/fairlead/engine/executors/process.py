@@ -197,24 +197,24 @@ class ProcessExecutor:
 
 
 def _job(execution: Execution) -> bytes:
-    trigger, grabbed = execution.trigger, execution.grabbed
+    trigger, claimed = execution.trigger, execution.claimed
     assert execution.started_at is not None
     return msgspec.json.encode(
         Job(
-            grabbed.id,
+            claimed.id,
             trigger.name,
             trigger.queue,
-            grabbed.version,
-            grabbed.attempt,
-            grabbed.tries,
+            claimed.version,
+            claimed.attempt,
+            claimed.tries,
             trigger.priority,
             trigger.fairness_key,
             execution.current.context,
             execution.deadline,
-            grabbed.ready_at,
+            claimed.ready_at,
             execution.started_at,
-            grabbed.payload,
-            grabbed.payload_format,
+            claimed.payload,
+            claimed.payload_format,
         )
     )
 

@@ -79,7 +79,7 @@ def run(
         while running and running[0][0] <= now:
             ended = heappop(running)[1]
             touched[home[ended]] = None
-            home[ended].free(tasks[ended], seconds)
+            home[ended].release(tasks[ended], seconds)
             if sessions is not None:
                 for following in sessions.ended(ended, now):
                     heappush(coming, following)

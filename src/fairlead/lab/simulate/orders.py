@@ -42,6 +42,6 @@ class Order:
             node = self._nodes[partition]
             (task,) = node.take(_NO_CLOCK)
             # A poll only picks: how long the task runs is no matter, so its slot is free at once.
-            node.free(task, _NO_CLOCK)
+            node.release(task, _NO_CLOCK)
             return task
         return None

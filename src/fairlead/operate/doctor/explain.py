@@ -43,8 +43,8 @@ def _waiting(record: TaskRecord) -> Finding:
 
 async def _processing(context: OperateContext, record: TaskRecord) -> Finding:
     since = ""
-    if record.grabbed_at is not None:
-        since = f" since {to_datetime(record.grabbed_at).isoformat()}"
+    if record.claimed_at is not None:
+        since = f" since {to_datetime(record.claimed_at).isoformat()}"
     silent = await context.store.silent_nodes(context.clock.now(), round(SILENT_SECONDS * MICROS))
     if record.node in silent:
         return problem(
@@ -122,7 +122,7 @@ async def _position(context: OperateContext, record: TaskRecord) -> tuple[str, s
     tasks, keys = await backlog.ahead(lane, kept.ack_level, entry.level)
     loads, _ = await store.database.read(store.records.heaviest_keys(record.queue, _EVERY_KEY))
     share = next((load.share for load in loads if load.fairness_key == record.fairness_key), 0.0)
-    level = f"({entry.level.turn}, {entry.level.id})"
+    level = f"({entry.level.pass_}, {entry.level.id})"
     if tasks == 0:
         return f"level {level}, nothing ahead of it", _FOR_A_LIMIT
     ahead_of_it = "1 task" if tasks == 1 else f"{tasks:,} tasks"

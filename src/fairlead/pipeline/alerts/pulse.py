@@ -153,7 +153,7 @@ class Pulse:
             now,
             waits_since,
             None if held is None else sum(each.tasks for each in held if each.node not in silent),
-            max((each.grabbed_at for each in held or ()), default=0),
+            max((each.claimed_at for each in held or ()), default=0),
             None if held is None else sum(each.stuck for each in held),
             settings is not None and settings.paused,
             since.done,

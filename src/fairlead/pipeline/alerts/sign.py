@@ -22,7 +22,7 @@ class Sign(msgspec.Struct, frozen=True, omit_defaults=True):
     """Since when the oldest task is ready that nobody has taken; None: there is none."""
     running: int | None = None
     """Tasks held by nodes that live; None: nobody looked."""
-    grabbed_at: int = 0
+    claimed_at: int = 0
     """When the last task was taken of those that any node holds."""
     stuck: int | None = None
     """Of those, past their greatest time."""

@@ -223,7 +223,7 @@ class _Look:
     def _stall(self) -> None:
         watched, sign = self._watched, self._sign
         ended = sign.at if sign.done or sign.failed or sign.lost else 0
-        watched.moved_at = max(watched.moved_at, watched.since, sign.grabbed_at, ended)
+        watched.moved_at = max(watched.moved_at, watched.since, sign.claimed_at, ended)
         if sign.waits_since is None or sign.is_paused:
             return
         since = max(watched.moved_at, sign.waits_since)

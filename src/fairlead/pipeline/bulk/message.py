@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.errors import FairleadError
-from fairlead.ports.notification import Wake
+from fairlead.ports.notification import Notification
 
 
 class Superseded(FairleadError):
@@ -84,7 +84,7 @@ class Published(NamedTuple):
     """What one step of publishing did."""
 
     inserted: int
-    wake: Wake
+    notification: Notification
 
 
 def pieces(messages: list[Message], first: int, last: int) -> list[Piece]:

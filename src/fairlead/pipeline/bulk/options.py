@@ -59,7 +59,7 @@ class BulkOptions:
     """Processes that stage at the same time in one PostgreSQL database."""
     max_backlog: int | None = None
     """Chunked: wait before a chunk while as many tasks of its queues may run and have not been
-    grabbed."""
+    claimed."""
     rows_per_chunk: int = 50_000
     payload_limit: int = PAYLOAD_LIMIT
     """Bytes of JSON."""

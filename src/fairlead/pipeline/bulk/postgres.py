@@ -16,7 +16,7 @@ from fairlead.pipeline.bulk.columns import staged
 from fairlead.pipeline.bulk.jobs import touch
 from fairlead.pipeline.bulk.message import Opened, Piece, Published, StageLost
 from fairlead.pipeline.bulk.stage import Encoded
-from fairlead.ports.notification import Lane, Wake
+from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Copy, Many, Statement, Steps
 
@@ -78,7 +78,8 @@ class PostgresStage:
                 )
         due = min((row[4] for row in rows if row[4] is not None), default=None)
         return Published(
-            inserted, Wake(ready=[Lane(*row[:4]) for row in rows if row[3] is not None], due=due)
+            inserted,
+            Notification(ready=[Lane(*row[:4]) for row in rows if row[3] is not None], due=due),
         )
 
     def publish_rejects(

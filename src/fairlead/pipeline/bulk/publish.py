@@ -13,7 +13,7 @@ from fairlead.pipeline.bulk.jobs import JobRow, lock, touch
 from fairlead.pipeline.bulk.message import KeyTaken, Message, pieces
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.stage import Stage
-from fairlead.ports.notification import Wake, joined
+from fairlead.ports.notification import Notification, joined
 from fairlead.ports.statements import Many, Statement, Steps
 
 LOOK_EVERY = 1.0
@@ -36,20 +36,24 @@ class Publisher:
         """See `BulkJob.publish`; answers the job, committed."""
         database = self._app.sql_store.database
         if self._options.publish == "atomic":
-            job, wake = database.run(self._begin_and_advance(messages))
-            self._app.channel.announce(wake)
+            job, notification = database.run(self._begin_and_advance(messages))
+            self._app.channel.announce(notification)
         else:
             job = database.run(self._begin(messages))
         # A job that an earlier run has begun to publish in chunks goes on in chunks.
         while job.state != "committed":
             self._wait_for_room(job)
-            job, wake = database.run(self._advance(self._options.rows_per_chunk))
-            self._app.channel.announce(wake)
+            job, notification = database.run(self._advance(self._options.rows_per_chunk))
+            self._app.channel.announce(notification)
         return job
 
-    def _begin_and_advance(self, messages: Sequence[Message]) -> Steps[tuple[JobRow, Wake]]:
+    def _begin_and_advance(self, messages: Sequence[Message]) -> Steps[tuple[JobRow, Notification]]:
         job = yield from self._begin(messages)
-        return (yield from self._advance(job.staged)) if job.publish == "atomic" else (job, Wake())
+        return (
+            (yield from self._advance(job.staged))
+            if job.publish == "atomic"
+            else (job, Notification())
+        )
 
     def _begin(self, messages: Sequence[Message]) -> Steps[JobRow]:
         """From here on these parts are the job, whoever publishes them."""
@@ -82,12 +86,12 @@ class Publisher:
                 f" {messages}"
             )
 
-    def _advance(self, most: int) -> Steps[tuple[JobRow, Wake]]:
+    def _advance(self, most: int) -> Steps[tuple[JobRow, Notification]]:
         """Publish the next rows, `most` of them."""
         sql = self._stage.sql
         job = yield from lock(sql, self._submission_id, self._epoch)
         if job.state == "committed":
-            return job, Wake()
+            return job, Notification()
         first, last = job.published_through, min(job.published_through + most, job.staged)
         messages, now = job.messages, SYSTEM_CLOCK.now()
         chunk = pieces(messages, first, last)
@@ -106,11 +110,11 @@ class Publisher:
                 " keys that are taken, and nothing was published; leave them out, or say"
                 " on_conflict=ignore"
             )
-        wake = joined([done.wake for done in published])
-        if not wake.is_empty:
-            yield from self._app.sql_store.announce(wake)
+        notification = joined([done.notification for done in published])
+        if not notification.is_empty:
+            yield from self._app.sql_store.announce(notification)
         yield Statement(sql["advance"], (self._submission_id, last, inserted, duplicates, now))
-        return (yield from lock(sql, self._submission_id, self._epoch)), wake
+        return (yield from lock(sql, self._submission_id, self._epoch)), notification
 
     def _wait_for_room(self, job: JobRow) -> None:
         """Until the queues of the job have fewer tasks to run than max_backlog. Raises

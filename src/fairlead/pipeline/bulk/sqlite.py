@@ -65,12 +65,12 @@ class SqliteStage:
 
     def insert(self, job: int, submission_id: str, piece: Piece, now: int) -> Steps[Published]:
         inserted = 0
-        wakes = []
+        notifications = []
         for batch in self._read(submission_id, piece):
-            submitted, wake = yield from self._store.submission(_tasks(batch, now))
+            submitted, notification = yield from self._store.submission(_tasks(batch, now))
             inserted += sum(answer.is_new for answer in submitted)
-            wakes.append(wake)
-        return Published(inserted, joined(wakes))
+            notifications.append(notification)
+        return Published(inserted, joined(notifications))
 
     def publish_rejects(
         self, submission_id: str, attempts: Sequence[tuple[str, int]]

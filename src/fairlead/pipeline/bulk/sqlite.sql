@@ -44,7 +44,7 @@ UPDATE fairlead_bulk_jobs SET state = 'aborted', touched_at = ?3
  WHERE submission_id = ?1 AND epoch = ?2 AND state = 'open' RETURNING number
 
 -- name: backlog
--- ?1: JSON array of queues. How many of their tasks may run and have not been grabbed, counted up to ?2.
+-- ?1: JSON array of queues. How many of their tasks may run and have not been claimed, counted up to ?2.
 SELECT count(*)
   FROM (SELECT 1 FROM fairlead_tasks
          WHERE queue IN (SELECT value FROM json_each(?1)) AND state = 'SUBMITTED' LIMIT ?2)

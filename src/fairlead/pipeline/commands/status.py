@@ -63,7 +63,7 @@ def status(options: StatusOptions) -> None:
     Example: fairlead pipeline status --lake lake --json
     """
     with failures():
-        from fairlead.pipeline.jobs.status import forget_reader, look
+        from fairlead.pipeline.jobs.status import drop_reader, look
 
         try:
             history = history_of(options.url)
@@ -72,7 +72,7 @@ def status(options: StatusOptions) -> None:
                 raise
             history = None
         if options.forget is not None and history is not None:
-            forget_reader(history, options.forget)
+            drop_reader(history, options.forget)
         found = look(lake_in(options.lake), history)
         if options.json:
             as_json(found)

@@ -25,7 +25,7 @@ _READ = (
     "error_fp",
     "submitted_at",
     "ready_at",
-    "grabbed_at",
+    "claimed_at",
     "started_at",
     "finished_at",
 )

@@ -14,15 +14,15 @@ LONGER_THAN_USUAL = 10
 
 def starved(minutes: DataFrame, pickups: DataFrame) -> DataFrame:
     """Adds `starved` to a key's minutes: whether it had tasks waiting all through the last of them
-    (depth_min) and none grabbed, for a minute and for ten times the median pickup; counted from
+    (depth_min) and none claimed, for a minute and for ten times the median pickup; counted from
     midnight on.
 
-    `minutes`: (KEYS_DAY, minute, depth_min, grabbed), instants in seconds, a minute without a row
+    `minutes`: (KEYS_DAY, minute, depth_min, claimed), instants in seconds, a minute without a row
     had nothing waiting; `pickups`: (day, queue, pickup_p50_us).
     """
     in_order = Window.partitionBy(*KEYS_DAY).orderBy("minute")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    minute, unserved = F.col("minute"), (F.col("depth_min") > 0) & (F.col("grabbed") == 0)
+    minute, unserved = F.col("minute"), (F.col("depth_min") > 0) & (F.col("claimed") == 0)
     follows = minute - F.lag("minute", 1, 0).over(in_order) == MINUTE
     served_until = F.when(~unserved, minute + MINUTE).when(~follows, minute)
     too_long_s = F.greatest(F.lit(MINUTE), LONGER_THAN_USUAL * F.col("pickup_p50_us") / 1_000_000)

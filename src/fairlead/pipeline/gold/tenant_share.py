@@ -56,12 +56,12 @@ TENANT_SHARE = Table(
             "boolean",
             "whether it had tasks waiting in every minute of the window, all through it",
         ),
-        Column("grabbed", "bigint", "tasks of the key that nodes took in the window"),
+        Column("claimed", "bigint", "tasks of the key that nodes took in the window"),
         Column("longest_run_us", "bigint", "the key's longest run of the day"),
         Column(
             "starved",
             "boolean",
-            "whether at some minute tasks had waited and none was grabbed for the longer of a"
+            "whether at some minute tasks had waited and none was claimed for the longer of a"
             " minute and 10 x the median pickup that the queue had that day",
         ),
         WRITTEN_UNDER,
@@ -110,7 +110,7 @@ def _asked(backlog: DataFrame) -> DataFrame:
         "work_us",
         "arrived_us",
         "backlogged_us",
-        "grabbed",
+        "claimed",
         "depth_min",
         "full_minutes",
     )
@@ -121,7 +121,7 @@ _SUMS = (
     "work_us",
     "arrived_us",
     "backlogged_us",
-    "grabbed",
+    "claimed",
     "depth_min",
     "full_minutes",
 )
@@ -170,7 +170,7 @@ def _windows(minutes: DataFrame) -> DataFrame:
             F.sum(carried_us + F.col("arrived_us")).alias("demand_us"),
             *(
                 F.sum(name).alias(name)
-                for name in ("busy_us", "backlogged_us", "grabbed", "full_minutes")
+                for name in ("busy_us", "backlogged_us", "claimed", "full_minutes")
             ),
             *(F.max(name).alias(name) for name in (*_GREATEST, "starved")),
         )

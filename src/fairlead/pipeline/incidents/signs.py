@@ -32,7 +32,7 @@ class Minute(NamedTuple):
     depth_min: int = 0
     depth_end: int = 0
     arrived: int = 0
-    grabbed: int = 0
+    claimed: int = 0
     done: int = 0
     failed: int = 0
 
@@ -56,7 +56,7 @@ class Stretch(NamedTuple):
 def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[Stretch]:
     """A queue with tasks waiting of which nobody takes any."""
     silent = (
-        minute for minute, told in minutes.items() if told.depth_min > 0 and told.grabbed == 0
+        minute for minute, told in minutes.items() if told.depth_min > 0 and told.claimed == 0
     )
     for start, end in stretches(silent, 0):
         if end - start >= STALL_MINUTES:

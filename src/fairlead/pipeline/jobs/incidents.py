@@ -111,7 +111,7 @@ def _stretches(
 def _minutes(tables: SmallTables, days: Collection[str]) -> Queues:
     """What each queue had, minute by minute."""
     queues: Queues = {}
-    waits = ("depth_min", "depth_end", "arrived", "grabbed")
+    waits = ("depth_min", "depth_end", "arrived", "claimed")
     for part in _hours(tables, BACKLOG, days):
         rows = tables.load(BACKLOG, [part], ["minute", "queue", *waits])
         for row in (

@@ -10,7 +10,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs
-from fairlead.ports.history import START, HistoryStore, Place
+from fairlead.ports.history import START, HistoryStore, Position
 
 
 class TableStatus(msgspec.Struct, frozen=True):
@@ -84,22 +84,22 @@ def look(lake: Lake, history: HistoryStore | None) -> PipelineStatus:
 
 def readers(history: HistoryStore) -> list[ReaderStatus]:
     """Who follows the history of the store, and how far behind each is."""
-    until: Place = history.database.look(history.horizon())
-    last = Place(until.xid, until.seq - 1)
+    until: Position = history.database.look(history.horizon())
+    last = Position(until.xid, until.seq - 1)
     found = []
     for reader in history.database.look(history.readers()):
         # People's events are few; how far attempts were read is what counts.
         behind = (
             0
             if reader.kind == "events"
-            else history.database.look(history.attempts_between(reader.place, last)).rows
+            else history.database.look(history.attempts_between(reader.position, last)).rows
         )
         checked = "" if reader.kind != "lake" else str(reader.checked or START)
         found.append(ReaderStatus(reader.name, reader.kind, reader.updated_at, behind, checked))
     return found
 
 
-def forget_reader(history: HistoryStore, name: str) -> None:
+def drop_reader(history: HistoryStore, name: str) -> None:
     """What it has not read may be cleaned. Raises ConfigurationError when there is none of that
     name."""
     known = history.database.look(history.readers())
@@ -108,7 +108,7 @@ def forget_reader(history: HistoryStore, name: str) -> None:
         names = ", ".join(repr(reader.name) for reader in known) or "none"
         raise ConfigurationError(f"no reader is named {name!r}; there are: {names}")
     for each in doomed:
-        history.database.run(history.forget_reader(each))
+        history.database.run(history.drop_reader(each))
 
 
 def _micros(instant: datetime) -> int:

@@ -16,7 +16,7 @@ import msgspec
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable
-from fairlead.ports.history import Place
+from fairlead.ports.history import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ def write(table: LakeTable, erased: pa.Table) -> list[str]:
     return [str(path.relative_to(table.folder))]
 
 
-def settle(table: LakeTable, store_id: str, checked: Place, now: int) -> None:
+def settle(table: LakeTable, store_id: str, checked: Position, now: int) -> None:
     """Let go of files that tell only of attempts of this store up to `checked`: they were compared,
     and agreed."""
     import pyarrow.parquet as pq
@@ -50,7 +50,7 @@ def settle(table: LakeTable, store_id: str, checked: Place, now: int) -> None:
         file
         for file in table.manifests.newest().ledger
         if all(
-            row["store_id"] == store_id and Place(row["xid"], row["seq"]) <= checked
+            row["store_id"] == store_id and Position(row["xid"], row["seq"]) <= checked
             for row in pq.read_table(
                 table.folder / file, columns=["store_id", "xid", "seq"]
             ).to_pylist()

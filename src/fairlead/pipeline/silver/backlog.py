@@ -31,7 +31,7 @@ BACKLOG = Table(
         Column("weight", "double", "greatest weight of a task that waited or ran in the hour"),
         Column("arrived", "bigint", "tasks that became ready in the minute"),
         Column("arrived_us", "bigint", "worker time they then took; 0 for what is not known yet"),
-        Column("grabbed", "bigint", "tasks that a node took in the minute"),
+        Column("claimed", "bigint", "tasks that a node took in the minute"),
         Column("depth_end", "bigint", "waiting in the minute's last second"),
         Column("depth_min", "bigint", "least number waiting at its start or in any of its seconds"),
         Column("backlogged_us", "bigint", "its seconds in which any waited"),
@@ -156,7 +156,7 @@ def _dense(minutes: DataFrame) -> DataFrame:
         minutes.withColumn("at", F.explode(F.sequence("minute", last, F.lit(MINUTE))))
         .withColumn("own", when(at == F.col("minute"), 1))
         .withColumns(
-            {name: F.col(name) * own for name in ("arrived", "arrived_us", "grabbed", "depth")}
+            {name: F.col(name) * own for name in ("arrived", "arrived_us", "claimed", "depth")}
         )
         .withColumn("depth_start", depth_end - F.col("depth"))
         .withColumns(
@@ -177,7 +177,7 @@ def _dense(minutes: DataFrame) -> DataFrame:
             }
         )
         # Who leaves with the minute before says nothing of this one.
-        .where((at >= 0) & (F.greatest("arrived", "grabbed", "backlogged_us", "work_us") > 0))
+        .where((at >= 0) & (F.greatest("arrived", "claimed", "backlogged_us", "work_us") > 0))
     )
 
 

@@ -23,8 +23,8 @@ BEFORE = -MINUTE
 IN_HOUR = (SORTER, "hour", "queue", "fairness_key")
 """Whose hour it is; `hour` in microseconds since 1970."""
 
-CHANGES = ("arrived", "arrived_us", "grabbed", "depth", "work", "running", "run_from")
-"""What adds up: counts and worker time of those who became ready; who was grabbed; change of the
+CHANGES = ("arrived", "arrived_us", "claimed", "depth", "work", "running", "run_from")
+"""What adds up: counts and worker time of those who became ready; who was claimed; change of the
 number waiting; worker time still to be spent; change of the number running; and of where in the
 hour their runs began, added up."""
 
@@ -34,7 +34,7 @@ _STAY = (
     "weight",
     "ready",
     "left",
-    "is_grabbed",
+    "is_claimed",
     "start",
     "finish",
     "run_us",
@@ -49,14 +49,14 @@ def of_attempts(attempts: DataFrame) -> DataFrame:
     hour the rows are kept, nobody waits less than no time, and no run counts before its task was
     ready.
     """
-    finished, grabbed = F.unix_micros("finished_at"), F.unix_micros("grabbed_at")
+    finished, claimed = F.unix_micros("finished_at"), F.unix_micros("claimed_at")
     ready = F.least(F.unix_micros("ready_at"), finished)
     has_run = F.col("started_at").isNotNull()
     ended_by_hand = ~has_run & F.col("outcome").isin("cancelled", "failed")
     # What a person ends still carries the times of the run before: it was not taken since it became
     # ready again.
-    is_grabbed = F.col("grabbed_at").isNotNull() & ~(
-        ended_by_hand & (F.col("grabbed_at") < F.col("ready_at"))
+    is_claimed = F.col("claimed_at").isNotNull() & ~(
+        ended_by_hand & (F.col("claimed_at") < F.col("ready_at"))
     )
     return (
         # A task is marked failed when its runs are over and done with; it waited for none.
@@ -68,9 +68,9 @@ def of_attempts(attempts: DataFrame) -> DataFrame:
             "weight",
             ready.alias("ready"),
             F.greatest(
-                ready, F.when(is_grabbed, F.least(grabbed, finished)).otherwise(finished)
+                ready, F.when(is_claimed, F.least(claimed, finished)).otherwise(finished)
             ).alias("left"),
-            is_grabbed.alias("is_grabbed"),
+            is_claimed.alias("is_claimed"),
             F.when(has_run, F.greatest(ready, F.unix_micros("started_at")))
             .otherwise(ready)
             .alias("start"),
@@ -89,7 +89,7 @@ def of_waiting(waiting: DataFrame, end: int) -> DataFrame:
         "weight",
         ready.alias("ready"),
         F.greatest(ready, F.lit(end)).alias("left"),
-        F.lit(False).alias("is_grabbed"),
+        F.lit(False).alias("is_claimed"),
         ready.alias("start"),
         ready.alias("finish"),
         F.lit(0).cast("bigint").alias("run_us"),
@@ -143,7 +143,7 @@ def changes(stays: DataFrame) -> DataFrame:
             "weight",
             when(ready == place, 1).alias("arrived"),
             when(ready == place, F.col("run_us")).alias("arrived_us"),
-            when((left == place) & F.col("is_grabbed"), 1).alias("grabbed"),
+            when((left == place) & F.col("is_claimed"), 1).alias("claimed"),
             (when(from_second == place, 1) - when(to_second == place, 1)).alias("depth"),
             when(ready == place, outstanding).alias("work"),
             (when(start == place, 1) - when(finish == place, 1)).alias("running"),

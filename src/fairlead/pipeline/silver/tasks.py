@@ -39,7 +39,7 @@ TASKS = Table(
             "when it first might run; while no attempt is known, when it is due",
             nullable=True,
         ),
-        Column("first_grabbed_at", "timestamp", "when a node first took it", nullable=True),
+        Column("first_claimed_at", "timestamp", "when a node first took it", nullable=True),
         Column("first_started_at", "timestamp", "when its handler was first called", nullable=True),
         Column("last_finished_at", "timestamp", "when its latest attempt ended", nullable=True),
         Column("attempts", "int", "runs, lost ones included"),
@@ -48,9 +48,9 @@ TASKS = Table(
             "state", "string", "after its latest attempt, or after its submit when there is none"
         ),
         Column(
-            "wait_us", "bigint", "first grab less first ready; null: never grabbed", nullable=True
+            "wait_us", "bigint", "first claim less first ready; null: never claimed", nullable=True
         ),
-        Column("queue_us", "bigint", "time between ready and grab, of all its attempts together"),
+        Column("queue_us", "bigint", "time between ready and claim, of all its attempts together"),
         Column("run_us", "bigint", "worker time of all its attempts together"),
         Column("e2e_us", "bigint", "end less submit; null: it has not ended", nullable=True),
         Column(
@@ -92,7 +92,7 @@ def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
                 "latest"
             ),
             F.min("ready_at").alias("first_ready_at"),
-            F.min("grabbed_at").alias("first_grabbed_at"),
+            F.min("claimed_at").alias("first_claimed_at"),
             F.min("started_at").alias("first_started_at"),
             F.max("finished_at").alias("last_finished_at"),
             F.sum("is_run").cast("int").alias("attempts"),
@@ -107,7 +107,7 @@ def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
 
 def _attempted(attempts: DataFrame) -> DataFrame:
     """What each attempt adds to its task."""
-    waited = F.unix_micros("grabbed_at") - F.unix_micros("ready_at")
+    waited = F.unix_micros("claimed_at") - F.unix_micros("ready_at")
     ran = F.unix_micros("finished_at") - F.unix_micros("started_at")
     is_run = F.col("started_at").isNotNull() | (F.col("outcome") == "lost")
     # The row of a person who gives a task up repeats the times of its last run.
@@ -121,7 +121,7 @@ def _attempted(attempts: DataFrame) -> DataFrame:
         "next_state",
         F.lit(None).cast("timestamp").alias("due_at"),
         "ready_at",
-        "grabbed_at",
+        "claimed_at",
         "started_at",
         "finished_at",
         is_run.cast("bigint").alias("is_run"),
@@ -150,7 +150,7 @@ def _submitted(events: DataFrame) -> DataFrame:
             F.greatest("run_at", "submitted_at").alias("due_at"),
             *[
                 instant.alias(name)
-                for name in ("ready_at", "grabbed_at", "started_at", "finished_at")
+                for name in ("ready_at", "claimed_at", "started_at", "finished_at")
             ],
             *[F.lit(0).cast("bigint").alias(name) for name in ("is_run", "queue_us", "run_us")],
         )
@@ -158,7 +158,7 @@ def _submitted(events: DataFrame) -> DataFrame:
 
 
 def _judged(tasks: DataFrame) -> DataFrame:
-    wait = F.unix_micros("first_grabbed_at") - F.unix_micros("first_ready_at")
+    wait = F.unix_micros("first_claimed_at") - F.unix_micros("first_ready_at")
     e2e = F.unix_micros("last_finished_at") - F.unix_micros("submitted_at")
     taken = F.col("queue_us") + F.col("run_us")
     return tasks.withColumns(

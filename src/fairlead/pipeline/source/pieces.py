@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from fairlead.ports.history import Place
+from fairlead.ports.history import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,11 +47,11 @@ class FollowedScan(Scan, Protocol):
     def offset_fields(self) -> tuple[str, ...]:
         """Names under which a checkpoint keeps the fields of a place."""
 
-    def newest(self, after: Place, most: int | None) -> Place:
+    def newest(self, after: Position, most: int | None) -> Position:
         """The place of the last attempt behind `after`, or of the last of the first `most`; `after`
         when there is none. No attempt will ever appear at or before it."""
 
-    def stretch(self, after: Place, through: Place) -> list[Piece]:
+    def stretch(self, after: Position, through: Position) -> list[Piece]:
         """Pieces that hold every attempt behind `after` up to `through` once."""
 
 

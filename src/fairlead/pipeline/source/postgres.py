@@ -19,7 +19,7 @@ from fairlead.pipeline.source.columns import arrow_schema, fetched, from_arrays
 from fairlead.pipeline.source.options import ReadOptions
 from fairlead.pipeline.source.pieces import Piece, ranges
 from fairlead.pipeline.source.tables import BACKLOG_READ
-from fairlead.ports.history import Place
+from fairlead.ports.history import Position
 from fairlead.ports.statements import Row, Statement, Steps
 
 if TYPE_CHECKING:
@@ -73,15 +73,15 @@ class PostgresScan:
             for first, past in pairwise([*firsts, _NO_BLOCK])
         ]
 
-    def newest(self, after: Place, most: int | None) -> Place:
+    def newest(self, after: Position, most: int | None) -> Position:
         if most is None:
             found = self._ask("newest", *after)
         else:
             found = self._ask("newest_of_first", *after, most)
-        return Place(*found[0]) if found else after
+        return Position(*found[0]) if found else after
 
-    def stretch(self, after: Place, through: Place) -> list[Piece]:
-        cuts = [Place(*row) for row in self._ask("cuts", *after, *through, ROWS_PER_PIECE)]
+    def stretch(self, after: Position, through: Position) -> list[Piece]:
+        cuts = [Position(*row) for row in self._ask("cuts", *after, *through, ROWS_PER_PIECE)]
         ends = [after, *(place for place in cuts if place < through), through]
         return [
             Piece(

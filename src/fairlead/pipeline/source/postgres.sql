@@ -10,7 +10,7 @@ SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::big
 -- The part of a piece: its blocks. The part of the whole scan: what was written before {horizon}. No attempt ever moves.
 SELECT {columns}
   FROM (SELECT xid::text::bigint AS xid, seq, task_id::text AS task_id, attempt, tries, queue, name, partition, priority,
-               fairness_key, weight, ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, grabbed_at,
+               fairness_key, weight, ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at,
                started_at, finished_at, outcome, next_state, error_type, error_text, node, version, payload_bytes,
                trigger_path
           FROM fairlead_attempts
@@ -21,7 +21,7 @@ SELECT {columns}
 -- name: tasks
 SELECT {columns}
   FROM (SELECT id::text AS task_id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight,
-               ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, grabbed_at, node, trigger_path,
+               ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, node, trigger_path,
                error_type, error_text, length(payload) AS payload_bytes, context, payload, payload_format
           FROM fairlead_tasks
          WHERE ctid >= {first}::tid AND ctid < {past}::tid) AS tasks
@@ -38,11 +38,11 @@ SELECT queue, partition, priority
 -- name: backlog
 -- The record and the rows are of one moment: what lies at or below the ack level was dispatched.
 SELECT {columns}
-  FROM (SELECT queue, partition, priority, turn, id, task_id::text AS task_id, version, name, fairness_key, weight,
+  FROM (SELECT queue, partition, priority, pass, id, task_id::text AS task_id, version, name, fairness_key, weight,
                ordering_key, seq, nullif(order_at, 0) AS order_at
           FROM fairlead_backlog
          WHERE queue = {lane_queue} AND partition = {lane_partition} AND priority = {lane_priority}
-           AND (turn, id) > (SELECT (record::json #>> '{{ack_level,0}}')::bigint, (record::json #>> '{{ack_level,1}}')::bigint
+           AND (pass, id) > (SELECT (record::json #>> '{{ack_level,0}}')::bigint, (record::json #>> '{{ack_level,1}}')::bigint
                                FROM fairlead_backlog_lanes
                               WHERE queue = {lane_queue} AND partition = {lane_partition} AND priority = {lane_priority}))
        AS backlog
@@ -80,7 +80,7 @@ SELECT xid::text::bigint, seq
 -- Attempts behind one place up to another, in their order.
 SELECT {columns}
   FROM (SELECT xid::text::bigint AS xid, seq, task_id::text AS task_id, attempt, tries, queue, name, partition, priority,
-               fairness_key, weight, ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, grabbed_at,
+               fairness_key, weight, ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at,
                started_at, finished_at, outcome, next_state, error_type, error_text, node, version, payload_bytes,
                trigger_path
           FROM fairlead_attempts

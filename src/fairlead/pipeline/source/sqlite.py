@@ -15,7 +15,7 @@ from fairlead.pipeline.source.columns import arrow_schema, fetched, from_rows
 from fairlead.pipeline.source.options import ReadOptions
 from fairlead.pipeline.source.pieces import Piece, ranges
 from fairlead.pipeline.source.tables import BACKLOG_READ
-from fairlead.ports.history import Place
+from fairlead.ports.history import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,11 +56,11 @@ class SqliteScan:
         first, last = self._rows(f"{table}_extent", {})[0]
         return self._pieces(table, first, last + 1, self._options.partitions)
 
-    def newest(self, after: Place, most: int | None) -> Place:
+    def newest(self, after: Position, most: int | None) -> Position:
         statement = "newest" if most is None else "newest_of_first"
-        return Place(0, self._rows(statement, {"after": after.seq, "most": most})[0][0])
+        return Position(0, self._rows(statement, {"after": after.seq, "most": most})[0][0])
 
-    def stretch(self, after: Place, through: Place) -> list[Piece]:
+    def stretch(self, after: Position, through: Position) -> list[Piece]:
         first = self._rows("first", {"after": after.seq})[0][0]
         return self._pieces("attempts", first, through.seq + 1, None)
 

@@ -10,7 +10,7 @@ SELECT coalesce((SELECT min(seq) FROM fairlead_tasks), 0), coalesce((SELECT max(
 -- :first to before :past: places in the order of commits
 SELECT {columns}
   FROM (SELECT 0 AS xid, seq, task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-               unique_key, submitted_at, run_at, ready_at, triggered_at, grabbed_at, started_at, finished_at, outcome,
+               unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
                next_state, error_type, error_text, node, version, payload_bytes, trigger_path
           FROM fairlead_attempts)
  WHERE seq >= :first AND seq < :past AND (:queue IS NULL OR queue = :queue)
@@ -19,7 +19,7 @@ SELECT {columns}
 -- name: tasks
 SELECT {columns}
   FROM (SELECT seq, id AS task_id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight,
-               ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, grabbed_at, node, trigger_path,
+               ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, node, trigger_path,
                error_type, error_text, length(payload) AS payload_bytes, context, payload, payload_format
           FROM fairlead_tasks)
  WHERE seq >= :first AND seq < :past AND (:queue IS NULL OR queue = :queue)
@@ -34,11 +34,11 @@ SELECT queue, partition, priority
 -- name: backlog
 -- The record and the rows are of one moment: what lies at or below the ack level was dispatched.
 SELECT {columns}
-  FROM (SELECT b.queue, b.partition, b.priority, b.turn, b.id, b.task_id, b.version, b.name, b.fairness_key, b.weight,
+  FROM (SELECT b.queue, b.partition, b.priority, b.pass, b.id, b.task_id, b.version, b.name, b.fairness_key, b.weight,
                b.ordering_key, b.seq, nullif(b.order_at, 0) AS order_at
           FROM fairlead_backlog_lanes l
           CROSS JOIN fairlead_backlog b ON b.queue = l.queue AND b.partition = l.partition AND b.priority = l.priority
-           AND (b.turn, b.id) > (l.record ->> '$.ack_level[0]', l.record ->> '$.ack_level[1]')
+           AND (b.pass, b.id) > (l.record ->> '$.ack_level[0]', l.record ->> '$.ack_level[1]')
          WHERE l.queue = :lane_queue AND l.partition = :lane_partition AND l.priority = :lane_priority)
 
 -- name: first

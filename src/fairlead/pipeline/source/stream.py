@@ -23,7 +23,7 @@ from fairlead.pipeline.source.stream_offsets import (
     to_place,
 )
 from fairlead.pipeline.source.tables import ATTEMPTS_READ
-from fairlead.ports.history import START, Place
+from fairlead.ports.history import START, Position
 from fairlead.ports.statements import Steps
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class FairleadStreamReader(StreamReader):
             )
         self._options = options
         self._scan = followed_scan_of(options)
-        self._began: Place | None = None
-        self._planned: Place | None = None
-        self._target: Place | None = None
+        self._began: Position | None = None
+        self._planned: Position | None = None
+        self._target: Position | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Where a new checkpoint begins. Spark asks again after a crash in the first batch: it is
@@ -104,7 +104,7 @@ class FairleadStreamReader(StreamReader):
         """Nothing is deleted for it: of the last batch of a run it comes in the next run only."""
         self._note(self._place(end))
 
-    def _beginning(self) -> Place:
+    def _beginning(self) -> Position:
         if self._began is None:
             self._began = START
             if self._options.is_latest:
@@ -112,13 +112,13 @@ class FairleadStreamReader(StreamReader):
             self._note(self._began)
         return self._began
 
-    def _registered(self) -> Place | None:
+    def _registered(self) -> Position | None:
         """How far the store knows this reader to be."""
         name = self._options.reader
         reader = None if name is None else self._run(lambda history: history.reader(name))
-        return reader and reader.place
+        return reader and reader.position
 
-    def _note(self, place: Place) -> None:
+    def _note(self, place: Position) -> None:
         """In the store, that all up to there is read; it never goes back."""
         name = self._options.reader
         if name is not None:
@@ -131,14 +131,14 @@ class FairleadStreamReader(StreamReader):
         finally:
             database.close()
 
-    def _place(self, offset: dict[str, int]) -> Place:
+    def _place(self, offset: dict[str, int]) -> Position:
         return to_place(offset, self._scan.offset_fields)
 
-    def _offset(self, place: Place) -> dict[str, int]:
+    def _offset(self, place: Position) -> dict[str, int]:
         return to_offset(place, self._scan.offset_fields)
 
 
-def _advance(history: SqlHistory, name: str, place: Place) -> Steps[None]:
+def _advance(history: SqlHistory, name: str, place: Position) -> Steps[None]:
     reader = yield from history.reader(name)
     if reader is not None and reader.kind != KIND:
         raise ConfigurationError(f"reader {name!r} is the name of a {reader.kind}: choose another")

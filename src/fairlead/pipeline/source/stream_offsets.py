@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from fairlead.errors import ConfigurationError
-from fairlead.ports.history import Place
+from fairlead.ports.history import Position
 
 try:
     from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found]
@@ -48,12 +48,12 @@ _FIELDS = {"rowid": "seq", "xid": "xid", "seq": "seq"}
 """The field of a place that each name in a checkpoint stands for."""
 
 
-def to_offset(place: Place, names: Sequence[str]) -> dict[str, int]:
+def to_offset(place: Position, names: Sequence[str]) -> dict[str, int]:
     """Return the offset as the checkpoint keeps it: everything up to there is read."""
     return {name: getattr(place, _FIELDS[name]) for name in names}
 
 
-def to_place(offset: Mapping[str, int], names: Sequence[str]) -> Place:
+def to_place(offset: Mapping[str, int], names: Sequence[str]) -> Position:
     """Return the place of an offset. Raises ConfigurationError for another kind of store's."""
     if offset.keys() != set(names):
         raise ConfigurationError(
@@ -61,4 +61,4 @@ def to_place(offset: Mapping[str, int], names: Sequence[str]) -> Place:
             f" {' and '.join(names)}: give the URL it was begun with, or begin a new checkpoint"
         )
     fields = {"xid": 0} | {_FIELDS[name]: value for name, value in offset.items()}
-    return Place(**fields)
+    return Position(**fields)

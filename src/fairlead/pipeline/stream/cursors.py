@@ -13,7 +13,7 @@ import msgspec
 
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.stream.messages import topic_partition
-from fairlead.ports.history import START, Place
+from fairlead.ports.history import START, Position
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -29,10 +29,10 @@ class Cursor(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return msgspec.json.encode(self, order="sorted").decode()
 
-    def reached(self, store_id: str) -> Place:
+    def reached(self, store_id: str) -> Position:
         """Of this store."""
         place = self.stores.get(store_id)
-        return START if place is None else Place.of(place)
+        return START if place is None else Position.of(place)
 
 
 def cursor_name(topic: str, partition: int) -> str:
@@ -45,10 +45,10 @@ def store_cursor(store_id: str) -> str:
     return f"{store_id}/attempts"
 
 
-def reached(manifest: Manifest, store_id: str) -> Place:
+def reached(manifest: Manifest, store_id: str) -> Position:
     """Up to there all attempts of the store are in the lake."""
     place = manifest.cursors.get(store_cursor(store_id))
-    return START if place is None else Place.of(place)
+    return START if place is None else Position.of(place)
 
 
 def cursors_of(manifest: Manifest, topic: str) -> dict[int, Cursor]:
@@ -77,12 +77,12 @@ def topics_by_store(manifest: Manifest) -> dict[str, set[str]]:
     return found
 
 
-def streamed(manifest: Manifest, store_id: str) -> Callable[[Place, str], bool]:
+def streamed(manifest: Manifest, store_id: str) -> Callable[[Position, str], bool]:
     """Tells whether an attempt behind the store's own cursor, by its place and its task, has come
     by a stream already."""
     topics = topics_of(manifest, store_id).values()
 
-    def has_come(place: Place, task_id: str) -> bool:
+    def has_come(place: Position, task_id: str) -> bool:
         for cursors in topics:
             partitions = next(iter(cursors.values())).partitions
             cursor = cursors.get(topic_partition(task_id, partitions))
@@ -94,7 +94,7 @@ def streamed(manifest: Manifest, store_id: str) -> Callable[[Place, str], bool]:
 
 
 def let_go(
-    manifest: Manifest, store_id: str, through: Place
+    manifest: Manifest, store_id: str, through: Position
 ) -> dict[str, tuple[str | None, str | None]]:
     """Moves by which the topics no longer bring this store's attempts; none while they have some
     beyond `through`."""

@@ -14,21 +14,21 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.ports.history import START, Place
+from fairlead.ports.history import START, Position
 
 
 class HighWater:
     """Of one partition: by store, everything of this partition up to a place was read."""
 
-    def __init__(self, read: Mapping[str, Place]) -> None:
-        self.places: defaultdict[str, Place] = defaultdict(lambda: START, read)
+    def __init__(self, read: Mapping[str, Position]) -> None:
+        self.places: defaultdict[str, Position] = defaultdict(lambda: START, read)
         self.doubles = 0
         """Attempts that came again."""
         self.early = 0
         """Attempts that came before one that stands before them. Their relay knows that it has
         failed, and sends both."""
 
-    def takes(self, store_id: str, place: Place, after: Place) -> bool:
+    def takes(self, store_id: str, place: Position, after: Position) -> bool:
         """Whether this attempt is new; it then counts as read."""
         reached = self.places[store_id]
         if place <= reached:
@@ -40,7 +40,7 @@ class HighWater:
         self.places[store_id] = place
         return True
 
-    def passes(self, store_id: str, through: Place, after: Place) -> None:
+    def passes(self, store_id: str, through: Position, after: Position) -> None:
         """A mark was read: everything up to `through` has come. Raises CheckFailed when something
         is missing."""
         reached = self.places[store_id]

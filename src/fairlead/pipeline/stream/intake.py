@@ -21,7 +21,7 @@ from fairlead.pipeline.landing import Landed, land
 from fairlead.pipeline.stream.cursors import Cursor
 from fairlead.pipeline.stream.high_water import HighWater
 from fairlead.pipeline.stream.messages import Attempt, Message, read, told_of
-from fairlead.ports.history import START, Place
+from fairlead.ports.history import START, Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +94,7 @@ class _Part:
         self._next = None if cursor is None else cursor.next
         """The offset that comes next; None: any."""
         self._stores = set(() if cursor is None else cursor.stores)
-        read = {store: Place.of(place) for store, place in plan.floors.items()}
+        read = {store: Position.of(place) for store, place in plan.floors.items()}
         for store in self._stores:
             assert cursor is not None
             read[store] = max(read.get(store, START), cursor.reached(store))
@@ -146,7 +146,7 @@ class _Part:
         )
 
     def _sort_in(self, message: Message) -> None:
-        store, after = message.store_id, Place.of(message.after)
+        store, after = message.store_id, Position.of(message.after)
         if not isinstance(message, Attempt):
             self._water.passes(store, message.place, after)
         elif self._water.takes(store, message.place, after):

@@ -31,7 +31,7 @@ from fairlead.pipeline.stream.cursors import (
 )
 from fairlead.pipeline.stream.intake import Outcome, Plan
 from fairlead.pipeline.stream.topic import AttemptsTopic
-from fairlead.ports.history import START, Place
+from fairlead.ports.history import START, Position
 
 log = logging.getLogger("fairlead.stream")
 
@@ -138,7 +138,7 @@ class IntakeBatch:
             least = min(
                 cursors[n].reached(store) if n in cursors else START for n in range(plan.partitions)
             )
-            if least > (START if known is None else Place.of(known)):
+            if least > (START if known is None else Position.of(known)):
                 moves[store_cursor(store)] = (known, str(least))
 
         def is_as_planned(now: Manifest) -> bool:

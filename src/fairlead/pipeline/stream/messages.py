@@ -12,7 +12,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.history_rows import TOLD_FIELDS, told
 from fairlead.pipeline.schema import SCHEMA_VERSION
-from fairlead.ports.history import Place
+from fairlead.ports.history import Position
 from fairlead.ports.statements import Row
 
 
@@ -44,7 +44,7 @@ class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
     run_at: int
     ready_at: int | None
     triggered_at: int | None
-    grabbed_at: int | None
+    claimed_at: int | None
     started_at: int | None
     finished_at: int
     outcome: str
@@ -59,9 +59,9 @@ class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
     error_fp: int | None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Position:
         """Where it stands in its store."""
-        return Place(self.xid, self.seq)
+        return Position(self.xid, self.seq)
 
 
 class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="mark"):
@@ -76,9 +76,9 @@ class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="mark"):
     through: str
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Position:
         """Up to there everything is in the topic."""
-        return Place.of(self.through)
+        return Position.of(self.through)
 
 
 Message = Attempt | Mark
@@ -104,7 +104,7 @@ class Batch:
     """Rows of a store that follow each other, as messages: in each partition, each names the one
     before."""
 
-    def __init__(self, store_id: str, after: Place, partitions: int) -> None:
+    def __init__(self, store_id: str, after: Position, partitions: int) -> None:
         """`after`: everything up to there is in the topic already, and marked."""
         self._store_id = store_id
         self._last = [str(after)] * partitions
@@ -119,7 +119,7 @@ class Batch:
             self._last[n] = f"{message.xid}.{message.seq}"
             yield Sent(n, task_id, _encoder.encode(message))
 
-    def marks(self, through: Place) -> Iterator[Sent]:
+    def marks(self, through: Position) -> Iterator[Sent]:
         """That everything up to there is in the topic; to be sent when that is so."""
         for n, after in enumerate(self._last):
             mark = Mark(self._store_id, after, len(self._last), SCHEMA_VERSION, str(through))

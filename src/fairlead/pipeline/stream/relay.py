@@ -22,7 +22,7 @@ from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.messages import Batch, Sent
 from fairlead.pipeline.stream.sender import SECONDS, Sender
 from fairlead.pipeline.stream.topic import AttemptsTopic
-from fairlead.ports.history import START, HistoryStore, Place
+from fairlead.ports.history import START, HistoryStore, Position
 from fairlead.ports.statements import Row
 
 log = logging.getLogger("fairlead.relay")
@@ -83,7 +83,7 @@ class Relay:
         self._stops = threading.Event()
         self._partitions = 0
         """Of the topic; 0: not looked at yet."""
-        self._place: Place | None = None
+        self._place: Position | None = None
         """Everything up to there is in the topic, and marked."""
 
     def round(self, tell: Callable[[int], None] = lambda rows: None) -> Relayed:
@@ -94,13 +94,13 @@ class Relay:
         started = time.monotonic()
         store_id: str = self._look(self._history.store_id())
         after = self._begin(store_id)
-        until: Place = self._look(self._history.horizon())
+        until: Position = self._look(self._history.horizon())
         if after >= until:
             raise self._went_back(after, until)
         batch = Batch(store_id, after, self._partitions)
         rows = batches = 0
         while found := self._look(self._history.attempts(after, until, self._rows)):
-            after = Place(*found[-1][:2])
+            after = Position(*found[-1][:2])
             self._send(batch.attempts(found))
             if self._also is not None:
                 self._also(self._sender, found)
@@ -150,13 +150,13 @@ class Relay:
         """It may not be used any more."""
         self._sender.close()
 
-    def _begin(self, store_id: str) -> Place:
+    def _begin(self, store_id: str) -> Position:
         """Behind where to read. The topic is looked at, and the store told of us before the first
         row is read, so that nothing is cleaned that is not in Kafka."""
         reader = self._look(self._history.reader(self._name))
         if not self._partitions:
             self._open(store_id)
-        known = START if reader is None else reader.place
+        known = START if reader is None else reader.position
         place = known if self._place is None else max(self._place, known)
         if reader is None or self._place is None:
             self._advance(place)
@@ -166,7 +166,7 @@ class Relay:
     def _open(self, store_id: str) -> None:
         count = self.topic.settle(self._wanted)
         last = self.topic.last(count)
-        until: Place = self._look(self._history.horizon())
+        until: Position = self._look(self._history.horizon())
         for message in last:
             self.topic.check(message, count)
             if message.store_id == store_id and message.place >= until:
@@ -177,13 +177,13 @@ class Relay:
         for message in messages:
             self._sender.send(self.topic.name, message.partition, message.key, message.value)
 
-    def _advance(self, place: Place) -> None:
+    def _advance(self, place: Position) -> None:
         self._history.database.run(
             self._history.advance(self._name, KIND, place, self._clock.now())
         )
         self._place = place
 
-    def _went_back(self, sent: Place, until: Place) -> CheckFailed:
+    def _went_back(self, sent: Position, until: Position) -> CheckFailed:
         return CheckFailed(
             f"{self.topic.location} has attempts up to {sent}, and this store only up to {until}:"
             " the store was restored from a backup, or moved to another server. Give it another"

@@ -63,19 +63,19 @@ class Gold:
             "fairness_key",
             "weight",
             "busy_us",
-            "grabbed",
+            "claimed",
             "demand_us",
             "throughout",
         ]
         rows = self._shares(since, self._now + CLOCKS_DIFFER, HOUR, columns).sort_by("window_start")
-        for start, queue, key, weight, busy_us, grabbed, demand_us, throughout in _tuples(
+        for start, queue, key, weight, busy_us, claimed, demand_us, throughout in _tuples(
             rows, columns
         ):
             known = found.setdefault(queue, {}).get(key)
             use = [] if known is None else known.use
             # What still waits has no run time yet, so the demand does not know of it.
             asked = math.inf if throughout else demand_us / _MICROS
-            use.append(Used(self._age(start), busy_us / _MICROS, grabbed, HOUR, asked))
+            use.append(Used(self._age(start), busy_us / _MICROS, claimed, HOUR, asked))
             found[queue][key] = KeyUse(weight, use)
         return found
 

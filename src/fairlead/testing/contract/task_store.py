@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.model import GrabbedTask, LaneKey, State, Submitted
+from fairlead.model import ClaimedTask, LaneKey, State, Submitted
 from fairlead.ports.notification import Lane
-from fairlead.ports.task_store import Grab, TaskStore
+from fairlead.ports.task_store import Claim, TaskStore
 from fairlead.testing.contract.tasks import (
     AWKWARD,
     NOW,
     SECOND,
+    claimed,
     done,
-    grabbed,
     make,
     ready,
     ready_ids,
@@ -58,8 +58,8 @@ async def test_a_claim_brings_every_field_that_a_run_needs(store: TaskStore, cou
         AWKWARD,
         0.001,
     )
-    (task,) = await grabbed(store, tasks[:1])
-    assert msgspec.structs.replace(task, row=0, batch=0) == GrabbedTask(
+    (task,) = await claimed(store, tasks[:1])
+    assert msgspec.structs.replace(task, row=0, batch=0) == ClaimedTask(
         tasks[0].id, 2, 1, 1, tasks[0].payload, "json+zlib", NOW, False, '{"a":"b"}'
     )
 
@@ -70,20 +70,26 @@ async def test_tasks_that_are_due_are_ready_and_the_others_wait(
 ) -> None:
     due, later = make(count), make(count, run_at=NOW + 9 * SECOND)
     mixed = [task for pair in zip(due, later, strict=True) for task in pair]
-    _, wake = store.database.run(store.submission(mixed))
-    assert wake.due in (NOW + 9 * SECOND, None)
+    _, notification = store.database.run(store.submission(mixed))
+    assert notification.due in (NOW + 9 * SECOND, None)
     assert ready_ids(store) == [task.id for task in due]
     assert await store.next_due() == NOW + 9 * SECOND
-    assert await grabbed(store, later) == []
+    assert await claimed(store, later) == []
 
 
 async def test_a_wake_names_each_lane_once(store: TaskStore) -> None:
     tasks = [*make(3), *make(2, partition=1), *make(2, priority=0)]
-    wake = store.database.run(store.submission(tasks))[1]
-    assert {(lane.partition, lane.priority) for lane in wake.ready} == {(0, 5), (1, 5), (0, 0)}
-    assert all(isinstance(lane, Lane) for lane in wake.ready) and len(wake.ready) == 3
+    notification = store.database.run(store.submission(tasks))[1]
+    assert {(lane.partition, lane.priority) for lane in notification.ready} == {
+        (0, 5),
+        (1, 5),
+        (0, 0),
+    }
+    assert (
+        all(isinstance(lane, Lane) for lane in notification.ready) and len(notification.ready) == 3
+    )
     first = ready(store)[0].seq
-    positions = {_fields(lane)[:3]: lane.first_seq for lane in wake.ready}
+    positions = {_fields(lane)[:3]: lane.first_seq for lane in notification.ready}
     assert positions["mail", 0, 5] <= first
 
 
@@ -94,10 +100,10 @@ async def test_an_empty_submit_leaves_nothing(store: TaskStore) -> None:
 
 async def test_a_bulk_submit_takes_its_pieces_in_order(store: TaskStore) -> None:
     pieces = [make(3), make(2), make(1, run_at=NOW + SECOND)]
-    submitted, wakes = store.database.run(store.bulk(iter(pieces)))
+    submitted, notifications = store.database.run(store.bulk(iter(pieces)))
     assert [answer.id for answer in submitted] == [task.id for piece in pieces for task in piece]
     assert ready_ids(store) == [task.id for piece in pieces[:2] for task in piece]
-    assert wakes
+    assert notifications
 
 
 async def test_a_taken_unique_key_returns_the_first_tasks_id(store: TaskStore) -> None:
@@ -122,7 +128,7 @@ async def test_a_taken_unique_key_returns_the_first_tasks_id(store: TaskStore) -
 async def test_a_unique_key_stays_taken_after_its_task_is_done(store: TaskStore) -> None:
     first = make(1, unique_key="k")
     submit(store, first)
-    (task,) = await grabbed(store, first)
+    (task,) = await claimed(store, first)
     await store.complete("node-1", [done(task)])
     assert submit(store, make(1, unique_key="k")) == [Submitted(first[0].id, False)]
 
@@ -163,11 +169,11 @@ async def test_of_many_nodes_exactly_one_wins_each_task(store: TaskStore) -> Non
     tasks = make(300)
     submit(store, tasks)
 
-    async def claim_all(node: int) -> list[GrabbedTask]:
+    async def claim_all(node: int) -> list[ClaimedTask]:
         order = random.Random(node).sample(tasks, len(tasks))
-        won: list[GrabbedTask] = []
+        won: list[ClaimedTask] = []
         for start in range(0, 300, 60):
-            won += await grabbed(store, order[start : start + 60], node=f"node-{node}")
+            won += await claimed(store, order[start : start + 60], node=f"node-{node}")
         return won
 
     won = [
@@ -180,11 +186,11 @@ async def test_of_many_nodes_exactly_one_wins_each_task(store: TaskStore) -> Non
 async def test_a_claim_needs_the_version_and_the_state(store: TaskStore) -> None:
     due, later = make(1), make(1, run_at=NOW + SECOND)
     submit(store, due + later)
-    assert await grabbed(store, due, version=2) == []
-    assert await grabbed(store, later) == []
-    (task,) = await grabbed(store, due)
+    assert await claimed(store, due, version=2) == []
+    assert await claimed(store, later) == []
+    (task,) = await claimed(store, due)
     assert (task.id, task.tries, task.attempt) == (due[0].id, 1, 1)
-    assert await grabbed(store, due) == []
+    assert await claimed(store, due) == []
     assert await store.held("node-1") == [(due[0].id, 2)]
 
 
@@ -192,9 +198,9 @@ async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(store: TaskS
     tasks = make(3, ordering_key="o")
     submit(store, tasks)
     for number, task in enumerate(tasks):
-        (won,) = await grabbed(store, tasks)
+        (won,) = await claimed(store, tasks)
         assert won.id == task.id
-        assert await grabbed(store, tasks[number:]) == []
+        assert await claimed(store, tasks[number:]) == []
         heads = store.database.run(store.ordered([("mail", "o")], 10))
         assert [trigger.id for trigger, _ in heads] == [each.id for each in tasks[number:]]
         assert heads[0][1] is State.PROCESSING
@@ -208,7 +214,7 @@ async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(store: TaskS
 async def test_a_done_task_is_over_and_its_end_counts_once(store: TaskStore) -> None:
     tasks = make(3)
     submit(store, tasks)
-    held = await grabbed(store, tasks)
+    held = await claimed(store, tasks)
     ends = [done(task) for task in held]
     assert (await store.complete("node-1", ends[:2])).refused == []
     assert store.database.run(store.unfinished(["mail"])) == (1, 0)
@@ -224,9 +230,9 @@ async def test_a_done_task_is_over_and_its_end_counts_once(store: TaskStore) -> 
 async def test_a_slow_node_cannot_complete_a_task_that_another_claimed(store: TaskStore) -> None:
     tasks = make(1)
     submit(store, tasks)
-    (slow,) = await grabbed(store, tasks)
+    (slow,) = await claimed(store, tasks)
     await store.resume_lost(["node-1"], NOW + 9, 10)
-    (quick,) = await grabbed(store, tasks, node="node-2", version=3)
+    (quick,) = await claimed(store, tasks, node="node-2", version=3)
     assert (quick.version, quick.attempt, quick.tries) == (4, 2, 2)
     assert await store.still_held("node-1", [slow.id]) == set()
     assert await store.still_held("node-2", [slow.id]) == {slow.id}
@@ -242,7 +248,7 @@ async def test_a_slow_node_cannot_complete_a_task_that_another_claimed(store: Ta
 async def test_a_run_may_end_in_a_retry_an_error_or_a_snooze(store: TaskStore) -> None:
     retried, failed, snoozed, reset, again = tasks = make(5)
     submit(store, tasks)
-    held = {task.id: task for task in await grabbed(store, tasks)}
+    held = {task.id: task for task in await claimed(store, tasks)}
     failure = {"error_type": "ValueError", "error_text": AWKWARD}
 
     def waits(task_id: str, seconds: int, outcome: str = "retried", **more: Any) -> Any:
@@ -260,9 +266,9 @@ async def test_a_run_may_end_in_a_retry_an_error_or_a_snooze(store: TaskStore) -
         ],
     )
     assert completed.refused == []
-    assert completed.wake is not None and completed.wake.due == NOW + 7 * SECOND
-    assert completed.wake.finished == [failed.id]
-    assert [lane[:3] for lane in map(_fields, completed.wake.ready)] == [("mail", 0, 5)]
+    assert completed.notification is not None and completed.notification.due == NOW + 7 * SECOND
+    assert completed.notification.finished == [failed.id]
+    assert [lane[:3] for lane in map(_fields, completed.notification.ready)] == [("mail", 0, 5)]
     (incident,) = await store.incidents(10)
     assert (incident.id, incident.state, incident.error_type, incident.error_text) == (
         failed.id,
@@ -276,8 +282,8 @@ async def test_a_run_may_end_in_a_retry_an_error_or_a_snooze(store: TaskStore) -
     won = {
         task.id: (task.attempt, task.tries)
         for task in [
-            *await grabbed(store, [again], version=3),
-            *await grabbed(store, [retried, snoozed, reset], version=4),
+            *await claimed(store, [again], version=3),
+            *await claimed(store, [retried, snoozed, reset], version=4),
         ]
     }
     assert won == {again.id: (2, 2), retried.id: (2, 2), snoozed.id: (2, 1), reset.id: (2, 1)}
@@ -289,25 +295,25 @@ async def test_a_task_that_is_handed_back_keeps_its_position_and_its_tries(
 ) -> None:
     tasks = make(3)
     submit(store, tasks)
-    held = await grabbed(store, tasks[:2])
-    wake = await store.hand_back(
+    held = await claimed(store, tasks[:2])
+    notification = await store.hand_back(
         "node-1", [(held[0].id, held[0].version), (held[1].id, held[1].version + 5)]
     )
-    assert wake is not None and len(wake.ready) == 1
+    assert notification is not None and len(notification.ready) == 1
     assert ready_ids(store) == [held[0].id, tasks[2].id]
     assert await store.hand_back("node-2", [(held[1].id, held[1].version)]) is None
-    (task,) = await grabbed(store, tasks[:1], version=3)
+    (task,) = await claimed(store, tasks[:1], version=3)
     assert (task.attempt, task.tries) == (1, 1)
 
 
 async def test_a_node_can_ask_what_it_holds(store: TaskStore) -> None:
     tasks = make(4)
     submit(store, tasks)
-    held = await grabbed(store, tasks[:2])
-    await grabbed(store, tasks[2:3], node="node-2")
+    held = await claimed(store, tasks[:2])
+    await claimed(store, tasks[2:3], node="node-2")
     assert sorted(await store.held("node-1")) == sorted((task.id, 2) for task in held)
     await store.complete("node-1", [done(task) for task in held])
-    await store.forget_grabs("node-1", [held[0].batch])
+    await store.drop_claims("node-1", [held[0].batch])
     assert await store.held("node-1") == []
     assert await store.held("node-2") == [(tasks[2].id, 2)]
 
@@ -320,11 +326,13 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: TaskStor
     submit(store, tasks)
     assert (await store.wake_due(NOW, 100)).moved == 0
     woken = await store.wake_due(NOW + 7 * SECOND, 3)
-    assert woken.moved == 3 and woken.wake is not None and len(woken.wake.ready) == 1
+    assert (
+        woken.moved == 3 and woken.notification is not None and len(woken.notification.ready) == 1
+    )
     assert ready_ids(store) == [tasks[3].id, tasks[1].id, tasks[0].id]
     assert (await store.wake_due(NOW + 7 * SECOND, 3)).moved == 1
     assert await store.next_due() == NOW + 9 * SECOND
-    (task,) = await store.grab("n", [Grab(tasks[3].id, 2, "poller", NOW)], NOW + 8 * SECOND)
+    (task,) = await store.claim("n", [Claim(tasks[3].id, 2, "poller", NOW)], NOW + 8 * SECOND)
     assert task.ready_at == NOW + 7 * SECOND
 
 
@@ -342,13 +350,13 @@ async def test_pollers_that_meet_move_each_due_task_once(store: TaskStore) -> No
 async def test_tasks_of_a_dead_node_are_resumed(store: TaskStore) -> None:
     tasks = make(5)
     submit(store, tasks)
-    await grabbed(store, tasks[:3], node="dead")
-    await grabbed(store, tasks[3:4], node="alive")
+    await claimed(store, tasks[:3], node="dead")
+    await claimed(store, tasks[3:4], node="alive")
     moved = [(await store.resume_lost(["dead", "gone"], NOW + 9, 2)).moved for _ in range(3)]
     assert moved == [2, 1, 0]
     assert await store.held("dead") == []
     assert await store.held("alive") == [(tasks[3].id, 2)]
-    (task,) = await grabbed(store, tasks[:1], version=3)
+    (task,) = await claimed(store, tasks[:1], version=3)
     assert (task.attempt, task.tries) == (2, 2)
 
 
@@ -356,7 +364,7 @@ async def test_a_task_that_kills_its_nodes_goes_to_error(store: TaskStore) -> No
     tasks = make(1)
     submit(store, tasks)
     for version in (1, 3):
-        await grabbed(store, tasks, version=version)
+        await claimed(store, tasks, version=version)
         await store.resume_lost(["node-1"], NOW + 9, 10, most_lost=2)
     assert ready_ids(store) == []
     assert [record.id for record in await store.incidents(10)] == [tasks[0].id]
@@ -373,16 +381,16 @@ async def test_a_task_given_up_holds_its_ordering_key_unless_its_name_skips(
     for number, release in enumerate(releases):
         head, following = tasks = make(2, ordering_key=f"key {number}")
         submit(store, tasks)
-        await grabbed(store, [head])
+        await claimed(store, [head])
         await release(head.id)
         assert head.id in {record.id for record in await store.incidents(10)}
-        assert len(await grabbed(store, [following], node="node-2")) == len(skipping)
+        assert len(await claimed(store, [following], node="node-2")) == len(skipping)
 
 
 async def test_a_stuck_task_is_found_and_released_by_its_version(store: TaskStore) -> None:
     tasks = make(3)
     submit(store, tasks)
-    await grabbed(store, tasks[:2], stuck_at=NOW + 10 * SECOND)
+    await claimed(store, tasks[:2], stuck_at=NOW + 10 * SECOND)
     assert await store.stuck(NOW + 10 * SECOND, 10) == []
     found = await store.stuck(NOW + 11 * SECOND, 10)
     assert {record.id for record in found} == {task.id for task in tasks[:2]}
@@ -390,8 +398,8 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: TaskStor
     for to in (State.SUBMITTED, State.ERROR):
         assert await store.release_stuck(one.id, one.version - 1, to, NOW, "stale") is None
     later = NOW + 12 * SECOND
-    wake = await store.release_stuck(one.id, one.version, State.SUBMITTED, later, "stuck")
-    assert wake is not None and len(wake.ready) == 1
+    notification = await store.release_stuck(one.id, one.version, State.SUBMITTED, later, "stuck")
+    assert notification is not None and len(notification.ready) == 1
     assert await store.release_stuck(two.id, two.version, State.ERROR, later, AWKWARD) is not None
     assert one.id in ready_ids(store)
     (incident,) = await store.incidents(10)
@@ -429,7 +437,7 @@ async def test_nodes_fall_silent_and_are_forgotten(store: TaskStore) -> None:
     assert (node.node, node.queues) == ("one", ["mail"])
     assert node.started_at <= node.seen_at
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []
-    await store.forget_node("one")
+    await store.drop_node("one")
     assert store.database.run(store.nodes()) == []
 
 

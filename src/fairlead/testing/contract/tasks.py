@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import msgspec
 
 from fairlead.core.ids import IdSource, id_text
-from fairlead.model import Finish, GrabbedTask, LaneKey, NewTask, Submitted, Trigger
-from fairlead.ports.task_store import Grab, TaskStore
+from fairlead.model import ClaimedTask, Finish, LaneKey, NewTask, Submitted, Trigger
+from fairlead.ports.task_store import Claim, TaskStore
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -66,19 +66,19 @@ def whose(answers: Sequence[Submitted]) -> list[Submitted]:
 
 def wanted(
     tasks: Sequence[Versioned], version: int = 1, stuck_at: int = NOW + 60 * SECOND
-) -> list[Grab]:
+) -> list[Claim]:
     """Return the wish for these tasks, all at one version."""
-    return [Grab(task.id, version, "hook", stuck_at) for task in tasks]
+    return [Claim(task.id, version, "hook", stuck_at) for task in tasks]
 
 
-async def grabbed(
+async def claimed(
     store: TaskStore, tasks: Sequence[Versioned], node: str = "node-1", **more: Any
-) -> list[GrabbedTask]:
+) -> list[ClaimedTask]:
     """Claim the tasks one microsecond after NOW; return those that were won."""
-    return await store.grab(node, wanted(tasks, **more), NOW + 1)
+    return await store.claim(node, wanted(tasks, **more), NOW + 1)
 
 
-def done(task: GrabbedTask, **changes: Any) -> Finish:
+def done(task: ClaimedTask, **changes: Any) -> Finish:
     """Return the end of a run, a successful one unless the changes say otherwise."""
     fields: dict[str, Any] = {
         "outcome": "done",

@@ -2,7 +2,7 @@
 
 CREATE SEQUENCE fairlead_ready_seq;
 
--- No index mentions state, version or node: a grab is then a heap-only update (the fill factor leaves it room on the
+-- No index mentions state, version or node: a claim is then a heap-only update (the fill factor leaves it room on the
 -- page), and no claim ever walks index entries of dead rows, even while an idle transaction keeps them from vacuum.
 CREATE TABLE fairlead_tasks (
     id             uuid             PRIMARY KEY,  -- UUIDv7
@@ -23,7 +23,7 @@ CREATE TABLE fairlead_tasks (
     run_at         bigint           NOT NULL,     -- earliest start of the next run
     ready_at       bigint,                        -- when it last became SUBMITTED
     triggered_at   bigint,
-    grabbed_at     bigint,
+    claimed_at     bigint,
     stuck_at       bigint,
     ready_seq      bigint           DEFAULT nextval('fairlead_ready_seq'),  -- place in its lane; NULL while WAITING or in ERROR
     wake_at        bigint,                        -- run_at while WAITING, else NULL
@@ -61,7 +61,7 @@ CREATE TABLE fairlead_attempts (
     run_at        bigint           NOT NULL,
     ready_at      bigint,
     triggered_at  bigint,
-    grabbed_at    bigint,
+    claimed_at    bigint,
     started_at    bigint,
     finished_at   bigint           NOT NULL,
     outcome       text             NOT NULL,

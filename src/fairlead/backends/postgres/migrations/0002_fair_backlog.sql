@@ -21,7 +21,7 @@ CREATE TABLE fairlead_backlog (
     queue        text             NOT NULL,
     partition    smallint         NOT NULL,
     priority     smallint         NOT NULL,
-    turn         bigint           NOT NULL,       -- the level is (turn, id)
+    pass         bigint           NOT NULL,       -- the level is (pass, id)
     id           bigint           NOT NULL,
     task_id      uuid             NOT NULL,
     version      integer          NOT NULL,
@@ -31,7 +31,7 @@ CREATE TABLE fairlead_backlog (
     ordering_key text,
     seq          bigint           NOT NULL,       -- place in the channel
     order_at     bigint           NOT NULL,       -- place among the tasks of its ordering key, 0 without one
-    PRIMARY KEY (queue, partition, priority, turn, id)
+    PRIMARY KEY (queue, partition, priority, pass, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
 -- For what a second look at the channel brings: has it a level? Ids ascend in time, so it grows at its end.

@@ -14,7 +14,7 @@ class Lane(NamedTuple):
     priority: int
 
 
-class Claim(NamedTuple):
+class LaneClaim(NamedTuple):
     """A message of a task."""
 
     lane: Lane
@@ -25,7 +25,7 @@ class Claims:
     """What has been read and not been ended."""
 
     def __init__(self) -> None:
-        self._held: dict[str, list[Claim]] = {}
+        self._held: dict[str, list[LaneClaim]] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -33,7 +33,7 @@ class Claims:
     def __contains__(self, task_id: str) -> bool:
         return task_id in self._held
 
-    def add(self, task_id: str, claim: Claim) -> bool:
+    def add(self, task_id: str, claim: LaneClaim) -> bool:
         """False when the same message is held already: it came again. A task may have two messages,
         if one was written twice; they end together."""
         held = self._held.setdefault(task_id, [])
@@ -42,17 +42,17 @@ class Claims:
         held.append(claim)
         return True
 
-    def of(self, task_id: str) -> list[Claim]:
+    def of(self, task_id: str) -> list[LaneClaim]:
         """The messages of a task."""
         return self._held.get(task_id, [])
 
-    def pop(self, task_id: str) -> list[Claim]:
+    def pop(self, task_id: str) -> list[LaneClaim]:
         """The messages of a task; they are no longer held."""
         return self._held.pop(task_id, [])
 
     def drop(self, lane: Lane, ids: Iterable[str]) -> None:
         """These are another consumer's by now."""
-        gone = {Claim(lane, id) for id in ids}
+        gone = {LaneClaim(lane, id) for id in ids}
         for task_id, held in list(self._held.items()):
             if not gone.isdisjoint(held):
                 self._held[task_id] = left = [claim for claim in held if claim not in gone]
@@ -64,7 +64,7 @@ class Claims:
         return by_lane(claim for held in self._held.values() for claim in held)
 
 
-def by_lane(claims: Iterable[Claim]) -> Mapping[Lane, list[str]]:
+def by_lane(claims: Iterable[LaneClaim]) -> Mapping[Lane, list[str]]:
     """The ids of these messages."""
     found: defaultdict[Lane, list[str]] = defaultdict(list)
     for lane, id in claims:

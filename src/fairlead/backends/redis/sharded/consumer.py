@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from fairlead.backends.redis.sharded.claims import Claim, Claims, Lane, by_lane
+from fairlead.backends.redis.sharded.claims import Claims, Lane, LaneClaim, by_lane
 from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
 from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint
 from fairlead.backends.redis.sharded.lanes import Delivery, Empty, Lanes
@@ -114,7 +114,7 @@ class Consumer:
         self.claims = Claims()
         self._readings: dict[str, _Reading] = {}
         self._served = asyncio.Event()
-        self._done: list[Claim] = []
+        self._done: list[LaneClaim] = []
         self._has_done = asyncio.Event()
         self._is_parted = False
         self._under_way = _UnderWay()

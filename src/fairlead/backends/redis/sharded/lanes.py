@@ -13,8 +13,8 @@ from fairlead.backends.redis.sharded.settings import Settings
 from fairlead.backends.redis.sharded.steps import (
     WAIT_SECONDS,
     Call,
-    Claim,
     QueueSteps,
+    ReadGroup,
     Run,
     Steps,
     Wait,
@@ -126,7 +126,7 @@ class Lanes:
             for key in self.at(priority).streams(count)
         }
         notifiers = {self.at(priority).notifier for priority in lanes}
-        answers = yield Claim(group, consumer, [*notifiers, *priorities], empty.wait.millis)
+        answers = yield ReadGroup(group, consumer, [*notifiers, *priorities], empty.wait.millis)
         if answers is None:
             self._prepared.clear()
             return []

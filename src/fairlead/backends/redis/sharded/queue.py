@@ -157,14 +157,14 @@ class ShardedQueue(Connected):
         InvalidMessage."""
         await self._do(self._steps.set_weight(shard_key, weight))
 
-    async def forget_group(self, group: str) -> int:
+    async def drop_group(self, group: str) -> int:
         """The group will not read any more, so nothing is kept for it; how many messages left the
         queue with it.
 
         A group takes part from its first read on: what it has not acknowledged stays, however long
         it is away. If no other group is there, what waits goes on waiting. Looks at every
         message."""
-        return await self._do(self._steps.forget_group(group))
+        return await self._do(self._steps.drop_group(group))
 
     async def close(self) -> None:
         """Close the connections, if they are ours."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from redis.exceptions import NoScriptError, ResponseError
 
 from fairlead.backends.redis.sharded.redis_errors import telling
-from fairlead.backends.redis.sharded.steps import Call, Claim, Command, Steps, Wait
+from fairlead.backends.redis.sharded.steps import Call, Command, ReadGroup, Steps, Wait
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ async def _do_async(redis: Any, command: Command) -> Any:
         return bool(await redis.xread(command.after, count=1, block=command.millis))
     if isinstance(command, Call):
         return await redis.execute_command(*command.arguments)
-    if isinstance(command, Claim):
+    if isinstance(command, ReadGroup):
         with _missing() as missing:
             return _claimed(await redis.execute_command(*_claim(command)))
         return missing
@@ -82,7 +82,7 @@ def _do(redis: Any, command: Command) -> Any:
         return bool(redis.xread(command.after, count=1, block=command.millis))
     if isinstance(command, Call):
         return redis.execute_command(*command.arguments)
-    if isinstance(command, Claim):
+    if isinstance(command, ReadGroup):
         with _missing() as missing:
             return _claimed(redis.execute_command(*_claim(command)))
         return missing
@@ -92,7 +92,7 @@ def _do(redis: Any, command: Command) -> Any:
         return redis.eval(command.script.text, 1, command.key, *command.arguments)
 
 
-def _claim(claim: Claim) -> list[str | int]:
+def _claim(claim: ReadGroup) -> list[str | int]:
     command: list[str | int] = [
         "XREADGROUP",
         "GROUP",

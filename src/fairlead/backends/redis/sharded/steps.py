@@ -66,7 +66,7 @@ class Call(NamedTuple):
     arguments: tuple[bytes | str | int | float, ...]
 
 
-class Claim(NamedTuple):
+class ReadGroup(NamedTuple):
     """Wait until one of the streams has a message, and claim it, as the group's consumer. Answers
     the key, the entry and its fields of each that was claimed: one of a stream at most; None if a
     stream or its group is not there."""
@@ -77,7 +77,7 @@ class Claim(NamedTuple):
     millis: int
 
 
-Command = Run | Wait | Call | Claim
+Command = Run | Wait | Call | ReadGroup
 Steps = Generator[Command, Any, T]
 
 
@@ -342,7 +342,7 @@ class QueueSteps:
     def dead_letters(self, count: int) -> Steps[list[SetAside]]:
         return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "dead", count))]
 
-    def forget_group(self, group: str) -> Steps[int]:
+    def drop_group(self, group: str) -> Steps[int]:
         return int((yield self._run(script.FORGET, group)))
 
     def set_weight(self, shard_key: str, weight: float | None) -> Steps[None]:

@@ -117,9 +117,9 @@ class SyncShardedQueue(Connected):
         """See `ShardedQueue.set_weight`."""
         self._do(self._steps.set_weight(shard_key, weight))
 
-    def forget_group(self, group: str) -> int:
+    def drop_group(self, group: str) -> int:
         """See `ShardedQueue.forget_group`."""
-        return self._do(self._steps.forget_group(group))
+        return self._do(self._steps.drop_group(group))
 
     def close(self) -> None:
         """See `ShardedQueue.close`."""

@@ -20,7 +20,7 @@ CREATE TABLE fairlead_tasks (
     run_at         INTEGER NOT NULL,              -- earliest start of the next run
     ready_at       INTEGER,                       -- when it last became SUBMITTED
     triggered_at   INTEGER,
-    grabbed_at     INTEGER,
+    claimed_at     INTEGER,
     stuck_at       INTEGER,
     ready_seq      INTEGER,                       -- place in its lane; NULL while WAITING or in ERROR
     node           TEXT,
@@ -33,7 +33,7 @@ CREATE TABLE fairlead_tasks (
 ) STRICT;
 
 CREATE UNIQUE INDEX fairlead_tasks_id ON fairlead_tasks (id);
--- A grab changes no index: an entry leaves its lane when the task ends or waits again.
+-- A claim changes no index: an entry leaves its lane when the task ends or waits again.
 CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL;
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (run_at) WHERE state = 'WAITING';
 CREATE INDEX fairlead_tasks_error ON fairlead_tasks (submitted_at) WHERE state = 'ERROR';
@@ -58,7 +58,7 @@ CREATE TABLE fairlead_attempts (
     run_at        INTEGER NOT NULL,
     ready_at      INTEGER,
     triggered_at  INTEGER,
-    grabbed_at    INTEGER,
+    claimed_at    INTEGER,
     started_at    INTEGER,
     finished_at   INTEGER NOT NULL,
     outcome       TEXT    NOT NULL,
@@ -72,9 +72,9 @@ CREATE TABLE fairlead_attempts (
 
 CREATE INDEX fairlead_attempts_task ON fairlead_attempts (task_id, attempt);
 
--- Which tasks were grabbed together: one row a batch, deleted when all of it has ended. What a dead node held is found
--- here, so that no index on tasks has to follow every grab.
-CREATE TABLE fairlead_grabs (
+-- Which tasks were claimed together: one row a batch, deleted when all of it has ended. What a dead node held is found
+-- here, so that no index on tasks has to follow every claim.
+CREATE TABLE fairlead_claims (
     batch    INTEGER PRIMARY KEY,
     node     TEXT    NOT NULL,
     stuck_at INTEGER NOT NULL,                    -- the earliest of its tasks

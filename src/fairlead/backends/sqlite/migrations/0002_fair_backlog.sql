@@ -21,7 +21,7 @@ CREATE TABLE fairlead_backlog (
     queue        TEXT    NOT NULL,
     partition    INTEGER NOT NULL,
     priority     INTEGER NOT NULL,
-    turn         INTEGER NOT NULL,                -- the level is (turn, id)
+    pass         INTEGER NOT NULL,                -- the level is (pass, id)
     id           INTEGER NOT NULL,
     task_id      TEXT    NOT NULL,
     version      INTEGER NOT NULL,
@@ -31,7 +31,7 @@ CREATE TABLE fairlead_backlog (
     ordering_key TEXT,
     seq          INTEGER NOT NULL,                -- place in the channel
     order_at     INTEGER NOT NULL,                -- place among the tasks of its ordering key, 0 without one
-    PRIMARY KEY (queue, partition, priority, turn, id)
+    PRIMARY KEY (queue, partition, priority, pass, id)
 ) STRICT, WITHOUT ROWID;
 
 -- For what a second look at the channel brings: has it a level? Ids ascend in time, so it grows at its end.

@@ -3,5 +3,5 @@
 CREATE TABLE fairlead_permits (
     limit_name text   PRIMARY KEY,
     version    bigint NOT NULL,  -- raised by each write, which names the one it has read
-    book       text   NOT NULL   -- JSON
+    ledger       text   NOT NULL   -- JSON
 );

@@ -27,13 +27,13 @@ async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
     for reader in look(history.readers()):
         if reader.kind == "events":
             continue  # it goes with its lake
-        until = look(history.place_after(reader.place, horizon, MOST_COUNTED))
-        behind = look(history.attempts_between(reader.place, until)).rows
+        until = look(history.position_after(reader.position, horizon, MOST_COUNTED))
+        behind = look(history.attempts_between(reader.position, until)).rows
         more = " or more" if behind == MOST_COUNTED else ""
         yield ok(f"{reader.name}: {behind:,}{more} finished attempts are not read yet")
         if survey.now - reader.updated_at > QUIET_SECONDS * MICROS:
             yield _quiet(reader, survey.now)
-        is_unchecked = reader.kind == "lake" and reader.place > (reader.checked or START)
+        is_unchecked = reader.kind == "lake" and reader.position > (reader.checked or START)
         if is_unchecked and survey.now - (reader.checked_at or 0) > QUIET_SECONDS * MICROS:
             yield _unchecked(reader)
 

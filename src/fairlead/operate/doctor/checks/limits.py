@@ -18,9 +18,9 @@ async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
     if not survey.has_leases:
         return
     for name in cluster_wide(context.queues.values(), context.handlers.values()):
-        data, _ = await context.coordinator.read_book(name)
+        data, _ = await context.coordinator.read_ledger(name)
         try:
-            book = permits.decode(data)
+            ledger = permits.decode(data)
         except msgspec.DecodeError as error:
             yield problem(
                 f"the book of the cluster-wide limit {name} cannot be read: {error}",
@@ -28,11 +28,11 @@ async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
                 " anew",
             )
         else:
-            yield ok(f"cluster-wide limit {name}: given out {_given(book)}")
+            yield ok(f"cluster-wide limit {name}: given out {_given(ledger)}")
 
 
-def _given(book: permits.Book) -> str:
-    pools = sorted({pool for holding in book.nodes.values() for pool in holding.shares})
-    given = [f"{pool or 'all'} {permits.held(book, pool)}" for pool in pools[:MOST_SHOWN]]
+def _given(ledger: permits.PermitLedger) -> str:
+    pools = sorted({pool for holding in ledger.nodes.values() for pool in holding.shares})
+    given = [f"{pool or 'all'} {permits.held(ledger, pool)}" for pool in pools[:MOST_SHOWN]]
     given += [f"and {len(pools) - MOST_SHOWN} more"] if len(pools) > MOST_SHOWN else []
     return ", ".join(given) or "nothing"

@@ -28,26 +28,30 @@ from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sqlite import notifier as fifo_notifier
 from fairlead.backends.sqlite.notifier import FifoNotifier
 from fairlead.connect import task_store
-from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Wake
+from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 from fairlead.ports.notifier import Notifier
 
-A_WAKE = Wake(ready=[Lane("payouts", 3, 5, 17)], due=123, control=True, finished=["some id"])
+A_WAKE = Notification(
+    ready=[Lane("payouts", 3, 5, 17)], due=123, control=True, finished=["some id"]
+)
 
 
 class Heard:
     """The wakes one listener heard."""
 
     def __init__(self) -> None:
-        self.wakes: list[Wake] = []
+        self.notifications: list[Notification] = []
         self._more = asyncio.Event()
 
-    def __call__(self, wake: Wake) -> None:
-        self.wakes.append(wake)
+    def __call__(self, notification: Notification) -> None:
+        self.notifications.append(notification)
         self._more.set()
 
-    async def until(self, is_enough: Callable[[list[Wake]], bool], seconds: float = 10.0) -> None:
+    async def until(
+        self, is_enough: Callable[[list[Notification]], bool], seconds: float = 10.0
+    ) -> None:
         async with asyncio.timeout(seconds):
-            while not is_enough(self.wakes):
+            while not is_enough(self.notifications):
                 self._more.clear()
                 await self._more.wait()
 
@@ -55,10 +59,12 @@ class Heard:
 class Town:
     """Bells that hear each other, as if each were in a process of its own."""
 
-    def __init__(self, make: Callable[[], Notifier], ring: Callable[[Wake], None]) -> None:
+    def __init__(
+        self, make: Callable[[], Notifier], notify: Callable[[Notification], None]
+    ) -> None:
         self._make = make
         self._made: list[Notifier] = []
-        self.ring = ring
+        self.notify = notify
 
     def make(self) -> Notifier:
         self._made.append(self._make())
@@ -77,17 +83,17 @@ def town(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Town]:
     store = None
     if request.param == "memory":
         first = MemoryNotifier()
-        town = Town(lambda: MemoryNotifier(beside=first), first.ring)
+        town = Town(lambda: MemoryNotifier(beside=first), first.notify)
     elif request.param == "fifo":
         town = Town(
-            lambda: FifoNotifier(tmp_path / "tasks.db"), FifoNotifier(tmp_path / "tasks.db").ring
+            lambda: FifoNotifier(tmp_path / "tasks.db"), FifoNotifier(tmp_path / "tasks.db").notify
         )
     else:
         store = task_store(request.getfixturevalue("postgres_url"))
         # A ring travels with the transaction that announces it.
         town = Town(
             lambda: PostgresNotifier(store.database),
-            lambda wake: store.database.run(store.announce(wake)),
+            lambda notification: store.database.run(store.announce(notification)),
         )
     yield town
     town.close()
@@ -107,11 +113,11 @@ def test_every_listener_hears_a_wake_whole_whatever_thread_rings(town: Town) -> 
         notifiers, ears = [town.make(), town.make()], [Heard(), Heard()]
         for notifier, heard in zip(notifiers, ears, strict=True):
             await notifier.listen(heard)
-        town.ring(A_WAKE)
-        await asyncio.to_thread(town.ring, A_WAKE)
+        town.notify(A_WAKE)
+        await asyncio.to_thread(town.notify, A_WAKE)
         for notifier, heard in zip(notifiers, ears, strict=True):
-            await heard.until(lambda wakes: len(wakes) >= 2)
-            assert heard.wakes == [A_WAKE, A_WAKE]
+            await heard.until(lambda notifications: len(notifications) >= 2)
+            assert heard.notifications == [A_WAKE, A_WAKE]
             await notifier.close()
 
     run(test)
@@ -122,14 +128,14 @@ def test_on_wake_runs_in_the_event_loop(town: Town) -> None:
         notifier, threads = town.make(), list[threading.Thread]()
         heard = Heard()
 
-        def on_wake(wake: Wake) -> None:
+        def on_notification(notification: Notification) -> None:
             threads.append(threading.current_thread())
             asyncio.get_running_loop()  # raises outside of one
-            heard(wake)
+            heard(notification)
 
-        await notifier.listen(on_wake)
-        await asyncio.to_thread(town.ring, A_WAKE)
-        await heard.until(lambda wakes: A_WAKE in wakes)
+        await notifier.listen(on_notification)
+        await asyncio.to_thread(town.notify, A_WAKE)
+        await heard.until(lambda notifications: A_WAKE in notifications)
         assert set(threads) == {threading.current_thread()}
         await notifier.close()
 
@@ -144,11 +150,11 @@ def test_a_wake_of_a_thousand_lanes_arrives_with_every_lane_or_as_look_everywher
     async def test() -> None:
         notifier, heard = town.make(), Heard()
         await notifier.listen(heard)
-        town.ring(Wake(ready=lanes))
+        town.notify(Notification(ready=lanes))
 
-        def is_all(wakes: list[Wake]) -> bool:
-            return LOOK_EVERYWHERE in wakes or {
-                lane for wake in wakes for lane in wake.ready
+        def is_all(notifications: list[Notification]) -> bool:
+            return LOOK_EVERYWHERE in notifications or {
+                lane for notification in notifications for lane in notification.ready
             } == set(lanes)
 
         await heard.until(is_all)
@@ -164,12 +170,12 @@ def test_a_closed_bell_hears_nothing_more_and_can_listen_again(town: Town) -> No
         await closed.listen(silent)
         await other.listen(heard)
         await closed.close()
-        town.ring(A_WAKE)
-        await heard.until(lambda wakes: A_WAKE in wakes)
-        assert silent.wakes == []
+        town.notify(A_WAKE)
+        await heard.until(lambda notifications: A_WAKE in notifications)
+        assert silent.notifications == []
         await closed.listen(silent)
-        town.ring(A_WAKE)
-        await silent.until(lambda wakes: A_WAKE in wakes)
+        town.notify(A_WAKE)
+        await silent.until(lambda notifications: A_WAKE in notifications)
         await closed.close()
         await closed.close()
         await other.close()
@@ -178,7 +184,7 @@ def test_a_closed_bell_hears_nothing_more_and_can_listen_again(town: Town) -> No
 
 
 def test_ringing_with_no_listener_is_no_error(town: Town) -> None:
-    town.ring(A_WAKE)
+    town.notify(A_WAKE)
 
 
 def test_waiting_ends_when_the_task_may_have_finished(town: Town) -> None:
@@ -197,7 +203,7 @@ def test_waiting_ends_when_the_task_may_have_finished(town: Town) -> None:
     time.sleep(0.3)  # its ear is open now and it waits
     done.set()
     began = time.monotonic()
-    town.ring(Wake(finished=["another", "the task"]))
+    town.notify(Notification(finished=["another", "the task"]))
     assert stop.wait(5.0)
     assert time.monotonic() - began < 2.0
     thread.join()
@@ -209,7 +215,7 @@ def test_waiting_ends_at_its_time_and_not_for_another_task(town: Town) -> None:
         "the task", 1.0
     )  # the first one may return at once: what was rung before was not heard
     began = time.monotonic()
-    threading.Timer(0.1, town.ring, (Wake(finished=["another"]),)).start()
+    threading.Timer(0.1, town.notify, (Notification(finished=["another"]),)).start()
     notifier.wait_finished("the task", 0.5)
     assert 0.45 < time.monotonic() - began < 3.0
 
@@ -218,7 +224,7 @@ def test_a_task_that_finished_just_before_the_wait_is_not_waited_for(town: Town)
     notifier = town.make()
     notifier.wait_finished("a task", 0.3)
     notifier.wait_finished("a task", 0.3)  # surely listening now
-    town.ring(Wake(finished=["the task"]))
+    town.notify(Notification(finished=["the task"]))
     time.sleep(0.3)
     began = time.monotonic()
     notifier.wait_finished("the task", 5.0)
@@ -243,11 +249,11 @@ def test_twenty_threads_wait_each_for_its_own_task(town: Town) -> None:
     time.sleep(0.5)
     assert not any(event.is_set() for event in done)
     rung.set()
-    town.ring(Wake(finished=[f"task {n}" for n in range(19)]))
+    town.notify(Notification(finished=[f"task {n}" for n in range(19)]))
     for event in done[:19]:
         assert event.wait(5.0)
     assert not done[19].is_set()
-    town.ring(LOOK_EVERYWHERE)
+    town.notify(LOOK_EVERYWHERE)
     assert done[19].wait(5.0)
 
 
@@ -293,7 +299,7 @@ def other_process(path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_listener_in_another_process_hears(
     path: Path, other_process: subprocess.Popen[str]
 ) -> None:
-    FifoNotifier(path).ring(A_WAKE)
+    FifoNotifier(path).notify(A_WAKE)
     assert other_process.stdout is not None and other_process.stdout.readline() == "heard\n"
 
 
@@ -303,11 +309,11 @@ def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_ring(
 ) -> None:
     notifier = FifoNotifier(path)
     if knows_it_already:
-        notifier.ring(A_WAKE)
+        notifier.notify(A_WAKE)
     other_process.send_signal(signal.SIGKILL)
     other_process.wait()
     assert len(pipes(path)) == 1
-    notifier.ring(A_WAKE)
+    notifier.notify(A_WAKE)
     assert pipes(path) == []
 
 
@@ -348,11 +354,11 @@ def test_a_listener_that_does_not_listen_delays_no_ring_and_then_looks_everywher
         for n in range(
             5000
         ):  # far more than a pipe holds, while the loop is held up by this very test
-            ringer.ring(Wake(ready=[Lane("payouts", n, 5, 1)]))
+            ringer.notify(Notification(ready=[Lane("payouts", n, 5, 1)]))
         assert time.monotonic() - began < 5.0
-        await heard.until(lambda wakes: LOOK_EVERYWHERE in wakes)
-        ringer.ring(A_WAKE)
-        await heard.until(lambda wakes: wakes[-1] == A_WAKE)
+        await heard.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+        ringer.notify(A_WAKE)
+        await heard.until(lambda notifications: notifications[-1] == A_WAKE)
         await notifier.close()
 
     run(test)
@@ -372,7 +378,7 @@ def test_a_pipe_that_refuses_a_message_of_any_size_is_seen_as_full(path: Path, s
             while True:
                 os.write(end, message)
         os.close(end)
-        await heard.until(lambda wakes: LOOK_EVERYWHERE in wakes)
+        await heard.until(lambda notifications: LOOK_EVERYWHERE in notifications)
         await notifier.close()
 
     run(test)
@@ -383,7 +389,7 @@ def test_a_message_nobody_can_read_means_look_everywhere(path: Path) -> None:
         notifier, heard = FifoNotifier(path), Heard()
         await notifier.listen(heard)
         pipes(path)[0].write_bytes(b"\xff\xfe not a wake\n")
-        await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
+        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         await notifier.close()
 
     run(test)
@@ -394,11 +400,11 @@ def test_ringers_while_listeners_come_and_go_miss_none_that_stays(path: Path) ->
         stop = threading.Event()
         ringer = FifoNotifier(path)
 
-        def ring() -> None:
+        def notify() -> None:
             while not stop.wait(0.001):
-                ringer.ring(Wake(control=True))
+                ringer.notify(Notification(control=True))
 
-        thread = threading.Thread(target=ring)
+        thread = threading.Thread(target=notify)
         thread.start()
         try:
             for _ in range(50):
@@ -418,9 +424,9 @@ def test_a_removed_pipe_is_made_anew_and_the_listener_looks_everywhere(path: Pat
         notifier, heard = FifoNotifier(path), Heard()
         await notifier.listen(heard)
         pipes(path)[0].unlink()
-        await heard.until(lambda wakes: LOOK_EVERYWHERE in wakes)
-        FifoNotifier(path).ring(A_WAKE)
-        await heard.until(lambda wakes: A_WAKE in wakes)
+        await heard.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+        FifoNotifier(path).notify(A_WAKE)
+        await heard.until(lambda notifications: A_WAKE in notifications)
         await notifier.close()
 
     run(test)
@@ -430,17 +436,17 @@ def test_a_forked_child_rings_by_itself_and_keeps_no_pipe_of_its_parent_alive(pa
     async def test() -> None:
         notifier, heard = FifoNotifier(path), Heard()
         await notifier.listen(heard)
-        notifier.ring(Wake(control=True))
-        await heard.until(lambda wakes: len(wakes) == 1)
+        notifier.notify(Notification(control=True))
+        await heard.until(lambda notifications: len(notifications) == 1)
         go, may_go = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(may_go)
-            notifier.ring(A_WAKE)
+            notifier.notify(A_WAKE)
             os.read(go, 1)  # lives until its parent lets go
             os._exit(0)
         os.close(go)
-        await heard.until(lambda wakes: A_WAKE in wakes)
+        await heard.until(lambda notifications: A_WAKE in notifications)
         pipe = pipes(path)[0]
         notifier._listener._pipe.after_fork()  # type: ignore[union-attr]  # the parent dies: its end is closed, nothing is cleaned up
         try:
@@ -471,9 +477,9 @@ def test_new_work_of_a_writer_that_rings_nothing_is_looked_for_within_a_second(p
         notifier, heard = FifoNotifier(path), Heard()
         await notifier.listen(heard)
         commit(path, INSERT, "one")
-        await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE], 2.0)
+        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE], 2.0)
         commit(path, "UPDATE fairlead_sequence SET value = value + 1")
-        await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE] * 2, 2.0)
+        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE] * 2, 2.0)
         await notifier.close()
 
     run(test)
@@ -483,9 +489,9 @@ def test_new_work_that_no_ring_announced_is_looked_for_also_between_rings(path: 
     async def test() -> None:
         notifier, heard = FifoNotifier(path), Heard()
         await notifier.listen(heard)
-        notifier.ring(Wake(control=True))
+        notifier.notify(Notification(control=True))
         commit(path, INSERT, "one")
-        await heard.until(lambda wakes: LOOK_EVERYWHERE in wakes, 3.0)
+        await heard.until(lambda notifications: LOOK_EVERYWHERE in notifications, 3.0)
         await notifier.close()
 
     run(test)
@@ -504,7 +510,7 @@ def test_a_node_s_own_commits_that_bring_no_work_make_nobody_look(path: Path) ->
         await asyncio.sleep(3 * fifo_notifier.WATCH_EVERY)
         commit(path, "DELETE FROM fairlead_tasks")
         await asyncio.sleep(3 * fifo_notifier.WATCH_EVERY)
-        assert heard.wakes == []
+        assert heard.notifications == []
         await notifier.close()
 
     run(test)
@@ -526,13 +532,13 @@ def test_where_there_can_be_no_pipes_new_work_is_noticed_by_looking_and_a_log_li
         await notifier.listen(heard)
         commit(path, INSERT, "one")
         began = time.monotonic()
-        await heard.until(lambda wakes: LOOK_EVERYWHERE in wakes)
+        await heard.until(lambda notifications: LOOK_EVERYWHERE in notifications)
         assert time.monotonic() - began < 0.3
         await asyncio.sleep(0.1)
         commit(
             path, "INSERT INTO fairlead_leases VALUES ('a', 'b', 1, 1)"
         )  # might as well be a pause
-        await heard.until(lambda wakes: len(wakes) > 1)
+        await heard.until(lambda notifications: len(notifications) > 1)
         await notifier.close()
 
     with caplog.at_level(logging.WARNING):
@@ -582,7 +588,7 @@ def test_an_unreadable_notification_means_look_everywhere(database: PostgresData
         notifier, heard = PostgresNotifier(database), Heard()
         await notifier.listen(heard)
         notify(database, "not a wake")
-        await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
+        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         await notifier.close()
 
     run(test)
@@ -595,9 +601,9 @@ def test_a_lost_connection_is_made_anew_and_the_listener_looks_everywhere(
         notifier, heard = PostgresNotifier(database), Heard()
         await notifier.listen(heard)
         assert hang_up(database) == 1
-        await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
+        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         notify(database, '{"control":true}')
-        await heard.until(lambda wakes: wakes[-1] == Wake(control=True))
+        await heard.until(lambda notifications: notifications[-1] == Notification(control=True))
         await notifier.close()
 
     run(test)
@@ -676,9 +682,9 @@ def test_a_connection_that_died_silently_is_noticed(
         notifier = PostgresNotifier(await proxy.start())
         await notifier.listen(heard)
         await asyncio.sleep(0.5)
-        assert (proxy.accepted, heard.wakes) == (1, [])  # a living one is kept
+        assert (proxy.accepted, heard.notifications) == (1, [])  # a living one is kept
         proxy.is_silent = True
-        await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
+        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         assert proxy.accepted > 1
         await notifier.close()
         await proxy.stop()
@@ -696,9 +702,9 @@ def test_a_server_that_is_away_at_first_is_waited_for_and_the_log_says_it_once(
         notifier = PostgresNotifier(database)
         await notifier.listen(heard)
         await asyncio.sleep(1.0)  # several tries
-        assert heard.wakes == []
+        assert heard.notifications == []
         await proxy.start(proxy.port)
-        await heard.until(lambda wakes: wakes == [LOOK_EVERYWHERE])
+        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         await notifier.close()
         await proxy.stop()
 

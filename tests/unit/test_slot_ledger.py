@@ -26,7 +26,7 @@ def trigger(
     return Trigger(str(id), 1, "q", 0, name, 5, key, 1.0, ordering_key)
 
 
-def booking(*policies: ConcurrencyPolicy, slots: int = 1000) -> SlotLedger:
+def slot_ledger(*policies: ConcurrencyPolicy, slots: int = 1000) -> SlotLedger:
     made = SlotLedger(slots)
     made.register_queue("q", *policies)
     return made
@@ -47,14 +47,14 @@ class Broken:
     def column(self, trigger: Trigger) -> Hashable:
         return self._answer("column", None)  # type: ignore[no-any-return]
 
-    def book(self, trigger: Trigger, now: float) -> Full | None:
-        return self._answer("book", None)  # type: ignore[no-any-return]
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
+        return self._answer("acquire", None)  # type: ignore[no-any-return]
 
-    def free(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        return self._answer("free", ())  # type: ignore[no-any-return]
+    def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        return self._answer("release", ())  # type: ignore[no-any-return]
 
-    def unbook(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        return self._answer("unbook", ())  # type: ignore[no-any-return]
+    def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        return self._answer("cancel", ())  # type: ignore[no-any-return]
 
 
 # the whole chain ----------------------------------------------------------------------------------
@@ -65,23 +65,23 @@ def settle(slots: SlotLedger, one: Trigger) -> list[Hashable]:
     return (
         []
         if one.ordering_key is None
-        else slots.give_turn(OrderingKey(one.queue, one.ordering_key))
+        else slots.release_reservation(OrderingKey(one.queue, one.ordering_key))
     )
 
 
 def test_a_booking_takes_a_slot_of_the_node_and_gives_it_back() -> None:
-    slots = booking(slots=2)
-    assert slots.book(trigger(1), 0) is None and slots.room == 1
-    assert slots.free(trigger(1), 0) == [] and slots.room == 2
+    slots = slot_ledger(slots=2)
+    assert slots.acquire(trigger(1), 0) is None and slots.room == 1
+    assert slots.release(trigger(1), 0) == [] and slots.room == 2
 
 
 def test_all_or_nothing_a_later_limit_that_is_full_undoes_the_earlier_ones() -> None:
     first, last = Limit(1), Limit(1)
-    slots = booking(first, last)
-    assert last.book(trigger("other"), 0) is None
-    assert slots.book(trigger(1), 0) == Full((last, None))
+    slots = slot_ledger(first, last)
+    assert last.acquire(trigger("other"), 0) is None
+    assert slots.acquire(trigger(1), 0) == Full((last, None))
     assert slots.room == 1000
-    assert first.book(trigger(2), 0) is None  # still has its one slot
+    assert first.acquire(trigger(2), 0) is None  # still has its one slot
 
 
 @given(
@@ -97,65 +97,65 @@ def test_after_all_is_given_back_every_limit_is_empty(
     slots = SlotLedger(6)
     slots.register_task("q", "pay", Limit(3, per="fairness_key"))
     slots.register_queue("q", Limit(4), tree)
-    booked: list[Trigger] = []
+    acquired: list[Trigger] = []
     for n, (name, key, ordered, gives_back) in enumerate(steps):
         one = trigger(n, name, key, key if ordered else None)
-        if slots.room and slots.book(one, n) is None:
-            booked.append(one)
-        if gives_back and booked:
-            slots.free(booked[0], n)
-            settle(slots, booked.pop(0))
-        assert slots.room == 6 - len(booked)
-        assert len({t.ordering_key for t in booked if t.ordering_key}) == sum(
-            1 for t in booked if t.ordering_key
+        if slots.room and slots.acquire(one, n) is None:
+            acquired.append(one)
+        if gives_back and acquired:
+            slots.release(acquired[0], n)
+            settle(slots, acquired.pop(0))
+        assert slots.room == 6 - len(acquired)
+        assert len({t.ordering_key for t in acquired if t.ordering_key}) == sum(
+            1 for t in acquired if t.ordering_key
         )
-        assert tree.running().get(("total", ""), 0) == len(booked)
-    for one in booked:
-        slots.unbook(one, 0)
+        assert tree.running().get(("total", ""), 0) == len(acquired)
+    for one in acquired:
+        slots.cancel(one, 0)
         settle(slots, one)
     assert slots.room == 6 and tree.running() == {}
-    assert [slots.book(trigger(n, "mail", f"k{n}"), 0) for n in range(4)] == [None] * 4
+    assert [slots.acquire(trigger(n, "mail", f"k{n}"), 0) for n in range(4)] == [None] * 4
 
 
 def test_triggers_of_one_ordering_key_run_one_at_a_time_and_hold_back_only_their_own() -> None:
-    slots = booking()
+    slots = slot_ledger()
     a1, a2, b1 = (
         trigger(1, ordering_key="a"),
         trigger(2, "mail", ordering_key="a"),
         trigger(3, ordering_key="b"),
     )
-    assert slots.book(a1, 0) is None
-    stopped = slots.book(a2, 0)
+    assert slots.acquire(a1, 0) is None
+    stopped = slots.acquire(a2, 0)
     assert stopped is not None and stopped.retry_at is None
-    assert slots.book(b1, 0) is None
+    assert slots.acquire(b1, 0) is None
     assert slots.column(a1) != slots.column(b1)
     assert (
-        slots.free(a1, 0) == [] and slots.book(a2, 0) is not None
+        slots.release(a1, 0) == [] and slots.acquire(a2, 0) is not None
     )  # its end is not in the store yet
     assert settle(slots, a1) == [stopped.limit]
-    assert slots.book(a2, 0) is None
-    assert slots.unbook(a2, 0) == [] and slots.book(b1, 0) is not None
+    assert slots.acquire(a2, 0) is None
+    assert slots.cancel(a2, 0) == [] and slots.acquire(b1, 0) is not None
     assert settle(slots, a2) == [stopped.limit]
 
 
 def test_a_turn_is_kept_for_one_task_of_an_ordering_key_and_for_no_other() -> None:
-    slots = booking()
+    slots = slot_ledger()
     a1, a2 = trigger(1, ordering_key="a"), trigger(2, "mail", ordering_key="a")
-    assert slots.book(a1, 0) is None
-    slots.free(a1, 0)
-    slots.keep_turn(OrderingKey("q", "a"), a1.id)  # it failed and will be tried again
-    assert slots.has_turn(a1) and not slots.has_turn(a2)
-    assert slots.book(a2, 0) is not None
-    assert slots.book(a1, 0) is None and slots.book(a1, 0) is not None  # once
-    slots.free(a1, 0)
-    assert settle(slots, a1) and slots.book(a2, 0) is None
+    assert slots.acquire(a1, 0) is None
+    slots.release(a1, 0)
+    slots.reserve(OrderingKey("q", "a"), a1.id)  # it failed and will be tried again
+    assert slots.has_reservation(a1) and not slots.has_reservation(a2)
+    assert slots.acquire(a2, 0) is not None
+    assert slots.acquire(a1, 0) is None and slots.acquire(a1, 0) is not None  # once
+    slots.release(a1, 0)
+    assert settle(slots, a1) and slots.acquire(a2, 0) is None
 
 
 def test_an_empty_ordering_key_is_a_key_and_none_is_not() -> None:
-    slots = booking()
-    assert slots.book(trigger(1, ordering_key=""), 0) is None
-    assert slots.book(trigger(2, ordering_key=""), 0) is not None
-    assert slots.book(trigger(3), 0) is None and slots.book(trigger(4), 0) is None
+    slots = slot_ledger()
+    assert slots.acquire(trigger(1, ordering_key=""), 0) is None
+    assert slots.acquire(trigger(2, ordering_key=""), 0) is not None
+    assert slots.acquire(trigger(3), 0) is None and slots.acquire(trigger(4), 0) is None
 
 
 def test_columns_follow_the_queue_the_name_and_what_the_policies_tell_apart() -> None:
@@ -181,40 +181,40 @@ def test_columns_follow_the_queue_the_name_and_what_the_policies_tell_apart() ->
     ],
 )
 def test_a_policy_that_raises_or_answers_nonsense_leaves_nothing_booked(answer: Any) -> None:
-    good, bad = Limit(1), Broken(book=answer)
-    slots = booking(good, bad)
+    good, bad = Limit(1), Broken(acquire=answer)
+    slots = slot_ledger(good, bad)
     with pytest.raises(PolicyFailed) as failure:
-        slots.book(trigger(1, ordering_key="a"), 0)
+        slots.acquire(trigger(1, ordering_key="a"), 0)
     assert failure.value.policy is bad and failure.value.trigger.id == "1"
     assert slots.room == 1000
-    assert good.book(trigger(2), 0) is None
+    assert good.acquire(trigger(2), 0) is None
     bad.answers.clear()
-    good.free(trigger(2), 0)
-    assert slots.book(trigger(3, ordering_key="a"), 0) is None
+    good.release(trigger(2), 0)
+    assert slots.acquire(trigger(3, ordering_key="a"), 0) is None
 
 
 def test_a_policy_that_cannot_give_back_harms_no_other_limit() -> None:
-    good, bad = Limit(1), Broken(free=RuntimeError("boom"), unbook=[["unhashable"]])
-    slots = booking(bad, good)
-    assert slots.book(trigger(1), 0) is None
-    assert slots.free(trigger(1), 0) == [(good, None)]
-    assert slots.book(trigger(2), 0) is None
-    assert slots.unbook(trigger(2), 0) == [(good, None)]
+    good, bad = Limit(1), Broken(release=RuntimeError("boom"), cancel=[["unhashable"]])
+    slots = slot_ledger(bad, good)
+    assert slots.acquire(trigger(1), 0) is None
+    assert slots.release(trigger(1), 0) == [(good, None)]
+    assert slots.acquire(trigger(2), 0) is None
+    assert slots.cancel(trigger(2), 0) == [(good, None)]
     assert slots.room == 1000
 
 
 def test_a_policy_that_cannot_undo_does_not_hide_that_another_is_full() -> None:
-    slots = booking(Broken(unbook=RuntimeError("boom")), Broken(book=Full("full")))
-    assert slots.book(trigger(1), 0) == Full("full")
+    slots = slot_ledger(Broken(cancel=RuntimeError("boom")), Broken(acquire=Full("full")))
+    assert slots.acquire(trigger(1), 0) == Full("full")
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("boom"), ["unhashable"]])
 def test_a_policy_that_cannot_name_a_column_still_gets_one(answer: Any) -> None:
-    hash(booking(Broken(column=answer)).column(trigger(1)))
+    hash(slot_ledger(Broken(column=answer)).column(trigger(1)))
 
 
 def test_a_policy_that_is_full_until_a_time_gone_by_is_not_asked_without_a_pause() -> None:
-    assert booking(Broken(book=Full("x", 3.0))).book(trigger(1), 5.0) == Full(
+    assert slot_ledger(Broken(acquire=Full("x", 3.0))).acquire(trigger(1), 5.0) == Full(
         "x", 5.0 + SHORTEST_WAIT
     )
 
@@ -225,9 +225,9 @@ def test_a_policy_that_is_full_until_a_time_gone_by_is_not_asked_without_a_pause
 def test_a_limit_per_key_counts_each_key_alone_and_forgets_idle_ones() -> None:
     limit = Limit(1, per="fairness_key")
     for n in range(5000):
-        assert limit.book(trigger(n, key=f"k{n}"), 0) is None
-        assert limit.book(trigger(n, key=f"k{n}"), 0) == Full((limit, f"k{n}"))
-        assert list(limit.free(trigger(n, key=f"k{n}"), 0)) == [(limit, f"k{n}")]
+        assert limit.acquire(trigger(n, key=f"k{n}"), 0) is None
+        assert limit.acquire(trigger(n, key=f"k{n}"), 0) == Full((limit, f"k{n}"))
+        assert list(limit.release(trigger(n, key=f"k{n}"), 0)) == [(limit, f"k{n}")]
     assert not limit._running
 
 
@@ -242,7 +242,7 @@ def test_a_limit_tree_is_never_exceeded_at_any_level_and_refuses_only_when_one_i
     for n, (name, key, frees) in enumerate(steps):
         if frees and running:
             gone = running.pop(n % len(running))
-            assert (tree, ("total", "")) in list(tree.free(gone, 0))
+            assert (tree, ("total", "")) in list(tree.release(gone, 0))
             continue
         names, keys = Counter(t.name for t in running), Counter(t.fairness_key for t in running)
         has_room = {
@@ -250,7 +250,7 @@ def test_a_limit_tree_is_never_exceeded_at_any_level_and_refuses_only_when_one_i
             ("name", name): names[name] < {"pay": 3, "mail": 4}.get(name, 99),
             ("fairness_key", key): keys[key] < {"acme": 1}.get(key, 4),
         }
-        full = tree.book(trigger(n, name, key), 0)
+        full = tree.acquire(trigger(n, name, key), 0)
         assert (full is None) == all(has_room.values())
         if full is None:
             running.append(trigger(n, name, key))
@@ -261,11 +261,11 @@ def test_a_limit_tree_is_never_exceeded_at_any_level_and_refuses_only_when_one_i
 
 def test_30_in_total_15_payouts_3_for_one_partner() -> None:
     tree = LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})
-    acme = [tree.book(trigger(n, "payout", "acme"), 0) for n in range(4)]
+    acme = [tree.acquire(trigger(n, "payout", "acme"), 0) for n in range(4)]
     assert acme == [None] * 3 + [Full((tree, ("fairness_key", "acme")))]
-    payouts = [tree.book(trigger(n, "payout", f"p{n}"), 0) for n in range(13)]
+    payouts = [tree.acquire(trigger(n, "payout", f"p{n}"), 0) for n in range(13)]
     assert payouts == [None] * 12 + [Full((tree, ("name", "payout")))]
-    rest = [tree.book(trigger(n, "mail", f"p{n}"), 0) for n in range(16)]
+    rest = [tree.acquire(trigger(n, "mail", f"p{n}"), 0) for n in range(16)]
     assert rest == [None] * 15 + [Full((tree, ("total", "")))]
 
 
@@ -279,7 +279,7 @@ def test_30_in_total_15_payouts_3_for_one_partner() -> None:
         max_size=40,
     ),
 )
-def test_a_rate_is_never_exceeded_in_any_window_whatever_grabs_are_lost(
+def test_a_rate_is_never_exceeded_in_any_window_whatever_claims_are_lost(
     n: int, per: float, burst: int, steps: list[tuple[int, int, int]]
 ) -> None:
     rate = RateLimit(n, per, burst=burst)
@@ -287,14 +287,14 @@ def test_a_rate_is_never_exceeded_in_any_window_whatever_grabs_are_lost(
     starts: list[int] = []
     for wait, tries, lost in steps:
         instant += wait
-        booked = []
+        acquired = []
         for _ in range(tries):
             id += 1
-            if rate.book(trigger(id), instant / 1e9) is None:
-                booked.append(trigger(id))
-        for one in booked[:lost]:
-            rate.unbook(one, (instant + wait) / 1e9)
-        starts += [instant] * len(booked[lost:])
+            if rate.acquire(trigger(id), instant / 1e9) is None:
+                acquired.append(trigger(id))
+        for one in acquired[:lost]:
+            rate.cancel(one, (instant + wait) / 1e9)
+        starts += [instant] * len(acquired[lost:])
     nanos = round(per * 1e9)
     for first in range(len(starts)):
         for last in range(first, len(starts)):
@@ -312,38 +312,38 @@ def test_a_rate_lets_the_whole_burst_in_and_then_one_at_each_time_it_names(
 ) -> None:
     rate = RateLimit(n, per, burst=burst)
     now = start
-    assert [rate.book(trigger(i), now) for i in range(burst)] == [None] * burst
+    assert [rate.acquire(trigger(i), now) for i in range(burst)] == [None] * burst
     for i in range(20):
-        full = rate.book(trigger(burst + i), now)
+        full = rate.acquire(trigger(burst + i), now)
         assert full is not None and full.retry_at is not None and full.retry_at > now
         now = full.retry_at
-        assert rate.book(trigger(burst + i), now) is None
+        assert rate.acquire(trigger(burst + i), now) is None
     assert now - start == pytest.approx(20 * per / n, rel=1e-6, abs=1e-6)
 
 
-def test_a_lost_grab_gives_its_token_back() -> None:
+def test_a_lost_claim_gives_its_token_back() -> None:
     rate = RateLimit(1, per=10)
-    assert rate.book(trigger(1), 0) is None and rate.book(trigger(2), 0) is not None
-    assert list(rate.unbook(trigger(1), 0.5)) == [(rate, None)]
-    assert rate.book(trigger(2), 0.5) is None
+    assert rate.acquire(trigger(1), 0) is None and rate.acquire(trigger(2), 0) is not None
+    assert list(rate.cancel(trigger(1), 0.5)) == [(rate, None)]
+    assert rate.acquire(trigger(2), 0.5) is None
     assert (
-        list(rate.free(trigger(2), 1)) == [] and rate.book(trigger(3), 1) is not None
+        list(rate.release(trigger(2), 1)) == [] and rate.acquire(trigger(3), 1) is not None
     )  # a run keeps it
 
 
-def test_a_token_of_a_grab_lost_long_ago_is_not_given_twice() -> None:
+def test_a_token_of_a_claim_lost_long_ago_is_not_given_twice() -> None:
     rate = RateLimit(1, per=10)
-    assert rate.book(trigger(1), 0) is None
-    assert rate.book(trigger(2), 20) is None
-    assert list(rate.unbook(trigger(1), 20)) == []
-    assert rate.book(trigger(3), 20) is not None
+    assert rate.acquire(trigger(1), 0) is None
+    assert rate.acquire(trigger(2), 20) is None
+    assert list(rate.cancel(trigger(1), 20)) == []
+    assert rate.acquire(trigger(3), 20) is not None
 
 
 def test_each_key_has_a_bucket_and_full_ones_are_forgotten() -> None:
     rate = RateLimit(1, per=1, key="fairness_key")
     for n in range(100_000):
-        assert rate.book(trigger(n, key=f"k{n}"), n / 1000) is None
-    assert rate.book(trigger(1, key="k99999"), 100) is not None
+        assert rate.acquire(trigger(n, key=f"k{n}"), n / 1000) is None
+    assert rate.acquire(trigger(1, key="k99999"), 100) is not None
     assert len(rate) <= 2 * 1024
 
 

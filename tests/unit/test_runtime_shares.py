@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairlead.core.fair import runtime_shares as turns_module
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.runtime_shares import MOST_OWED, MOST_SHOWN, Turns
+from fairlead.core.fair.runtime_shares import MOST_OWED, MOST_SHOWN, RuntimeShares
 from fairlead.model import Level, Trigger
 from tests.tiers import examples
 
@@ -75,7 +75,7 @@ class Lane:
     """Tasks that come and run on some workers at once; time is in microseconds."""
 
     def __init__(self, weights: dict[str, float], run_times: RunTimes, workers: int) -> None:
-        self.turns = Turns(weights, run_times)
+        self.shares = RuntimeShares(weights, run_times)
         self.run_times = run_times
         self.weights = weights
         self.free = workers
@@ -95,16 +95,16 @@ class Lane:
         new = trigger(key, name, weight=self.weights[key])
         self.costs[new.id] = cost
         self.waiting[key] += 1
-        self.turns.add([new], self.now / 1e6)
+        self.shares.add([new], self.now / 1e6)
         self.show()
 
     def show(self) -> None:
-        for shown, turn in self.turns.next(self.now / 1e6):
+        for shown, pass_ in self.shares.next(self.now / 1e6):
             assert shown.level is not None
-            heappush(self.table, (turn, shown.level.id, shown))
+            heappush(self.table, (pass_, shown.level.id, shown))
             key = shown.fairness_key
-            charge = self.turns._stride(
-                self.run_times.charge(shown.name, key), self.turns._keys[key]
+            charge = self.shares._stride(
+                self.run_times.charge(shown.name, key), self.shares._keys[key]
             )
             self.charged[shown.id] = charge
             self.of_key[key].add(shown.id)
@@ -122,7 +122,7 @@ class Lane:
         self.free -= 1
         self.started.append(found)
         heappush(self.running, (self.now + self.costs[found.id], number, found))
-        self.turns.taken([found], self.now / 1e6)
+        self.shares.taken([found], self.now / 1e6)
         self.waiting[found.fairness_key] -= 1
         self.show()
         return found
@@ -132,7 +132,7 @@ class Lane:
         self.free += 1
         self.of_key[found.fairness_key].discard(found.id)
         self.run_times.ended(found.name, found.fairness_key, self.costs[found.id])
-        self.turns.ended(found, self.costs[found.id])
+        self.shares.ended(found, self.costs[found.id])
 
     def run(self, arrivals: list[tuple[int, tuple[str, str, int]]], started) -> None:
         """All of it; `started` is told of each start, before the key has one task less waiting."""
@@ -177,7 +177,7 @@ def check_bound(lane: Lane, arrivals, times: int) -> None:
             )  # a unit a task for what is rounded
 
     lane.run(arrivals, started)
-    assert len(lane.started) == len(lane.costs) and not lane.turns._flows and not lane.table
+    assert len(lane.started) == len(lane.costs) and not lane.shares._flows and not lane.table
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -218,7 +218,7 @@ def test_tasks_of_one_key_and_name_start_in_the_order_of_their_levels(
         last[flow] = found.level
 
 
-class Uncorrected(Turns):
+class Uncorrected(RuntimeShares):
     """Leaves it at what was expected."""
 
     def ended(self, trigger: Trigger, cost: int) -> None:
@@ -235,7 +235,7 @@ def test_the_bound_is_not_kept_where_ends_correct_nothing() -> None:
     lane = Lane(dict.fromkeys(KEYS, 1.0), Exact(wrong), 1)
     check_bound(lane, long_and_short, times=5)
     lane = Lane(dict.fromkeys(KEYS, 1.0), Exact(wrong), 1)
-    lane.turns = Uncorrected(lane.weights, lane.run_times)
+    lane.shares = Uncorrected(lane.weights, lane.run_times)
     with pytest.raises(AssertionError):
         check_bound(lane, long_and_short, times=5)
 
@@ -255,57 +255,57 @@ def test_a_key_with_long_runs_has_fewer_of_them_from_the_first_on_that_have_ende
 
 
 def test_a_run_that_takes_longer_than_expected_counts_while_it_runs() -> None:
-    turns, run_times = Turns({}, Steady()), Steady()
+    shares, run_times = RuntimeShares({}, Steady()), Steady()
     a = [trigger("a") for _ in range(3)]
-    turns.add(a[:1], 0.0)
-    turns.next(0.0)
-    turns.taken(a[:1], 0.0)
-    turns.add(a[1:], 100.0)
-    shown = turns.next(100.0)
-    assert shown[0].turn == run_times.virtual(100 * SECOND)
+    shares.add(a[:1], 0.0)
+    shares.next(0.0)
+    shares.taken(a[:1], 0.0)
+    shares.add(a[1:], 100.0)
+    shown = shares.next(100.0)
+    assert shown[0].pass_ == run_times.virtual(100 * SECOND)
 
 
 def test_a_key_that_was_idle_has_saved_nothing() -> None:
-    turns = Turns({}, Steady())
+    shares = RuntimeShares({}, Steady())
     for _ in range(5):
         one = trigger("a")
-        turns.add([one], 0.0)
-        turns.next(0.0)
-        turns.taken([one], 0.0)
-        turns.ended(one, 10 * SECOND)
-    assert turns.virtual_time == 40 * STRIDE_SCALE
+        shares.add([one], 0.0)
+        shares.next(0.0)
+        shares.taken([one], 0.0)
+        shares.ended(one, 10 * SECOND)
+    assert shares.virtual_time == 40 * STRIDE_SCALE
     new = trigger("b")
-    turns.add([new], 0.0)
-    assert turns.next(0.0)[0].turn == turns.virtual_time
+    shares.add([new], 0.0)
+    assert shares.next(0.0)[0].pass_ == shares.virtual_time
 
 
 def test_one_run_that_hangs_puts_its_key_off_by_a_bounded_amount() -> None:
-    turns = Turns({}, Steady())
+    shares = RuntimeShares({}, Steady())
     hung, after, other = trigger("a"), trigger("a"), trigger("b")
-    turns.add([hung], 0.0)
-    turns.next(0.0)
-    turns.taken([hung], 0.0)
-    turns.ended(hung, 10**9 * SECOND)
-    turns.add([after, other], 0.0)
-    found = {shown.trigger.fairness_key: shown.turn for shown in turns.next(0.0)}
+    shares.add([hung], 0.0)
+    shares.next(0.0)
+    shares.taken([hung], 0.0)
+    shares.ended(hung, 10**9 * SECOND)
+    shares.add([after, other], 0.0)
+    found = {shown.trigger.fairness_key: shown.pass_ for shown in shares.next(0.0)}
     assert found == {"a": MOST_OWED * STRIDE_SCALE, "b": 0}
 
 
 def test_short_tasks_stand_in_the_table_by_the_dozen_and_long_ones_alone() -> None:
-    short, long = Turns({}, Exact({"a": 1000})), Turns({}, Exact({"a": SECOND}))
-    for turns, most in ((short, 50), (long, 1)):
-        turns.add([trigger("a") for _ in range(200)], 0.0)
-        assert len(turns.next(0.0)) == most
-        assert len(list(turns.waiting())) == 200 - most
-    tiny = Turns({}, Exact({"a": 1}))
+    short, long = RuntimeShares({}, Exact({"a": 1000})), RuntimeShares({}, Exact({"a": SECOND}))
+    for shares, most in ((short, 50), (long, 1)):
+        shares.add([trigger("a") for _ in range(200)], 0.0)
+        assert len(shares.next(0.0)) == most
+        assert len(list(shares.waiting())) == 200 - most
+    tiny = RuntimeShares({}, Exact({"a": 1}))
     tiny.add([trigger("a") for _ in range(200)], 0.0)
     assert len(tiny.next(0.0)) == MOST_SHOWN
 
 
 def test_tasks_with_ordering_keys_all_stand_in_the_table_for_any_may_be_next() -> None:
-    turns = Turns({}, Steady())
-    turns.add([trigger("a", ordering_key=f"o{n % 5}") for n in range(20)], 0.0)
-    assert len(turns.next(0.0)) == 20
+    shares = RuntimeShares({}, Steady())
+    shares.add([trigger("a", ordering_key=f"o{n % 5}") for n in range(20)], 0.0)
+    assert len(shares.next(0.0)) == 20
 
 
 steps = st.lists(
@@ -317,7 +317,7 @@ steps = st.lists(
 @settings(max_examples=examples(200), deadline=None)
 @given(steps)
 def test_each_task_is_shown_once_and_none_is_forgotten(steps) -> None:
-    turns = Turns({}, Steady())
+    shares = RuntimeShares({}, Steady())
     here: dict[str, Trigger] = {}
     table: dict[str, Trigger] = {}
     running: dict[str, Trigger] = {}
@@ -328,33 +328,33 @@ def test_each_task_is_shown_once_and_none_is_forgotten(steps) -> None:
                 trigger(KEYS[number % 3], NAMES[number % 2], f"o{number}" if number > 5 else None)
             ]
             here |= {one.id: one for one in added}
-            turns.add(added, now)
+            shares.add(added, now)
         elif what == "take" and table:
             taken = [table.pop(task) for task in list(table)[: number + 1]]
-            turns.taken(taken, now)
+            shares.taken(taken, now)
             running |= {one.id: one for one in taken}
         elif what == "return" and running:
             back = [running.pop(next(iter(running)))]
-            turns.returned(back, now)
+            shares.returned(back, now)
         elif what == "end" and running:
             ended = running.pop(next(iter(running)))
             del here[ended.id]
-            turns.ended(ended, number * SECOND)
+            shares.ended(ended, number * SECOND)
         elif what == "remove" and here:
             gone = [one for one in here.values() if one.id not in running][number::3]
-            assert {one.id for one in turns.remove(gone)} == {
+            assert {one.id for one in shares.remove(gone)} == {
                 one.id for one in gone if one.id in table
             }
             for one in gone:
                 del here[one.id]
                 table.pop(one.id, None)
-        for shown, _ in turns.next(now):
+        for shown, _ in shares.next(now):
             assert shown.id not in table and shown.id not in running
             table[shown.id] = shown
-        waiting = {one.id for one in turns.waiting()}
+        waiting = {one.id for one in shares.waiting()}
         assert waiting | table.keys() | running.keys() == here.keys()
         assert not waiting & table.keys()
-        for one in list(turns.waiting()):
+        for one in list(shares.waiting()):
             assert any(
                 turns_module._flow(shown) == turns_module._flow(one) for shown in table.values()
             ), "nobody shows it"
@@ -362,14 +362,14 @@ def test_each_task_is_shown_once_and_none_is_forgotten(steps) -> None:
 
 def test_keys_without_tasks_are_forgotten_once_the_lane_has_passed_them(monkeypatch) -> None:
     monkeypatch.setattr(turns_module, "MOST_IDLE", 10)
-    turns = Turns({}, Steady())
+    shares = RuntimeShares({}, Steady())
     for n in range(1000):
         one = trigger(f"k{n}")
-        turns.add([one], 0.0)
-        turns.next(0.0)
-        turns.taken([one], 0.0)
-        turns.ended(one, 50 * SECOND)
-        assert len(turns._keys) <= 12
+        shares.add([one], 0.0)
+        shares.next(0.0)
+        shares.taken([one], 0.0)
+        shares.ended(one, 50 * SECOND)
+        assert len(shares._keys) <= 12
 
 
 def _nothing(*_: object) -> None:
