@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -483,14 +484,88 @@ def test_on_zookeeper_a_session_outlives_a_restart_of_the_server() -> None:
         cluster.close()
 
 
+class SwallowingProxy:
+    """A TCP proxy that can be told to accept the next connection and leave it without a response,
+    as a server that is starting may do."""
+
+    def __init__(self, server_port: int) -> None:
+        self.swallows_next = False
+        self.has_swallowed = threading.Event()
+        self._server_port = server_port
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def drop_connections(self) -> None:
+        """Break every connection that passes through the proxy now."""
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Stop to accept connections, and close all of them."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self.drop_connections()
+        for each in (self._listener, *self._sockets):
+            each.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._sockets.append(client)
+                if self.swallows_next:
+                    self.swallows_next = False
+                    self.has_swallowed.set()
+                    continue
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+                self._sockets.append(server)
+                for source, target in ((client, server), (server, client)):
+                    threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
+
+    @staticmethod
+    def _copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+
+def test_on_zookeeper_a_session_outlives_a_connection_that_gets_no_response(
+    zookeeper_url: str,
+) -> None:
+    host, _, folder = zookeeper_url.removeprefix("zookeeper://").partition("/")
+    ttl = 20.0
+
+    with contextlib.closing(SwallowingProxy(int(host.rpartition(":")[2]))) as proxy:
+        cluster = ZooKeeper(f"zookeeper://127.0.0.1:{proxy.port}/{folder}")
+
+        async def test(coordinator: Coordinator) -> None:
+            assert await coordinator.acquire(["a"], "one", ttl) == {"a": 1}
+            proxy.swallows_next = True
+            proxy.drop_connections()
+            async with asyncio.timeout(ttl / 2):
+                while True:
+                    with contextlib.suppress(StoreUnavailable):
+                        held = await coordinator.renew("one", ttl)
+                        break
+            assert held == {"a": 1}
+            assert proxy.has_swallowed.is_set()
+
+        run(cluster, test)
+        cluster.close()
+
+
 def test_on_zookeeper_a_server_that_is_not_there_is_told_by_its_address_and_without_the_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fairlead.backends.zookeeper.session._ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("fairlead.backends.zookeeper.session._RESPONSE_SECONDS", 0.5)
 
     async def test(coordinator: Coordinator) -> None:
         with pytest.raises(
-            StoreUnavailable, match="ZooKeeper at 127.0.0.1:1 does not answer"
+            StoreUnavailable, match="ZooKeeper at 127.0.0.1:1 does not respond"
         ) as caught:
             await coordinator.acquire(["a"], "one", TTL)
         assert "secret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What `zookeeper://host:2181/folder` offers."""
+"""The ports that a URL `zookeeper://host:2181/folder` gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.ports.coordinator import Coordinator
 
 
 class ZooKeeperBackend(Backend):
-    """Leases, and the books of cluster-wide limits."""
+    """Leases, and the permit ledgers of cluster-wide limits."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"coordinator": "zookeeper://host:2181/folder"}
     modules = ("kazoo",)

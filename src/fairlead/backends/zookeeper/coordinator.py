@@ -1,10 +1,10 @@
-"""The coordinator over ZooKeeper: a lease is an ephemeral znode, its range id the version of a
-lasting one beside it.
+"""The coordinator over ZooKeeper: a lease is an ephemeral znode, and its range id is the version of
+a persistent znode beside it.
 
-Both change in one transaction, so that each change of hands has a greater range id than all before.
-Who dies, or is cut off, loses its leases when ZooKeeper ends its session; ZooKeeper measures that
-by a clock that cannot be set. The book of a limit is a lasting znode. Source: the recipe for locks
-of ZooKeeper's documentation, with a fencing number.
+One transaction changes both, so each new owner gets a greater range id than all owners before. A
+node that dies or is cut off loses its leases when ZooKeeper ends its session, which ZooKeeper times
+by a monotonic clock. The permit ledger of a limit is a persistent znode. Source: the recipe for
+locks in ZooKeeper's documentation, with a fencing number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from fairlead.backends.zookeeper.session import Endpoint, Session
+from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint
 from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
 from fairlead.ports.coordinator import Lease
 from fairlead.ports.notification import Notification
@@ -27,8 +27,8 @@ from fairlead.ports.notification import Notification
 _READING_SECONDS = 10.0
 
 
-class _Held(NamedTuple):
-    """A lease as it is written, and whose session it belongs to."""
+class _HeldLease(NamedTuple):
+    """A lease as its znode has it, and the id of the session that owns the znode."""
 
     name: str
     owner: str
@@ -37,13 +37,15 @@ class _Held(NamedTuple):
 
 
 class ZooKeeperCoordinator:
-    """See `fairlead.ports.coordinator.Coordinator`. All leases of an owner end together, `ttl`
-    seconds after it was last heard of; the server's own bounds for sessions may make that sooner or
-    later."""
+    """A `fairlead.ports.coordinator.Coordinator` on ZooKeeper.
+
+    All leases of an owner expire together, `ttl` seconds after its last heartbeat. The server's
+    own bounds for session timeouts may make that sooner or later.
+    """
 
     def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Opens nothing. Raises ConfigurationError for a URL that names no server."""
-        self._endpoint = Endpoint.of(url)
+        """Open no connection yet. Raise ConfigurationError for a URL that names no server."""
+        self._endpoint = ZooKeeperEndpoint.of(url)
         self._held = f"{self._endpoint.folder}/leases/held"
         self._ids = f"{self._endpoint.folder}/leases/ids"
         self._ledgers = f"{self._endpoint.folder}/permits"
@@ -56,7 +58,7 @@ class ZooKeeperCoordinator:
         return f"{self._endpoint}, folder {self._endpoint.folder}"
 
     def check_limits(self, names: Sequence[str]) -> None:
-        """Keep a book for any limit."""
+        """Accept any limit names: every name makes a valid znode."""
 
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         if not owner:
@@ -85,13 +87,13 @@ class ZooKeeperCoordinator:
             sessions = list(self._sessions.values())
             self._sessions.clear()
         for session in sessions:
-            session.end()
+            session.close()
 
     # in a thread ----------------------------------------------------------------------------------
 
     def _acquire(self, names: list[str], owner: str, ttl: float) -> dict[str, int]:
         session = self._session(owner, ttl)
-        session.keep(ttl)
+        session.renew(ttl)
         versions = dict(zip(names, self._versions(session, names), strict=True))
         tries = []
         for name, version in versions.items():
@@ -101,39 +103,41 @@ class ZooKeeperCoordinator:
             change.create(f"{self._held}/{_as_node(name)}", data, ephemeral=True)
             tries.append(change.commit_async)
         won = {}
-        for (name, version), answers in zip(versions.items(), session.ask(tries), strict=True):
-            # Somebody else was quicker, or has it: ZooKeeper answers an error for each of the two,
-            # and changes nothing.
-            if not any(isinstance(answer, Exception) for answer in answers):
+        for (name, version), results in zip(versions.items(), session.send(tries), strict=True):
+            # If another owner has the lease or was quicker, ZooKeeper changes nothing and both
+            # results are errors.
+            if not any(isinstance(result, Exception) for result in results):
                 won[name] = version + 1
         return won
 
     def _versions(self, session: Session, names: list[str]) -> list[int]:
-        """How often each has changed hands."""
+        """Return the last range id of each lease, in the order of `names`; 0 for a new one."""
         paths = [f"{self._ids}/{_as_node(name)}" for name in names]
-        looks = [partial(session.client.exists_async, path) for path in paths]
-        found = session.ask(looks)
+        reads = [partial(session.client.exists_async, path) for path in paths]
+        found = session.send(reads)
         new = [path for path, stat in zip(paths, found, strict=True) if stat is None]
         if new:
-            session.ask(
+            session.send(
                 [partial(session.client.create_async, path) for path in new], NodeExistsError
             )
-            found = session.ask(looks)
+            found = session.send(reads)
         return [stat.version for stat in found]
 
     def _renew(self, owner: str, ttl: float) -> dict[str, int]:
         session = self._session(owner, ttl)
         mine = self._mine(session)
-        session.keep(ttl)
+        session.renew(ttl)
         return mine
 
     def _release(self, names: set[str], owner: str) -> Notification:
         with self._lock:
             session = self._sessions.get(owner)
-        if session is not None and not session.has_ended:
+        if session is not None and not session.is_closed:
             ours = self._mine(session).keys() & names
             paths = [f"{self._held}/{_as_node(name)}" for name in sorted(ours)]
-            session.ask([partial(session.client.delete_async, path) for path in paths], NoNodeError)
+            session.send(
+                [partial(session.client.delete_async, path) for path in paths], NoNodeError
+            )
         return Notification(control=True)
 
     def _leases(self) -> list[Lease]:
@@ -145,8 +149,8 @@ class ZooKeeperCoordinator:
     def _read_ledger(self, limit: str) -> tuple[bytes, int]:
         session = self._session("", _READING_SECONDS)
         path = f"{self._ledgers}/{_as_node(limit)}"
-        # Another server than the one we wrote to may be behind: it catches up first.
-        [_, found] = session.ask(
+        # `sync` makes a server that lags behind catch up before it reads.
+        [_, found] = session.send(
             [partial(session.client.sync_async, path), partial(session.client.get_async, path)],
             NoNodeError,
         )
@@ -163,34 +167,34 @@ class ZooKeeperCoordinator:
             if version
             else partial(client.create_async, path, ledger)
         )
-        [answer] = session.ask([write], NodeExistsError, BadVersionError, NoNodeError)
-        return not isinstance(answer, Exception)
+        [result] = session.send([write], NodeExistsError, BadVersionError, NoNodeError)
+        return not isinstance(result, Exception)
 
     def _mine(self, session: Session) -> dict[str, int]:
-        """What this session holds, as ZooKeeper knows it; an answer also shows that the session
-        lives."""
+        """Return the range ids of the leases this session holds, by name; a response also proves
+        that the session is alive."""
         return {
             held.name: held.range_id for held in self._all(session) if held.session == session.id
         }
 
-    def _all(self, session: Session) -> list[_Held]:
+    def _all(self, session: Session) -> list[_HeldLease]:
         client = session.client
-        [nodes] = session.ask([partial(client.get_children_async, self._held)])
+        [nodes] = session.send([partial(client.get_children_async, self._held)])
         reads: list[Callable[..., Any]] = [
             partial(client.get_async, f"{self._held}/{node}") for node in nodes
         ]
         found = []
-        for node, answer in zip(nodes, session.ask(reads, NoNodeError), strict=True):
-            if not isinstance(answer, NoNodeError):
-                data, stat = answer
+        for node, result in zip(nodes, session.send(reads, NoNodeError), strict=True):
+            if not isinstance(result, NoNodeError):
+                data, stat = result
                 owner, range_id = msgspec.json.decode(data, type=tuple[str, int])
-                found.append(_Held(unquote(node), owner, range_id, stat.ephemeralOwner))
+                found.append(_HeldLease(unquote(node), owner, range_id, stat.ephemeralOwner))
         return sorted(found)
 
     def _session(self, owner: str, seconds: float) -> Session:
         with self._lock:
             session = self._sessions.get(owner)
-            if session is None or session.has_ended:
+            if session is None or session.is_closed:
                 session = Session(self._endpoint, seconds)
                 self._sessions[owner] = session
                 for folder in (self._held, self._ids, self._ledgers):
@@ -199,5 +203,5 @@ class ZooKeeperCoordinator:
 
 
 def _as_node(name: str) -> str:
-    """One znode's name for any text: no slash, and not "." or ".."."""
+    """Return a valid name of a znode for any text: without a slash, and not "." or ".."."""
     return quote(name, safe="").replace(".", "%2E")

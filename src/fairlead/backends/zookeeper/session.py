@@ -1,5 +1,4 @@
-"""A session with ZooKeeper: requests sent together, and an end when its owner no longer shows that
-it lives."""
+"""A ZooKeeper session that sends requests together and closes when its owner stops renewing it."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
     ZookeeperStoppedError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -30,11 +29,13 @@ log = logging.getLogger("fairlead.zookeeper")
 
 KNOWN = "zookeeper://[user:password@]host[:2181][,host...][/folder]"
 DEFAULT_FOLDER = "/fairlead"
-_ANSWER_SECONDS = 5.0
+_RESPONSE_SECONDS = 5.0
 _TRIES_TO_CONNECT = 2
-"""A server that is starting may take a connection and never answer on it: the next one is
-answered."""
-_AWAY = (
+"""A server that is starting may accept a connection and never respond on it; the next connection
+gets its response."""
+_TRIES_PER_SESSION = 5
+"""Connections that may stay without a response before the session expires."""
+_OUTAGES = (
     ConnectionLoss,
     ConnectionDropped,
     SessionExpiredError,
@@ -44,125 +45,171 @@ _AWAY = (
 )
 
 
-class Endpoint(NamedTuple):
-    """Where the znodes are, and who we are there."""
+class ZooKeeperEndpoint(NamedTuple):
+    """Servers, root folder and login of a zookeeper:// URL."""
 
     hosts: str
+    """Comma-separated, each `host[:port]`."""
     folder: str
+    """Path of the znode that contains all of ours."""
     credential: str | None
+    """`user:password`, or None."""
 
     @classmethod
-    def of(cls, url: str) -> Endpoint:
-        """Raises ConfigurationError, without the password in its text."""
+    def of(cls, url: str) -> ZooKeeperEndpoint:
+        """Parse a URL. Raise ConfigurationError, without the password in its text."""
         parts = urlsplit(url)
-        who, _, hosts = parts.netloc.rpartition("@")
+        login, _, hosts = parts.netloc.rpartition("@")
         folder = unquote(parts.path).rstrip("/")
-        if not hosts or "//" in folder or parse_qs(parts.query) or (who and ":" not in who):
+        if not hosts or "//" in folder or parse_qs(parts.query) or (login and ":" not in login):
             raise ConfigurationError(f"URL zookeeper://{hosts}{parts.path}: use {KNOWN}")
-        return cls(hosts, folder or DEFAULT_FOLDER, unquote(who) or None)
+        return cls(hosts, folder or DEFAULT_FOLDER, unquote(login) or None)
 
     def __str__(self) -> str:
-        """For people: without the password."""
+        """Return the servers for logs and errors, without the password."""
         return f"ZooKeeper at {self.hosts}"
 
 
 class Session:
-    """One owner's session. What it has created as ephemeral is gone when it ends, or when ZooKeeper
-    has not heard of it for `seconds`; and it ends by itself when `keep` is not called for as long.
-    For any thread."""
+    """One owner's session with ZooKeeper, usable from any thread.
 
-    def __init__(self, endpoint: Endpoint, seconds: float) -> None:
-        """Connects. Raises StoreUnavailable, ConfigurationError."""
+    ZooKeeper deletes the ephemeral znodes of the session when the session closes, or when the
+    server has had no message from it for `seconds`. The session also closes by itself when `renew`
+    is not called in time.
+    """
+
+    def __init__(self, endpoint: ZooKeeperEndpoint, seconds: float) -> None:
+        """Connect. Raise StoreUnavailable or ConfigurationError."""
         self._endpoint = endpoint
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
-        self.has_ended = False
+        self.is_closed = False
         self._connected = threading.Event()
         secret = endpoint.credential
         for left in reversed(range(_TRIES_TO_CONNECT)):
             self.client = KazooClient(
                 endpoint.hosts,
                 timeout=seconds,
+                handler=_ImpatientHandler(min(_RESPONSE_SECONDS, seconds / _TRIES_PER_SESSION)),
                 default_acl=CREATOR_ALL_ACL if secret else None,
                 auth_data=[("digest", secret)] if secret else None,
                 connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
                 logger=log,
             )
-            self.client.add_listener(self._changed)
-            with self._telling(), contextlib.suppress(*((KazooTimeoutError,) if left else ())):
-                self.client.start(_ANSWER_SECONDS)
+            self.client.add_listener(self._on_state)
+            with (
+                self._translate_errors(),
+                contextlib.suppress(*((KazooTimeoutError,) if left else ())),
+            ):
+                self.client.start(_RESPONSE_SECONDS)
                 break
 
     @property
     def id(self) -> int | None:
-        """What ZooKeeper calls it; None while it has none. Another one after a loss."""
+        """ZooKeeper's id of this session, or None before the first connection. After the loss of a
+        session, the next one has another id."""
         known = self.client.client_id
         return None if known is None else int(known[0])
 
-    def keep(self, seconds: float) -> None:
-        """End it in so many seconds, unless this is called again: ZooKeeper hears of us as long as
-        a thread of ours runs, also when the loop that does the work hangs."""
+    def renew(self, seconds: float) -> None:
+        """Close the session in `seconds`, unless this method is called again before.
+
+        kazoo's own thread keeps a session alive even while the event loop that does the work
+        hangs, so heartbeats to ZooKeeper alone do not prove that the owner works.
+        """
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
-            if not self.has_ended:
-                self._timer = threading.Timer(seconds, self._end_unkept)
+            if not self.is_closed:
+                self._timer = threading.Timer(seconds, self._close_unrenewed)
                 self._timer.daemon = True
                 self._timer.start()
 
-    def end(self) -> None:
-        """Let go of everything that is ephemeral, now."""
+    def close(self) -> None:
+        """Close the session; ZooKeeper deletes its ephemeral znodes at once."""
         with self._lock:
-            if self.has_ended:
+            if self.is_closed:
                 return
-            self.has_ended = True
+            self.is_closed = True
             if self._timer is not None:
                 self._timer.cancel()
         self.client.stop()
         self.client.close()
 
-    def ask(self, requests: Sequence[Callable[..., Any]], *ignored: type[Exception]) -> list[Any]:
-        """Send all of these at once and wait for the answers; an error of an ignored kind is an
-        answer. Raises StoreUnavailable, ConfigurationError, and what else ZooKeeper refuses."""
-        with self._telling():
-            # After a loss it comes back by itself, as another session.
-            if not self._connected.wait(_ANSWER_SECONDS):
+    def send(self, requests: Sequence[Callable[..., Any]], *ignored: type[Exception]) -> list[Any]:
+        """Send all requests at once and return their results, in the same order.
+
+        A request that fails with an error of an `ignored` kind has that error as its result. Raise
+        StoreUnavailable, ConfigurationError, or any other error of ZooKeeper.
+        """
+        with self._translate_errors():
+            # kazoo connects again by itself; with a new session if ZooKeeper has ended the old one.
+            if not self._connected.wait(_RESPONSE_SECONDS):
                 raise KazooTimeoutError
             sent = [request() for request in requests]
-            return [self._answer(each, ignored) for each in sent]
+            return [self._result(each, ignored) for each in sent]
 
     def make_folder(self, path: str) -> None:
-        """Make sure that the folder is there."""
-        with self._telling():
+        """Create the znode at `path` and its parents, unless they exist."""
+        with self._translate_errors():
             self.client.ensure_path(path)
 
-    def _changed(self, state: str) -> None:
+    def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self._connected.set()
         else:
             self._connected.clear()
 
     @staticmethod
-    def _answer(sent: Any, ignored: tuple[type[Exception], ...]) -> Any:
+    def _result(sent: Any, ignored: tuple[type[Exception], ...]) -> Any:
         try:
-            return sent.get(timeout=_ANSWER_SECONDS)
+            return sent.get(timeout=_RESPONSE_SECONDS)
         except ignored as error:
             return error
 
-    def _end_unkept(self) -> None:
-        log.warning("leases ended: nobody has renewed them in time")
-        self.end()
+    def _close_unrenewed(self) -> None:
+        log.warning("leases released: their owner did not renew them in time")
+        self.close()
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
+        """Raise StoreUnavailable or ConfigurationError in place of kazoo's errors."""
         try:
             yield
-        except _AWAY as error:
+        except _OUTAGES as error:
             raise StoreUnavailable(
-                f"{self._endpoint} does not answer ({type(error).__name__})"
+                f"{self._endpoint} does not respond ({type(error).__name__})"
             ) from error
         except (NoAuthError, AuthFailedError) as error:
             raise ConfigurationError(
-                f"{self._endpoint} lets us not into {self._endpoint.folder}:"
+                f"{self._endpoint} refused access to {self._endpoint.folder}:"
                 " check user and password in its URL"
             ) from error
+
+
+class _ImpatientHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's handler, with a limit on each wait for a connection and for a handshake.
+
+    kazoo waits for the whole session timeout, so one connection without a response costs the
+    session and all its leases. With the limit, kazoo tries the next connection in time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def select(self, readers: Any, writers: Any, errors: Any, timeout: float | None = None) -> Any:
+        """Wait for sockets as `select.select` does; a wait for one socket has the limit."""
+        # One socket: the rest of a handshake, a request or a response. kazoo's main loop waits for
+        # two, and may wait longer.
+        if len(readers) + len(writers) == 1:
+            timeout = self._limited(timeout)
+        return super().select(readers, writers, errors, timeout)
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect within the limit, if the caller gives a longer `timeout` or none."""
+        kwargs["timeout"] = self._limited(kwargs.get("timeout"))
+        return super().create_connection(*args, **kwargs)
+
+    def _limited(self, timeout: float | None) -> float:
+        return self._seconds if timeout is None else min(timeout, self._seconds)
