@@ -163,7 +163,7 @@ def drain(store: str, url: str, channel: str | None, how: str, tasks: int) -> fl
             app.management.pause("crash")
             wait_for(
                 "the first task to be gone",
-                lambda: not app.store.database.look(app.store.unfinished(["crash"]))[0],
+                lambda: not app.store.database.read_now(app.store.unfinished(["crash"]))[0],
             )
             for first in range(0, tasks, PIECE):
                 submit(app, "work", range(first, first + PIECE))

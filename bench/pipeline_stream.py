@@ -333,7 +333,7 @@ class Run:
         order = [("xid", "ascending"), ("seq", "ascending")]
         here = table.load(manifest, columns=names).sort_by(order)
         history = SqlHistory(task_store(self.url).database)
-        look: Callable[[Any], Any] = history.database.look
+        look: Callable[[Any], Any] = history.database.read_now
         store_id, after, pieces = look(history.store_id()), START, []
         while rows := look(history.attempts(after, Position(2**62, 2**62), 50_000)):
             pieces.append(attempts_table(store_id, rows, 0).select(names))

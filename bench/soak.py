@@ -29,7 +29,7 @@ def kill_at_random(store: str, url: str, tasks: int, kills: int) -> None:
         for _ in range(kills):
             time.sleep(1)  # the pace of the kills
             crew.kill_one()
-        left = app.store.database.look(app.store.unfinished(["crash"]))[0]
+        left = app.store.database.read_now(app.store.unfinished(["crash"]))[0]
         began = time.monotonic()
         wait_until_finished(app, crew)
         report = {

@@ -122,7 +122,7 @@ class Connector:
                 _wait_for(connections.log.close())
             if "schedule" in elsewhere and connections.schedule is not None:
                 _wait_for(connections.schedule.close())
-            connections.channel.shut()
+            connections.channel.close_sender()
             connections.coordinator.close()
             connections.store.database.close()
             self._connections = self._settings = None

@@ -58,7 +58,7 @@ def history(store: SqlTaskStore) -> SqlHistory:
 def attempts(
     history: SqlHistory, after: Position = START, until: Position = EVERYTHING, limit: int = 10_000
 ) -> list[Row]:
-    return list(history.database.look(history.attempts(after, until, limit)))
+    return list(history.database.read_now(history.attempts(after, until, limit)))
 
 
 def places(rows: list[Row]) -> list[Position]:
@@ -71,7 +71,7 @@ def numbers(rows: list[Row]) -> list[int]:
 
 
 def horizon(history: SqlHistory) -> Position:
-    return history.database.look(history.horizon())
+    return history.database.read_now(history.horizon())
 
 
 # order --------------------------------------------------------------------------------------------
@@ -82,11 +82,11 @@ def test_a_store_has_one_name_which_no_second_migration_changes(
 ) -> None:
     store = migrated(store_url)
     history = SqlHistory(store.database)
-    first = history.database.look(history.store_id())
+    first = history.database.read_now(history.store_id())
     migrate(store.database)
-    assert history.database.look(history.store_id()) == first
+    assert history.database.read_now(history.store_id()) == first
     other = migrated(f"sqlite:///{tmp_path / 'other.db'}")
-    assert other.database.look(SqlHistory(other.database).store_id()) != first
+    assert other.database.read_now(SqlHistory(other.database).store_id()) != first
     store.database.close()
     other.database.close()
 
@@ -212,8 +212,10 @@ def test_sums_over_a_stretch_are_those_of_its_rows(store_url: str, history: SqlH
         prints += (
             31 * (one["finished_at"] % FINGERPRINT_MODULUS) + 17 * one["seq"] + one["version"]
         ) % FINGERPRINT_MODULUS
-    assert history.database.look(history.attempts_between(after, until)) == Totals(26, busy, prints)
-    assert history.database.look(history.attempts_between(until, until)) == Totals(0, 0, 0)
+    assert history.database.read_now(history.attempts_between(after, until)) == Totals(
+        26, busy, prints
+    )
+    assert history.database.read_now(history.attempts_between(until, until)) == Totals(0, 0, 0)
 
 
 def _is(url: str, n: int) -> str:
@@ -224,7 +226,7 @@ def test_the_place_so_many_rows_on_is_found_or_the_end(store_url: str, history: 
     with connected(store_url) as connection:
         add_attempts(connection, range(10))
     all_places = places(attempts(history))
-    look = history.database.look
+    look = history.database.read_now
     assert look(history.position_after(START, all_places[-1], 3)) == all_places[2]
     assert look(history.position_after(all_places[2], all_places[-1], 3)) == all_places[5]
     assert look(history.position_after(all_places[5], all_places[7], 3)) == all_places[7]
@@ -260,7 +262,7 @@ def fresh(count: int, now: int, **changes: Any) -> list[NewTask]:
 
 
 def submitted(history: SqlHistory, after: str, now: int, limit: int = 1000) -> list[Row]:
-    return list(history.database.look(history.submitted(after, now, limit)))
+    return list(history.database.read_now(history.submitted(after, now, limit)))
 
 
 def test_tasks_that_have_not_run_are_told_once_in_the_order_of_their_submits(
@@ -356,7 +358,7 @@ def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(
 
 def events(app: App) -> list[dict[str, Any]]:
     history = SqlHistory(app.store.database)
-    rows = history.database.look(history.events(START, EVERYTHING, 1000))
+    rows = history.database.read_now(history.events(START, EVERYTHING, 1000))
     assert places(list(rows)) == sorted(set(places(list(rows))))
     return [dict(zip(EVENT_FIELDS, row, strict=True)) for row in rows]
 
@@ -442,22 +444,22 @@ def test_a_change_that_comes_too_late_is_no_event(app: App) -> None:
 
 
 def test_readers_are_known_until_they_are_forgotten_and_never_go_back(history: SqlHistory) -> None:
-    run, look = history.database.run, history.database.look
+    run, look = history.database.run, history.database.read_now
     run(history.advance("lake a", "lake", Position(0, 7), NOW))
     run(history.advance("lake a", "lake", Position(0, 3), NOW + 1))
     run(history.advance("b", "stream", START, NOW + 2))
     lake, stream = sorted(look(history.readers()), key=lambda reader: reader.kind)
-    assert (lake.name, lake.kind, lake.place, lake.checked) == (
+    assert (lake.name, lake.kind, lake.position, lake.checked) == (
         "lake a",
         "lake",
         Position(0, 7),
         None,
     )
     assert (lake.updated_at, lake.checked_at) == (NOW + 1, None)
-    assert (stream.name, stream.place) == ("b", START)
+    assert (stream.name, stream.position) == ("b", START)
     run(history.checked("lake a", Position(0, 5), NOW + 3))
     lake = next(reader for reader in look(history.readers()) if reader.name == "lake a")
-    assert (lake.place, lake.checked, lake.updated_at, lake.checked_at) == (
+    assert (lake.position, lake.checked, lake.updated_at, lake.checked_at) == (
         Position(0, 7),
         Position(0, 5),
         NOW + 1,
@@ -473,7 +475,7 @@ def test_a_reader_on_postgresql_goes_by_transaction_first(postgres_url: str) -> 
     run = history.database.run
     for place in (Position(5, 9), Position(6, 1), Position(5, 100)):
         run(history.advance("b", "stream", place, NOW))
-    assert history.database.look(history.readers())[0].place == Position(6, 1)
+    assert history.database.read_now(history.readers())[0].position == Position(6, 1)
     history.database.close()
 
 

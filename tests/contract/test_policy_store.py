@@ -57,12 +57,12 @@ def publish(
 
 def weights(policies: SqlPolicies, queue: str = "q") -> dict[str, float]:
     """As nodes read them."""
-    return policies.tasks.database.look(policies.tasks.weights(queue))
+    return policies.tasks.database.read_now(policies.tasks.weights(queue))
 
 
 def limits(policies: SqlPolicies, queue: str = "q") -> dict[str, int]:
     """As nodes read them."""
-    return policies.tasks.database.look(policies.tasks.limits(queue))
+    return policies.tasks.database.read_now(policies.tasks.limits(queue))
 
 
 def publish_limits(
@@ -75,11 +75,11 @@ def publish_limits(
 
 
 def weights_version(policies: SqlPolicies, queue: str = "q") -> int:
-    return policies.tasks.database.look(policies.tasks.queue_settings())[queue].weights_version
+    return policies.tasks.database.read_now(policies.tasks.queue_settings())[queue].weights_version
 
 
 def state(policies: SqlPolicies, version: int) -> PolicyState:
-    policy = policies.tasks.database.look(policies.policy(version))
+    policy = policies.tasks.database.read_now(policies.policy(version))
     assert policy is not None
     return policy.state
 
@@ -108,7 +108,7 @@ def test_a_version_is_kept_as_it_was_published(policies: SqlPolicies) -> None:
     )
     version = policies.tasks.database.run(policies.publish(whole, None))
     assert version is not None
-    found = policies.tasks.database.look(policies.policy(version))
+    found = policies.tasks.database.read_now(policies.policy(version))
     assert found is not None and (found.version, found.state, found.supersedes) == (
         version,
         PolicyState.ACTIVE,
@@ -119,7 +119,7 @@ def test_a_version_is_kept_as_it_was_published(policies: SqlPolicies) -> None:
     }
     assert weights(policies) == whole.guarded
     assert limits(policies) == whole.limits
-    assert policies.tasks.database.look(policies.policy(version + 1)) is None
+    assert policies.tasks.database.read_now(policies.policy(version + 1)) is None
 
 
 def test_a_new_version_replaces_all_weights_of_the_one_before_and_nodes_can_tell(
@@ -161,7 +161,7 @@ def test_of_many_that_publish_at_once_one_succeeds(policies: SqlPolicies) -> Non
     with ThreadPoolExecutor(4) as pool:
         found = [version for version in pool.map(run, range(4)) if version is not None]
     assert len(found) == 1
-    assert [p.state for p in policies.tasks.database.look(policies.policies("q", 10))] == [
+    assert [p.state for p in policies.tasks.database.read_now(policies.policies("q", 10))] == [
         PolicyState.ACTIVE
     ]
 
@@ -169,7 +169,7 @@ def test_of_many_that_publish_at_once_one_succeeds(policies: SqlPolicies) -> Non
 def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_is_a_persons(
     policies: SqlPolicies,
 ) -> None:
-    run, look = policies.tasks.database.run, policies.tasks.database.look
+    run, look = policies.tasks.database.run, policies.tasks.database.read_now
     run(policies.tasks.set_weight("q", "pinned", 7.0))
     first = publish(policies, pinned=1.0, a=2.0, b=3.0)
     assert weights(policies) == {"pinned": 7.0, "a": 2.0, "b": 3.0}
@@ -181,7 +181,7 @@ def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_is_a_persons(
 
 
 def test_a_roll_back_brings_the_weights_back_and_tells_why(policies: SqlPolicies) -> None:
-    run, look = policies.tasks.database.run, policies.tasks.database.look
+    run, look = policies.tasks.database.run, policies.tasks.database.read_now
     first = publish(policies, a=2.0)
     second = publish(policies, first, a=3.0)
     assert second is not None
@@ -199,7 +199,7 @@ def test_a_roll_back_brings_the_weights_back_and_tells_why(policies: SqlPolicies
 
 
 def test_a_trial_ends_once(policies: SqlPolicies) -> None:
-    run, look = policies.tasks.database.run, policies.tasks.database.look
+    run, look = policies.tasks.database.run, policies.tasks.database.read_now
     first = publish(policies, a=2.0)
     assert first is not None and look(policies.policy(first)).judged_at is None
     run(policies.judge(first, "fine", NOW + 1))
@@ -216,7 +216,7 @@ def test_a_trial_ends_once(policies: SqlPolicies) -> None:
 def test_off_takes_computed_weights_away_and_nothing_is_published(
     policies: SqlPolicies, queue: str
 ) -> None:
-    run, look = policies.tasks.database.run, policies.tasks.database.look
+    run, look = policies.tasks.database.run, policies.tasks.database.read_now
     run(policies.tasks.set_weight("q", "pinned", 7.0))
     first, of_other = publish(policies, a=2.0), publish(policies, None, "other", a=2.0)
     before = weights_version(policies)
@@ -244,7 +244,7 @@ def test_frozen_keeps_the_weights_and_still_goes_back(policies: SqlPolicies) -> 
 
 
 def test_publishing_and_switching_off_at_once_leaves_nothing_behind(policies: SqlPolicies) -> None:
-    run, look = policies.tasks.database.run, policies.tasks.database.look
+    run, look = policies.tasks.database.run, policies.tasks.database.read_now
     for _ in range(10):
         gate = threading.Barrier(2)
 
@@ -265,7 +265,7 @@ def test_publishing_and_switching_off_at_once_leaves_nothing_behind(policies: Sq
 
 
 def test_limits_come_and_go_with_the_version_they_belong_to(policies: SqlPolicies) -> None:
-    run, look = policies.tasks.database.run, policies.tasks.database.look
+    run, look = policies.tasks.database.run, policies.tasks.database.read_now
     first = publish_limits(policies, a=3, b=1)
     assert (weights(policies), limits(policies), limits(policies, "other")) == (
         {"a": 2.0},
@@ -302,7 +302,7 @@ def test_off_takes_limits_away_and_frozen_keeps_them(policies: SqlPolicies, queu
 
 
 def test_old_versions_go(policies: SqlPolicies) -> None:
-    look = policies.tasks.database.look
+    look = policies.tasks.database.read_now
     of_other = publish(policies, None, "other", a=1.0)
     version = None
     for number in range(KEPT_VERSIONS + 5):

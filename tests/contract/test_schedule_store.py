@@ -66,7 +66,7 @@ def attempts(store: Adapter, tasks: SqlTaskStore, task_id: str) -> list[Any]:
             attempt_row(end) for end in store.history.values() if end.scheduled.task.id == task_id
         ]
         return [AttemptRecord(n, *row[:10], *row[11:]) for n, row in enumerate(rows)]
-    return tasks.database.look(tasks.attempts(task_id))
+    return tasks.database.read_now(tasks.attempts(task_id))
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "cassandra"])

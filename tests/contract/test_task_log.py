@@ -206,7 +206,7 @@ async def test_a_batch_is_not_larger_than_asked_for_by_much(log: Log) -> None:
 async def test_it_waits_until_told_to_look(log: Log) -> None:
     waiting = asyncio.create_task(log.receive([P0], 100))
     await asyncio.sleep(0)
-    log.look()
+    log.poke()
     async with asyncio.timeout(60):
         assert await waiting == ()
 

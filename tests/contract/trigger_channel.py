@@ -112,13 +112,13 @@ class Reader:
 
     # as an owner ----------------------------------------------------------------------------------
 
-    def gained(self, keys: Collection[PartitionKey]) -> None:
+    def on_gained(self, keys: Collection[PartitionKey]) -> None:
         self.own(self.owned | set(keys))
 
     async def hand_over(self, keys: Collection[PartitionKey]) -> None:
-        self.lost(keys)
+        self.on_lost(keys)
 
-    def lost(self, keys: Collection[PartitionKey]) -> None:
+    def on_lost(self, keys: Collection[PartitionKey]) -> None:
         self.own(self.owned - set(keys))
 
     def own(self, keys: Collection[PartitionKey]) -> None:
@@ -160,7 +160,7 @@ class Reader:
             with suppress(asyncio.CancelledError):
                 await self._work
             self._work = None
-        await self.app.channel.part()
+        await self.app.channel.leave()
         if not self.app.channel.shares_partitions:
             self.app.channel.assign({})
         self.owned = frozenset()
@@ -349,7 +349,7 @@ class TriggerChannelContract:
         await submitted(note, 5, priority=9)
         await submitted(note, 5, priority=0)
         await submitted(note, 5, priority=4)
-        app.channel.shut()
+        app.channel.close_sender()
         async with reading(app) as reader:
             await reader.until(lambda: len(reader.ids) == 15)
         if app.channel.decides_order:
@@ -473,7 +473,7 @@ class TriggerChannelContract:
             reader.drop(reader.kept)
             reader.received.clear()
             await asyncio.sleep(A_MOMENT)
-            app.channel.look_again()
+            app.channel.redeliver()
             await reader.until_received(ids)
 
     async def test_a_cancelled_receive_loses_nothing(self, app: App, note: Any) -> None:
@@ -665,7 +665,7 @@ class TriggerChannelContract:
         await submitted(note, 3)
         await reader.until(lambda: len(reader.ids) == 3)
         await reader.leave()
-        await app.channel.part()
+        await app.channel.leave()
         await app.channel.close()
         await app.channel.close()
         reader.notifications.clear()
@@ -742,14 +742,14 @@ class TriggerChannelContract:
             return
         with pytest.raises(InvalidTask, match="ordering_key"):
             keyed.submit(1)
-        assert not app.store.database.look(app.store.unfinished([QUEUE]))[0]
+        assert not app.store.database.read_now(app.store.unfinished([QUEUE]))[0]
 
     async def test_status_tells_how_the_servers_and_the_queues_are(
         self, app: App, note: Any
     ) -> None:
         """None when it has no servers of its own."""
         ids = await submitted(note, 12)
-        app.channel.shut()
+        app.channel.close_sender()
         if app.channel.decides_order and (status := await app.channel.status([QUEUE])) is not None:
             (load,) = status.loads
             assert (load.queue, load.waiting, load.held) == (QUEUE, 12, 0)

@@ -50,7 +50,7 @@ def submit(app: App, name: str, numbers: range, **options: Any) -> None:
 def wait_until_finished(app: App, crew: Crew) -> None:
     deadline = time.monotonic() + PATIENCE
     while True:
-        left, in_error = app.store.database.look(app.store.unfinished(["crash"]))
+        left, in_error = app.store.database.read_now(app.store.unfinished(["crash"]))
         if not left:
             assert in_error == 0
             return

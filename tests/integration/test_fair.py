@@ -332,9 +332,9 @@ async def test_what_waits_when_the_leases_run_out_runs_once_they_are_back(
             await asyncio.sleep(0.01)
         ownership = node.parts.ownership
         owned = ownership.owned
-        ownership.lost(owned)  # as when the coordinator was away for longer than a lease lasts
+        ownership.on_lost(owned)  # as when the coordinator was away for longer than a lease lasts
         assert not ownership.owned
-        ownership.gained(owned)
+        ownership.on_gained(owned)
         gate.set()
         await settled(app, node)
     assert ran == [0, 1]

@@ -208,7 +208,7 @@ async def test_t20_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_pa
     for n in range(30):
         note.options(ordering_key=f"order-{n % 3}").submit(n)
     note.submit(99)
-    app.channel.shut()
+    app.channel.close_sender()
     places: dict[bytes | None, set[int]] = {}
     for message in in_topic(app, "default", 4):
         places.setdefault(message.key(), set()).add(message.partition())
@@ -509,7 +509,7 @@ async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counte
             assert "Kafka" in told[0].what and "start it" in (told[0].cure or "")
             server.start()
             # as a process that starts anew: nothing waits for a connection to be tried again
-            app.channel.shut()
+            app.channel.close_sender()
             async with asyncio.timeout(SOON):
                 while not ran.count(100):
                     await note.submit_async(100)

@@ -553,5 +553,5 @@ def test_futures_cannot_be_cancelled(kafka_url: str) -> None:
     log = connect(kafka_url)
     future: Future[None] = log.append(entries(1))
     assert not future.cancel()
-    log.shut()
+    log.close_sender()
     assert future.result(0) is None

@@ -127,7 +127,7 @@ async def test_t16_payloads_are_compressed_when_that_pays_and_come_back_as_they_
 
     whole = text * (size // len(text))
     handle = note.options(context={"k": text}).submit(text=whole)
-    stored, kind = app.store.database.look(app.store.payload(handle.id))
+    stored, kind = app.store.database.read_now(app.store.payload(handle.id))
     encoded = app.management.payload(handle.id)
     assert encoded is not None
     assert kind == ("json+zlib" if len(encoded) > 1024 and len(stored) < len(encoded) else "json")

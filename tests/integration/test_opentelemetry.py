@@ -66,7 +66,7 @@ def app(store_url: str, spans: Spans) -> Iterator[App]:
 
 
 def carried(app: App, task_id: str) -> dict[str, str]:
-    record = app.store.database.look(app.store.task(task_id))
+    record = app.store.database.read_now(app.store.task(task_id))
     assert record is not None and record.context is not None
     return json.loads(record.context)
 

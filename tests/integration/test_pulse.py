@@ -37,7 +37,7 @@ class Looking:
         self.arrived: Counter[str] = Counter()
 
     def look(self) -> dict[str, Sign]:
-        look = self.history.database.look
+        look = self.history.database.read_now
         rows = look(self.history.attempts(self.read, look(self.history.horizon()), 10_000))
         if rows:
             self.read = Position(*rows[-1][:2])

@@ -139,7 +139,7 @@ async def test_the_keeper_writes_nothing_twice(app: App) -> None:
         await note.submit_many_async([{"n": n} for n in range(500)])
         for n in range(500, 600):
             await note.submit_async(n)
-        app.channel.look_again()  # as a sweep would
+        app.channel.redeliver()  # as a sweep would
         await until(
             lambda: (
                 is_up_to_date(app)
@@ -206,13 +206,13 @@ def test_a_process_that_forks_sends_from_both_sides(sqlite_app: App) -> None:
     child.join(SOON)
     assert child.exitcode == 0
     note.submit(3)
-    sqlite_app.channel.shut()
+    sqlite_app.channel.close_sender()
     assert stats(sqlite_app) == (3, 0)
 
 
 def submit_in_child(note: Any) -> None:
     note.submit(2)
-    note.app.channel.shut()
+    note.app.channel.close_sender()
 
 
 # order --------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ async def test_a_tenant_takes_turns_with_one_that_floods(
     }
     submit["a"].submit_many([{"key": "a"}] * 600)
     submit["b"].submit_many([{"key": "b"}] * 60)
-    app.channel.shut()  # all are there before anything is read
+    app.channel.close_sender()  # all are there before anything is read
     async with running(app, concurrency=1) as node:
         await settled(app, node)
     assert Counter(ran) == {"a": 600, "b": 60}
@@ -258,7 +258,7 @@ async def test_a_tenant_takes_turns_with_one_that_floods(
 async def test_one_that_comes_late_waits_for_no_flood(app: App, few_ahead: None) -> None:
     note, ran = order_of(app)
     note.options(fairness_key="a").submit_many([{"key": "a"}] * 2000)
-    app.channel.shut()
+    app.channel.close_sender()
     async with running(app, concurrency=1) as node:
         await until(lambda: len(ran) > 20)
         await note.options(fairness_key="b").submit_async("b")
@@ -279,7 +279,7 @@ async def test_a_weight_set_at_run_time_counts_for_what_waits(app: App, few_ahea
 
     for key in "ab":
         note.options(fairness_key=key).submit_many([{"key": key}] * 300)
-    app.channel.shut()
+    app.channel.close_sender()
     async with running(app, concurrency=1) as node:
         app.management.set_weight("default", "b", 4.0)
         lanes = app.channel._endpoint.lanes("default", 1)
@@ -314,7 +314,7 @@ async def test_priorities_are_strict_across_a_large_backlog(app: App, few_ahead:
     for first in range(0, 4000, 1000):
         note.options(priority=9, fairness_key=f"key {first}").submit_many([{"key": "low"}] * 1000)
     note.options(priority=0).submit_many([{"key": "high"}] * 100)
-    app.channel.shut()
+    app.channel.close_sender()
     async with running(app, concurrency=1) as node:
         await until(lambda: "low" in ran)
         assert ran.index("low") == 100
@@ -331,7 +331,7 @@ async def test_what_a_limit_stops_starves_no_other_task(app: App) -> None:
     note, ran = noting(app)
     stuck.submit_many([{}] * 1000)
     note.submit_many([{"n": n} for n in range(50)])
-    app.channel.shut()
+    app.channel.close_sender()
     async with running(app, concurrency=20) as node:
         await until(lambda: len(ran) == 50 and node.in_flight == 1)
         gate.set()
@@ -418,7 +418,7 @@ async def test_what_a_dead_node_held_is_reclaimed_by_another(
     app = counting(sqlite_url, f"{redis_url}?reclaim=1")
     note, ran = noting(app)
     note.submit_many([{"n": n} for n in range(50)])
-    app.channel.shut()
+    app.channel.close_sender()
     taken: list[Any] = []
     place = app.channel._endpoint
     dead = Consumer(
@@ -629,7 +629,7 @@ async def test_the_doctor_tells_what_waits(sqlite_app: App) -> None:
         await gate.wait()
 
     stuck.submit_many([{"n": n} for n in range(500)])
-    app.channel.shut()
+    app.channel.close_sender()
 
     async def said() -> list[str]:
         return [finding.what for finding in await examine(app.operate_context)]

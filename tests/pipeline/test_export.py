@@ -74,7 +74,7 @@ def exported(lake: Lake) -> list[int]:
 
 def reader(history: SqlHistory, lake: Lake) -> Reader:
     return next(
-        each for each in history.database.look(history.readers()) if each.name == lake.reader
+        each for each in history.database.read_now(history.readers()) if each.name == lake.reader
     )
 
 
@@ -99,7 +99,8 @@ def test_an_empty_store_registers_its_lake_and_exports_nothing(
     done = exporter(history, lake).round()
     assert (done.attempts, done.events, done.files, done.more) == (0, 0, 0, False)
     names = {
-        (each.name, each.kind, each.place) for each in history.database.look(history.readers())
+        (each.name, each.kind, each.position)
+        for each in history.database.read_now(history.readers())
     }
     assert names == {(lake.reader, "lake", START), (f"{lake.reader}/events", "events", START)}
     assert exported(lake) == []
@@ -149,7 +150,7 @@ def test_an_attempt_in_the_lake_says_what_the_store_says(
     exporter(history, lake).round()
     manifest = lake.table(ATTEMPTS).manifests.newest()
     found = sorted(lake.table(ATTEMPTS).load(manifest).to_pylist(), key=lambda row: row["task_id"])
-    assert {row["store_id"] for row in found} == {history.database.look(history.store_id())}
+    assert {row["store_id"] for row in found} == {history.database.read_now(history.store_id())}
     for row, n in zip(found, (3, 4), strict=True):
         (
             task_id,
@@ -336,14 +337,14 @@ def test_killed_behind_any_step_and_run_again_every_attempt_is_there_once(
     add(store_url, 18, 19)
     exporter(history, lake, rows=5).round()
     assert exported(lake) == list(range(20))
-    assert reader(history, lake).place == Position(*_last(history)[:2])
+    assert reader(history, lake).position == Position(*_last(history)[:2])
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
     nothing_else_is_on_disk(lake.table(ATTEMPTS))
     assert exported(lake) == list(range(20))
 
 
 def _last(history: SqlHistory) -> Any:
-    return history.database.look(history.attempts(START, Position(2**62, 2**62), 1000))[-1]
+    return history.database.read_now(history.attempts(START, Position(2**62, 2**62), 1000))[-1]
 
 
 @pytest.mark.full("a long run")
@@ -504,7 +505,7 @@ def test_a_store_restored_from_a_backup_is_noticed_before_anything_is_exported(
     ):
         exporter(restored, lake).round()
     assert exported(lake) == [1, 2, 3, 4]
-    assert restored.database.look(restored.readers()) == []
+    assert restored.database.read_now(restored.readers()) == []
     with connected(sqlite_url) as connection:
         connection.execute("UPDATE fairlead_store SET store_id = 'restored'")
     exporter(restored, lake).round()

@@ -259,5 +259,5 @@ def test_a_stream_killed_three_times_while_attempts_end_leaves_no_gap_and_no_dou
     ran = subprocess.run([*command, "--once"], env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert relayed.differences() == []
-    reader = relayed.history.database.look(relayed.history.reader(relayed.lake.reader))
-    assert reader is not None and reader.place.seq == len(added), "the store was told"
+    reader = relayed.history.database.read_now(relayed.history.reader(relayed.lake.reader))
+    assert reader is not None and reader.position.seq == len(added), "the store was told"

@@ -57,7 +57,7 @@ def add(url: str, *numbers: int) -> None:
 
 def reader(history: SqlHistory, lake: Lake) -> Reader:
     return next(
-        each for each in history.database.look(history.readers()) if each.name == lake.reader
+        each for each in history.database.read_now(history.readers()) if each.name == lake.reader
     )
 
 
@@ -79,7 +79,7 @@ def is_of(rows: pa.Table, n: int) -> pa.ChunkedArray:
 def places(history: SqlHistory) -> list[Position]:
     return [
         Position(*row[:2])
-        for row in history.database.look(history.attempts(START, Position(2**62, 2**62), 1000))
+        for row in history.database.read_now(history.attempts(START, Position(2**62, 2**62), 1000))
     ]
 
 

@@ -79,8 +79,8 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
     heard: list[int] = []
     done = one.round(heard.append)
     assert (done.rows, done.batches, heard) == (20, 3, [7, 7, 6])
-    store_id = history.database.look(history.store_id())
-    rows = history.database.look(history.attempts(START, Position(2**62, 2**62), 100))
+    store_id = history.database.read_now(history.store_id())
+    rows = history.database.read_now(history.attempts(START, Position(2**62, 2**62), 100))
     messages = sent(kafka_url)
     assert sorted(numbers(messages)) == list(range(20))
     expected = attempts_table(store_id, rows, 0)
@@ -100,8 +100,8 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
         assert marks == [str(Position(*rows[k][:2])) for k in (6, 13, 19)] and isinstance(
             each[-1], Mark
         )
-    reader = history.database.look(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
-    assert reader is not None and (reader.kind, str(reader.place)) == ("stream", done.place)
+    reader = history.database.read_now(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
+    assert reader is not None and (reader.kind, str(reader.position)) == ("stream", done.place)
     assert one.round().rows == 0
     assert sent(kafka_url) == messages, "a round without news sends nothing"
     one.close()
@@ -113,8 +113,8 @@ def test_what_is_registered_and_not_sent_is_not_cleaned(
 ) -> None:
     one = relay(history, kafka_url)
     one.round()
-    reader = history.database.look(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
-    assert reader is not None and reader.place == START
+    reader = history.database.read_now(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
+    assert reader is not None and reader.position == START
     one.close()
 
 
@@ -176,8 +176,8 @@ def test_killed_behind_any_step_and_run_again_every_attempt_is_there_and_told_fr
         text=True,
     )
     assert killed.returncode == KILLED, killed.stderr
-    reader = history.database.look(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
-    confirmed = START if reader is None else reader.place
+    reader = history.database.read_now(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
+    confirmed = START if reader is None else reader.position
     assert confirmed in (START, Position(0, ROWS))
     there = set(numbers(sent(kafka_url))) if step != "topic made" else set()
     assert set(range(confirmed.seq)) <= there, "what the store was told of is in Kafka"

@@ -296,7 +296,7 @@ def test_a_driver_killed_three_times_while_workers_run_leaves_no_gap_and_no_doub
         finally:
             ends.set()
             thread.join()
-        while app.store.database.look(app.store.unfinished(["crash"]))[0]:
+        while app.store.database.read_now(app.store.unfinished(["crash"]))[0]:
             assert time.monotonic() < deadline, crew.log.read_text()[-2000:]
             time.sleep(0.1)
     while subprocess.run(_command(store_url, folder, "drain"), env=_environment()).returncode:
@@ -431,12 +431,12 @@ def test_what_a_named_stream_has_not_read_is_kept_from_its_first_offset_on(
     query.restart()  # what is under way comes again, and its rows are there
     asyncio.run(clean())
     assert query.batch() == [id_text(n) for n in range(120, 150)]
-    (registered,) = store.database.look(SqlHistory(store.database).readers())
+    (registered,) = store.database.read_now(SqlHistory(store.database).readers())
     assert (registered.name, registered.kind) == ("follower", "stream")
-    place = registered.place
+    place = registered.position
     query.stream.commit(query.ends[0])
-    (registered,) = store.database.look(SqlHistory(store.database).readers())
-    assert registered.place == place
+    (registered,) = store.database.read_now(SqlHistory(store.database).readers())
+    assert registered.position == place
 
 
 def test_a_stream_does_not_take_the_name_of_a_lake(store: Any, store_url: str) -> None:

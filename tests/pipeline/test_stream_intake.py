@@ -197,8 +197,8 @@ def test_the_poller_leaves_the_attempts_to_the_stream_and_tells_the_store(relaye
     stream.drain()
     relayed.poll().round()
     assert relayed.differences() == []
-    reader = relayed.history.database.look(relayed.history.reader(relayed.lake.reader))
-    assert reader is not None and reader.place == relayed.cursor() == Position(0, 15)
+    reader = relayed.history.database.read_now(relayed.history.reader(relayed.lake.reader))
+    assert reader is not None and reader.position == relayed.cursor() == Position(0, 15)
     never = relayed.poll(Lake(relayed.lake.root.parent / "other"), attempts="never")
     assert never.round().attempts == 0
 

@@ -55,7 +55,7 @@ def exported(lake: Lake) -> list[str]:
 def reader(app: App, lake: Lake) -> Reader | None:
     history = SqlHistory(app.store.database)
     return next(
-        (each for each in history.database.look(history.readers()) if each.name == lake.reader),
+        (each for each in history.database.read_now(history.readers()) if each.name == lake.reader),
         None,
     )
 
@@ -279,7 +279,7 @@ async def test_doctor_tells_how_far_behind_a_reader_is_and_who_keeps_history_fro
     await finish(app.url, 5)
     history = SqlHistory(app.store.database)
     exporter = Exporter(history, lake, app.clock)
-    exporter._register(history.database.look(history.store_id()))
+    exporter._register(history.database.read_now(history.store_id()))
     (behind,) = await findings(app, lake.reader)
     assert (behind.severity, behind.what) == (
         "ok",

@@ -154,7 +154,7 @@ class Relayed:
 
     @property
     def store_id(self) -> str:
-        return str(self.history.database.look(self.history.store_id()))
+        return str(self.history.database.read_now(self.history.store_id()))
 
     def cursor(self) -> Position:
         """How far the lake has the store."""
@@ -176,8 +176,8 @@ def relayed_at(url: str, folder: Path, kafka_url: str, rows: int = ROWS) -> Iter
 
 def differences(history: SqlHistory, lake: Lake) -> list[str]:
     """Row by row and column by column, where bronze.attempts is not what the store has."""
-    store_id = history.database.look(history.store_id())
-    rows = history.database.look(history.attempts(START, Position(2**62, 2**62), 10**9))
+    store_id = history.database.read_now(history.store_id())
+    rows = history.database.read_now(history.attempts(START, Position(2**62, 2**62), 10**9))
     names = ["store_id", *TOLD_FIELDS]
     table = lake.table(ATTEMPTS)
     table.check(table.manifests.newest())

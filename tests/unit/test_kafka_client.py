@@ -166,7 +166,7 @@ def test_when_the_appenders_thread_breaks_its_futures_fail_and_the_next_append_s
     for _ in range(2):
         future = appender.append([Outgoing("mail", 0, None, b"x"), Outgoing("mail", 0, None, b"y")])
         assert isinstance(future.exception(SOON), StoreUnavailable)
-    appender.shut()
+    appender.close()
     assert counts == {"failed_appends": 4}
     assert any(record.exc_info for record in caplog.records)
 

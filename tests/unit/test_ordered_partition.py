@@ -92,7 +92,7 @@ class Bench:
             None,
         )
         self.log.append([Submit(task)])
-        self.log.look()
+        self.log.poke()
         return ScheduledTask.of(task)
 
     async def wait(self, seconds: float) -> None:
@@ -313,7 +313,7 @@ async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_as_it_is_now(be
         "new", "q", 0, "work", b"[]", "json", 5, "", 1.0, "a", "u", first.key.run_at, 0, False, None
     )
     bench.log.append([Submit(again)])
-    bench.log.look()
+    bench.log.poke()
     await bench.wait(1)
     assert bench.start() == []
     await bench.wait(1)
@@ -442,7 +442,7 @@ async def test_o14_who_is_woken_for_nothing_reads_nothing_more_and_hands_out_at_
     assert bench.partition.tenure is not None and reads == 1
     for _ in range(99):
         bench.partition.tenure.poke()
-        bench.log.look()
+        bench.log.poke()
         await bench.wait(0.1)
         assert bench.start() == []
     await bench.wait((due - bench.clock.now()) / 1_000_000)

@@ -58,7 +58,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         """The task as it stands. Raises UnknownTask when it never committed or its history was
         cleaned."""
         store = self._access.store.records
-        record: TaskRecord | None = store.database.look(store.task(self.id))
+        record: TaskRecord | None = store.database.read_now(store.task(self.id))
         if record is None:
             raise UnknownTask(
                 f"no task {self.id}: its transaction did not commit, or its history was cleaned"
@@ -104,7 +104,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         if record.state != State.DONE:
             return False, None
         # Looked for after the state: both were written by one transaction.
-        kept = store.database.look(store.result(self.id))
+        kept = store.database.read_now(store.result(self.id))
         return True, None if kept is None else msgspec.json.decode(kept)
 
 
@@ -118,7 +118,7 @@ class OrderedHandle(TaskHandle, gc=False, eq=False):
     def record(self) -> TaskRecord:
         """The task as its last run left it. Raises UnknownTask before the first one has ended."""
         store = self._access.store.records
-        record: TaskRecord | None = store.database.look(store.task(self.id))
+        record: TaskRecord | None = store.database.read_now(store.task(self.id))
         if record is None:
             raise UnknownTask(
                 f"task {self.id} has not run yet; `fairlead ordered tasks` lists what waits"

@@ -160,7 +160,7 @@ class Ownership:
         if names:
             await self._release(names)
 
-    def gained(self, keys: Collection[PartitionKey]) -> None:
+    def on_gained(self, keys: Collection[PartitionKey]) -> None:
         """The channel has given these to this node."""
         self._own(self.owned.union(keys))
 
@@ -169,7 +169,7 @@ class Ownership:
         await self._context.events.on_releasing(keys)
         self._own(self.owned.difference(keys))
 
-    def lost(self, keys: Collection[PartitionKey]) -> None:
+    def on_lost(self, keys: Collection[PartitionKey]) -> None:
         """The channel may have given these to others already."""
         self._own(self.owned.difference(keys))
 

@@ -51,7 +51,7 @@ class Partitions:
         self._ordered.leave()
         try:
             await self._membership.retire()
-            await self._context.channel.part()
+            await self._context.channel.leave()
             await self._ownership.release_all(but=self._ordered.names)
         except StoreUnavailable as error:
             log.warning(

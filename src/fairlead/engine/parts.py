@@ -150,7 +150,7 @@ class NodeParts:
 
     def on_claim_unknown(self) -> None:
         self.reconciler.ask()  # The claim may have happened all the same.
-        self.context.channel.look_again()
+        self.context.channel.redeliver()
 
     def on_found(self, triggers: Sequence[Trigger]) -> None:
         in_flight = self.context.in_flight

@@ -55,6 +55,6 @@ class Reconciler(Running):
                         context.channel.announce(notification)
                 self._ordering.look()
                 # The wake of an earlier, unanswered try may never have gone out.
-                context.channel.look_again()
+                context.channel.redeliver()
             except StoreUnavailable:
                 self._asked.set()

@@ -125,7 +125,7 @@ class OrderedManagement:
         ]
 
     def _partitions(self, queue: str) -> int:
-        known = self._tasks.database.look(self._tasks.queue_settings())
+        known = self._tasks.database.read_now(self._tasks.queue_settings())
         if queue not in known:
             raise UnknownQueue(
                 f"no queue named {queue!r} is known; known: {', '.join(sorted(known)) or 'none'}"

@@ -33,11 +33,11 @@ class PolicyManagement:
 
     def policies(self, queue: str | None = None, limit: int = 20) -> list[Policy]:
         """Versions of a queue, or of all, newest first."""
-        return self._database.look(self._store.policies(queue, limit))
+        return self._database.read_now(self._store.policies(queue, limit))
 
     def policy(self, version: int) -> Policy:
         """One version. Raises UnknownPolicy."""
-        found = self._database.look(self._store.policy(version))
+        found = self._database.read_now(self._store.policy(version))
         if found is None:
             raise UnknownPolicy(
                 f"no version {version}: `fairlead pipeline policies` lists those that are kept"
@@ -46,19 +46,19 @@ class PolicyManagement:
 
     def newest(self) -> dict[str, Policy]:
         """The newest version of each queue that has any."""
-        return self._database.look(self._store.newest())
+        return self._database.read_now(self._store.newest())
 
     def weights(self, queue: str) -> Weights:
         """Who set which weight that counts instead of the tasks' own."""
-        return self._database.look(self._store.weights(queue))
+        return self._database.read_now(self._store.weights(queue))
 
     def limits(self, queue: str) -> dict[str, int]:
         """The limits that count beside those of the code: by fairness key, slots on each node."""
-        return self._database.look(self._tasks.limits(queue))
+        return self._database.read_now(self._tasks.limits(queue))
 
     def switches(self) -> list[Switch]:
         """Where the feedback is switched off or frozen."""
-        return self._database.look(self._store.switches())
+        return self._database.read_now(self._store.switches())
 
     # changing -------------------------------------------------------------------------------------
 
@@ -131,7 +131,9 @@ class PolicyManagement:
     def switch(self, mode: SwitchMode, author: str, why: str, queue: str = EVERY_QUEUE) -> None:
         """The kill switch, of one queue or of all. OFF: workers go back to the declared weights and
         limits within seconds. Raises UnknownQueue."""
-        if queue != EVERY_QUEUE and queue not in self._database.look(self._tasks.queue_settings()):
+        if queue != EVERY_QUEUE and queue not in self._database.read_now(
+            self._tasks.queue_settings()
+        ):
             raise UnknownQueue(f"no queue named {queue!r} is known to any node")
         self._database.run(
             self._store.switch(Switch(queue, mode, author, why, self._context.clock.now()))

@@ -42,7 +42,7 @@ class Management:
 
     def show(self, task_id: str) -> TaskRecord:
         """The task. Raises UnknownTask."""
-        record: TaskRecord | None = self._database.look(self._store.task(task_id))
+        record: TaskRecord | None = self._database.read_now(self._store.task(task_id))
         if record is None:
             raise UnknownTask(
                 f"no task {task_id!r}: check the id; history is kept for a while only"
@@ -51,13 +51,13 @@ class Management:
 
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """Its attempts, first to last."""
-        attempts: list[AttemptRecord] = self._database.look(self._store.attempts(task_id))
+        attempts: list[AttemptRecord] = self._database.read_now(self._store.attempts(task_id))
         return attempts
 
     def payload(self, task_id: str) -> bytes | None:
         """Its arguments as JSON, while the task is not finished. Raises InvalidTask for broken
         bytes."""
-        found = self._database.look(self._store.payload(task_id))
+        found = self._database.read_now(self._store.payload(task_id))
         return None if found is None else unpack(*found)
 
     def find(
@@ -72,17 +72,17 @@ class Management:
     ) -> list[TaskRecord]:
         """Unfinished tasks that match, oldest first, at most `limit`."""
         where = self._filter(state, queue, name, fairness_key, older_than)
-        found: list[TaskRecord] = self._database.look(self._store.tasks(where, limit))
+        found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, limit))
         return found
 
     def queues(self) -> list[QueueStatus]:
         """Every queue with its counts by state."""
-        statuses: list[QueueStatus] = self._database.look(self._store.queue_statuses())
+        statuses: list[QueueStatus] = self._database.read_now(self._store.queue_statuses())
         return statuses
 
     def nodes(self) -> list[NodeRecord]:
         """Every node known."""
-        nodes: list[NodeRecord] = self._database.look(self._store.nodes())
+        nodes: list[NodeRecord] = self._database.read_now(self._store.nodes())
         return nodes
 
     @property
@@ -177,13 +177,13 @@ class Management:
 
     def weights(self, queue: str) -> dict[str, float]:
         """The weights set at run time, by fairness key."""
-        weights: dict[str, float] = self._database.look(self._store.weights(queue))
+        weights: dict[str, float] = self._database.read_now(self._store.weights(queue))
         return weights
 
     def limits(self, queue: str) -> dict[str, int]:
         """The limits that `fairlead pipeline tune` has set: by fairness key, how many of its tasks
         may run at once on each node. Those of the code count beside them."""
-        limits: dict[str, int] = self._database.look(self._store.limits(queue))
+        limits: dict[str, int] = self._database.read_now(self._store.limits(queue))
         return limits
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> None:
@@ -201,7 +201,7 @@ class Management:
 
     def heaviest_keys(self, queue: str, limit: int = 10) -> tuple[list[KeyLoad], int]:
         """The fairness keys with most tasks that may run now, and how many keys have any."""
-        found: tuple[list[KeyLoad], int] = self._database.look(
+        found: tuple[list[KeyLoad], int] = self._database.read_now(
             self._store.heaviest_keys(queue, limit)
         )
         return found

@@ -93,7 +93,7 @@ class Partition:
         if self._is_leaving:
             tenure.scheduler.stop()
         self._set_tenure(tenure)
-        self._context.log.look()
+        self._context.log.poke()
         # In a task of its own: a task group that fails while it is cancelled raises its failures,
         # and forgets the rest.
         running = asyncio.ensure_future(tenure.run())
@@ -184,7 +184,7 @@ class Partition:
             self._is_leaving = False
             if self.tenure is not None:
                 self.tenure.scheduler.go_on()
-            self._context.log.look()
+            self._context.log.poke()
 
     @property
     def is_drained(self) -> bool:

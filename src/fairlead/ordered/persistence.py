@@ -90,7 +90,7 @@ class Persistence:
             if self._batch is not None:
                 await self._take_in(self._batch)
                 self._batch = None
-                self._log.look()
+                self._log.poke()
             is_reading = await self._read()
             if not self._catch_up.is_over and not is_reading:
                 await self._look_at_log()

@@ -91,7 +91,7 @@ class OrderedQueues:
                     self._serve(partition)
         for key, partition in self._partitions.items():
             partition.resize(self._window(key.queue, len(self._partitions)))
-        self._context.log.look()
+        self._context.log.poke()
 
     def _window(self, queue: str, partitions: int) -> Window:
         settings = self._queues[queue]
@@ -180,7 +180,7 @@ class OrderedQueues:
     def look(self) -> None:
         """Read the log again: it has more."""
         if self._queues:
-            self._context.log.look()
+            self._context.log.poke()
 
     def claim(self, trigger: Trigger, now: int) -> ClaimedTask | None:
         """Return the task of a trigger that is about to run; None when the task must not run any

@@ -70,7 +70,7 @@ class Exporter:
         attempts: Attempts = "unless streamed",
     ) -> None:
         self._history = history
-        self._look = history.database.look
+        self._look = history.database.read_now
         self._clock = clock
         self._rows = rows
         self._lake = lake

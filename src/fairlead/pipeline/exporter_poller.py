@@ -40,7 +40,7 @@ class Keeper:
     def keep(self, check_every: float) -> bool:
         if self._exporter.round(batches=1).more:
             return True
-        reader = self._history.database.look(self._history.reader(self._lake.reader))
+        reader = self._history.database.read_now(self._history.reader(self._lake.reader))
         if reader is None or reader.position == START:
             return False
         now = self._clock.now()

@@ -69,7 +69,7 @@ def events_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Tab
 def submitted_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
     """Rows of SUBMITTED_FIELDS as bronze.events of the kind `submitted`."""
     columns = dict(zip(SUBMITTED_FIELDS, zip(*rows, strict=True), strict=True))
-    del columns["place"]
+    del columns["position"]
     same = {"version": 1, "kind": "submitted", "xid": 0, "seq": 0}
     columns |= {name: (value,) * len(rows) for name, value in same.items()}
     return _table(EVENTS, columns, len(rows), store_id, exported_at)

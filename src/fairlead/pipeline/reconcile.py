@@ -55,7 +55,7 @@ def reconcile(
     that differs, and then nothing is told; BrokenLake when a file cannot be read; StoreUnavailable.
     `tell` hears of each piece, in rows.
     """
-    look = history.database.look
+    look = history.database.read_now
     store_id = look(history.store_id())
     table = lake.table(ATTEMPTS)
     manifest = table.manifests.newest()

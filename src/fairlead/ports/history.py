@@ -61,7 +61,7 @@ EVENT_FIELDS = (
 """Columns of the rows that `events` answers."""
 
 SUBMITTED_FIELDS = (
-    "place",
+    "position",
     "task_id",
     "at",
     "queue",

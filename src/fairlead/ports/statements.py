@@ -62,7 +62,7 @@ class Database(Protocol):
     async def read(self, steps: Steps[T]) -> T:
         """Run steps that only read, by the shortest way."""
 
-    def look(self, steps: Steps[T]) -> T:
+    def read_now(self, steps: Steps[T]) -> T:
         """Run steps that only read, from any thread; never waits for a writer."""
 
     def transaction(self) -> AbstractContextManager[Any]:

@@ -102,7 +102,7 @@ class TaskLog(Protocol):
         whatever an earlier owner commits later. So a new owner awaits this before it fences the
         earlier one. Raises StoreUnavailable; then call it again."""
 
-    def look(self) -> None:
+    def poke(self) -> None:
         """There may be more, or more is wanted: do not wait."""
 
     async def lag(self, queue: str) -> dict[int, int]:

@@ -24,13 +24,13 @@ class Owner(Protocol):
     """Who is told which partitions are this node's, by a channel that shares them out. Called in
     the event loop."""
 
-    def gained(self, keys: Collection[PartitionKey]) -> None:
+    def on_gained(self, keys: Collection[PartitionKey]) -> None:
         """These are this node's too from now on."""
 
     async def hand_over(self, keys: Collection[PartitionKey]) -> None:
         """Stop with these: another node has them once this returns."""
 
-    def lost(self, keys: Collection[PartitionKey]) -> None:
+    def on_lost(self, keys: Collection[PartitionKey]) -> None:
         """Another node may have these already."""
 
 
@@ -125,7 +125,7 @@ class TriggerChannel(Protocol):
         they change. A channel that shares partitions divides them among all nodes that have joined;
         a node that was not heard of for `session_seconds` is taken for dead."""
 
-    async def part(self) -> None:
+    async def leave(self) -> None:
         """Give up all partitions and all triggers not claimed: other nodes have them once this
         returns. Safe to call more than once."""
 
@@ -154,7 +154,7 @@ class TriggerChannel(Protocol):
     def room_freed(self) -> None:
         """Note that the look-ahead has room again."""
 
-    def look_again(self) -> None:
+    def redeliver(self) -> None:
         """Give again, now, the triggers that were received and may have been dropped. Nothing to do
         for a channel whose triggers stay claimed by the node that received them."""
 
@@ -166,5 +166,5 @@ class TriggerChannel(Protocol):
         """Return how its servers and these queues are; None when it has no servers of its own.
         Raises StoreUnavailable."""
 
-    def shut(self) -> None:
+    def close_sender(self) -> None:
         """The application is closed: send what was announced, and let go."""

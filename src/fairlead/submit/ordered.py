@@ -53,7 +53,7 @@ class OrderedSubmission:
                 )
         store = self._context.connector.sql_store
         for name in ordered:
-            if store.database.look(store.tasks(TaskFilter(queue=name), 1)):
+            if store.database.read_now(store.tasks(TaskFilter(queue=name), 1)):
                 raise ConfigurationError(
                     f"queue {name!r} holds tasks from before it was ordered, which would never run:"
                     " let a worker finish them that declares it as it was, or cancel them; or give"
@@ -104,7 +104,7 @@ class OrderedSubmission:
             return
         store = self._context.connector.sql_store
         # Looked at, as others may write at the same time: nobody is waited for.
-        known = store.database.look(store.queue_settings())
+        known = store.database.read_now(store.queue_settings())
         if missing := {name: count for name, count in wanted.items() if name not in known}:
             # In the caller's transaction: on SQLite, a second one would wait for that one for ever.
             known |= yield Write(store.database, store.registration(missing), connection)

@@ -144,7 +144,7 @@ class Appender:
         thread.poke()
         return one.future
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Append what is left; every future has ended then. It may be used again."""
         with self._lock:
             thread, self._thread = self._thread, None

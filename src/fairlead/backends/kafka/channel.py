@@ -158,8 +158,8 @@ class KafkaChannel(DatabaseChannel):
         if notification.ready:
             self._sender.send(_messages(notification))
 
-    def shut(self) -> None:
-        self._sender.shut()
+    def close_sender(self) -> None:
+        self._sender.close()
 
     # the node's side ------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class KafkaChannel(DatabaseChannel):
             self._tick()
         self._receiver.serve(partitions)
 
-    async def part(self) -> None:
+    async def leave(self) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             await asyncio.to_thread(receiver.end)
@@ -184,7 +184,7 @@ class KafkaChannel(DatabaseChannel):
             self._timer.cancel()
 
     async def close(self) -> None:
-        await self.part()
+        await self.leave()
         await super().close()
         self._loop = None
 
@@ -257,7 +257,7 @@ class KafkaChannel(DatabaseChannel):
 
     # what the consumer says, in its own thread ----------------------------------------------------
 
-    def gained(self, keys: Collection[PartitionKey]) -> None:
+    def on_gained(self, keys: Collection[PartitionKey]) -> None:
         self._tell(self._gained, keys)
 
     def revoked(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
@@ -271,7 +271,7 @@ class KafkaChannel(DatabaseChannel):
             log.error("partitions were not handed over in time", extra={"partitions": sorted(keys)})
             return {}
 
-    def lost(self, keys: Collection[PartitionKey]) -> None:
+    def on_lost(self, keys: Collection[PartitionKey]) -> None:
         self._tell(self._lost, keys)
 
     def received(self, messages: Sequence[Received]) -> None:
@@ -290,7 +290,7 @@ class KafkaChannel(DatabaseChannel):
     def _gained(self, keys: Collection[PartitionKey]) -> None:
         self._progress.begin(keys)
         if self._owner is not None:
-            self._owner.gained(keys)
+            self._owner.on_gained(keys)
 
     async def _hand_over(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
         # Before the node lets go of its triggers: those are not done with, the next owner is to get
@@ -304,7 +304,7 @@ class KafkaChannel(DatabaseChannel):
     def _lost(self, keys: Collection[PartitionKey]) -> None:
         self._forget(keys)
         if self._owner is not None:
-            self._owner.lost(keys)
+            self._owner.on_lost(keys)
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error

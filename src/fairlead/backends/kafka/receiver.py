@@ -50,13 +50,13 @@ class Received(NamedTuple):
 class Listener(Protocol):
     """Who is told what the consumer gets. Called in its thread."""
 
-    def gained(self, keys: Collection[PartitionKey]) -> None:
+    def on_gained(self, keys: Collection[PartitionKey]) -> None:
         """These are read from now on."""
 
     def revoked(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
         """Return when nothing happens with these any more; answers the offsets to commit."""
 
-    def lost(self, keys: Collection[PartitionKey]) -> None:
+    def on_lost(self, keys: Collection[PartitionKey]) -> None:
         """Others may have these already."""
 
     def received(self, messages: Sequence[Received]) -> None:
@@ -219,7 +219,7 @@ class Receiver:
         consumer.incremental_assign(partitions)
         if self._is_paused:
             consumer.pause(partitions)
-        self._listener.gained(self._keys(partitions))
+        self._listener.on_gained(self._keys(partitions))
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         offsets = self._listener.revoked(self._keys(partitions))
@@ -231,7 +231,7 @@ class Receiver:
         consumer.incremental_unassign(partitions)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._listener.lost(self._keys(partitions))
+        self._listener.on_lost(self._keys(partitions))
         consumer.incremental_unassign(partitions)
 
     def _keys(self, partitions: Sequence[TopicPartition]) -> list[PartitionKey]:

@@ -78,7 +78,7 @@ class Sender:
                 self._unsent("its topic could not be looked at")
         thread.poke()
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Send what is left, for some seconds at most; the sender may be used again."""
         with self._lock:
             thread, self._thread = self._thread, None

@@ -76,10 +76,10 @@ class KafkaTaskLog:
             " PostgreSQL"
         )
 
-    def shut(self) -> None:
+    def close_sender(self) -> None:
         """Append what is on its way; it may be used again. Blocks until every future of `append`
         has ended."""
-        self._appender.shut()
+        self._appender.close()
 
     # the node's side ------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class KafkaTaskLog:
         self._running().begin(at, extent.done)
         self._look.set()
 
-    def look(self) -> None:
+    def poke(self) -> None:
         self._look.set()
 
     async def lag(self, queue: str) -> dict[int, int]:
@@ -145,7 +145,7 @@ class KafkaTaskLog:
         reader, self._reader = self._reader, None
         if reader is not None:
             await asyncio.to_thread(reader.end)
-        await asyncio.to_thread(self._appender.shut)
+        await asyncio.to_thread(self._appender.close)
 
     def _at(self, key: PartitionKey) -> PartitionId:
         return self._endpoint.topic(key.queue), key.partition

@@ -62,7 +62,7 @@ class MemoryTaskLog:
         self._out.discard(partition)
         self._more.notify()
 
-    def look(self) -> None:
+    def poke(self) -> None:
         self._more.notify()
 
     async def lag(self, queue: str) -> dict[int, int]:

@@ -179,7 +179,7 @@ class PostgresDatabase:
             with connection.transaction():
                 return drive(steps, execute)
 
-    def look(self, steps: Steps[T]) -> T:
+    def read_now(self, steps: Steps[T]) -> T:
         with self.connection() as connection, self.failures(connection):
             return drive(steps, executor(connection))
 

@@ -132,8 +132,8 @@ class RedisChannel(DatabaseChannel):
             else notification
         )
 
-    def shut(self) -> None:
-        self._sender.shut()
+    def close_sender(self) -> None:
+        self._sender.close()
 
     # the node's side ------------------------------------------------------------------------------
 
@@ -149,20 +149,20 @@ class RedisChannel(DatabaseChannel):
             self._work.add_done_callback(self._ended)
         self._consumer.serve(partitions)
 
-    async def part(self) -> None:
+    async def leave(self) -> None:
         """Others have at once what this node still holds; it claims nothing more."""
         if self._consumer is None:
             return
         try:
             async with asyncio.timeout(_PART_SECONDS):
-                await self._consumer.part()
+                await self._consumer.leave()
                 await self._give_back(self._consumer)
         except (StoreUnavailable, TimeoutError) as error:
             told = {"redis": self.location, "seconds": self._endpoint.reclaim, "error": str(error)}
             log.warning("what this node held is others' only when it is reclaimed", extra=told)
 
     async def close(self) -> None:
-        await self.part()
+        await self.leave()
         consumer, self._consumer = self._consumer, None
         if self._work is not None:
             self._work.cancel()

@@ -31,7 +31,7 @@ class RedisDatabase:
     def run(self, steps: Any) -> Any:
         return run(self._redis, self.endpoint.prefix, steps)
 
-    look = run
+    read_now = run
 
     async def run_async(self, steps: Any, durable: bool = True) -> Any:
         return await asyncio.to_thread(self.run, steps)

@@ -66,7 +66,7 @@ class Sender:
             self._start()
         self._news.set()
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Send what is left, for some seconds at most; it may be used again."""
         with self._lock:
             thread, self._thread = self._thread, None
@@ -140,4 +140,4 @@ class Sender:
 
 def _shut(sender: weakref.ref[Sender]) -> None:
     if (found := sender()) is not None:  # its thread keeps it alive
-        found.shut()
+        found.close()

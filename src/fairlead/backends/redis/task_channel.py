@@ -102,10 +102,10 @@ class RedisTaskChannel:
             self._reading.add_done_callback(lambda _: self._changed.set())
         consumer.serve(partitions)
 
-    async def part(self) -> None:
+    async def leave(self) -> None:
         consumer = self._tasks.consumer
         if consumer is not None:
-            await consumer.part()
+            await consumer.leave()
             waiting, self._waiting = self._waiting, set()
             await self._tasks.give_back(waiting)
 
@@ -142,7 +142,7 @@ class RedisTaskChannel:
         if self._tasks.consumer is not None:
             self._tasks.consumer.look()
 
-    def look_again(self) -> None:
+    def redeliver(self) -> None:
         """What was claimed is here, and stays."""
 
     async def close(self) -> None:
@@ -159,7 +159,7 @@ class RedisTaskChannel:
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
         return None
 
-    def shut(self) -> None:
+    def close_sender(self) -> None:
         """Nothing is left to be sent."""
 
     def _room_for(self, queue: str, priority: int) -> int:

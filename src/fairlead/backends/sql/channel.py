@@ -103,7 +103,7 @@ class DatabaseChannel:
     ) -> None:
         """Leases say whose the partitions are."""
 
-    async def part(self) -> None:
+    async def leave(self) -> None:
         """Leases say whose the partitions are."""
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
@@ -129,7 +129,7 @@ class DatabaseChannel:
     def room_freed(self) -> None:
         self._changed.set()
 
-    def look_again(self) -> None:
+    def redeliver(self) -> None:
         self._begin_sweep()
         self._sweep_at = 0.0
         self._changed.set()
@@ -161,7 +161,7 @@ class DatabaseChannel:
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
         return None
 
-    def shut(self) -> None:
+    def close_sender(self) -> None:
         """Nothing is left to be sent."""
 
     def _arrived(self, room: Room) -> Sequence[Trigger]:
@@ -235,7 +235,7 @@ class DatabaseChannel:
 
     def _heard(self, notification: Notification) -> None:
         if notification.is_empty:
-            self.look_again()
+            self.redeliver()
         for lane in notification.ready:
             self._look_at(lane)
         self._on_notification(notification)

@@ -52,7 +52,7 @@ def migrate(database: SqlDatabase) -> list[str]:
 def check(database: SqlDatabase) -> None:
     """Raises SchemaMismatch when the tables are missing, older or newer than this code; says which
     and what to run."""
-    applied = database.look(_applied(database))
+    applied = database.read_now(_applied(database))
     known = migrations(database)
     if not applied:
         raise SchemaMismatch(f"{database.location} has no Fairlead tables; run `fairlead migrate`")
@@ -67,7 +67,7 @@ def check(database: SqlDatabase) -> None:
 
 def is_new(database: SqlDatabase) -> bool:
     """True when no migration was ever applied."""
-    return not database.look(_applied(database))
+    return not database.read_now(_applied(database))
 
 
 def print_sql(database: SqlDatabase) -> str:

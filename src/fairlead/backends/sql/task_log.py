@@ -114,7 +114,7 @@ class SqlTaskLog:
         self._out.discard(partition)
         self._look.set()
 
-    def look(self) -> None:
+    def poke(self) -> None:
         self._look.set()
 
     async def lag(self, queue: str) -> dict[int, int]:

@@ -143,7 +143,7 @@ class SqliteDatabase:
         with self.transaction() as connection, failures():
             return drive(steps, executor(connection))
 
-    def look(self, steps: Steps[T]) -> T:
+    def read_now(self, steps: Steps[T]) -> T:
         with self.connection() as connection, failures():
             return drive(steps, executor(connection))
 

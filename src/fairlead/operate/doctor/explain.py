@@ -17,7 +17,7 @@ _FOR_A_LIMIT = "it waits for a limit of its task or queue, or for its ordering k
 async def explain(context: OperateContext, task_id: str) -> list[Finding]:
     """Return why a task is where it is. Raises UnknownTask."""
     store = context.store
-    record: TaskRecord | None = store.database.look(store.records.task(task_id))
+    record: TaskRecord | None = store.database.read_now(store.records.task(task_id))
     if record is None:
         raise UnknownTask(f"no task {task_id!r}: it never committed, or its history was cleaned")
     match record.state:
@@ -69,7 +69,7 @@ async def _submitted(context: OperateContext, record: TaskRecord) -> list[Findin
 
 def _paused(context: OperateContext, record: TaskRecord) -> list[Finding]:
     store = context.store
-    queues = store.database.look(store.records.queue_statuses())
+    queues = store.database.read_now(store.records.queue_statuses())
     if not any(queue.queue == record.queue and queue.paused for queue in queues):
         return []
     what = f"SUBMITTED, and its queue {record.queue} is paused"

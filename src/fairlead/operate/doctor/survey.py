@@ -74,8 +74,8 @@ async def take_survey(context: OperateContext) -> Survey:
     store = context.store
     database, records = store.database, store.records
     leases = await _leases(context)
-    nodes = database.look(records.nodes())
-    queues = database.look(records.queue_statuses())
+    nodes = database.read_now(records.nodes())
+    queues = database.read_now(records.queue_statuses())
     channel = await _channel(context, queues)
     now = context.clock.now()
     silent = await store.silent_nodes(now, round(SILENT_SECONDS * MICROS))

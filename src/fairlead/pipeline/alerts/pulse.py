@@ -49,7 +49,7 @@ _QUEUE, _KEY, _ATTEMPT, _SUBMITTED_AT, _FINISHED_AT, _OUTCOME, _NODE = (
     )
 )
 _PLACE, _AT, _OF_QUEUE, _OF_KEY = (
-    SUBMITTED_FIELDS.index(name) for name in ("place", "at", "queue", "fairness_key")
+    SUBMITTED_FIELDS.index(name) for name in ("position", "at", "queue", "fairness_key")
 )
 
 
@@ -69,7 +69,7 @@ class Pulse:
     def __init__(self, store: SqlStore, history: HistoryStore, clock: Clock) -> None:
         self._store = store
         self._history = history
-        self._look = history.database.look
+        self._look = history.database.read_now
         self._clock = clock
         self._relay = uuid.uuid4().hex
         self._store_id: str | None = None

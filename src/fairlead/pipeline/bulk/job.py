@@ -123,7 +123,7 @@ class BulkJob:
         """What became of the submission, by whichever run; None while it is not published to its
         end."""
         with self._connected() as (app, stage):
-            job = app.sql_store.database.look(find(stage.sql, self.submission_id))
+            job = app.sql_store.database.read_now(find(stage.sql, self.submission_id))
         return job and job.totals
 
     def _open(self, app: App, stage: Stage) -> Steps[Opened]:

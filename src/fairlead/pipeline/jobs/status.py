@@ -84,15 +84,15 @@ def look(lake: Lake, history: HistoryStore | None) -> PipelineStatus:
 
 def readers(history: HistoryStore) -> list[ReaderStatus]:
     """Who follows the history of the store, and how far behind each is."""
-    until: Position = history.database.look(history.horizon())
+    until: Position = history.database.read_now(history.horizon())
     last = Position(until.xid, until.seq - 1)
     found = []
-    for reader in history.database.look(history.readers()):
+    for reader in history.database.read_now(history.readers()):
         # People's events are few; how far attempts were read is what counts.
         behind = (
             0
             if reader.kind == "events"
-            else history.database.look(history.attempts_between(reader.position, last)).rows
+            else history.database.read_now(history.attempts_between(reader.position, last)).rows
         )
         checked = "" if reader.kind != "lake" else str(reader.checked or START)
         found.append(ReaderStatus(reader.name, reader.kind, reader.updated_at, behind, checked))
@@ -102,7 +102,7 @@ def readers(history: HistoryStore) -> list[ReaderStatus]:
 def drop_reader(history: HistoryStore, name: str) -> None:
     """What it has not read may be cleaned. Raises ConfigurationError when there is none of that
     name."""
-    known = history.database.look(history.readers())
+    known = history.database.read_now(history.readers())
     doomed = [reader.name for reader in known if reader.name in (name, f"{name}/events")]
     if not doomed:
         names = ", ".join(repr(reader.name) for reader in known) or "none"

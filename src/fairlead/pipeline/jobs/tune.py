@@ -156,7 +156,7 @@ class _Tuning:
         self._facts = _Facts(
             now=app.clock.now(),
             newest_minute=self._gold.newest(timedelta(seconds=horizon(self._guards))),
-            known=app.sql_store.database.look(app.sql_store.queue_settings()).keys(),
+            known=app.sql_store.database.read_now(app.sql_store.queue_settings()).keys(),
             switches={switch.queue: switch for switch in self._management.switches()},
             failed=_failed(lake),
         )

@@ -137,7 +137,7 @@ class PostgresScan:
     def _ask(self, name: str, *params: object) -> Sequence[Row]:
         database = self._database()
         try:
-            return database.look(_rows(Statement(_SQL[name], params)))
+            return database.read_now(_rows(Statement(_SQL[name], params)))
         finally:
             database.close()
 

@@ -73,7 +73,7 @@ class Relay:
         `seconds`: what is not confirmed by then has failed."""
         self.topic = AttemptsTopic(place)
         self._history = history
-        self._look = history.database.look
+        self._look = history.database.read_now
         self._clock = clock
         self._wanted = partitions
         self._rows = rows

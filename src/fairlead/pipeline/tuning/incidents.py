@@ -20,10 +20,10 @@ class Incidents:
         store = app.sql_store
         self._paused = {
             queue
-            for queue, settings in store.database.look(store.queue_settings()).items()
+            for queue, settings in store.database.read_now(store.queue_settings()).items()
             if settings.paused
         }
-        self._nodes = store.database.look(store.nodes())
+        self._nodes = store.database.read_now(store.nodes())
         self._silent = _silent(app, self._nodes)
         self._pages = gold.pages()
         self._storms = gold.storms()

@@ -187,7 +187,7 @@ class Consumer:
                 news.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def part(self) -> None:
+    async def leave(self) -> None:
         """Claim nothing more, from when this returns."""
         self._is_parted = True
         for waiter in self._waiters():

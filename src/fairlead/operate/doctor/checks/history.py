@@ -22,7 +22,7 @@ async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
     if survey.sql is None:
         return
     history = survey.sql.history()
-    look = history.database.look
+    look = history.database.read_now
     horizon = look(history.horizon())
     for reader in look(history.readers()):
         if reader.kind == "events":

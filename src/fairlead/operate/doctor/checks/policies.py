@@ -13,7 +13,7 @@ async def check_policies(survey: Survey) -> AsyncIterator[Finding]:
     """Report the queues in which computed weights or limits count."""
     if survey.sql is None:
         return
-    newest = survey.sql.database.look(survey.sql.policies().newest())
+    newest = survey.sql.database.read_now(survey.sql.policies().newest())
     for queue, policy in sorted(newest.items()):
         if policy.state == PolicyState.ACTIVE and (policy.guarded or policy.limits):
             trial = ", on trial" if policy.judged_at is None else ""
@@ -28,7 +28,7 @@ async def check_switches(survey: Survey) -> AsyncIterator[Finding]:
     """Report where the feedback is switched off or frozen."""
     if survey.sql is None:
         return
-    for switch in survey.sql.database.look(survey.sql.policies().switches()):
+    for switch in survey.sql.database.read_now(survey.sql.policies().switches()):
         where = f" --queue {switch.queue}" if switch.queue else ""
         yield note(
             f"computed weights of {switch.queue or 'every queue'} are {switch.mode}, by"
