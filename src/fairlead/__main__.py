@@ -1,4 +1,4 @@
-"""`python -m fairlead` is the command line."""
+"""Run the command line as `python -m fairlead`."""
 
 from fairlead.cli import main
 

@@ -1,4 +1,4 @@
-"""The application: its queues, its tasks, and where they live."""
+"""The application: declares queues and tasks, and submits tasks."""
 
 from __future__ import annotations
 
@@ -45,16 +45,18 @@ DEFAULT_PROCESSING = Processing()
 
 
 class App:
-    """Declares queues and tasks, and submits. Nothing is opened before the first use.
+    """Declares queues and tasks, and submits tasks. Opens nothing before the first use.
 
-    `url`: where tasks live, `sqlite:///tasks.db` or `postgresql://...`; else $FAIRLEAD_URL,
-    [tool.fairlead] or fairlead.toml. `channel`, `coordinator`, `backlog`: URLs too; the database
-    itself by default. `log`, `schedule`: of ordered queues, the same: kafka://host:9092 and
-    cassandra://host:9042/keyspace. `lake`: a folder, or $FAIRLEAD_LAKE, or a file as above: workers
-    then move the history of attempts there, as Parquet; "" for none, whatever is configured.
+    `url`: the store of tasks, `sqlite:///tasks.db` or `postgresql://...`; by default $FAIRLEAD_URL,
+    [tool.fairlead] or fairlead.toml. `channel`, `coordinator`, `backlog`: URLs as well; the
+    database of the tasks by default. `log`, `schedule`: URLs for ordered queues, such as
+    kafka://host:9092 and cassandra://host:9042/keyspace; the same default. `lake`: a folder, or
+    $FAIRLEAD_LAKE, or a file as above; workers move the history of attempts there, as Parquet.
+    `lake=""` means no lake, whatever is configured. `payload_limit`: most bytes of JSON for the
+    arguments of one task. `on_incident`: called with each task in ERROR or stuck.
     """
 
-    # Public surface: everything an application may say, by keyword, most of it rarely.
+    # More than seven parameters: the public surface, by keyword; most applications use few of them.
     def __init__(
         self,
         url: str | None = None,
@@ -113,7 +115,7 @@ class App:
 
     # declaring ------------------------------------------------------------------------------------
 
-    # More than seven parameters here and in `task`: public surface, by keyword.
+    # More than seven parameters here and in `task`: the public surface, by keyword.
     def queue(
         self,
         name: str,
@@ -126,13 +128,13 @@ class App:
         look_ahead: float = 300.0,
         cost: str = "tasks",
     ) -> Queue:
-        """Declare a queue; one that is never declared has the defaults. Raises ConfigurationError
-        for bad values.
+        """Declare a queue; a queue that is never declared has the defaults. Raises
+        ConfigurationError for bad values.
 
-        `partitions`: 4 by default, 120 of an ordered queue. `kind="ordered"`: a queue by ordering
-        keys and times, from a log of its own; `grace`: how many seconds late its tasks may be
-        submitted; `look_ahead`: how many seconds before their time they are in memory.
-        `cost="runtime"`: fairness keys share the time that runs take, not their number.
+        `partitions`: 4 by default, 120 for an ordered queue. `kind="ordered"`: a queue ordered by
+        ordering key and time, with a log of its own. `grace`: seconds that its tasks may be late
+        when submitted. `look_ahead`: seconds before their time at which its tasks are read into
+        memory. `cost="runtime"`: fairness keys share the time that runs take, not their number.
         """
         if partitions is None:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
@@ -174,16 +176,16 @@ class App:
         executor: str | None = None,
         on_failure: str = "hold",
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
-        """Register a sync or async function as a task; its name is the function's unless `name`
-        says otherwise.
+        """Register a sync or async function as a task. The task has the function's name unless
+        `name` is given.
 
-        `timeout`: seconds one run may take; short for `processing=Processing(timeout=...)`.
-        `transactional`: the function gets `connection`, and what it writes there, the tasks it
-        submits and its completion commit in one transaction. `keep_result`: `handle.result()`
-        answers its return value. `on_failure`: what becomes of the later tasks of its ordering key
-        when its tries are used up: "hold" them until a person retries, fails or cancels it, or
-        "skip" it. While it has tries left, it holds them in either case. Raises ConfigurationError
-        for a name taken or a function whose arguments cannot travel.
+        `timeout`: most seconds of one run; short for `processing=Processing(timeout=...)`.
+        `transactional`: the function gets `connection`; its writes there, the tasks it submits and
+        its completion commit in one transaction. `keep_result`: `handle.result()` returns the
+        return value. `on_failure`: "hold" keeps the later tasks of the ordering key waiting once
+        the task's tries are used up, until a person retries, fails or cancels it; "skip" lets them
+        run. While the task has tries left, they wait in either case. Raises ConfigurationError for
+        a name that is taken or a function whose arguments cannot be encoded as JSON.
         """
         if processing is not None and timeout is not None:
             raise ConfigurationError("give timeout= or processing=, not both")
@@ -210,7 +212,7 @@ class App:
     def periodic(self, cron: str, *, timezone: str = "UTC", **options: Any) -> Callable[[Any], Any]:
         """Submit a task at each time of a cron expression, once in the whole cluster.
 
-        Stands above `@app.task`, or on a plain function, which it makes a task. The function takes
+        Use it above `@app.task`, or on a plain function, which it makes a task. The function takes
         no arguments, or one named `slot`: the aware datetime it runs for. Raises ConfigurationError
         for a bad expression or timezone.
         """
@@ -225,25 +227,25 @@ class App:
     # submitting -----------------------------------------------------------------------------------
 
     def submit_many(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        """Submit drafts of any tasks in one transaction: the caller's when they carry a
+        """Submit drafts of any tasks in one transaction: the caller's if they carry a
         connection."""
         return self.submitter.submit(drafts)
 
     async def submit_many_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        """The same from asynchronous code."""
+        """Submit drafts from asynchronous code; otherwise as `submit_many`."""
         return await self.submitter.submit_async(drafts)
 
     def transaction(self, connection: Any) -> Transaction:
-        """`with app.transaction(connection):` (or `async with`) begins and commits on a plain
-        connection, and tells the nodes after the commit; nothing is told after a rollback. Submits
-        inside use `connection=` as ever."""
+        """Return a context manager, `with` or `async with`, that begins and commits a transaction
+        on a plain connection and notifies the nodes after the commit, never after a rollback.
+        Submits inside use `connection=` as usual."""
         return Transaction(connection, self._transactions, lambda w: self.channel.announce(w))
 
     # where tasks live -----------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """Where tasks live. Raises ConfigurationError when nothing says."""
+        """URL of the task store. Raises ConfigurationError if none is set."""
         return self.connector.settings.url
 
     @property
@@ -258,8 +260,8 @@ class App:
 
     @property
     def sql_store(self) -> SqlStore:
-        """The task store with what tables add. Raises NotSupported where tasks do not live in a SQL
-        database."""
+        """The task store as a store in a SQL database. Raises NotSupported if tasks do not live in
+        one."""
         return self.connector.sql_store
 
     @property
@@ -269,19 +271,19 @@ class App:
 
     @property
     def notifier(self) -> Notifier:
-        """How wakes reach other processes."""
+        """The notifier, which carries notifications to other processes."""
         return self.connector.notifier
 
     @property
     def management(self) -> Management:
-        """Look at tasks and change them: what operators do."""
+        """Calls of operators: look at tasks and change them."""
         from fairlead.operate.tasks import Management
 
         return Management(self.operate_context)
 
     @property
     def operate_context(self) -> OperateContext:
-        """What commands of operators use of this application."""
+        """The parts of this application that commands of operators use."""
         from fairlead.operate.context import OperateContext
 
         return OperateContext(
@@ -305,11 +307,14 @@ class App:
     def node(
         self, *, queues: Iterable[str] | None = None, identity: str | None = None, **settings: Any
     ) -> Node:
-        """A worker node of this application, to be run in an event loop: `await app.node().run()`.
+        """Return a worker node of this application; run it in an event loop with
+        `await app.node().run()`.
 
-        `queues`: which ones it serves (all by default). `identity`: kept over restarts; with
-        `restart_seconds` its partitions wait for it, so that a quick restart moves nothing. Further
-        settings: see `fairlead.engine.settings.NodeSettings`. Raises UnknownQueue.
+        `queues`: names of the queues it serves (all by default). `identity`: a name kept over
+        restarts; with `restart_seconds`, the node's partitions wait for it, so that a quick restart
+        moves nothing. Further settings: see `fairlead.engine.settings.NodeSettings`. Raises
+        UnknownQueue for a queue that is not declared, NotSupported if the store or the coordinator
+        cannot do what a task declares.
         """
         from fairlead.engine.cluster_limits import cluster_wide
         from fairlead.engine.context import NodePorts, Served
@@ -332,7 +337,7 @@ class App:
         store, connections = self.store, self.connections
         declared = [self.queues[name] for name in names]
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
-        # What cannot be kept is refused here, before a task finds out.
+        # Refuse here, before any task runs, what the coordinator or the store cannot do.
         connections.coordinator.check_limits(cluster_wide(declared, handlers))
         store.check(handlers)
         log, schedule = None, None

@@ -1,5 +1,4 @@
-"""Time as Fairlead sees it: integer microseconds since 1970 UTC, and a port so that tests may own
-it."""
+"""Time: integer microseconds since 1970 UTC, and a port so that tests can control the clock."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ _ONE_MICRO = timedelta(microseconds=1)
 
 
 def to_micros(instant: datetime) -> int:
-    """Microseconds since 1970 UTC of an aware datetime, exactly. Raises ValueError for a naive
-    one."""
+    """Return the microseconds since 1970 UTC of an aware datetime, exactly. Raises ValueError for a
+    naive one."""
     if instant.tzinfo is None or instant.utcoffset() is None:
         raise ValueError(
             f"naive datetime {instant!r}: give a timezone, as in datetime.now(timezone.utc)"
@@ -26,18 +25,18 @@ def to_micros(instant: datetime) -> int:
 
 
 def to_datetime(micros: int) -> datetime:
-    """The aware UTC datetime of `micros` microseconds since 1970."""
+    """Return the aware UTC datetime of `micros` microseconds since 1970."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 class Clock(Protocol):
-    """Where an engine takes its time from."""
+    """Source of time for an engine."""
 
     def now(self) -> int:
-        """Wall time in microseconds since 1970 UTC; may step."""
+        """Return the wall time in microseconds since 1970 UTC; may step."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never steps back."""
+        """Return the seconds on a clock that never steps back."""
 
     async def sleep(self, seconds: float) -> None:
         """Return when `seconds` of this clock have passed."""

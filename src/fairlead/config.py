@@ -1,5 +1,5 @@
-"""Configuration: what the code or the command line says, then FAIRLEAD_* in the environment, then a
-file."""
+"""Configuration: arguments of the code or the command line, then FAIRLEAD_* in the environment,
+then a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 from fairlead.errors import ConfigurationError
 
 PAYLOAD_LIMIT = 1 << 20
-"""Bytes of JSON that the arguments of one task may have, unless the application says otherwise."""
+"""Most bytes of JSON that the arguments of one task may have; an application may set another
+limit."""
 
 _PARTS = ("channel", "coordinator", "backlog", "log", "schedule")
 _KEYS = ("url", *_PARTS, "lake")
@@ -21,7 +22,7 @@ _KEYS = ("url", *_PARTS, "lake")
 
 @dataclass(frozen=True)
 class Settings:
-    """Where an application lives."""
+    """URLs of an application, and the folder of its lake."""
 
     url: str
     channel: str | None = None
@@ -33,14 +34,14 @@ class Settings:
 
     @property
     def parts(self) -> dict[str, str]:
-        """URLs of the parts that are named, by the name of the setting."""
+        """URLs of adapters that live elsewhere than the tasks, by the name of the setting."""
         named = {name: getattr(self, name) for name in _PARTS}
         return {name: url for name, url in named.items() if url is not None}
 
     @classmethod
     def load(cls, folder: Path | None = None, **given: str | None) -> Settings:
-        """The settings in force in `folder` (the current one by default).
-        Raises ConfigurationError when nothing says where tasks live, or a file cannot be read."""
+        """Return the settings in force in `folder` (the current one by default). Raises
+        ConfigurationError if no URL is set or a file cannot be read."""
         found = _found(folder, given)
         if not found["url"]:
             raise ConfigurationError(
@@ -51,8 +52,8 @@ class Settings:
 
 
 def lake_of(given: str | None = None, folder: Path | None = None) -> str | None:
-    """Where the lake is, if there is one; `given` counts first, and "" says none. Raises
-    ConfigurationError for a file that cannot be read."""
+    """Return the folder of the lake, if one is set; `given` comes first, and "" means no lake.
+    Raises ConfigurationError for a file that cannot be read."""
     if given == "":
         return None
     return _found(folder, {"lake": given})["lake"]

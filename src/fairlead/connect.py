@@ -1,6 +1,6 @@
 """From URLs to adapters: a look-up of the scheme among the registered backends.
 
-Backends are entry points of the group `fairlead.backends`; fairlead.ports.backend says what one is.
+Backends are entry points of the group `fairlead.backends`; see `fairlead.ports.backend`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from fairlead.ports.trigger_channel import TriggerChannel
 
 GROUP = "fairlead.backends"
 _BESIDE = ("database", "database://")
-"""Of a part that may live elsewhere: beside the tasks."""
+"""URLs of an adapter that lives beside the tasks."""
 
 
 class Connections(NamedTuple):
-    """What an application talks to."""
+    """The adapters of an application."""
 
     store: TaskStore
     backlog: BacklogStore
@@ -39,19 +39,19 @@ class Connections(NamedTuple):
     channel: TriggerChannel
     coordinator: Coordinator
     log: TaskLog | None
-    """Of ordered queues, for submits."""
+    """Log of ordered queues, for submits."""
     schedule: ScheduleStore | None
     new_log: Callable[[], TaskLog | None]
-    """Make another log: a node has one of its own."""
+    """Makes another log, because each node has a log of its own."""
 
     def for_ordered(self) -> tuple[TaskLog, ScheduleStore]:
-        """Return a log of the node's own, and the schedule. Only where there are ordered queues."""
+        """Return a new log for a node, and the schedule. Called only for ordered queues."""
         log = self.new_log()
         assert log is not None and self.schedule is not None
         return log, self.schedule
 
     async def close_async(self) -> None:
-        """Let go of what this event loop has opened. It may be used again."""
+        """Close what this event loop has opened. The connections may be used again."""
         await self.backlog.close()
         for part in (self.log, self.schedule):
             if part is not None:
@@ -65,8 +65,8 @@ def connect(
     partitions: Mapping[str, int],
     counted: Callable[[str, int], None],
 ) -> Connections:
-    """Return the adapters for these URLs; nothing is opened yet. `partitions` and `counted`: see
-    `BackendContext`. Raises ConfigurationError for a URL of no known kind."""
+    """Return the adapters for these URLs without opening them. `partitions` and `counted`: see
+    `BackendContext`. Raises ConfigurationError for a URL of an unknown kind."""
     home = backend("store", settings.url)
     home.check({kind: without_secret(url) for kind, url in settings.parts.items()})
 
@@ -81,7 +81,7 @@ def connect(
     schedule_at, schedule_url = place("schedule")
     store = home.store(settings.url)
     notifier = channel_at.notifier(channel_url, store) or home.notifier(None, store)
-    assert notifier is not None  # beside the tasks there is one
+    assert notifier is not None  # a home backend always has one
     context = BackendContext(
         store=store,
         notifier=notifier,
@@ -103,14 +103,14 @@ def connect(
 
 
 def task_store(url: str) -> SqlStore:
-    """Return the task store of a URL. Raises ConfigurationError for a URL of no known kind,
-    NotSupported where tasks do not live in a SQL database."""
+    """Return the task store of a URL. Raises ConfigurationError for a URL of an unknown kind,
+    NotSupported if tasks do not live in a SQL database."""
     return backend("store", url).store(url).as_sql()
 
 
 def backend(kind: Kind, url: str) -> Backend:
-    """Return the backend that is registered for the scheme of a URL. Raises ConfigurationError when
-    there is none that offers this kind of part, or a library of its own is not installed."""
+    """Return the backend that is registered for the scheme of a URL. Raises ConfigurationError if
+    none offers this kind of adapter, or if a library it needs is not installed."""
     entry = _registered().get(urlsplit(url).scheme)
     found: Backend | None = None if entry is None else entry.load()()
     if found is None or kind not in found.offers:
@@ -133,7 +133,7 @@ def without_secret(url: str) -> str:
 
 @cache
 def _registered() -> dict[str, EntryPoint]:
-    """Every scheme with its backend."""
+    """Return the entry points of all backends, by scheme."""
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 

@@ -20,7 +20,7 @@ from fairlead.ports.trigger_channel import TriggerChannel
 
 
 class Connector:
-    """One per application. It may be used again after `close`. Thread-safe."""
+    """Opens the adapters of an application. Usable again after `close`. Thread-safe."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Connector:
         declared: Declarations,
         counted: Callable[[str, int], None],
     ) -> None:
-        """`urls`: see `Settings`. `clock`: asked when adapters are made. `declared`: may grow
+        """`urls`: see `Settings`. `clock`: called when adapters are made. `declared`: may grow
         later. `counted`: see `BackendContext`."""
         self._urls = urls
         self._clock = clock
@@ -43,7 +43,7 @@ class Connector:
 
     @property
     def settings(self) -> Settings:
-        """Where the application lives. Raises ConfigurationError when nothing says."""
+        """Settings in force. Raises ConfigurationError if no URL is set."""
         return Settings.load(None, **self._urls)
 
     @property
@@ -66,8 +66,8 @@ class Connector:
             connections.channel.check_queue(queue)
 
     def check_queue(self, queue: Queue) -> None:
-        """Raise ConfigurationError when the channel, if it is known by now, cannot serve the
-        queue."""
+        """Raise ConfigurationError if the channel cannot serve the queue. Does nothing before the
+        channel is made, which then checks all queues."""
         if self._connections is not None:
             self._connections.channel.check_queue(queue)
 
@@ -83,8 +83,8 @@ class Connector:
 
     @property
     def sql_store(self) -> SqlStore:
-        """The task store with what tables add. Raises NotSupported where tasks do not live in a SQL
-        database."""
+        """The task store as a store in a SQL database. Raises NotSupported if tasks do not live in
+        one."""
         return self.store.as_sql()
 
     @property
@@ -94,7 +94,7 @@ class Connector:
 
     @property
     def notifier(self) -> Notifier:
-        """How wakes reach other processes."""
+        """The notifier, which carries notifications to other processes."""
         return self.connections.notifier
 
     def migrate(self) -> list[str]:
@@ -129,12 +129,12 @@ class Connector:
             self._is_prepared = False
 
     def _elsewhere(self) -> Mapping[str, str]:
-        """The parts that were given a URL of their own."""
+        """Return the URLs of adapters that live elsewhere than the tasks."""
         assert self._settings is not None
         return self._settings.parts
 
 
 def _wait_for(work: Coroutine[Any, Any, None]) -> None:
-    """Run it in a thread of its own: this one may have a running event loop."""
+    """Run the coroutine in a thread of its own, because this one may have a running event loop."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, work).result()

@@ -1,4 +1,4 @@
-"""Every error Fairlead raises: one base, each naming the cause and the cure."""
+"""Errors that Fairlead raises: one base; each message names the cause and the cure."""
 
 from __future__ import annotations
 
@@ -10,61 +10,64 @@ class FairleadError(Exception):
 
 
 class ConfigurationError(FairleadError):
-    """The application is set up wrongly: a URL, a queue, a handler, a policy."""
+    """Raised for a wrong setting of the application: a URL, a queue, a handler, a policy."""
 
 
 class InvalidTask(FairleadError, ValueError):
-    """A submit was refused before anything was written: arguments, options, payload size."""
+    """Raised for a submit that was refused before anything was written: arguments, options, payload
+    size."""
 
 
 class UnknownTask(FairleadError, LookupError):
-    """No handler of that name, or no task of that id."""
+    """Raised if no handler has the name, or no task the id."""
 
 
 class UnknownQueue(FairleadError, LookupError):
-    """A queue that the application does not define."""
+    """Raised for a queue that the application does not define."""
 
 
 class UnknownPolicy(FairleadError, LookupError):
-    """No version of computed weights has that number, or it is kept no longer."""
+    """Raised for a version of computed weights that does not exist or is no longer kept."""
 
 
 class NotSupported(FairleadError):
-    """The store, or the channel, that was chosen cannot do that; says which can."""
+    """Raised if the chosen store or channel cannot do that; the message names those that can."""
 
 
 class StoreUnavailable(FairleadError):
-    """The database, or a part of it, cannot be reached right now; trying again may work."""
+    """Raised while the database, or a part of it, cannot be reached; trying again may work."""
 
 
 class SchemaMismatch(FairleadError):
-    """The tables in the store are older or newer than this code; says which, and what to run."""
+    """Raised if the tables in the store are older or newer than this code; the message says which,
+    and what to run."""
 
 
 class StaleVersion(FairleadError):
-    """The task changed since it was read (its version moved on); read it again and decide anew."""
+    """Raised if the task has changed since it was read (its version moved on); read it again."""
 
 
 class NotAllowed(FairleadError):
-    """The task's state does not allow that; says which state, and whether `force` would."""
+    """Raised if the task's state does not allow the change; the message names the state, and
+    whether `force` would help."""
 
 
 class TaskFailed(FairleadError):
-    """Raised by `handle.result()` when the task ended in ERROR, FAILED or CANCELLED; carries its
-    error text."""
+    """Raised by `handle.result()` if the task ended in ERROR, FAILED or CANCELLED; carries the
+    task's error text."""
 
 
 class ResultNotKept(FairleadError):
-    """The task does not keep its result: declare it with keep_result=True."""
+    """Raised for a task that keeps no result: declare it with keep_result=True."""
 
 
 class ResultTimeout(FairleadError, TimeoutError):
-    """`handle.result(timeout=)` ran out of time; the task goes on."""
+    """Raised by `handle.result(timeout=)` after the timeout; the task goes on."""
 
 
 class Retry(FairleadError):
-    """Raised by a handler: this attempt failed, try again after `after` seconds (None: as the retry
-    policy says)."""
+    """Raised by a handler to fail this attempt and try again after `after` seconds (None: when the
+    retry policy says)."""
 
     def __init__(self, after: float | None = None, *, reset_tries: bool = False) -> None:
         super().__init__(f"retry after {after} s" if after is not None else "retry")
@@ -73,7 +76,7 @@ class Retry(FairleadError):
 
 
 class Snooze(FairleadError):
-    """Raised by a handler: not now, run me again at `until` (an aware datetime). Spends no
+    """Raised by a handler to be run again at `until` (an aware datetime) instead of now. Spends no
     attempt."""
 
     def __init__(self, until: datetime) -> None:
@@ -86,8 +89,8 @@ class Snooze(FairleadError):
 
 
 class TaskTimeout(FairleadError):
-    """The attempt ran longer than its timeout; its outcome is `timed_out`."""
+    """Error of an attempt that ran longer than its timeout; its outcome is `timed_out`."""
 
 
 class NodeLost(FairleadError):
-    """The node that had claimed the task died or stalled; its outcome is `lost`."""
+    """Error of an attempt whose node died or stalled; its outcome is `lost`."""

@@ -1,4 +1,5 @@
-"""A queue on Redis streams for many tenants that stands on its own. Needs the extra `redis`."""
+"""The sharded queue: a queue for many tenants on Redis streams, usable on its own. Needs the extra
+`redis`."""
 
 from fairlead.backends.redis.sharded.errors import (
     Empty,

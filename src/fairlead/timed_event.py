@@ -1,4 +1,4 @@
-"""An event that also comes at a time."""
+"""An event that also occurs at a given time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import asyncio
 from fairlead.clock import MICROS, Clock
 
 LONGEST = 5.0
-"""Seconds until the clock is read again, which somebody may have set."""
+"""Longest sleep in seconds; the clock is read again after it, in case it was set meanwhile."""
 
 
 class TimedEvent:
-    """Wakes the one coroutine that waits: when another one notifies, or at a time."""
+    """Wakes its one waiting coroutine, at a time or when another coroutine notifies."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -22,8 +22,8 @@ class TimedEvent:
         self._event.set()
 
     async def wait(self, at: int | None) -> None:
-        """Wait until `notify` is called, was called since the last wait, or it is this time
-        (microseconds)."""
+        """Wait until this time (microseconds since the epoch) or until `notify` is called; return
+        at once if it was called since the last wait."""
         left = LONGEST if at is None else (at - self._clock.now()) / MICROS
         if left > 0 and not self._event.is_set():
             sleeping = asyncio.ensure_future(self._clock.sleep(min(left, LONGEST)))

@@ -94,7 +94,7 @@ async def test_a_worker_moves_what_it_finished_into_the_lake_and_has_it_compared
         await until(lambda: len(exported(lake)) == 30)
         await until(
             lambda: (
-                (found := reader(app, lake)) is not None and found.checked == found.place > START
+                (found := reader(app, lake)) is not None and found.checked == found.position > START
             )
         )
     assert exported(lake) == sorted(handle.id for handle in handles)
@@ -118,7 +118,7 @@ async def test_a_long_comparison_goes_on_piece_by_piece_to_its_end(
     assert [keeper.keep(3600.0) for _ in range(5)] == [True, True, True, False, False]
     found = reader(app, lake)
     assert found is not None
-    assert found.checked == found.place > START
+    assert found.checked == found.position > START
 
 
 async def test_of_two_nodes_one_exports_at_a_time_and_the_other_takes_over(

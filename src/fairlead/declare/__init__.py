@@ -1,1 +1,1 @@
-"""Queues, tasks and options as an application declares them."""
+"""Declarations of an application: queues, tasks and their options."""

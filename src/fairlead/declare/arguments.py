@@ -1,4 +1,4 @@
-"""A handler's arguments as data: typed by its annotations, JSON on the wire, checked when submitted
+"""Arguments of a handler as data: typed by its annotations, sent as JSON, checked when submitted
 and when run."""
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _KINDS_REFUSED = {
 
 
 class Arguments:
-    """Encodes and decodes the arguments of one handler. The annotations decide; no annotation takes
-    any JSON value."""
+    """Encodes and decodes the arguments of one handler, by its annotations. A parameter without an
+    annotation takes any JSON value."""
 
     def __init__(
         self, function: Callable[..., Any], task_name: str, injected: frozenset[str] = frozenset()
     ) -> None:
-        """`injected` names parameters that the engine supplies when it runs the handler.
-        Raises ConfigurationError when a parameter cannot travel as JSON."""
+        """`injected`: parameters that the engine supplies when it runs the handler. Raises
+        ConfigurationError if a parameter cannot be encoded as JSON."""
         self.task_name = task_name
         signature = inspect.signature(function)
         parameters = [p for p in signature.parameters.values() if p.name not in injected]
@@ -65,8 +65,8 @@ class Arguments:
         )
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The arguments as JSON. Raises InvalidTask naming what is missing, unknown or of the wrong
-        type."""
+        """Return the arguments as JSON. Raises InvalidTask naming what is missing, unknown or of
+        the wrong type."""
         try:
             if args:
                 kwargs = dict(self._signature.bind(*args, **kwargs).arguments)
@@ -81,7 +81,7 @@ class Arguments:
             raise InvalidTask(f"task {self.task_name!r}: {error}") from error
 
     def decode(self, encoded: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and keyword arguments to call the handler with. Raises InvalidTask for bytes
+        """Return the positional and keyword arguments of the handler. Raises InvalidTask for bytes
         that do not fit it."""
         try:
             struct = self._decoder.decode(encoded)
@@ -93,7 +93,7 @@ class Arguments:
 
 
 def _check_travels(name: str, info: Any) -> None:
-    """Raises TypeError for a type, however deep inside, that JSON cannot carry."""
+    """Raise TypeError for a type, however deep inside, that JSON cannot carry."""
     if isinstance(info, msgspec.inspect.CustomType):
         raise TypeError(
             f"`{name}` is a {info.cls.__module__}.{info.cls.__qualname__}; use JSON's types,"

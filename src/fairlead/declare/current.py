@@ -1,4 +1,4 @@
-"""The task that runs here and now, as its handler and its log lines see it."""
+"""The task that runs in the current context, for its handler and its log lines."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fairlead.clock import MICROS, to_datetime
 
 
 class Run(Protocol):
-    """Whatever knows the task that runs: an execution of the engine, or the task itself in a child
-    process."""
+    """An object that knows the running task: an execution of the engine, or the task itself in a
+    child process."""
 
     @property
     def current(self) -> CurrentTask:
-        """What the handler may know."""
+        """The running task, as its handler sees it."""
 
 
 _run: ContextVar[Run | None] = ContextVar("fairlead_run", default=None)
 
 
 class CurrentTask:
-    """What a handler may know about its own run. `connection` is set in transactional handlers
-    only. `context` is this run's own copy: what an interceptor puts there, the handler and its log
-    lines see, also in a child process."""
+    """The facts of a run that its handler may use. `connection` is set only in transactional
+    handlers. `context` is this run's own copy: the handler and its log lines see what an
+    interceptor puts into it, also in a child process."""
 
     __slots__ = (
         "_cancelled",
@@ -47,8 +47,8 @@ class CurrentTask:
         "version",
     )
 
-    # More than seven parameters: they are the fields of one record, made once for each run; a
-    # second object around them would be paid for by every run.
+    # More than seven parameters: the fields of one record, made once for each run; an object around
+    # them would slow down every run.
     def __init__(
         self,
         id: str,
@@ -64,7 +64,7 @@ class CurrentTask:
         ready_at: int,
         started_at: int,
     ) -> None:
-        """`ready_at`, `started_at`: microseconds."""
+        """`ready_at`, `started_at`: microseconds since the epoch."""
         self.id = id
         self.name = name
         self.queue = queue
@@ -84,24 +84,24 @@ class CurrentTask:
 
     @property
     def current(self) -> CurrentTask:
-        """Itself: it is its own run."""
+        """This task, which is its own run in a child process."""
         return self
 
     @property
     def ready_at(self) -> datetime:
-        """When this run could have started: its task was submitted, due, or to be tried again.
-        Aware, UTC."""
+        """Time from which this run could start, after its submit, due time or retry time. Aware,
+        UTC."""
         return to_datetime(self._ready_at)
 
     @property
     def pickup_delay(self) -> float:
-        """Seconds from `ready_at` to the start of this run; 0 where the clocks of two machines
+        """Seconds from `ready_at` to the start of this run; 0 if the clocks of two machines
         disagree."""
         return max(0, self._started_at - self._ready_at) / MICROS
 
     @property
     def cancelled(self) -> bool:
-        """True once the run was asked to stop: a handler in a thread should look now and then, and
+        """Whether the run was asked to stop; a handler in a thread should check now and then, and
         return."""
         return self._cancelled is not None and self._cancelled.is_set()
 
@@ -114,18 +114,18 @@ class CurrentTask:
 
 
 def current_task() -> CurrentTask | None:
-    """The task this code runs for; None outside a handler."""
+    """Return the task this code runs for; None outside a handler."""
     run = _run.get()
     return None if run is None else run.current
 
 
 def set_run(run: Run | None) -> None:
-    """Used by executors around a handler."""
+    """Set the run of the current context; executors call it around a handler."""
     _run.set(run)
 
 
 class ContextFilter(logging.Filter):
-    """Puts `task_id`, `task_name`, `attempt` and the task's context map on every log record of its
+    """Adds `task_id`, `task_name`, `attempt` and the task's context map to the log records of a
     run."""
 
     def filter(self, record: logging.LogRecord) -> bool:

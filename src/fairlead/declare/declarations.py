@@ -1,4 +1,4 @@
-"""The declarations of one application: its queues, its tasks and their times."""
+"""Declarations of one application: its queues, its tasks and their times."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ DEFAULT_RETRY = Exponential(max_attempts=5)
 
 
 class Declarations:
-    """Grow while the application's modules are imported."""
+    """Registry of queues, tasks and periodic times; grows while modules are imported."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
         self.handlers: dict[str, Handler] = {}
         self.periodics: list[Periodic] = []
         self.partitions: dict[str, int] = {}
-        """How many partitions each queue has, by its name."""
+        """Number of partitions by queue."""
 
     def add_queue(self, queue: Queue) -> None:
-        """Add a queue. Raises ConfigurationError when it is declared already with other settings,
-        or a task of it does not go with them."""
+        """Add a queue. Raises ConfigurationError if it is declared already with other settings, or
+        one of its tasks does not fit it."""
         name = queue.name
         if self.queues.setdefault(name, queue) != queue and self.queues[name] != Queue(name):
             raise ConfigurationError(f"queue {name!r} is declared twice with different settings")
@@ -34,8 +34,8 @@ class Declarations:
                 handler.fit(queue, DEFAULT_RETRY)
 
     def add_handler(self, handler: Handler) -> None:
-        """Add a task; a queue that is not declared yet has the defaults. Raises ConfigurationError
-        for a name that is taken, or a task that does not go with its queue."""
+        """Add a task; declare its queue with the defaults if it is not declared yet. Raises
+        ConfigurationError for a name that is taken, or a task that does not fit its queue."""
         if handler.name in self.handlers:
             raise ConfigurationError(
                 f"a task named {handler.name!r} is registered already; give one of them name="

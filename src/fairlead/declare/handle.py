@@ -1,4 +1,4 @@
-"""A handle on a submitted task: its state and its result."""
+"""Handles of submitted tasks: state and result."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
-_LOOK_AGAIN = 5.0  # seconds; a wake that was lost costs a waiter no more than this
+_LOOK_AGAIN = 5.0  # seconds; longest extra wait after a lost notification
 
 
 class TaskAccess(Protocol):
-    """Where the task lives, and how others hear of it."""
+    """The adapters that a handle needs."""
 
     @property
     def store(self) -> TaskStore:
@@ -32,31 +32,31 @@ class TaskAccess(Protocol):
 
     @property
     def notifier(self) -> Notifier:
-        """How wakes reach other processes."""
+        """The notifier, which carries notifications to other processes."""
 
 
 class TaskHandle(msgspec.Struct, gc=False, eq=False):
-    """What a submit answers. `is_new` is False when the unique key was taken and `id` is the
+    """A handle of a submitted task. `is_new` is False if the unique key was taken and `id` is the
     earlier task's."""
 
     _access: TaskAccess
     id: str
     is_new: bool
     _keeps_result: bool
-    _wake: Notification | None = None
+    _notification: Notification | None = None
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r}{'' if self.is_new else ', is_new=False'})"
 
     def trigger(self) -> None:
-        """After your own commit on a plain SQLite connection: tell the nodes at once instead of
-        within seconds."""
-        if self._wake is not None:
-            self._access.channel.announce(self._wake)
+        """Notify the nodes at once instead of within seconds; call it after your own commit on a
+        plain SQLite connection."""
+        if self._notification is not None:
+            self._access.channel.announce(self._notification)
 
     def record(self) -> TaskRecord:
-        """The task as it stands. Raises UnknownTask when it never committed or its history was
-        cleaned."""
+        """Return the record of the task now. Raises UnknownTask if the task never committed or its
+        history was cleaned."""
         store = self._access.store.records
         record: TaskRecord | None = store.database.read_now(store.task(self.id))
         if record is None:
@@ -66,13 +66,13 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         return record
 
     def state(self) -> State:
-        """The task's state now. Raises UnknownTask as `record` does."""
+        """Return the state of the task now. Raises UnknownTask as `record` does."""
         return self.record().state
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait until the task is finished and answer its return value (as JSON gives it back).
+        """Wait until the task is finished and return its return value, decoded from JSON.
 
-        Raises ResultNotKept, TaskFailed when it ended without success, ResultTimeout after
+        Raises ResultNotKept, TaskFailed if the task ended without success, ResultTimeout after
         `timeout` seconds.
         """
         if not self._keeps_result:
@@ -92,7 +92,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
             self._access.notifier.wait_finished(self.id, left)
 
     async def result_async(self, timeout: float | None = None) -> Any:
-        """The same without blocking the event loop."""
+        """Wait for the result without blocking the event loop; otherwise as `result`."""
         return await asyncio.to_thread(self.result, timeout)
 
     def _finished(self) -> tuple[bool, Any]:
@@ -103,20 +103,21 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
             raise TaskFailed(f"task {self.id} ended as {record.state}: {why}")
         if record.state != State.DONE:
             return False, None
-        # Looked for after the state: both were written by one transaction.
+        # Read after the state: one transaction wrote both.
         kept = store.database.read_now(store.result(self.id))
         return True, None if kept is None else msgspec.json.decode(kept)
 
 
 class OrderedHandle(TaskHandle, gc=False, eq=False):
-    """What a submit to an ordered queue answers. The log has the task once `result` returns; it
-    runs at its time."""
+    """A handle of a task submitted to an ordered queue. `result` returns once the log has the task,
+    which runs at its time."""
 
     _appended: Future[None] | None = None
     key: TaskKey | None = None
 
     def record(self) -> TaskRecord:
-        """The task as its last run left it. Raises UnknownTask before the first one has ended."""
+        """Return the record left by the last run. Raises UnknownTask before the first run has
+        ended."""
         store = self._access.store.records
         record: TaskRecord | None = store.database.read_now(store.task(self.id))
         if record is None:
@@ -126,13 +127,14 @@ class OrderedHandle(TaskHandle, gc=False, eq=False):
         return record
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait until the log has the task for good; of one submitted in your own transaction, your
-        commit says that. Raises StoreUnavailable when it may not have it: submit again with the
-        same unique_key and run_at; ResultTimeout."""
+        """Wait until the log has stored the task durably. For a task submitted in your own
+        transaction, your commit guarantees that. Raises StoreUnavailable if the log may not have
+        it: submit again with the same unique_key and run_at. Raises ResultTimeout after `timeout`
+        seconds."""
         assert self._appended is not None
         try:
             self._appended.result(timeout)
         except TimeoutError as error:
             raise ResultTimeout(
-                f"the log has not answered for task {self.id} within {timeout} s"
+                f"the log has not confirmed task {self.id} within {timeout} s"
             ) from error

@@ -1,4 +1,4 @@
-"""A handler: the user's function with everything the engine must know to run it."""
+"""Handlers: functions of the user, with everything the engine needs to run them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ encode_result = msgspec.json.Encoder().encode
 
 
 class ExecutorKind(StrEnum):
-    """Where a handler runs."""
+    """Kind of place where a handler runs."""
 
     LOOP = "loop"  # async functions, on the node's event loop
     THREAD = "thread"  # sync functions, each in a thread
@@ -30,9 +30,9 @@ class ExecutorKind(StrEnum):
 
 
 class Handler:
-    """One registered function. Its name is what stands in the task row."""
+    """A registered function. Task rows carry its name."""
 
-    # More than seven parameters: the options of `App.task`, by keyword.
+    # More than seven parameters: they are the options of `App.task`, passed by keyword.
     def __init__(
         self,
         function: Callable[..., Any],
@@ -72,8 +72,8 @@ class Handler:
         self.arguments = Arguments(function, name, injected)
 
     def fit(self, queue: Queue, default: RetryPolicy) -> None:
-        """Fit the handler to an ordered queue: it retries for ever, unless it says otherwise than
-        `default`. Raises ConfigurationError for what does not go with such a queue."""
+        """Fit the handler to an ordered queue: retry for ever unless the task declares a policy
+        other than `default`. Raises ConfigurationError for options that do not fit such a queue."""
         if not queue.is_ordered:
             return
         for is_set, what in (
@@ -109,7 +109,7 @@ class Handler:
 
 
 class RunInterceptor:
-    """Middleware around submit and run; override what you need. What is not overridden costs
+    """Middleware around submits and runs. Override the methods you need; the others cost
     nothing."""
 
     def submitting(self, draft: Any) -> Any:
@@ -117,28 +117,29 @@ class RunInterceptor:
         return draft
 
     def submission(self, submission: Any) -> AbstractContextManager[object]:
-        """Around one call of a submit, of one task or many: a `fairlead.declare.task.Submission`,
-        after every `submitting`."""
+        """Return a context manager around one call of a submit, of one task or many: a
+        `fairlead.declare.task.Submission`, after every `submitting`."""
         return nullcontext()
 
     async def run(self, task: CurrentTask, proceed: Callable[[], Awaitable[Any]]) -> Any:
         """Wrap one run of an asynchronous handler: `await proceed()` runs the next interceptor and
-        at last the handler; raises what it raises."""
+        finally the handler, and raises what the handler raises."""
         return await proceed()
 
     def running(self, task: CurrentTask) -> AbstractContextManager[object]:
-        """Around every run, outside of any `run`: on the event loop, in the handler's thread, or in
-        the worker while a child process runs it. What the run raises passes through; what is
-        swallowed counts as done."""
+        """Return a context manager around every run, outside of any `run`: on the event loop, in
+        the handler's thread, or in the worker while a child process runs the handler. Exceptions of
+        the run pass through it; a run whose exception it swallows counts as done."""
         return nullcontext()
 
     def in_child(self, task: CurrentTask) -> AbstractContextManager[object]:
-        """Around a handler in a child process, there; `task.context` is as `running` left it."""
+        """Return a context manager around a handler inside a child process; `task.context` is as
+        `running` left it."""
         return nullcontext()
 
 
 def overridden(interceptors: Iterable[RunInterceptor], name: str) -> tuple[Callable[..., Any], ...]:
-    """The method of that name of each interceptor that has one of its own, outermost first."""
+    """Return the overridden methods of this name, one per interceptor, outermost first."""
     plain = getattr(RunInterceptor, name)
     return tuple(
         getattr(i, name) for i in interceptors if getattr(type(i), name, plain) is not plain
@@ -148,7 +149,7 @@ def overridden(interceptors: Iterable[RunInterceptor], name: str) -> tuple[Calla
 def entered(
     hooks: Iterable[Callable[[Any], AbstractContextManager[object]]], about: Any
 ) -> ExitStack:
-    """What the hooks answer about `about`, entered; leave it by `with`."""
+    """Enter the context managers that the hooks return for `about`; leave them by `with`."""
     with ExitStack() as stack:
         for hook in hooks:
             stack.enter_context(hook(about))

@@ -1,4 +1,4 @@
-"""What a submit may say about a task beside its arguments, checked before anything is written."""
+"""Options of a submit, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairlead.errors import InvalidTask
 from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
 
 MOST_KEY_BYTES = 1024
-"""The longest fairness, ordering or unique key, in UTF-8 bytes: they are index entries."""
+"""Most UTF-8 bytes of a fairness, ordering or unique key; keys are index entries."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """The options of one submit. Instants are aware datetimes; `connection` joins the caller's
+    """Options of one submit. Instants are aware datetimes; `connection` joins the caller's
     transaction."""
 
     fairness_key: str = ""
@@ -31,8 +31,8 @@ class Options(msgspec.Struct, frozen=True):
     connection: Any = None
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
-        """These options with some replaced, checked. Raises InvalidTask naming the option, its
-        value and what it may be."""
+        """Return a checked copy with some options replaced. Raises InvalidTask naming the option,
+        its value and the allowed values."""
         try:
             options = msgspec.structs.replace(self, **changes)
         except TypeError as error:
@@ -43,7 +43,7 @@ class Options(msgspec.Struct, frozen=True):
         return options
 
     def check(self) -> None:
-        """Raises InvalidTask unless every option is within its bounds."""
+        """Raise InvalidTask unless every option is within its bounds."""
         if type(self.priority) is not int or self.priority not in PRIORITIES:
             raise InvalidTask(
                 f"priority {self.priority!r}: use a whole number from 0 (first) to 9 (last)"
@@ -70,7 +70,8 @@ class Options(msgspec.Struct, frozen=True):
             raise InvalidTask("context: use a map of strings to strings")
 
     def run_at_micros(self, now: int) -> int:
-        """The earliest start in microseconds: `now` when none was asked for."""
+        """Return the earliest start in microseconds since the epoch: `now` if no `run_at` is
+        set."""
         if self.run_at is None:
             return now
         if not isinstance(self.run_at, datetime):

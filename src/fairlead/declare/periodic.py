@@ -13,8 +13,9 @@ from fairlead.errors import ConfigurationError
 
 
 class Periodic:
-    """A handler and its times. Where a clock change skips a slot's local time it runs right after
-    the gap; where one repeats it, it runs once (cronsim's rules, those of Debian's cron)."""
+    """A handler and its times. If a clock change skips a slot's local time, the slot runs right
+    after the gap; if the change repeats the time, the slot runs once (the rules of cronsim and
+    Debian's cron)."""
 
     def __init__(self, handler: Handler, cron: str, timezone: str) -> None:
         try:
@@ -40,12 +41,12 @@ class Periodic:
         self.takes_slot = bool(parameters)
 
     def slots(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """The slots later than `after` and not later than `until`, in order."""
+        """Yield the slots after `after` and up to `until`, in order."""
         for slot in CronSim(self.cron, after.astimezone(self._zone)):
             if slot > until:
                 return
             yield slot
 
     def next_slot(self, after: datetime) -> datetime | None:
-        """The first slot later than `after`; None when the expression never matches again."""
+        """Return the first slot after `after`; None if the expression never matches again."""
         return next(iter(CronSim(self.cron, after.astimezone(self._zone))), None)

@@ -1,4 +1,4 @@
-"""A queue as the application declares it."""
+"""A declared queue."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from fairlead.errors import ConfigurationError
 MOST_PARTITIONS = 1000
 DEFAULT_PARTITIONS = 4
 ORDERED_PARTITIONS = 120
-"""Of an ordered queue: fixed for good, so there are enough for any number of nodes."""
+"""Default partitions of an ordered queue. The number is fixed for good, so it is large enough for
+any number of nodes."""
 
 
 @dataclass(frozen=True)
 class Queue:
-    """Where tasks wait. Each partition is read by one node at a time: partitions bound how many
-    nodes share the work."""
+    """A queue that tasks wait in. One node at a time reads each partition, so the number of
+    partitions bounds how many nodes share the work."""
 
     name: str
     order: str | None = None
-    """"fair": by level, so that no fairness key delays another; "fifo": by arrival. None: "fair",
-    or as the channel has it where that brings tasks in an order of its own (Redis)."""
+    """"fair": by level, so that no fairness key delays another. "fifo": by arrival. None: "fair",
+    except on a channel that decides the order (Redis)."""
     partitions: int = DEFAULT_PARTITIONS
     concurrency: AnyLimit | None = None
     kind: str = "tasks"
-    """"ordered": its tasks go through a log into a schedule, and run one at a time for each
-    ordering key."""
+    """"ordered": tasks go through a log into a schedule, and run one at a time for each ordering
+    key. "tasks": all other queues."""
     grace: float = 10.0
-    """Of an ordered queue: seconds that a task may be late when it is submitted."""
+    """Seconds that a task of an ordered queue may be late when it is submitted."""
     look_ahead: float = 300.0
-    """Of an ordered queue: seconds before its time that a task is brought into memory."""
+    """Seconds before its time at which a task of an ordered queue is read into memory."""
     cost: str = "tasks"
-    """What fairness keys have equal shares of: "tasks", each counts the same; "runtime", the time
-    that their runs take."""
+    """Cost that fairness keys have equal shares of: "tasks" counts every task alike, "runtime"
+    counts the time that runs take."""
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > 200 or "\x00" in self.name:

@@ -1,4 +1,4 @@
-"""A declared task: what its decorator answers, and how it is submitted."""
+"""Declared tasks: the objects that `App.task` returns, and their submits."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class TaskOptions(TypedDict, total=False):
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A submit on its way: task name, arguments and options, not yet checked. Interceptors may
-    replace any of it."""
+    """A planned submit: task name, arguments and options, not yet checked. Interceptors may replace
+    any of them."""
 
     handler: Handler
     args: tuple[Any, ...]
@@ -58,11 +58,11 @@ class Submission:
 
     drafts: Sequence[Draft]
     handles: Sequence[TaskHandle] = ()
-    """In the order of the drafts; empty until they are written."""
+    """Handles in the order of the drafts; empty until the tasks are written."""
 
 
 class Submits(Protocol):
-    """An application, as its tasks need it."""
+    """Methods of an application that its tasks call."""
 
     def submit_many(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         """Submit the drafts in one transaction."""
@@ -72,7 +72,7 @@ class Submits(Protocol):
 
 
 class Task(Generic[P, R]):
-    """A handler that can be submitted. Calling it runs the function here and now, as if it were not
+    """A handler that can be submitted. Calling a task runs the function in place, as if it were not
     decorated."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Task(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """The name that stands in the task row."""
+        """Name of the task in task rows."""
         return self.handler.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -101,32 +101,32 @@ class Task(Generic[P, R]):
         return f"<Task {self.name} of queue {self.handler.queue}>"
 
     def options(self, **changes: Unpack[TaskOptions]) -> Task[P, R]:
-        """The same task with these options for its submits. Raises InvalidTask for one out of
-        bounds."""
+        """Return a copy of the task with these options for its submits. Raises InvalidTask for an
+        option out of bounds."""
         return Task(self.app, self.handler, self.function, self._options.changed(changes))
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """A submit to be made later with others: `app.submit_many([task.options(...).draft(...),
-        ...])`."""
+        """Return a draft to be submitted later with others: `app.submit_many([task.options(...)
+        .draft(...), ...])`."""
         return Draft(self.handler, args, kwargs, self._options)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle:
-        """Make one task of these arguments. Raises InvalidTask, and nothing is written, when they
-        do not fit."""
+        """Submit one task with these arguments. Raises InvalidTask, before anything is written, if
+        they do not fit."""
         return self.app.submit_many([Draft(self.handler, args, kwargs, self._options)])[0]
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle:
-        """The same from asynchronous code, also with asynchronous connections and sessions."""
+        """Submit from asynchronous code, also with asynchronous connections and sessions."""
         return (
             await self.app.submit_many_async([Draft(self.handler, args, kwargs, self._options)])
         )[0]
 
     def submit_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle]:
-        """One task for each map of arguments, all in one transaction, by the store's bulk way."""
+        """Submit one task for each map of arguments, all in one transaction, as a bulk."""
         return self.app.submit_many(self._drafts(arguments))
 
     async def submit_many_async(self, arguments: Iterable[Mapping[str, Any]]) -> list[TaskHandle]:
-        """The same from asynchronous code."""
+        """Submit many from asynchronous code; otherwise as `submit_many`."""
         return await self.app.submit_many_async(self._drafts(arguments))
 
     def _drafts(self, arguments: Iterable[Mapping[str, Any]]) -> list[Draft]:
@@ -137,8 +137,8 @@ class Task(Generic[P, R]):
 def encode(
     drafts: Sequence[Draft], partitions: Mapping[str, int], now: int, payload_limit: int
 ) -> list[NewTask]:
-    """The drafts as rows to insert. Raises InvalidTask before anything is written, naming the first
-    that does not fit."""
+    """Return the drafts as rows to insert. Raises InvalidTask, before anything is written, naming
+    the first draft that does not fit."""
     ids = _ids.block(len(drafts), now)
     rows = []
     last_options: Options | None = None
@@ -181,8 +181,8 @@ def encode(
 
 
 def joined_connection(drafts: Sequence[Draft]) -> Any:
-    """The connection all drafts share: their option, else that of the transactional handler running
-    here, else None."""
+    """Return the connection that all drafts share: their option, else that of the transactional
+    handler running here, else None."""
     connection = drafts[0].options.connection
     if any(draft.options.connection is not connection for draft in drafts):
         raise InvalidTask("one bulk submit uses one connection: give all its drafts the same one")

@@ -1,9 +1,9 @@
-"""The words of Fairlead as data: what a task, a trigger, a claim and an attempt are.
+"""The nouns of Fairlead as data: tasks, triggers, lanes, attempts.
 
 Instants are integers: microseconds since 1970-01-01 UTC, in memory and in every store, so that a
-time is compared, stored and exported without ever being rounded. Only the public surface speaks in
-aware datetimes. Ids are the canonical text of a UUIDv7: they sort by time of submission and read
-the same in SQL, logs and JSON.
+time is compared, stored and exported without rounding. Only the public surface uses aware
+datetimes. Ids are the canonical text of a UUIDv7: they sort by time of submission and read the same
+in SQL, logs and JSON.
 """
 
 from fairlead.model.attempt import AttemptRecord, Finish

@@ -1,4 +1,4 @@
-"""An attempt: how one run of a task ended."""
+"""Attempts: the ends of runs of a task."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
-    """How one attempt of a claimed task ended, and where the task goes next."""
+    """End of one attempt of a claimed task, and the next state of the task."""
 
     id: str
     version: int
-    """The version this node holds since the claim; a mismatch means the task was given to
-    another."""
+    """Version that this node holds since the claim; a mismatch means that another node has the
+    task."""
     outcome: str
     next_state: str
     started_at: int | None
@@ -19,21 +19,21 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     error_type: str | None = None
     error_text: str | None = None
     result: bytes | None = None
-    """JSON of the return value, when the task keeps its result."""
+    """JSON of the return value, if the task keeps its result."""
     run_at: int | None = None
-    """When next_state is WAITING: the next earliest start. When SUBMITTED: at once, at the end of
-    its queue."""
+    """Next earliest start if next_state is WAITING. A task that goes to SUBMITTED may run at once,
+    at the end of its queue."""
     row: int = 0
-    """As in the claimed task."""
+    """Same as `ClaimedTask.row`."""
     spends_try: bool = True
     """False for a snooze and for a task handed back unrun at shutdown."""
     resets_tries: bool = False
     leaves_order: bool = False
-    """The tasks of its ordering key need no longer wait for it."""
+    """Whether the later tasks of its ordering key need no longer wait for it."""
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
-    """One row of the append-only history: one run of a task, or its end without a run (cancelled,
+    """One row of the append-only history: a run of a task, or its end without a run (cancelled, or
     failed by hand)."""
 
     seq: int

@@ -1,4 +1,4 @@
-"""Keys: of partitions, of lanes, of tasks in an ordered queue."""
+"""Keys of partitions, of lanes, and of tasks in an ordered queue."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class PartitionKey(NamedTuple):
-    """The unit of ownership: one node at a time reads and orders a partition of a queue."""
+    """Unit of ownership: one node at a time reads and orders a partition of a queue."""
 
     queue: str
     partition: int
 
 
 class LaneKey(NamedTuple):
-    """One priority of one partition: the unit of order. A fair queue keeps one backlog for each."""
+    """Unit of order: one priority of one partition. A fair queue keeps one backlog for each."""
 
     queue: str
     partition: int
@@ -21,14 +21,14 @@ class LaneKey(NamedTuple):
 
 
 class TaskKey(NamedTuple):
-    """Which task of an ordered queue this is, and its place in the schedule. Keys are compared
-    field by field, texts by code point, in memory as in every store."""
+    """Identity of a task in an ordered queue and its position in the schedule. Keys are compared
+    field by field, texts by code point, in memory and in every store."""
 
     run_at: int
-    """Microseconds."""
+    """Microseconds since the epoch."""
     ordering_key: str
     unique_key: str
 
 
 BEFORE_ALL = TaskKey(-(1 << 62), "", "")
-"""Below the key of every task."""
+"""Key below the key of every task."""

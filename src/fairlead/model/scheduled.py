@@ -1,5 +1,4 @@
-"""A task of an ordered queue: in its schedule, at the end of a run, and the record of its
-partition."""
+"""Tasks of ordered queues: in the schedule, at the end of a run, and the record of a partition."""
 
 from __future__ import annotations
 
@@ -11,44 +10,44 @@ from fairlead.model.task import NewTask
 
 
 class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
-    """A task of an ordered queue with what its runs have left behind."""
+    """A task of an ordered queue, with the traces of its runs."""
 
     key: TaskKey
     task: NewTask
     attempt: int = 0
-    """Runs so far."""
+    """Number of runs so far."""
     tries: int = 0
-    """Of them, those that count against the retry policy."""
+    """Number of runs that count against the retry policy."""
     retry_at: int | None = None
-    """After a run that failed: when the next one may start."""
+    """Earliest start of the next run after a failed one."""
 
     @classmethod
     def of(cls, task: NewTask) -> ScheduledTask:
-        """One that has not run. It has an ordering key and a unique key."""
+        """Schedule a task that has not run; it must have an ordering key and a unique key."""
         return cls(TaskKey(task.run_at, task.ordering_key or "", task.unique_key or ""), task)
 
     @property
     def ready_at(self) -> int:
-        """When its next run may start, if it is the first of its ordering key."""
+        """Earliest start of the next run, if the task is the first of its ordering key."""
         return self.key.run_at if self.retry_at is None else self.retry_at
 
 
 class RunEnd(msgspec.Struct, frozen=True, gc=False):
-    """How a run of a task of an ordered queue ended, or the task without a run, and what comes
-    next."""
+    """End of a run of a task of an ordered queue, or of the task without a run, and the state that
+    follows."""
 
     scheduled: ScheduledTask
-    """As it was before the run."""
+    """The task before the run."""
     attempt: int
     """Number of this run."""
     tries: int
-    """Spent against the retry policy, this one included if it counts."""
+    """Runs spent against the retry policy, including this one if it counts."""
     outcome: str
     next_state: str
-    """WAITING; or DONE, FAILED or CANCELLED: then its key is completed."""
+    """WAITING; or DONE, FAILED or CANCELLED, which complete the task's key."""
     finished_at: int
     retry_at: int | None = None
-    """When WAITING."""
+    """Earliest start of the next run if the next state is WAITING."""
     triggered_at: int | None = None
     started_at: int | None = None
     error_type: str | None = None
@@ -62,26 +61,25 @@ class RunEnd(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def again(self) -> ScheduledTask:
-        """The task as it goes on, when it does."""
+        """The task for its next run; only if the next state is WAITING."""
         scheduled = self.scheduled
         return ScheduledTask(scheduled.key, scheduled.task, self.attempt, self.tries, self.retry_at)
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):
-    """What is kept of a partition of an ordered queue beside its rows, for the next owner and for
+    """State of a partition of an ordered queue beside its rows, for the next owner and for
     people."""
 
     floor: TaskKey = BEFORE_ALL
-    """Every task with this key or a lower one is completed: its hour is the oldest unfinished one.
-    There is no horizon."""
+    """Key at or below which every task is completed, however old; the hour of the key is the oldest
+    unfinished one."""
     read_through: TaskKey = BEFORE_ALL
-    """Everything up to here was in the owner's memory, or is known to it; only for people, like the
-    rest."""
+    """Key up to which the owner has read everything; only for people, as all fields below."""
     loaded: int = 0
     in_flight: int = 0
     node: str = ""
     reloads: int = 0
-    """How often in a row it was torn down and loaded anew."""
+    """Number of reloads in a row after failures."""
     trouble: str | None = None
-    """Why, the last time."""
+    """Reason of the last reload."""
     updated_at: int = 0

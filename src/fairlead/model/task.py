@@ -1,4 +1,4 @@
-"""A task: submitted, claimed by a node, and as people see it."""
+"""A task: as submitted, as claimed by a node, and as a record for people."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 
 
 class PayloadFormat(StrEnum):
-    """How the payload bytes of a row are to be read; kept per row so that the default may
-    change."""
+    """Encoding of the payload bytes, kept for each row so that the default may change."""
 
     JSON = "json"
     JSON_ZLIB = "json+zlib"
@@ -38,7 +37,7 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     ordering_key: str | None
     unique_key: str | None
     run_at: int
-    """Earliest start; equal to submitted_at when the caller gave none."""
+    """Earliest start; equal to submitted_at if the caller gave none."""
     submitted_at: int
     keep_result: bool
     context: str | None
@@ -46,45 +45,45 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_due(self) -> bool:
-        """True when it may run at once: it starts SUBMITTED, not WAITING."""
+        """Whether the task may run at once: it starts SUBMITTED, not WAITING."""
         return self.run_at <= self.submitted_at
 
 
 class Submitted(NamedTuple):
-    """What a submit answers for one task."""
+    """Result of a submit for one task."""
 
     id: str
     is_new: bool
-    """False when the unique key was taken: `id` is then the first task's."""
+    """Whether the task was inserted; if not, its unique key was taken and `id` is the earlier
+    task's."""
     seq: int | None = None
-    """Its place in its lane, ready_seq, where the store knows it: not of a task that waits, nor of
-    one that went in by COPY."""
+    """Position of the task in its lane (ready_seq) if the store knows it: None for a WAITING task
+    and for one inserted by COPY."""
 
 
 class ClaimedTask(msgspec.Struct, frozen=True, gc=False):
-    """A task this node won: SUBMITTED -> PROCESSING by compare-and-set. `version` is the one after
-    the claim."""
+    """A task that this node claimed by compare-and-set. `version` is the version after the
+    claim."""
 
     id: str
     version: int
     attempt: int
-    """Number of this run, from 1; every run counts, a snoozed one too."""
+    """Number of this run, from 1; every run counts, snoozed ones too."""
     tries: int
-    """Runs spent against the retry policy, this one included."""
+    """Runs spent against the retry policy, including this one."""
     payload: bytes
     payload_format: str
     ready_at: int
     keep_result: bool
     context: str | None
     row: int = 0
-    """The store's own address of the task row; 0 when it has none."""
+    """Address of the task row inside the store; 0 if it has none."""
     batch: int = 0
-    """Which claim this was; the node tells the store when all of a batch has ended."""
+    """Number of the claim call; the node tells the store when all tasks of a batch have ended."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
-    """A task as people see it: from the hot table, or pieced together from its last attempt when it
-    has left."""
+    """A task for people: from the hot table, or rebuilt from its last attempt if it has left."""
 
     id: str
     queue: str

@@ -1,4 +1,4 @@
-"""A trigger: the small message that a task may run, with its level in a fair backlog."""
+"""Triggers: small messages that a task may run, with its level in a fair backlog."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from fairlead.model.states import TriggerPath
 
 
 class Level(NamedTuple):
-    """Where a task stands in a fair backlog; compared lexicographically."""
+    """Position of a task in a fair backlog; compared lexicographically."""
 
     pass_: int
-    """The pass: virtual time at which the task starts (dimensionless; a task of weight 1 takes
-    1,000,000)."""
+    """Virtual time at which the task starts (dimensionless; a task of weight 1 takes 1,000,000)."""
     id: int
-    """Unique in the lane, ascending in the order in which levels were given."""
+    """Unique in the lane; ascends in the order in which levels are given."""
 
 
 LOWEST = Level(0, 0)
-"""Below every level that is given to a task."""
+"""Level below every level that is given to a task."""
 
 
 class Trigger(msgspec.Struct, frozen=True, gc=False):
-    """The small message "task X at version V may run"."""
+    """A message "task X at version V may run"."""
 
     id: str
     version: int
@@ -37,9 +36,9 @@ class Trigger(msgspec.Struct, frozen=True, gc=False):
     ordering_key: str | None
     path: str = TriggerPath.HOOK
     seq: int = 0
-    """Its place in the channel that carried it (ready_seq on the database channel)."""
+    """Position in the channel that carried the trigger (ready_seq on the database channel)."""
     level: Level | None = None
-    """Its place in a fair backlog; None in a fifo queue, and before it is given."""
+    """Position in a fair backlog; None in a fifo queue, and before a level is given."""
     order_at: int = 0
-    """With its id, its place among the tasks of its ordering key (microseconds), as far as is
-    known."""
+    """Time that orders the task, together with its id, among the tasks of its ordering key
+    (microseconds since the epoch), as far as known."""

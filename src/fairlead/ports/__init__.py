@@ -1,1 +1,1 @@
-"""The contracts that adapters keep: one file each, one contract test suite each."""
+"""The contracts of adapters: one file each, one contract test suite each."""

@@ -1,4 +1,4 @@
-"""A backend: the parts of an application that one URL scheme offers.
+"""Backends: the adapters that one URL scheme offers.
 
 A package registers its backend as an entry point of the group `fairlead.backends`, named by the
 scheme: `toy = "fairlead_toy:ToyBackend"`. The entry point names a class without arguments.
@@ -21,49 +21,49 @@ from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
 Kind = Literal["store", "channel", "coordinator", "backlog", "log", "schedule"]
-"""One part of an application; each may have a URL of its own."""
+"""Kinds of adapters of an application; each may have a URL of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackendContext:
-    """The surroundings of a part: what the application has already."""
+    """Adapters and facts of the application that a backend needs to make another adapter."""
 
     store: TaskStore
     notifier: Notifier
     home: Backend
-    """The backend that the tasks live in."""
+    """Backend of the task store."""
     clock: Clock
     partitions: Mapping[str, int]
-    """By queue, as far as this process knows them; more may be declared later."""
+    """Partitions by queue, as far as this process knows them; more may be declared later."""
     counted: Callable[[str, int], None]
-    """Called with a name and a number for every trouble that is worth counting."""
+    """Callback with a name and a number, for each fault worth counting."""
 
 
 class Backend:
-    """Makes parts from URLs. A subclass overrides the parts that its scheme offers.
+    """Makes adapters from URLs. A subclass overrides the methods of the adapters it offers.
 
-    `url` is None for a part that lives beside the tasks: a backend with a store makes every kind of
-    part for itself. Making a part opens nothing. Raises ConfigurationError for a bad URL.
+    `url` is None for an adapter beside the tasks: a backend with a store makes every kind of
+    adapter for itself. Making an adapter opens nothing. Raises ConfigurationError for a bad URL.
     """
 
     offers: ClassVar[Mapping[Kind, str]] = {}
-    """An example of a URL for each kind of part that may be asked for by URL."""
+    """Example URL for each kind of adapter that a URL may ask for."""
     modules: ClassVar[tuple[str, ...]] = ()
-    """Optional libraries, imported before the first part is made."""
+    """Optional libraries, imported before the first adapter is made."""
     install: ClassVar[str] = ""
-    """The requirement that brings these libraries: `fairlead[redis]`."""
+    """Requirement that installs these libraries, such as `fairlead[redis]`."""
 
     def check(self, urls: Mapping[str, str]) -> None:
-        """Raise ConfigurationError when parts of the application must not live elsewhere. `urls`:
-        of those that are to, by the name of the setting, without secrets."""
+        """Raise ConfigurationError if one of the adapters must not live elsewhere. `urls`: URLs
+        without secrets of the adapters that are to live elsewhere, by the name of the setting."""
 
     def store(self, url: str) -> TaskStore:
         """Return the task store."""
         self._refuse("store")
 
     def notifier(self, url: str | None, store: TaskStore) -> Notifier | None:
-        """Return the notifier beside the tasks; for a `url`, which is the channel's, None keeps the
-        notifier beside the tasks."""
+        """Return the notifier beside the tasks. For a `url`, which is the channel's, return a
+        notifier only if the channel replaces it; None keeps the notifier beside the tasks."""
         if url is None:
             self._refuse("notifier")
         return None
@@ -81,11 +81,11 @@ class Backend:
         self._refuse("backlog")
 
     def log(self, url: str | None, context: BackendContext) -> TaskLog | None:
-        """Return a log of ordered queues, a new one for each call; None where there are none."""
+        """Return a log of ordered queues, a new one for each call; None if the backend has none."""
         return None
 
     def schedule(self, url: str | None, context: BackendContext) -> ScheduleStore | None:
-        """Return the schedule of ordered queues; None where there are none."""
+        """Return the schedule of ordered queues; None if the backend has none."""
         return None
 
     def _refuse(self, part: str) -> NoReturn:

@@ -1,5 +1,5 @@
-"""The backlog store: keeps the fair backlogs of partitions. Every write is fenced: of two owners
-only the later one's land."""
+"""The backlog store: keeps the fair backlogs of partitions. Every write is fenced: of two owners,
+only the later one can write."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
 
 
 class Fenced(Exception):
-    """A later owner has taken the partition over: nothing was written, and nothing ever will be
-    under this range id."""
+    """Raised when a later owner has taken the partition over: nothing was written, and nothing will
+    ever be written under this range id."""
 
 
 class Ownership(msgspec.Struct, frozen=True):
-    """What a new owner finds."""
+    """State of a partition at the moment an owner takes it over."""
 
     range_id: int
-    """Its own, greater than any before it: it stands behind every write from now on."""
+    """Range id of the new owner, greater than any before it; fences every write from now on."""
     lanes: dict[int, LaneRecord]
-    """By priority, for those that were ever written."""
+    """Records by priority, of lanes that were ever written."""
 
 
 class BacklogStore(Protocol):
-    """Rows are triggers with a level; one stands for one task at one version. There is no time to
-    live."""
+    """Store of backlog entries: triggers with a level, one per task and version. Entries do not
+    expire."""
 
     persist_seconds: float
-    """How often the record of a lane that moves on is kept: after a crash, what was dispatched
-    since is tried again."""
+    """Interval in seconds at which the record of a moving lane is saved. After a crash, tasks
+    dispatched since the last save are tried again."""
     delete_acks: int
-    """How many acks are worth a delete."""
+    """Number of acks that make a delete worthwhile."""
 
     async def migrate(self) -> None:
-        """Make its tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""
+        """Make the tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""
 
     async def take_over(self, partition: PartitionKey) -> Ownership:
         """Become the owner of all lanes of the partition: raise its range id and read its records,
-        in one step. Raises StoreUnavailable; it may have happened all the same, which is harmless:
-        take over again."""
+        in one step. Raises StoreUnavailable; the takeover may have happened all the same, which is
+        harmless: take over again."""
 
     async def write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> None:
-        """Add the entries (all have a level and belong to the lane) and keep the record: all or
-        nothing. An entry that is there already is left as it is. Raises Fenced, and
-        StoreUnavailable when it may or may not have landed, or may land later: it is then repeated
-        as it was. `entries` may be empty."""
+        """Add the entries (all have a level and belong to the lane) and save the record, both or
+        neither. An entry that exists is left unchanged. `entries` may be empty. Raises Fenced, and
+        StoreUnavailable if the write may or may not have landed, or may land later; repeat it
+        unchanged then."""
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
-        """Entries with a level greater than `level`, ascending, at most `limit`; never one twice.
-        Raises StoreUnavailable."""
+        """Return entries with a level greater than `level`, ascending, at most `limit`; never one
+        twice. Raises StoreUnavailable."""
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
         """Delete the entries at or below `level`. Raises Fenced, StoreUnavailable."""
@@ -61,21 +61,21 @@ class BacklogStore(Protocol):
     async def levelled(
         self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
     ) -> set[str]:
-        """The ids of those tasks, given as (id, version), that have an entry above the level at
-        that very version."""
+        """Return the ids of those tasks, given as (id, version), that have an entry above the level
+        at exactly this version."""
 
     async def records(self) -> dict[PartitionKey, Ownership]:
-        """Everything kept of every partition, for people; changes nothing."""
+        """Return the records of every partition, for people; changes nothing."""
 
     async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
-        """How many entries lie above one level and below the other, and of how many fairness keys;
-        for people."""
+        """Return how many entries lie above one level and below the other, and how many fairness
+        keys they have; for people."""
 
     async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
-        """The highest entry of a task, if it has one; for people."""
+        """Return the highest entry of a task, or None if it has no entry; for people."""
 
     async def count(self, lane: LaneKey, above: Level) -> int:
-        """How many entries lie above the level; for people."""
+        """Return how many entries lie above the level; for people."""
 
     async def close(self) -> None:
-        """Let go of connections of its own, if it has any."""
+        """Close the store's own connections, if it has any."""

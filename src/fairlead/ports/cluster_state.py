@@ -1,4 +1,4 @@
-"""Nodes and queues as the store knows them: nodes and people read the same."""
+"""Nodes and queues as the store knows them, for nodes and for people."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fairlead.ports.statements import Database, Steps
 
 
 class QueueSettings(NamedTuple):
-    """What people and nodes have set for a queue."""
+    """Settings of a queue that people and nodes have made."""
 
     partitions: int
-    """The greatest number ever registered."""
+    """Greatest number of partitions ever registered."""
     paused: bool
     weights_version: int
-    """Raised by each change of its weights and limits."""
+    """Version that each change of the queue's weights and limits raises."""
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
-    """A node as the others see it."""
+    """Record of a node that the other nodes read; instants in microseconds since the epoch."""
 
     node: str
     started_at: int
@@ -30,33 +30,34 @@ class NodeRecord(msgspec.Struct, frozen=True):
 
 
 class ClusterState(Protocol):
-    """Part of every task store and of its records."""
+    """Reads of nodes and queues, part of every task store and of its records."""
 
     @property
     def database(self) -> Database:
-        """Where the steps run."""
+        """Database that runs the steps."""
 
     def nodes(self) -> Steps[list[NodeRecord]]:
-        """All nodes known."""
+        """Return all known nodes."""
 
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
-        """Nodes whose last heartbeat is more than `silent_for` microseconds old, by the clock they
-        share: the database's where there is one, else `now`, this machine's."""
+        """Return nodes whose last heartbeat is more than `silent_for` microseconds old. Measured by
+        the clock the nodes share: the database's if there is one, else `now`, this machine's."""
 
     def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
-        """The settings of every queue known."""
+        """Return the settings of every known queue."""
 
     def oldest_ready(self) -> Steps[dict[str, int]]:
-        """By queue that has SUBMITTED tasks: since when the first of them is ready (microseconds).
-        It counts nothing, so that it is cheap however many there are."""
+        """Return, for each queue with SUBMITTED tasks, since when the first of them is ready
+        (microseconds since the epoch). Counts nothing, so that the cost does not grow with the
+        number of tasks."""
 
     def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
-        """How many tasks of these queues are left to run or to retry, and how many are in ERROR.
-        Tasks scheduled ahead that have never run do not count."""
+        """Return how many tasks of these queues are left to run or to retry, and how many are in
+        ERROR. Tasks scheduled ahead that have never run do not count."""
 
     def weights(self, queue: str) -> Steps[dict[str, float]]:
-        """The weights set at run time, by fairness key."""
+        """Return the weights set at run time, by fairness key."""
 
     def limits(self, queue: str) -> Steps[dict[str, int]]:
-        """The limits set at run time: by fairness key, how many of its tasks may run at once on
-        each node."""
+        """Return the limits set at run time: by fairness key, how many of its tasks may run at once
+        on each node."""

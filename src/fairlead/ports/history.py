@@ -1,4 +1,4 @@
-"""The history of a store, as those who follow it read it: in order, without a gap, each row
+"""The history of a store, for readers that follow it: rows in order, without a gap, each row
 once."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ATTEMPT_FIELDS = (
     "payload_bytes",
     "trigger_path",
 )
-"""Columns of the rows that `attempts` answers."""
+"""Columns of the rows that `attempts` returns."""
 
 EVENT_FIELDS = (
     "xid",
@@ -58,7 +58,7 @@ EVENT_FIELDS = (
     "actor",
     "details",
 )
-"""Columns of the rows that `events` answers."""
+"""Columns of the rows that `events` returns."""
 
 SUBMITTED_FIELDS = (
     "position",
@@ -71,12 +71,12 @@ SUBMITTED_FIELDS = (
     "priority",
     "run_at",
 )
-"""Columns of the rows that `submitted` answers."""
+"""Columns of the rows that `submitted` returns."""
 
 
 class Position(NamedTuple):
-    """Where a row of the history stands; places are compared. On SQLite xid is 0: it has one
-    writer."""
+    """Position of a row in the history; positions are ordered. On SQLite xid is 0, because there is
+    only one writer."""
 
     xid: int
     seq: int
@@ -86,40 +86,40 @@ class Position(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Position:
-        """Of what `str` made."""
+        """Parse the text that `str` returns."""
         xid, _, seq = text.partition(".")
         return cls(int(xid), int(seq))
 
 
 START = Position(0, 0)
-"""Before every row."""
+"""Position before every row."""
 
 
 class Reader(NamedTuple):
-    """Somebody who follows the history: what it has not read is not cleaned."""
+    """A registered reader of the history; cleaning keeps every row that a reader has not read."""
 
     name: str
     kind: str
-    """"lake": attempts are cleaned once they were checked. "stream": once they were read. "events":
-    those, once read."""
+    """"lake": attempts are cleaned once they were checked. "stream": attempts are cleaned once they
+    were read. "events": events are cleaned once they were read."""
     position: Position
     checked: Position | None
-    """Of a lake: up to there it was compared with the store, and agreed."""
+    """Position up to which a lake was compared with the store and agreed; None for other kinds."""
     updated_at: int
-    """When it last said how far it has read (microseconds)."""
+    """When the reader last advanced its position (microseconds since the epoch)."""
     checked_at: int | None
-    """When it was last compared."""
+    """When the lake was last compared with the store (microseconds since the epoch)."""
 
 
 class Totals(NamedTuple):
-    """What a stretch of the history adds up to."""
+    """Sums over a range of attempts."""
 
     rows: int
     busy_us: int
-    """Of all runs: finished_at - started_at."""
+    """Sum of finished_at - started_at over all runs (microseconds)."""
     fingerprint: int
     """Sum over all rows of (31 x finished_at + 17 x seq + version) modulo FINGERPRINT_MODULUS, each
-    factor taken modulo it first: a row in the place of another one shows."""
+    factor taken modulo it first: a row that replaces another one changes the sum."""
 
 
 class Running(NamedTuple):
@@ -129,9 +129,9 @@ class Running(NamedTuple):
     node: str
     tasks: int
     claimed_at: int
-    """When the last one of them was taken (microseconds)."""
+    """When the last of these tasks was claimed (microseconds since the epoch)."""
     stuck: int
-    """Of them, past their greatest time."""
+    """Tasks past their stuck_at."""
 
 
 FINGERPRINT_MODULUS = 1_000_000_007
@@ -142,55 +142,58 @@ class HistoryStore(Protocol):
 
     @property
     def database(self) -> Database:
-        """Where the steps run."""
+        """Database that runs the steps."""
 
     def store_id(self) -> Steps[str]:
-        """Which store this is; made once, by its migration."""
+        """Return the id of this store, which its migration made once."""
 
     def horizon(self, feed: Feed = "attempts") -> Steps[Position]:
-        """No row of the feed will ever appear before this place that is not there now; rows at or
-        after it may still be on their way. It never goes back, unless an earlier state of the store
-        was restored."""
+        """Return a position before which no further row of the feed will ever appear; rows at or
+        after it may still be uncommitted. The horizon never goes back, unless an earlier state of
+        the store was restored."""
 
     def attempts(self, after: Position, until: Position, limit: int) -> Steps[Sequence[Row]]:
-        """Attempts behind `after` and before `until`, in order, at most `limit`: ATTEMPT_FIELDS."""
+        """Return attempts after `after` and before `until`, in order, at most `limit`, with the
+        columns ATTEMPT_FIELDS."""
 
     def events(self, after: Position, until: Position, limit: int) -> Steps[Sequence[Row]]:
-        """What people did to tasks, likewise: EVENT_FIELDS."""
+        """Return changes that people made to tasks, after `after` and before `until`, in order, at
+        most `limit`, with the columns EVENT_FIELDS."""
 
     def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
-        """Unfinished tasks that have no finished run yet, in order of their submit, at most
-        `limit`: SUBMITTED_FIELDS; the first field of the last one is the next `after` ("" at
-        first). A task that commits later than all it was submitted with is left to its first
-        attempt."""
+        """Return unfinished tasks without a finished run, in order of their submit, at most
+        `limit`, with the columns SUBMITTED_FIELDS. The next `after` is the first field of the last
+        row; the first call passes "". A task that commits later than all tasks submitted with it is
+        left out; its first attempt reports it."""
 
     def newest_submitted(self, now: int) -> Steps[str]:
-        """The `after` of `submitted` behind which only tasks are that were submitted about from
-        `now` on."""
+        """Return an `after` for `submitted` that skips the tasks submitted before about `now`."""
 
     def running(self, now: int) -> Steps[list[Running]]:
-        """What nodes hold. Every unfinished task is looked at."""
+        """Return the tasks that nodes hold. Reads every unfinished task."""
 
     def attempts_between(self, after: Position, until: Position) -> Steps[Totals]:
-        """What the attempts behind `after` and at or before `until` add up to."""
+        """Return the sums over the attempts after `after` and at or before `until`."""
 
     def position_after(self, after: Position, until: Position, rows: int) -> Steps[Position]:
-        """The place of the attempt that is so many rows behind `after`; `until` when that many are
-        not before it."""
+        """Return the position of the attempt `rows` rows after `after`; `until` if fewer rows lie
+        before it."""
 
     def readers(self) -> Steps[list[Reader]]:
-        """All that are registered."""
+        """Return all registered readers."""
 
     def reader(self, name: str) -> Steps[Reader | None]:
-        """The one of this name; None when it is not registered."""
+        """Return the reader of this name; None if it is not registered."""
 
     def advance(self, name: str, kind: str, position: Position, now: int) -> Steps[None]:
-        """Register a reader, or note that it has read everything up to `place`; it never goes back.
-        Once this has committed, nothing is cleaned that the reader has not read."""
+        """Register a reader, or record that it has read everything up to `position`; its position
+        never goes back. Once this has committed, rows that the reader has not read are not
+        cleaned."""
 
     def checked(self, name: str, position: Position, now: int) -> Steps[None]:
-        """A lake was compared with this store up to `place`, and they agree: up to there the store
-        may clean."""
+        """Record that a lake agrees with this store up to `position`: the store may clean up to
+        there."""
 
     def drop_reader(self, name: str) -> Steps[bool]:
-        """What it has not read may be cleaned; False when there is no such reader."""
+        """Drop a reader, so that rows it has not read may be cleaned; return False if there is no
+        such reader."""

@@ -1,5 +1,5 @@
-"""Wakes: the small messages that tell nodes to look. They may be lost, doubled or late; sweeps make
-that harmless."""
+"""Notifications: small messages that make nodes look for changes. A notification may be lost,
+doubled or late; sweeps make that harmless."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.model import NewTask, Submitted, Trigger
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where new triggers are: one priority of one partition, from `first_seq` up."""
+    """A lane with new triggers: one priority of one partition, from `first_seq` up."""
 
     queue: str
     partition: int
@@ -20,21 +20,21 @@ class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What changed. An empty one means: look everywhere."""
+    """A message about changes; an empty one means "look everywhere"."""
 
     ready: list[Lane] = []
     """Lanes with new triggers."""
     due: int | None = None
-    """A task waits for this instant (microseconds); the due poller may have to get up earlier."""
+    """Earliest time of a new WAITING task (microseconds since the epoch), for the due poller."""
     control: bool = False
-    """A person changed something: a pause, a cancelled task, a lease given up."""
+    """Whether a person changed something, or a lease was released."""
     finished: list[str] = []
-    """Tasks whose kept result can be read now."""
+    """Ids of tasks whose kept result can be read now."""
     log: list[str] = []
-    """Ordered queues whose task log has more."""
+    """Ordered queues whose task log has new entries."""
     triggers: list[Trigger] = []
-    """Of tasks in `ready`, as far as known; for a channel that carries triggers. Bells do not ring
-    them."""
+    """Triggers of tasks in `ready`, as far as known, for a channel that carries triggers. Notifiers
+    leave them out."""
 
     @property
     def is_empty(self) -> bool:
@@ -46,7 +46,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def decode(message: str | bytes) -> Notification:
-    """The wake in a message; one that cannot be read means "look everywhere", never an error."""
+    """Return the notification in a message; LOOK_EVERYWHERE, never an error, if unreadable."""
     try:
         return _decoder.decode(message)
     except msgspec.DecodeError:
@@ -57,7 +57,7 @@ LOOK_EVERYWHERE = Notification()
 
 
 def joined(notifications: Sequence[Notification]) -> Notification:
-    """One wake for all of new tasks: each lane from the first place that any of them names."""
+    """Merge notifications of new tasks: each lane from the lowest `first_seq` of them."""
     lanes: dict[tuple[str, int, int], int] = {}
     for lane in (lane for notification in notifications for lane in notification.ready):
         key = (lane.queue, lane.partition, lane.priority)
@@ -74,8 +74,8 @@ def with_triggers(
     submitted: Sequence[Submitted],
     placed_only: bool = True,
 ) -> Notification:
-    """The wake of a submit, and the triggers of its tasks that may run now. `placed_only`: of those
-    whose places are known."""
+    """Return the notification of a submit with the triggers of its tasks that may run now.
+    `placed_only`: leave out tasks whose `seq` is not known yet."""
     triggers = [
         Trigger(
             task.id,
@@ -97,8 +97,8 @@ def with_triggers(
 
 
 def pieces(notification: Notification, most_bytes: int) -> list[bytes]:
-    """The wake as messages of at most `most_bytes` each; what cannot be cut small enough becomes
-    "look everywhere"."""
+    """Cut the notification into messages of at most `most_bytes` each; a part that cannot be cut
+    small enough becomes LOOK_EVERYWHERE."""
     whole = encode(notification)
     if len(whole) <= most_bytes:
         return [whole]

@@ -1,4 +1,5 @@
-"""The notifier: brings wakes to the other processes that share a database. A wake may be lost."""
+"""The notifier: carries notifications to other processes that share a database. A notification may
+be lost."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from fairlead.ports.notification import Notification
 
 
 class Notifier(Protocol):
-    """How wakes travel between processes that share a database."""
+    """Carries notifications between processes that share a database."""
 
     def notify(self, notification: Notification) -> None:
-        """Tell all listeners, from any thread; never blocks, never raises."""
+        """Notify all listeners, from any thread; never blocks, never raises."""
 
     async def listen(self, on_notification: Callable[[Notification], None]) -> None:
-        """Start listening; `on_wake` runs in the event loop. An interruption ends with a "look
-        everywhere"."""
+        """Start listening; `on_notification` runs in the event loop. After an interruption it gets
+        LOOK_EVERYWHERE."""
 
     async def close(self) -> None:
         """Stop listening."""

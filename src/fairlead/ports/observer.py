@@ -1,4 +1,4 @@
-"""What happens on a node and at submits, for metrics. Called with whole batches, never per task."""
+"""Observers of nodes and submits, for metrics. Called with whole batches, never once per task."""
 
 from __future__ import annotations
 
@@ -9,49 +9,51 @@ from fairlead.model import ClaimedTask, Finish, NewTask, TaskRecord, Trigger
 
 
 class OrderedGauges(NamedTuple):
-    """An ordered queue on this node."""
+    """Gauges of an ordered queue on this node."""
 
     loaded: int
     """Tasks in memory."""
     in_flight: int
-    """Handed out, and their ends not yet written."""
+    """Tasks handed out whose ends are not yet written."""
     stale: int
-    """Of those in memory, due more than 5 minutes ago."""
+    """Tasks in memory that were due more than 5 minutes ago."""
     look_ahead: float
-    """Seconds from now up to which everything is in memory, in the partition that is behind most;
-    negative: it catches up."""
+    """Seconds from now up to which all tasks are in memory, in the partition that is furthest
+    behind; negative while the partition catches up."""
     failing: int
-    """Partitions that are being loaded anew."""
+    """Partitions that are being loaded again after a failure."""
 
 
 class Observer(Protocol):
-    """All methods must be quick and must not raise. They run on the node's event loop, `submitted`
-    in any thread."""
+    """Receives the events of a node. All methods must be quick and must not raise. They run on the
+    node's event loop, except `submitted` and `counted`, which run in any thread."""
 
     def submitted(self, tasks: Sequence[NewTask]) -> None:
-        """These tasks were inserted, or will be when the caller's transaction commits."""
+        """Observe tasks that were inserted, or will be when the caller's transaction commits."""
 
     def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None:
-        """This node won these tasks."""
+        """Observe tasks that this node won."""
 
     def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None:
-        """These runs ended, and their ends are in the store."""
+        """Observe runs that ended and whose ends are in the store."""
 
     def gauges(self, look_ahead: int, in_flight: int) -> None:
-        """Triggers in memory and tasks claimed but not completed, now."""
+        """Observe the current numbers of triggers in memory and of tasks claimed but not
+        completed."""
 
     def ordered(self, queues: dict[str, OrderedGauges]) -> None:
-        """The ordered queues of this node, now. Called only where there are any."""
+        """Observe the current gauges of this node's ordered queues. Called only where there are
+        any."""
 
     def oldest_ready(self, ages: dict[str, float]) -> None:
-        """Seconds that the oldest SUBMITTED task of each queue has waited."""
+        """Observe how long the oldest SUBMITTED task of each queue has waited (seconds)."""
 
     def incident(self, tasks: Sequence[TaskRecord]) -> None:
-        """These tasks are in ERROR or stuck, and a person should look."""
+        """Observe tasks in ERROR or stuck, which need a person."""
 
     def counted(self, what: str, count: int = 1) -> None:
-        """Something else worth counting: `healed_triggers`, `lost_claims`, `refused_completions`,
-        `resumed_tasks`, `unsent_triggers`, `corrupt_triggers` ... Of these two, in any thread."""
+        """Count another event: `healed_triggers`, `lost_claims`, `refused_completions`,
+        `resumed_tasks`, `unsent_triggers`, `corrupt_triggers` ..."""
 
 
 class Silent:

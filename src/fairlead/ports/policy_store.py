@@ -1,5 +1,5 @@
-"""Policies: weights and limits that were computed, published as numbered versions beside what
-people set and the code declares."""
+"""Policies: computed weights and limits, published as numbered versions beside the weights and
+limits that people set and the code declares."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 from fairlead.ports.statements import Steps
 
 EVERY_QUEUE = ""
-"""A switch of this name holds for all queues."""
+"""Queue name of a switch that holds for all queues."""
 
 KEPT_VERSIONS = 100
-"""So many versions of a queue are kept; what is older goes when another one is published."""
+"""Versions kept of each queue; publishing one more deletes the oldest."""
 
 
 class PolicyState(StrEnum):
-    """Where a version stands."""
+    """State of a published version."""
 
     ACTIVE = "active"
     SUPERSEDED = "superseded"
@@ -27,23 +27,23 @@ class PolicyState(StrEnum):
 
 
 class SwitchMode(StrEnum):
-    """What the kill switch does."""
+    """Effect of the kill switch."""
 
     OFF = "off"
-    """Declared weights and limits count, nothing is published."""
+    """Only declared weights and limits are in force; nothing is published."""
     FROZEN = "frozen"
-    """What was published counts on, nothing more is published."""
+    """Published weights and limits stay in force; nothing new is published."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A version to be published. Weights by fairness key; a key that is not in `guarded` has no
-    computed weight, one that is not in `limits` no computed limit."""
+    """A version to publish. Weights and limits are by fairness key: a key missing from `guarded`
+    has no computed weight, a key missing from `limits` has no computed limit."""
 
     queue: str
     author: str
     why: str
     computed_at: int
-    """Microseconds, like all instants here."""
+    """Microseconds since the epoch, as all instants here."""
     input_from: int | None = None
     input_to: int | None = None
     input_rows: int = 0
@@ -51,34 +51,35 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     guarded: Mapping[str, float] = {}
     reasons: Mapping[str, str] = {}
     due: Mapping[str, float] = {}
-    """Contracts it was computed for; the weight of its tasks is due to every other key."""
+    """Weights of the contracts that the version was computed for: the weight of a task of the key
+    is due to every other key."""
     raw_limits: Mapping[str, float] = {}
     limits: Mapping[str, int] = {}
-    """Slots of each node that tasks of the key may hold at once; at least 1. A limit in the code
-    counts beside it."""
+    """Most tasks of the key at once on each node; at least 1. A limit declared in code holds as
+    well."""
     limit_reasons: Mapping[str, str] = {}
     is_canary: bool = False
-    """Other queues wait for its trial."""
+    """Whether other queues wait for the verdict on this version."""
     judged_at: int | None = None
-    """None: it is on trial."""
+    """When the canary window ended (microseconds since the epoch); None while it runs."""
     verdict: str | None = None
 
 
 class Policy(Draft, frozen=True, kw_only=True):
-    """A version as it was published, and what became of it."""
+    """A published version and its state."""
 
     version: int
     """Ascending over all queues."""
     state: PolicyState
     supersedes: int | None
-    """The version that counted before; None: the declared weights did."""
+    """Version in force before this one; None if the declared weights were in force."""
 
 
 class Switch(NamedTuple):
-    """The kill switch as somebody has set it."""
+    """A kill switch that a person has set."""
 
     queue: str
-    """EVERY_QUEUE: all of them."""
+    """Name of a queue, or EVERY_QUEUE."""
     mode: SwitchMode
     author: str
     why: str
@@ -86,48 +87,50 @@ class Switch(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """The weights of a queue that count instead of the tasks' own."""
+    """Weights of a queue, by fairness key, that replace the weights of tasks."""
 
     by_person: dict[str, float]
     by_policy: dict[str, float]
 
 
 class PolicyStore(Protocol):
-    """Versions of computed weights and limits. Whatever changes them raises the queue's
+    """Store of the versions of computed weights and limits. Each change of them raises the queue's
     `weights_version` in the same transaction, so that running nodes read both with their next
     heartbeat."""
 
     def publish(self, draft: Draft, supersedes: int | None) -> Steps[int | None]:
-        """Let these weights and limits count, and no others that were computed; answers the
-        version. A key whose weight a person has set keeps it. None, and nothing changes: the queue
-        is unknown, switched off or frozen, or `supersedes` is not the version that counts now."""
+        """Put the draft's weights and limits in force, replacing all computed ones; return the
+        version. A key keeps the weight that a person has set for it. Return None and change nothing
+        if the queue is unknown, switched off or frozen, or if `supersedes` is not the version in
+        force."""
 
     def roll_back(self, draft: Draft, version: int, verdict: str) -> Steps[int | None]:
-        """The same, for what counted before; `version`, which must count now, is ROLLED_BACK for
-        this reason. A queue that is frozen goes back all the same; one that is switched off has
-        nothing to go back from."""
+        """Put the weights and limits that were in force before `version` back, as a new version;
+        return its number. Mark `version`, which must be in force, as ROLLED_BACK with the verdict
+        as reason. Return None and change nothing where `publish` would, except that a frozen queue
+        is rolled back too; a queue that is switched off has no version to roll back."""
 
     def judge(self, version: int, verdict: str, now: int) -> Steps[None]:
-        """The trial of a version that counts is over, and it stays."""
+        """Record that the canary window of the version in force is over and that it stays."""
 
     def switch(self, switch: Switch) -> Steps[None]:
-        """Set the kill switch. OFF takes all computed weights and limits away, and rolls back what
-        counts."""
+        """Set the kill switch. OFF removes all computed weights and limits and rolls back the
+        version in force."""
 
     def switch_on(self, queue: str) -> Steps[bool]:
-        """Take it back; False when it was not set."""
+        """Remove the kill switch; return False if none was set."""
 
     def switches(self) -> Steps[list[Switch]]:
-        """All that are set."""
+        """Return all switches that are set."""
 
     def weights(self, queue: str) -> Steps[Weights]:
-        """Who set which weight."""
+        """Return the weights of a queue, those of people and those of the policy apart."""
 
     def policy(self, version: int) -> Steps[Policy | None]:
-        """One version."""
+        """Return one version, or None if it is unknown."""
 
     def policies(self, queue: str | None, limit: int) -> Steps[list[Policy]]:
-        """Of a queue, or of all: newest first, at most `limit`."""
+        """Return versions of a queue, or of all queues if None: newest first, at most `limit`."""
 
     def newest(self) -> Steps[dict[str, Policy]]:
-        """The newest version of each queue that has any."""
+        """Return the newest version of each queue that has any."""

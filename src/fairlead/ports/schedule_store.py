@@ -1,7 +1,6 @@
-"""The schedule store: tasks of ordered queues by the hour they are due in, and the keys that are
-completed.
+"""The schedule store: tasks of ordered queues by the hour they are due in, and completed keys.
 
-Every write is fenced: of two owners only the later one's land.
+Every write is fenced: of two owners, only the later one can write.
 """
 
 from __future__ import annotations
@@ -18,49 +17,49 @@ from fairlead.ports.backlog_store import Fenced
 __all__ = ["Fenced", "HOUR", "Owned", "ScheduleStatus", "ScheduleStore", "hour_of"]
 
 HOUR = 3600 * MICROS
-"""Microseconds of one bucket."""
+"""Length of one bucket in microseconds."""
 
 
 def hour_of(key: TaskKey) -> int:
-    """The bucket of a task, and of its completion: whole hours since 1970."""
+    """Return the bucket of a task and of its completion: whole hours since 1970."""
     return key.run_at // HOUR
 
 
 class Owned(msgspec.Struct, frozen=True):
-    """What a new owner finds."""
+    """State of a partition at the moment an owner takes it over."""
 
     range_id: int
-    """Its own, greater than any before it: it stands behind every write from now on."""
+    """Range id of the new owner, greater than any before it; fences every write from now on."""
     record: ScheduleRecord
 
 
 class ScheduleStatus(NamedTuple):
-    """A partition in numbers, for people."""
+    """Numbers of a partition, for people."""
 
     range_id: int
     record: ScheduleRecord
     unfinished: int
     stale: int
-    """Of them, due before the time asked about."""
+    """Unfinished tasks due before the time asked about."""
     oldest: TaskKey | None
-    """The first unfinished one."""
+    """Key of the first unfinished task."""
 
 
 class ScheduleStore(Protocol):
-    """Unfinished tasks in the order of their keys, and completed keys. Tasks have an ordering key
-    and a unique key."""
+    """Store of unfinished tasks in the order of their keys, and of completed keys. Every task has
+    an ordering key and a unique key."""
 
     @property
     def location(self) -> str:
-        """Where it is, without secrets."""
+        """Name of the store for messages, without secrets."""
 
     async def migrate(self) -> None:
-        """Make its tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""
+        """Make the tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""
 
     async def take_over(self, partition: PartitionKey) -> Owned:
         """Become the owner of the partition: raise its range id and read its record, in one step.
-        Raises StoreUnavailable; it may have happened all the same, which is harmless: take over
-        again."""
+        Raises StoreUnavailable; the takeover may have happened all the same, which is harmless:
+        take over again."""
 
     async def persist(
         self,
@@ -69,11 +68,11 @@ class ScheduleStore(Protocol):
         tasks: Sequence[NewTask],
         record: ScheduleRecord,
     ) -> set[TaskKey]:
-        """Add the tasks and keep the record, whose floor lies below all of them; answers the keys
-        that were completed before: those are left out. A task whose key is there takes the place of
-        that one, unless it is the same task (id): what its runs have left behind stays then. No key
-        comes twice in one call. Once this is answered it is not lost. Raises Fenced, and
-        StoreUnavailable when it may or may not have landed: it is then repeated."""
+        """Add the tasks and save the record, whose low-water mark lies below all of them; return
+        the keys that were completed before, whose tasks are left out. A task replaces the stored
+        task with the same key, unless it is the same task (id), which keeps the traces of its runs.
+        The caller passes no key twice. Durable on return. Raises Fenced, and StoreUnavailable if
+        the write may or may not have landed; repeat it then."""
 
     async def read(
         self,
@@ -83,18 +82,17 @@ class ScheduleStore(Protocol):
         limit: int,
         ordering_key: str | None = None,
     ) -> list[ScheduledTask]:
-        """Unfinished tasks with after < key <= through, ascending, at most `limit`; of one ordering
-        key only, if asked. It passes over no more of what is completed than lies above `after`."""
+        """Return unfinished tasks with after < key <= through, ascending, at most `limit`; only of
+        one ordering key if given. Scans no completed keys at or below `after`."""
 
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
-        """The unfinished task with this key."""
+        """Return the unfinished task with this key; None if there is none."""
 
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
-        """Put the runs into the history of attempts, each once, and then: complete the keys of
-        those that are over, and note of the others what their runs have left behind, unless another
-        task has taken their place. On SQL all of that or nothing. No key comes twice in one call.
-        Once this is answered it is not lost. Raises Fenced, and StoreUnavailable when it may or may
-        not have landed: it is then repeated."""
+        """Write each run into the history of attempts once. Then complete the keys of tasks that
+        are over, and store on the others the traces of their runs, unless another task has replaced
+        them. Atomic on SQL. The caller passes no key twice. Durable on return. Raises Fenced, and
+        StoreUnavailable if the write may or may not have landed; repeat it then."""
 
     async def keep(
         self,
@@ -103,20 +101,20 @@ class ScheduleStore(Protocol):
         record: ScheduleRecord,
         done: Sequence[tuple[TaskKey, TaskKey]] = (),
     ) -> None:
-        """Keep the record. `done`: pairs of keys between which, themselves left out, nothing is
-        unfinished, so that what is still kept of completed tasks there may be deleted; no `persist`
+        """Save the record. `done`: pairs of keys between which, both excluded, nothing is
+        unfinished, so that the store may delete what is left of completed tasks there; no `persist`
         runs meanwhile. Raises Fenced, StoreUnavailable."""
 
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
-        """Forget what was completed before this time (microseconds), and not above the floor that
-        was kept, a batch of it; answers how much, in units of its own. It may leave more of it than
-        that. Raises Fenced, StoreUnavailable."""
+        """Delete one batch of completed keys that are older than `before` (microseconds since the
+        epoch) and not above the saved low-water mark; return how much was deleted, in units of the
+        store. Some may be left. Raises Fenced, StoreUnavailable."""
 
     async def unfinished(self, queue: str, now: int) -> int:
-        """How many tasks are due, or have run and are to be retried."""
+        """Return how many tasks are due, or have run and are to be retried."""
 
     async def statuses(self, queue: str, stale_before: int) -> dict[int, ScheduleStatus]:
-        """Every partition that was ever owned, by its number; for people."""
+        """Return the status of every partition that was ever owned, by its number; for people."""
 
     async def close(self) -> None:
-        """Let go of connections of its own, if it has any."""
+        """Close the store's own connections, if it has any."""

@@ -1,5 +1,5 @@
-"""What tables add to a task store: statements, transactions of handlers, the history of attempts,
-computed policies. A store offers them by `TaskStore.as_sql`."""
+"""The additions of SQL tables to a task store: statements, transactions of handlers, the history of
+attempts, computed policies. `TaskStore.as_sql` returns them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fairlead.ports.task_records import TaskRecords
 
 
 class SqlStore(TaskRecords, Protocol):
-    """Tasks in the tables of a SQL database. Import it by type; a store of this kind comes from
-    `App.sql_store` or `fairlead.connect.task_store`."""
+    """Tasks in the tables of a SQL database. Import this class for type annotations only; get a
+    store from `App.sql_store` or `fairlead.connect.task_store`."""
 
     @property
     def database(self) -> SqlDatabase:
-        """Where the steps run."""
+        """Database that runs the steps."""
 
     @property
     def sql(self) -> Mapping[str, str]:
@@ -34,15 +34,15 @@ class SqlStore(TaskRecords, Protocol):
         """Insert the tasks, as `TaskStore.submission` does."""
 
     def announce(self, notification: Notification) -> Steps[None]:
-        """Send the wake with the commit of this transaction, where the database can; elsewhere the
-        caller announces it after the commit."""
+        """Send the notification with the commit of this transaction if the database can; otherwise
+        the caller announces it after the commit."""
 
     def shared_clock(self, now: int) -> Steps[int]:
-        """Return the time by which nodes judge each other: the database's, where nodes may be on
-        many machines."""
+        """Return the clock for heartbeats (microseconds since the epoch): the database's if nodes
+        may be on many machines, else `now`."""
 
     def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
-        """Make the queues known, in the transaction of the caller; return their settings."""
+        """Register the queues in the caller's transaction; return their settings."""
 
     def history(self) -> HistoryStore:
         """Return the history of attempts and events in the same database."""

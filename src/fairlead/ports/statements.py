@@ -1,9 +1,7 @@
-"""Database work as data: steps that any driver can run, in the caller's transaction or in one of
-ours.
+"""Database work as data: steps that any driver can run, in the caller's transaction or in its own.
 
-A store describes what to execute as a generator: it yields steps and is sent the rows of each. The
-same generator is run by sqlite3, aiosqlite, psycopg or asyncpg, so a statement and its meaning are
-written once.
+A store describes its work as a generator: it yields steps and is sent the rows of each. sqlite3,
+aiosqlite, psycopg and asyncpg run the same generator, so every statement is written once.
 """
 
 from __future__ import annotations
@@ -17,27 +15,27 @@ T = TypeVar("T")
 
 
 class Statement(NamedTuple):
-    """One statement with its parameters; answers its rows (none for a plain write)."""
+    """One statement with its parameters; returns its rows (none for a plain write)."""
 
     sql: str
     params: Sequence[Any] = ()
 
 
 class Many(NamedTuple):
-    """One statement for many parameter rows; answers no rows."""
+    """One statement for many rows of parameters; returns no rows."""
 
     sql: str
     rows: Sequence[Sequence[Any]]
 
 
 class Copy(NamedTuple):
-    """Rows in PostgreSQL's binary COPY format; answers no rows."""
+    """Rows in PostgreSQL's binary COPY format; returns no rows."""
 
     table: str
     columns: Sequence[str]
     data: Iterable[bytes]
-    """Piece by piece; they may be made while the database takes in those before. One that cannot be
-    made ends the transaction."""
+    """Pieces of the COPY data, made while the database takes in earlier ones. An error while a
+    piece is made ends the transaction."""
 
 
 Step = Statement | Many | Copy
@@ -48,47 +46,46 @@ class Database(Protocol):
     """Runs the steps of a store. Each run is one transaction, all or nothing."""
 
     location: str
-    """Which database it is, for messages; no secrets."""
+    """Name of the database for messages, without secrets."""
 
     def run(self, steps: Steps[T]) -> T:
         """Run the steps now, from any thread. Raises StoreUnavailable when the database cannot be
         reached."""
 
     async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
-        """The same from the event loop, without blocking it. `durable=False`: a power cut (never a
-        crash of a process) may undo this transaction, until a later durable one of the same
+        """Run the steps from the event loop without blocking it. `durable=False`: a power cut, but
+        never a crash of a process, may undo this transaction until a later durable one of the same
         database has committed."""
 
     async def read(self, steps: Steps[T]) -> T:
-        """Run steps that only read, by the shortest way."""
+        """Run steps that only read, by the fastest way."""
 
     def read_now(self, steps: Steps[T]) -> T:
         """Run steps that only read, from any thread; never waits for a writer."""
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """A connection inside a transaction that commits at the end of the block, or rolls back
-        when it raises."""
+        """Return a context manager that gives a connection inside a transaction: commits at the end
+        of the block, rolls back if the block raises."""
 
     def transaction_async(self) -> AbstractAsyncContextManager[Any]:
-        """The same with a connection for asynchronous code."""
+        """Return the asynchronous context manager that does what `transaction` does."""
 
     def join(self, connection: Any, steps: Steps[T]) -> T:
-        """Run the steps inside the transaction of the caller's connection or session; it commits,
-        not we."""
+        """Run the steps inside the transaction of the caller's connection or session; the caller
+        commits."""
 
     async def join_async(self, connection: Any, steps: Steps[T]) -> T:
-        """The same for asynchronous connections and sessions."""
+        """Run the steps as `join` does, on an asynchronous connection or session."""
 
     async def close_async(self) -> None:
-        """Close what the event loop's side has opened; what waits to be written is written
-        first."""
+        """Close everything the event loop has opened, after pending writes are written."""
 
     def close(self) -> None:
         """Close everything."""
 
 
 class SqlDatabase(Database, Protocol):
-    """A SQL database as stores, channels and coordinators use it."""
+    """A SQL database, for stores, channels and coordinators."""
 
     dialect: str
-    """Which migrations are its own: "sqlite" or "postgres"."""
+    """Name of the folder of its migrations: "sqlite" or "postgres"."""

@@ -1,5 +1,5 @@
-"""The task log: the durable intake of ordered queues. What it has taken is never lost; it is read
-in order, by partition."""
+"""The task log: the durable intake of ordered queues. It never loses an entry that it has accepted;
+entries are read in order, by partition."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from fairlead.ports.statements import Steps
 
 
 class Submit(msgspec.Struct, frozen=True, gc=False, tag="submit"):
-    """A task to be scheduled. One with the key of an earlier one takes its place."""
+    """A task to schedule, which replaces an earlier task with the same key."""
 
     task: NewTask
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False, tag="drop"):
-    """A person's wish: end the task with this key, whatever it does; it counts as completed."""
+    """A person's request to end the task with this key, whatever it does; the task counts as
+    completed."""
 
     queue: str
     partition: int
     key: TaskKey
     actor: str
     at: int
-    """Microseconds."""
+    """Microseconds since the epoch."""
 
 
 Entry = Submit | Drop
 
 encode = msgspec.json.Encoder().encode
-"""An entry as a message: JSON, so that other languages may write it."""
+"""Encode an entry as a message in JSON, so that other languages may write entries."""
 
 _decoder: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
 
 
 def decode(message: str | bytes) -> Entry | None:
-    """The entry in a message; None for one that cannot be read."""
+    """Return the entry in a message; None if the message cannot be read."""
     try:
         return _decoder.decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -47,66 +48,66 @@ def decode(message: str | bytes) -> Entry | None:
 
 
 def partition_of(entry: Entry) -> PartitionKey:
-    """Where an entry belongs."""
+    """Return the partition of an entry."""
     about = entry.task if isinstance(entry, Submit) else entry
     return PartitionKey(about.queue, about.partition)
 
 
 class Batch(NamedTuple):
-    """What comes next in one partition."""
+    """The next entries of one partition."""
 
     partition: PartitionKey
     entries: list[Entry]
-    """In the order of the log."""
+    """Entries in the order of the log."""
     mark: Any
-    """The log's own: what `commit` is told."""
+    """Value that only the log reads, for `commit`."""
     unreadable: int = 0
-    """Messages left out because they are no entries."""
+    """Messages left out because they are not entries."""
 
 
 class TaskLog(Protocol):
-    """One per application. `append` is the submitter's side, the rest is a node's. What needs an
-    answer raises StoreUnavailable when there is none."""
+    """The log of an application's ordered queues. `append` is for submitters, the rest is for
+    nodes. Calls that need the servers raise StoreUnavailable while they are away."""
 
     joins_transactions: bool
-    """It is the task store's own database: entries may be appended in a transaction of the
-    caller's."""
+    """Whether the log is in the task store's own database, so that entries may be appended in a
+    transaction of the caller."""
 
     @property
     def location(self) -> str:
-        """Where it is, without secrets."""
+        """Name of the log for messages, without secrets."""
 
     def append(self, entries: Sequence[Entry]) -> Future[None]:
-        """Add these, from any thread. The future ends when the log has all of them for good, or
-        raises why it may not have them; a log that knows at once may raise right away. Entries of
-        one partition keep their order."""
+        """Append the entries, from any thread. The future ends when the log has stored all of them
+        durably, or raises why it may not have stored them; a log that knows at once may raise right
+        away. Entries of one partition keep their order."""
 
     def appending(self, entries: Sequence[Entry]) -> Steps[None]:
-        """The same as steps of a transaction, where the log joins them; elsewhere raises
-        NotSupported."""
+        """Append the entries as steps of a transaction, if the log joins transactions. Raises
+        NotSupported if it does not."""
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
-        """What comes next in the partitions, about `limit` entries in all. Of each at most one
-        batch is out: until that one was committed, or `rewind` was called, there is no other. Waits
-        while there is nothing; answers nothing after `look`, and now and then."""
+        """Return the next entries of the partitions, about `limit` entries in all. Each partition
+        has at most one batch out: the next one comes after `commit` of this one, or after `rewind`.
+        Waits while there is nothing; returns nothing after `poke`, and now and then."""
 
     async def commit(self, batch: Batch) -> None:
-        """It is persisted: nobody needs it again. Whatever is not committed is received again, by
-        the next owner at the latest: this may be undone by a crash."""
+        """Record that the batch is persisted and need not be read again. Entries that are not
+        committed are received again, by the next owner at the latest. A crash may undo a commit."""
 
     async def is_behind(self, partition: PartitionKey) -> bool:
-        """Entries of the partition are there that are not committed."""
+        """Return whether the partition has entries that are not committed."""
 
     async def rewind(self, partition: PartitionKey) -> None:
-        """When it returns, all that was not committed when it was called will be received again,
-        whatever an earlier owner commits later. So a new owner awaits this before it fences the
-        earlier one. Raises StoreUnavailable; then call it again."""
+        """Have all entries that are not committed now received again, whatever an earlier owner
+        commits later. A new owner awaits this before it fences the earlier one. Raises
+        StoreUnavailable; call it again then."""
 
     def poke(self) -> None:
-        """There may be more, or more is wanted: do not wait."""
+        """End the wait of `receive`: there may be more entries, or more partitions are wanted."""
 
     async def lag(self, queue: str) -> dict[int, int]:
-        """Entries that are not committed, by partition that has any; for people."""
+        """Return how many entries are not committed, by partition that has any; for people."""
 
     async def close(self) -> None:
-        """Let go of connections of its own, if it has any."""
+        """Close the log's own connections, if it has any."""

@@ -1,5 +1,5 @@
-"""Tasks as records that people look at and change: listing, history, dead letters, queues in
-numbers. A store offers them by `TaskStore.records`."""
+"""Records of tasks, for people who look at tasks and change them: listing, history, dead letters,
+numbers of queues. `TaskStore.records` returns them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fairlead.ports.statements import Steps
 
 
 class TaskFilter(msgspec.Struct, frozen=True):
-    """Which tasks of the hot table a listing or a bulk action means; None: any."""
+    """Selects tasks of the hot table for a listing or a bulk action; None selects any value."""
 
     state: State | None = None
     queue: str | None = None
     name: str | None = None
     fairness_key: str | None = None
     older_than: int | None = None
-    """Submitted before this instant (microseconds)."""
+    """Instant before which a task was submitted (microseconds since the epoch)."""
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """A queue in numbers."""
+    """Numbers of a queue: tasks by state, and since when the oldest is ready (microseconds)."""
 
     queue: str
     partitions: int
@@ -38,66 +38,66 @@ class QueueStatus(msgspec.Struct, frozen=True):
 
 
 class KeyLoad(msgspec.Struct, frozen=True):
-    """A fairness key of a queue with tasks that may run."""
+    """Load of a fairness key that has tasks that may run."""
 
     fairness_key: str
     tasks: int
     weight: float
     share: float
-    """Of the queue's dispatches, as long as the same keys have tasks: its weight among all of
-    theirs."""
+    """Fraction of the queue's dispatches while the same keys have tasks: the key's weight divided
+    by the sum of their weights."""
 
 
 class TaskRecords(ClusterState, Protocol):
-    """Tasks as people see them. A store may keep records of some tasks only, say
-    of those in ERROR: it raises NotSupported when it is asked for another."""
+    """Records of tasks, for people. A store may keep records of some tasks only, for example of
+    those in ERROR; it raises NotSupported when asked for another task."""
 
     # looking --------------------------------------------------------------------------------------
 
     def task(self, task_id: str) -> Steps[TaskRecord | None]:
-        """The task, pieced together from its last attempt when it has left the hot table."""
+        """Return the task, rebuilt from its last attempt if it has left the hot table."""
 
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
-        """Tasks of the hot table, oldest first, at most `limit`."""
+        """Return tasks of the hot table, oldest first, at most `limit`."""
 
     def payload(self, task_id: str) -> Steps[tuple[bytes, str] | None]:
-        """The stored payload and its format, while the task is in the hot table."""
+        """Return the stored payload and its format, while the task is in the hot table."""
 
     def attempts(self, task_id: str) -> Steps[list[AttemptRecord]]:
-        """All attempts of a task, first to last."""
+        """Return all attempts of a task, first to last."""
 
     def result(self, task_id: str) -> Steps[bytes | None]:
-        """The kept result of a finished task."""
+        """Return the kept result of a finished task."""
 
     def queue_statuses(self) -> Steps[list[QueueStatus]]:
-        """Every queue with its counts by state."""
+        """Return the status of every queue."""
 
     def ahead(self, task_id: str) -> Steps[int]:
-        """How many SUBMITTED tasks of its partition stand before this one."""
+        """Return how many SUBMITTED tasks of its partition come before this one."""
 
     def names(self) -> Steps[dict[tuple[str, str], int]]:
-        """How many tasks wait, run or are scheduled, by (queue, name)."""
+        """Return how many tasks wait, run or are scheduled, by (queue, name)."""
 
     def heaviest_keys(self, queue: str, limit: int) -> Steps[tuple[list[KeyLoad], int]]:
-        """The keys with most tasks that may run, and how many keys have any."""
+        """Return the keys with most tasks that may run, and how many keys have any."""
 
     # changing -------------------------------------------------------------------------------------
 
     def move(
         self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
     ) -> Steps[Notification | None]:
-        """A person's change to WAITING or SUBMITTED, from any state in the hot table; None when the
-        version is stale."""
+        """Move a task to WAITING or SUBMITTED for a person, from any state in the hot table. Return
+        the notification to announce, or None if the version is stale."""
 
     def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
-        """A person's end of a task: CANCELLED or FAILED; an attempt row is written. False when the
+        """End a task for a person: CANCELLED or FAILED, with an attempt row. Return False if the
         version is stale."""
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
-        """Set a key's weight, which counts instead of its tasks' own from now on; None: theirs
-        count again. False when no node or submit ever named that queue, or there was nothing to
-        take back."""
+        """Set the weight of a key, which replaces the weights of its tasks from now on; None
+        removes it. Return False if the queue was never registered or submitted to, or if there was
+        no weight to remove."""
 
     def pause(self, queue: str, paused: bool) -> Steps[bool]:
-        """Pause or resume a queue in the whole cluster; False when no node or submit ever named
-        that queue."""
+        """Pause or resume a queue in the whole cluster; return False if the queue was never
+        registered or submitted to."""

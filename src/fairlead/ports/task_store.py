@@ -1,8 +1,8 @@
-"""The task store: submit, claim, complete. Everything in batches, each change a compare-and-set on
-the version.
+"""The task store: submit, claim, complete. All calls take batches; each change is a compare-and-set
+on the version.
 
-Every store keeps `TaskStore`, a new one begins here. Some offer more: `TaskRecords` for people
-(task_records.py), `SqlStore` where tasks are rows of tables (sql_store.py).
+Every store implements `TaskStore`; a new store begins here. Some offer more: `TaskRecords` for
+people (task_records.py), `SqlStore` for tasks in tables (sql_store.py).
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from fairlead.ports.task_records import TaskRecords
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """One task a node wants: it wins if the task is SUBMITTED at exactly this version."""
+    """A claim of one task: it wins if the task is SUBMITTED at exactly this version."""
 
     id: str
     version: int
     path: str
     stuck_at: int
-    """Microseconds; past this the task counts as stuck even while its node lives."""
+    """Instant after which the task counts as stuck even while its node lives (microseconds since
+    the epoch)."""
 
 
 class Woken(NamedTuple):
-    """What a poller's move answers: how many tasks moved on, and the wake that tells their
-    nodes."""
+    """Result of a poller's move: how many tasks moved, and the notification for their nodes."""
 
     moved: int
     notification: Notification | None
 
 
 class Completed(NamedTuple):
-    """What a completion answers: the ids this node no longer held, and the wake to announce after
-    the commit."""
+    """Result of a completion: the ids this node no longer held, and the notification to announce
+    after the commit."""
 
     refused: list[str]
     notification: Notification | None
 
 
 class TaskDeclaration(Protocol):
-    """A declared task, as far as a store may be unable to run it."""
+    """The facts of a declared task for which a store may refuse it."""
 
     name: str
     transactional: bool
@@ -64,18 +64,17 @@ class TaskDeclaration(Protocol):
 
 
 class TaskStore(ClusterState, Protocol):
-    """Tasks until they end: every store keeps these promises. Steps run in whatever transaction the
-    caller chooses.
+    """Store of tasks until they end. Steps run in whatever transaction the caller chooses.
 
-    What not every store has is asked of the store: `records` for people who look at tasks and
-    change them, `as_sql` for tables. Nobody asks for the kind of a store.
+    Callers ask the store for what not every store has: `records` for people who look at tasks and
+    change them, `as_sql` for tables. No caller asks which kind of store it has.
     """
 
-    # what it is able to do ------------------------------------------------------------------------
+    # abilities ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Check that the store can be used; a file of one's own gets its tables here. Raises
-        SchemaMismatch, StoreUnavailable."""
+        """Check that the store can be used; a store in a file of its own makes its tables here.
+        Raises SchemaMismatch, StoreUnavailable."""
 
     def migrate(self) -> list[str]:
         """Bring the tables up to date; return the names of the migrations applied, none where the
@@ -86,72 +85,72 @@ class TaskStore(ClusterState, Protocol):
 
     @property
     def records(self) -> TaskRecords:
-        """This store for people, who look at tasks and change them. Raises NotSupported where tasks
-        cannot be looked at."""
+        """Records for people, who look at tasks and change them. Raises NotSupported if the store
+        keeps none."""
 
     def as_sql(self) -> SqlStore:
-        """Return this store with what its tables add. Raises NotSupported where tasks do not live
-        in a SQL database."""
+        """Return this store with the additions of SQL tables. Raises NotSupported if tasks do not
+        live in a SQL database."""
 
-    # the user's side ------------------------------------------------------------------------------
+    # for submitters -------------------------------------------------------------------------------
 
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
-        """Insert the tasks; at most one per (queue, unique_key), a taken key answers the first
-        task's id. The wake must reach the nodes after the commit (on PostgreSQL the transaction
-        itself carries it)."""
+        """Insert the tasks; at most one per (queue, unique_key): for a taken key, return the first
+        task's id. The notification must reach the nodes after the commit (on PostgreSQL the
+        transaction itself carries it)."""
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
     ) -> Steps[tuple[list[Submitted], list[Notification]]]:
-        """The same for very many tasks, given piece by piece: a piece may be made while the one
-        before is written, and one that cannot be made ends the transaction."""
+        """Insert a great number of tasks, as `submission` does, piece by piece. A piece may be made
+        while the one before is written; an error while a piece is made ends the transaction."""
 
-    # the node's side ------------------------------------------------------------------------------
+    # for nodes ------------------------------------------------------------------------------------
 
     def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
-        """SUBMITTED tasks of one lane with a ready_seq (`seq` of the trigger) greater than `above`,
-        ascending, at most `limit`; never one twice."""
+        """Return SUBMITTED tasks of one lane with a ready_seq (`seq` of the trigger) greater than
+        `above`, ascending, at most `limit`; never one twice."""
 
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
     ) -> Steps[list[tuple[Trigger, State]]]:
-        """Of each (queue, ordering key) the first `limit` unfinished tasks, in the order in which
-        they must run."""
+        """Return the first `limit` unfinished tasks of each (queue, ordering key), in the order in
+        which they must run."""
 
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        """SUBMITTED -> PROCESSING for those still at the wanted version; of many tries exactly one
-        wins. A task with an ordering key is refused while one before it, in (run_at, submission)
-        order, has not ended."""
+        """Move the tasks that still have the wanted version from SUBMITTED to PROCESSING; of many
+        claims of a task exactly one wins. A task with an ordering key is refused until all tasks
+        before it, in (run_at, submission) order, have ended."""
 
     async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
-        """End the attempts and move their tasks on, all in one transaction; nothing is written of
-        those whose version has moved on."""
+        """End the attempts and move their tasks on, in one transaction; refuse those whose version
+        has moved on and write nothing for them."""
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         """Complete as `complete` does, in the transaction of a transactional handler. Raises
-        NotSupported where the store takes part in no transaction."""
+        NotSupported if the store joins no transactions."""
 
     async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Notification | None:
-        """Claimed but not started: SUBMITTED again at its old place, no attempt spent. Pairs of
-        (id, version held)."""
+        """Make claimed tasks that were not started SUBMITTED again, at their old position and with
+        no attempt spent. `held`: pairs of (id, version held)."""
 
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
-        """Which of these this node still holds in PROCESSING."""
+        """Return those of the tasks that this node still holds in PROCESSING."""
 
     async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
-        """All tasks of these claims have ended: the store need not remember that they were claimed
-        together."""
+        """Drop the memory of these claims, all of whose tasks have ended."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:
-        """(id, version) of everything this node holds in PROCESSING."""
+        """Return (id, version) of all tasks that this node holds in PROCESSING."""
 
     # pollers --------------------------------------------------------------------------------------
 
     async def wake_due(self, now: int, limit: int) -> Woken:
-        """WAITING tasks whose time has come -> SUBMITTED."""
+        """Move WAITING tasks that are due to SUBMITTED."""
 
     async def next_due(self) -> int | None:
-        """When the next WAITING task is due (microseconds), None when there is none."""
+        """Return when the next WAITING task is due (microseconds since the epoch); None if there is
+        none."""
 
     async def resume_lost(
         self,
@@ -161,13 +160,13 @@ class TaskStore(ClusterState, Protocol):
         most_lost: int = 5,
         skipping: Sequence[str] = (),
     ) -> Woken:
-        """What these dead nodes had in PROCESSING -> SUBMITTED, the attempt kept as `lost`; a task
-        that has now been lost `most_lost` times -> ERROR, for it may be what kills its nodes.
-        `skipping`: names of tasks that do not hold the others of their ordering key when they are
-        in ERROR."""
+        """Move the tasks that these dead nodes had in PROCESSING to SUBMITTED, with a `lost`
+        attempt each. A task that has now been lost `most_lost` times moves to ERROR, because it may
+        be the one that kills its nodes. `skipping`: names of tasks that, in ERROR, do not hold the
+        later tasks of their ordering key."""
 
     async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
-        """Tasks in PROCESSING past their stuck_at."""
+        """Return tasks in PROCESSING past their stuck_at."""
 
     async def release_stuck(
         self,
@@ -178,23 +177,23 @@ class TaskStore(ClusterState, Protocol):
         reason: str,
         skipping: Sequence[str] = (),
     ) -> Notification | None:
-        """A stuck task -> SUBMITTED or ERROR, the attempt kept as `lost`; a stale version changes
-        nothing. `skipping`: as above."""
+        """Move a stuck task to SUBMITTED or ERROR, with a `lost` attempt; change nothing if the
+        version is stale. `skipping`: as for `resume_lost`."""
 
     async def clean(self, before: int, limit: int) -> int:
         """Delete up to `limit` rows of history (attempts, results, unique keys) that ended before
         `before`."""
 
     async def incidents(self, limit: int) -> list[TaskRecord]:
-        """Tasks in ERROR, oldest first."""
+        """Return tasks in ERROR, oldest first."""
 
     # the cluster ----------------------------------------------------------------------------------
 
     async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
-        """Note that the node lives."""
+        """Record that the node lives."""
 
     async def drop_node(self, node: str) -> None:
-        """Remove a node: it stopped, or all it held has been resumed."""
+        """Remove a node that stopped, or whose tasks have all been resumed."""
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
-        """Make the queues known; answers the settings of each."""
+        """Register the queues; return the settings of each."""
