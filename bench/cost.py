@@ -168,7 +168,7 @@ def until_beaten(app: fairlead.App) -> None:
     while True:
         nodes = app.management.nodes()
         for node in nodes:
-            beats[node.node] |= {node.seen_at} if node.seen_at > now else set()
+            beats[node.node] |= {node.heartbeat_at} if node.heartbeat_at > now else set()
         if all(len(beats[node.node]) >= 2 for node in nodes):
             return
         time.sleep(LOOK_SECONDS)  # other processes beat: no event tells

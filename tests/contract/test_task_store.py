@@ -846,8 +846,8 @@ async def test_nodes_beat_fall_silent_and_are_forgotten(store: Store) -> None:
     await store.heartbeat("one", ["mail"], now + SECOND)
     nodes = {record.node: record for record in store.database.run(store.nodes())}
     assert nodes["one"].queues == ["mail"]
-    assert nodes["one"].started_at <= nodes["one"].seen_at
-    assert nodes["two"].seen_at == now - 60 * SECOND
+    assert nodes["one"].started_at <= nodes["one"].heartbeat_at
+    assert nodes["two"].heartbeat_at == now - 60 * SECOND
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == ["two"]
     await store.drop_node("two")
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []

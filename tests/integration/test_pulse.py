@@ -123,7 +123,7 @@ async def test_a_node_that_has_stopped_to_beat_holds_nothing_that_counts(
             long_ago = app.clock.now() - 60 * MICROS
             with app.store.database.transaction() as connection:
                 mark = "%s" if app.store.database.dialect == "postgres" else "?"
-                connection.execute(f"UPDATE fairlead_nodes SET seen_at = {mark}", (long_ago,))
+                connection.execute(f"UPDATE fairlead_nodes SET heartbeat_at = {mark}", (long_ago,))
             looking.pulse._running_at = 0.0
             return looking.look()["work"]
 

@@ -397,7 +397,7 @@ class ToyStore:
         self._nodes[node] = NodeRecord(node, started, now, list(queues))
 
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
-        return [n.node for n in self._nodes.values() if now - n.seen_at > silent_for]
+        return [n.node for n in self._nodes.values() if now - n.heartbeat_at > silent_for]
 
     async def drop_node(self, node: str) -> None:
         self._nodes.pop(node, None)

@@ -25,7 +25,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
 
     node: str
     started_at: int
-    seen_at: int
+    heartbeat_at: int
     queues: list[str]
 
 

@@ -326,17 +326,17 @@ ON CONFLICT (queue) DO UPDATE SET partitions = excluded.partitions WHERE q.parti
 UPDATE fairlead_queues SET paused = $2 WHERE queue = $1 RETURNING queue
 
 -- name: heartbeat
-INSERT INTO fairlead_nodes (node, started_at, seen_at, queues) VALUES ($1, $2, $2, $3)
-ON CONFLICT (node) DO UPDATE SET seen_at = excluded.seen_at, queues = excluded.queues
+INSERT INTO fairlead_nodes (node, started_at, heartbeat_at, queues) VALUES ($1, $2, $2, $3)
+ON CONFLICT (node) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, queues = excluded.queues
 
 -- name: silent_nodes
-SELECT node FROM fairlead_nodes WHERE seen_at < $1
+SELECT node FROM fairlead_nodes WHERE heartbeat_at < $1
 
 -- name: drop_node
 DELETE FROM fairlead_nodes WHERE node = $1
 
 -- name: nodes
-SELECT node, started_at, seen_at, queues FROM fairlead_nodes ORDER BY started_at
+SELECT node, started_at, heartbeat_at, queues FROM fairlead_nodes ORDER BY started_at
 
 -- name: acquire_lease
 INSERT INTO fairlead_leases AS l (name, owner, range_id, expires_at) VALUES ($1, $2, 1, $3)

@@ -63,7 +63,9 @@ class Registry:
         """Those not heard of for so many microseconds."""
         now = yield from self._now()
         return [
-            found.node for found in (yield from self.nodes()) if found.seen_at < now - silent_for
+            found.node
+            for found in (yield from self.nodes())
+            if found.heartbeat_at < now - silent_for
         ]
 
     def forget(self, node: str) -> Asked[None]:

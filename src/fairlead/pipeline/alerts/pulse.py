@@ -195,5 +195,5 @@ class Pulse:
         return {
             node.node: node.queues
             for node in nodes
-            if node.queues and node.seen_at < at - SILENT_SECONDS * MICROS
+            if node.queues and node.heartbeat_at < at - SILENT_SECONDS * MICROS
         }

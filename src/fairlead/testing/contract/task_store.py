@@ -435,7 +435,7 @@ async def test_nodes_fall_silent_and_are_forgotten(store: TaskStore) -> None:
     await store.heartbeat("one", ["mail"], now + SECOND)
     (node,) = store.database.run(store.nodes())
     assert (node.node, node.queues) == ("one", ["mail"])
-    assert node.started_at <= node.seen_at
+    assert node.started_at <= node.heartbeat_at
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []
     await store.drop_node("one")
     assert store.database.run(store.nodes()) == []
