@@ -34,7 +34,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fairlead import App  # noqa: E402
-from fairlead.backends.kafka.endpoint import Endpoint  # noqa: E402
+from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.engine.ownership import owners_of  # noqa: E402
 from fairlead.ports.notification import Notification  # noqa: E402
 from services.kafka import KafkaServer  # noqa: E402
@@ -106,12 +106,14 @@ def workers(
 def is_owned(app: App) -> bool:
     if not app.channel.shares_partitions:
         return len(owners_of(asyncio.run(app.connections.coordinator.leases()))) == 6
-    found = Endpoint.of(os.environ["FAIRLEAD_CHANNEL"]).status(["crash"]).partitions
+    found = KafkaEndpoint.of(os.environ["FAIRLEAD_CHANNEL"]).status(["crash"]).partitions
     return len(found) == 6 and all(partition.owner for partition in found)
 
 
 def lag(channel: str) -> int:
-    return sum(partition.lag for partition in Endpoint.of(channel).status(["crash"]).partitions)
+    return sum(
+        partition.lag for partition in KafkaEndpoint.of(channel).status(["crash"]).partitions
+    )
 
 
 def latency(store: str, url: str, channel: str | None, count: int = 500) -> float:

@@ -7,7 +7,7 @@ from fairlead.backends.redis.sharded.errors import (
     QueueDamaged,
     UnknownMessage,
 )
-from fairlead.backends.redis.sharded.message import Message, NewMessage, SetAside
+from fairlead.backends.redis.sharded.message import Message, NewMessage, RemovedMessage
 from fairlead.backends.redis.sharded.queue import ShardedQueue
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.sharded.sync_queue import SyncShardedQueue
@@ -18,7 +18,7 @@ __all__ = [
     "Message",
     "NewMessage",
     "QueueDamaged",
-    "SetAside",
+    "RemovedMessage",
     "ShardedQueue",
     "Stats",
     "SyncShardedQueue",

@@ -32,9 +32,9 @@ from tests.integration.channel_kit import (
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 from fairlead.backends.kafka import channel as kafka  # noqa: E402
 from fairlead.backends.kafka import receiver as kafka_receiver  # noqa: E402
-from fairlead.backends.kafka.endpoint import Endpoint  # noqa: E402
+from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.receiver import since  # noqa: E402
-from fairlead.backends.kafka.sender import Outgoing, Sender  # noqa: E402
+from fairlead.backends.kafka.sender import KafkaSender, Outgoing  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.tiers import matrix  # noqa: E402
 
@@ -54,7 +54,7 @@ def sqlite_app(sqlite_url: str, kafka_url: str) -> Iterator[App]:
     application.close()
 
 
-def place(app: App) -> Endpoint:
+def place(app: App) -> KafkaEndpoint:
     return app.channel._endpoint
 
 
@@ -152,7 +152,7 @@ async def test_t19_a_new_group_goes_back_by_a_time_and_reads_exactly_what_is_new
     sqlite_app: App,
 ) -> None:
     app, days = sqlite_app, 86_400
-    back = Endpoint.of(f"kafka://{place(app).brokers}/?prefix={place(app).prefix}&reset=-4d")
+    back = KafkaEndpoint.of(f"kafka://{place(app).brokers}/?prefix={place(app).prefix}&reset=-4d")
     back.ensure({"old": 2})
     topic, now = back.topic("old"), time.time()
     producer = confluent_kafka.Producer(back.settings({}))
@@ -367,10 +367,10 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_on
 ) -> None:
     """`by nobody`: the database's own wakes are lost as well, so that only the sweeps can heal."""
     seed, sweep = tiers.seed(), 1.0
-    chance, send = random.Random(seed), Sender.send
+    chance, send = random.Random(seed), KafkaSender.send
     dropped = doubled = 0
 
-    def lossy(self: Sender, messages: Sequence[Outgoing]) -> None:
+    def lossy(self: KafkaSender, messages: Sequence[Outgoing]) -> None:
         nonlocal dropped, doubled
         kept = []
         for message in messages:
@@ -383,7 +383,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_on
             kept.append(message)
         send(self, kept)
 
-    monkeypatch.setattr(Sender, "send", lossy)
+    monkeypatch.setattr(KafkaSender, "send", lossy)
     monkeypatch.setattr(app.channel, "_heal_every", sweep)
     if heard == "by nobody":
         monkeypatch.setattr(type(app.channel), "_heard", lambda self, notification: None)
@@ -452,7 +452,7 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_and_goes_on_when_i
     # Only what Kafka brings counts here.
     monkeypatch.setattr(kafka.KafkaChannel, "_heard", lambda self, notification: None)
     monkeypatch.setattr(app.channel, "_heal_every", NEVER)
-    ran, lying, is_stalled, received = [], [], True, kafka.KafkaChannel.received
+    ran, lying, is_stalled, received = [], [], True, kafka.KafkaChannel.on_messages
 
     def stalling(self: Any, messages: Sequence[Any]) -> None:
         if is_stalled:
@@ -460,7 +460,7 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_and_goes_on_when_i
         else:
             received(self, messages)
 
-    monkeypatch.setattr(kafka.KafkaChannel, "received", stalling)
+    monkeypatch.setattr(kafka.KafkaChannel, "on_messages", stalling)
 
     @app.task
     async def note(n: int) -> None:
@@ -528,7 +528,7 @@ async def test_a_consumer_that_breaks_breaks_its_node(
     @sqlite_app.task
     async def note(n: int) -> None: ...
 
-    monkeypatch.setattr("fairlead.backends.kafka.receiver.Receiver._pass_on", broken)
+    monkeypatch.setattr("fairlead.backends.kafka.receiver.Receiver._deliver", broken)
     node = sqlite_app.node()
     running_node = asyncio.create_task(node.run())
     await until(lambda: len(node.parts.ownership.owned) == 4)

@@ -33,7 +33,7 @@ confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra
 from fairlead.backends.kafka import appender as kafka_appender  # noqa: E402
 from fairlead.backends.kafka import log_reader as kafka_log_reader  # noqa: E402
 from fairlead.backends.kafka import offset_commits  # noqa: E402
-from fairlead.backends.kafka.endpoint import Endpoint  # noqa: E402
+from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.offset_commits import OffsetCommits  # noqa: E402
 from fairlead.backends.kafka.task_log import KafkaTaskLog  # noqa: E402
 
@@ -218,13 +218,13 @@ async def test_the_offset_of_a_quiet_partition_is_committed_again_and_what_lies_
     monkeypatch.setattr(offset_commits, "KEEP_EVERY", 0.5)
     monkeypatch.setattr(offset_commits, "COMMIT_EVERY", 0.1)
     sent: list[int] = []
-    place, confirmed = log._at(P0), OffsetCommits.confirmed
+    place, confirmed = log._at(P0), OffsetCommits.on_commit
 
     def noting(self: Any, error: Any, offsets: Any) -> None:
         sent.extend(at.offset for at in offsets)
         confirmed(self, error, offsets)
 
-    monkeypatch.setattr(OffsetCommits, "confirmed", noting)
+    monkeypatch.setattr(OffsetCommits, "on_commit", noting)
     await append(log, entries(7))
     assert len(await received(log, 7)) == 7
     consumer = log._running()._thread.client
@@ -398,7 +398,7 @@ async def test_a_topic_of_another_number_of_partitions_is_refused(kafka_url: str
 
 
 def test_it_joins_no_transaction_and_shares_no_topic_with_the_triggers(kafka_url: str) -> None:
-    log, place = connect(kafka_url), Endpoint.of(kafka_url)
+    log, place = connect(kafka_url), KafkaEndpoint.of(kafka_url)
     with pytest.raises(NotSupported, match="joins no transaction"):
         log.appending(entries(1))
     assert place.queue(place.log.topic("2e")) != place.queue(place.topic("2e"))
@@ -452,7 +452,7 @@ async def test_o20_while_a_broker_is_away_appends_wait_or_fail_and_all_goes_on_w
         await append(log, third := entries(2, P1))
         assert (await received(log, 3, [P1]))[-2:] == third
         await waits(log, {})
-    said = [record for record in caplog.records if "in trouble" in record.message]
+    said = [record for record in caplog.records if "reports errors" in record.message]
     assert 1 <= len(said) <= 3
 
 

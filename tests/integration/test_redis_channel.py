@@ -36,7 +36,7 @@ from tests.integration.channel_kit import (
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.backends.redis import channel as channel_module  # noqa: E402
-from fairlead.backends.redis.sender import Sender  # noqa: E402
+from fairlead.backends.redis.sender import RedisSender  # noqa: E402
 from fairlead.backends.redis.sharded.consumer import Consumer  # noqa: E402
 from fairlead.backends.redis.sharded.endpoint import GROUP  # noqa: E402
 from fairlead.backends.redis.sharded.running import run  # noqa: E402
@@ -118,7 +118,7 @@ async def test_more_than_messages_carry_is_brought_by_the_keeper(
 ) -> None:
     monkeypatch.setattr(channel_module, "MOST_CARRIED", 1000)
     sent: list[Any] = []
-    monkeypatch.setattr(Sender, "send", lambda self, triggers: sent.append(triggers))
+    monkeypatch.setattr(RedisSender, "send", lambda self, triggers: sent.append(triggers))
     note, ran = noting(app)
     async with owning(app) as node:
         sweeps_every(app, NEVER)
@@ -387,10 +387,10 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_on
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = tiers.seed()
-    chance, send = random.Random(seed), Sender.send
+    chance, send = random.Random(seed), RedisSender.send
     dropped = 0
 
-    def lossy(self: Sender, triggers: Sequence[Any]) -> None:
+    def lossy(self: RedisSender, triggers: Sequence[Any]) -> None:
         nonlocal dropped
         kept = []
         for trigger in triggers:
@@ -399,7 +399,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_on
             kept += [trigger] * (0 if fate < 0.2 else 2 if fate > 0.9 else 1)
         send(self, kept)
 
-    monkeypatch.setattr(Sender, "send", lossy)
+    monkeypatch.setattr(RedisSender, "send", lossy)
     # Wakes are lost too: only sweeps can heal.
     monkeypatch.setattr(channel_module.RedisChannel, "_heard", lambda self, notification: None)
     note, ran = noting(app)

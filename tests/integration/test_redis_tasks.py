@@ -19,7 +19,7 @@ from redis import Redis  # noqa: E402
 
 import fairlead  # noqa: E402
 from fairlead import App, ClusterLimit, Exponential, Fixed, Limit, NoRetry, Retry, Snooze, State  # noqa: E402
-from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint  # noqa: E402
+from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint  # noqa: E402
 from fairlead.backends.redis.sharded.steps import Call  # noqa: E402
 from fairlead.backends.redis.task_messages import RETRY, Body, entry  # noqa: E402
 from fairlead.declare.current import current_task  # noqa: E402
@@ -349,7 +349,7 @@ class Dead:
     """A node that has read tasks and is never heard of again."""
 
     def __init__(self, url: str, queue: str = "default", priority: int = 5) -> None:
-        place = Endpoint.of(url)
+        place = RedisEndpoint.of(url)
         self._queue = SyncShardedQueue(place.url, "unused")
         self._steps = place.lanes(queue, 5).at(priority)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded.message import Entry, Finish, entry  # noqa: E402
+from fairlead.backends.redis.sharded.message import ClaimEnd, Entry, entry  # noqa: E402
 from fairlead.sharded import Empty, InvalidMessage, NewMessage, SyncShardedQueue, UnknownMessage  # noqa: E402
 from tests.sharded_queues import drain, pass_time  # noqa: E402
 
@@ -131,7 +131,7 @@ def test_what_a_writer_gives_along_reaches_the_reader(queue) -> None:
 # how claims end -----------------------------------------------------------------------------------
 
 
-def finish(queue: SyncShardedQueue, consumer: str, *finishes: Finish) -> list[bool]:
+def finish(queue: SyncShardedQueue, consumer: str, *finishes: ClaimEnd) -> list[bool]:
     return queue._do(queue._steps.finish("g", consumer, finishes))
 
 
@@ -144,10 +144,10 @@ def test_claims_end_in_their_own_ways_in_one_act(queue) -> None:
         finish(
             queue,
             "c",
-            Finish(done.id, "done"),
-            Finish(again.id, "again", anew),
-            Finish(later.id, "later", anew._replace(at=due, ticket="t")),
-            Finish(dead.id, "dead", Entry(["why", "it raised"], "")),
+            ClaimEnd(done.id, "done"),
+            ClaimEnd(again.id, "again", anew),
+            ClaimEnd(later.id, "later", anew._replace(at=due, ticket="t")),
+            ClaimEnd(dead.id, "dead", Entry(["why", "it raised"], "")),
         )
         == [True] * 4
     )
@@ -173,12 +173,12 @@ def test_a_claim_that_another_one_has_by_now_is_not_ended(queue) -> None:
     message = queue.read("g", "slow")
     queue.reclaim("g", "other", min_idle=0.0)
     for how in ("done", "again", "dead"):
-        assert finish(queue, "slow", Finish(message.id, how, entry(NewMessage({"n": 2})))) == [
+        assert finish(queue, "slow", ClaimEnd(message.id, how, entry(NewMessage({"n": 2})))) == [
             False
         ]
     stats = queue.stats("g")
     assert (stats.messages, stats.pending, stats.waiting, stats.dead) == (1, 1, 0, 0)
-    assert finish(queue, "other", Finish(message.id, "done")) == [True]
+    assert finish(queue, "other", ClaimEnd(message.id, "done")) == [True]
     assert queue.len() == 0
 
 
@@ -210,7 +210,7 @@ def test_a_mark_goes_with_its_message_and_stays_with_one_that_is_written_anew(qu
     for how, anew in (("again", marked), ("later", later)):
         assert put(queue, marked)[0][0] is not None, "its like is gone"
         message = queue.read("g", "c")
-        assert finish(queue, "c", Finish(message.id, how, anew)) == [True]
+        assert finish(queue, "c", ClaimEnd(message.id, how, anew)) == [True]
         assert put(queue, marked)[0][0] is None, "it is there, be it for later"
         if how == "again":
             queue.ack("g", queue.read("g", "c").id)

@@ -12,7 +12,7 @@ import pytest
 from fairlead.errors import StoreUnavailable
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.backends.redis.sharded.message import Entry, Finish  # noqa: E402
+from fairlead.backends.redis.sharded.message import ClaimEnd, Entry  # noqa: E402
 from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
 from tests.sharded_queues import ago, drain  # noqa: E402
 
@@ -166,7 +166,7 @@ def test_what_its_producer_has_trimmed_away_can_be_ended_like_all_others(redis_u
         written = queue.write({"n": 2})
         ids.append(queue.read("g", "c").id)
         client.xtrim("q", maxlen=1, approximate=False)
-        finishes: list[Any] = [Finish(id, "dead", Entry((), "")) for id in ids]
+        finishes: list[Any] = [ClaimEnd(id, "dead", Entry((), "")) for id in ids]
         assert queue._do(queue._steps.finish("g", "c", finishes)) == [True, True, True]
         assert [dead.id for dead in queue.dead_letters()] == [ids[1], written]
         assert queue.stats("g").pending == 0

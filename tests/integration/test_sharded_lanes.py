@@ -15,7 +15,7 @@ redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.backends.redis.sharded.lanes import Delivery, Lanes  # noqa: E402
 from fairlead.backends.redis.sharded.message import Entry  # noqa: E402
 from fairlead.backends.redis.sharded.running import run  # noqa: E402
-from fairlead.backends.redis.sharded.settings import Settings  # noqa: E402
+from fairlead.backends.redis.sharded.settings import ShardedSettings  # noqa: E402
 from tests.sharded_queues import SOON  # noqa: E402
 
 GROUP = "workers"
@@ -28,7 +28,9 @@ class Party:
     def __init__(self, url: str, name: str, streams: int = 4) -> None:
         self.redis = redis.Redis.from_url(url)
         self.name = name
-        self.lanes = Lanes(Settings("q", "tenants", streams, 2, 3600.0, 10.0, 5), time.monotonic)
+        self.lanes = Lanes(
+            ShardedSettings("q", "tenants", streams, 2, 3600.0, 10.0, 5), time.monotonic
+        )
 
     def do(self, steps: Any) -> Any:
         return run(self.redis, "q", steps)
@@ -37,8 +39,8 @@ class Party:
         entries = [Entry(("fairlead:key", key, "n", n), key, at, f"ticket {n}") for n in numbers]
         self.do(self.lanes.at(priority).put(entries))
 
-    def look(self, room: int = 100) -> tuple[list[Delivery], Any]:
-        return self.do(self.lanes.look(GROUP, self.name, lambda priority: room))
+    def read_once(self, room: int = 100) -> tuple[list[Delivery], Any]:
+        return self.do(self.lanes.read_once(GROUP, self.name, lambda priority: room))
 
     def wait(self, empty: Any, millis: int | None = None) -> list[Delivery]:
         """`millis` instead of the two seconds after which everybody looks by himself."""
@@ -50,7 +52,7 @@ class Party:
         wake it."""
         before = blocked(self.redis)
         while True:
-            found, empty = self.look()
+            found, empty = self.read_once()
             assert not found
             answer = pool.submit(self.wait, empty, LONG if is_long else None)
             until(lambda: answer.done() or blocked(self.redis) > before)
@@ -98,19 +100,19 @@ def test_a_better_priority_is_read_first_and_what_there_is_no_room_for_not_at_al
     writer.write(1, 2, 3, priority=9)
     writer.write(4, 5, priority=0)
     found, _ = (
-        reader.do(reader.lanes.look(GROUP, "r", lambda priority: {0: 1, 9: 5}[priority])),
+        reader.do(reader.lanes.read_once(GROUP, "r", lambda priority: {0: 1, 9: 5}[priority])),
         None,
     )
     assert numbers(found[0]) == [4], "there may be more of it, and the lower one has to wait"
-    found = reader.do(reader.lanes.look(GROUP, "r", lambda priority: {0: 0, 9: 2}[priority]))
+    found = reader.do(reader.lanes.read_once(GROUP, "r", lambda priority: {0: 0, 9: 2}[priority]))
     assert numbers(found[0]) == [1, 2] and not found[1].is_whole
-    assert numbers(reader.look()[0]) == [5, 3]
+    assert numbers(reader.read_once()[0]) == [5, 3]
 
 
 def test_of_all_that_wait_one_is_given_the_message_and_the_others_wait_on(parties, pool) -> None:
     writer, *readers = parties
     writer.write(0)
-    readers[0].look()
+    readers[0].read_once()
     answers = [reader.waits(pool) for reader in readers]
     writer.write(1)
     until(lambda: any(answer.done() for answer in answers))
@@ -122,8 +124,8 @@ def test_of_all_that_wait_one_is_given_the_message_and_the_others_wait_on(partie
 def test_what_is_written_between_the_look_and_the_wait_is_given_at_once(parties) -> None:
     writer, reader, *_ = parties
     writer.write(0)
-    reader.look()
-    _, empty = reader.look()
+    reader.read_once()
+    _, empty = reader.read_once()
     writer.write(1)
     assert numbers(reader.wait(empty, LONG)) == [1]
 
@@ -131,11 +133,11 @@ def test_what_is_written_between_the_look_and_the_wait_is_given_at_once(parties)
 def test_the_first_message_of_a_priority_that_nobody_knew_wakes_a_reader(parties, pool) -> None:
     writer, reader, *_ = parties
     writer.write(0)
-    reader.look()
+    reader.read_once()
     answer = reader.waits(pool)
     writer.write(1, priority=0)
     assert answer.result(SOON) == []
-    assert numbers(reader.look()[0]) == [1]
+    assert numbers(reader.read_once()[0]) == [1]
 
 
 def test_the_first_message_of_a_queue_that_nobody_ever_wrote_to_wakes_a_reader(
@@ -145,19 +147,19 @@ def test_the_first_message_of_a_queue_that_nobody_ever_wrote_to_wakes_a_reader(
     answer = reader.waits(pool)
     writer.write(1)
     assert answer.result(SOON) == []
-    assert numbers(reader.look()[0]) == [1]
+    assert numbers(reader.read_once()[0]) == [1]
 
 
 def test_a_message_in_a_stream_that_was_not_there_wakes_a_reader(parties, pool, redis_url) -> None:
     writer, reader, *_ = parties
     writer.write(0)
-    reader.look()
+    reader.read_once()
     answer = reader.waits(pool)
     grown = Party(redis_url, "grown", streams=64)
     grown.write(*range(1, 30))
     answer.result(SOON)
     left = numbers(answer.result())
-    while found := reader.look()[0]:
+    while found := reader.read_once()[0]:
         left += numbers(found)
     assert sorted(left) == list(range(1, 30))
     grown.redis.close()
@@ -168,14 +170,14 @@ def test_a_message_for_later_wakes_who_would_sleep_longer_and_comes_at_its_time(
 ) -> None:
     writer, reader, *_ = parties
     writer.write(0)
-    reader.look()
+    reader.read_once()
     answer = reader.waits(pool)
     writer.write(1, at=round(time.time() * 1000) + 300)
     assert answer.result(SOON) == []
-    found, empty = reader.look()
+    found, empty = reader.read_once()
     assert not found and empty.wait.millis <= 301
     reader.wait(empty)
-    until(lambda: bool(found) or found.extend(reader.look()[0]) or bool(found))
+    until(lambda: bool(found) or found.extend(reader.read_once()[0]) or bool(found))
     assert numbers(found) == [1] and time.time() * 1000 >= int(
         found[0].message.id.split("/")[1].split("-")[0]
     )
@@ -184,8 +186,8 @@ def test_a_message_for_later_wakes_who_would_sleep_longer_and_comes_at_its_time(
 def test_what_a_reader_was_given_and_never_heard_of_can_be_asked_for(parties) -> None:
     writer, reader, other, *_ = parties
     writer.write(1, 2, 3, 4)
-    (known, *_), _ = reader.look(room=2)
-    other.look(room=1)
+    (known, *_), _ = reader.read_once(room=2)
+    other.read_once(room=1)
     lost = reader.do(reader.lanes.at(5).held(GROUP, reader.name, [known.message.id]))
     assert len(lost) == 1 and lost[0].deliveries == 1
     assert lost[0].id != known.message.id
@@ -194,8 +196,8 @@ def test_what_a_reader_was_given_and_never_heard_of_can_be_asked_for(parties) ->
 def test_a_stream_that_expired_under_a_reader_is_made_anew(parties, pool) -> None:
     writer, reader, *_ = parties
     writer.write(0)
-    reader.look()
-    _, empty = reader.look()
+    reader.read_once()
+    _, empty = reader.read_once()
     reader.wait(empty, 1)
     for key in writer.redis.keys("{q}:5:s*"):
         writer.redis.delete(key)

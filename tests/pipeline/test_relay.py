@@ -21,7 +21,7 @@ pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
 from confluent_kafka.admin import NewPartitions
 
-from fairlead.backends.kafka.endpoint import Endpoint
+from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.cli.main import app
 from fairlead.core.ids import id_text
@@ -100,7 +100,9 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
         assert marks == [str(Position(*rows[k][:2])) for k in (6, 13, 19)] and isinstance(
             each[-1], Mark
         )
-    reader = history.database.read_now(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
+    reader = history.database.read_now(
+        history.reader(f"kafka/{KafkaEndpoint.of(kafka_url).prefix}")
+    )
     assert reader is not None and (reader.kind, str(reader.position)) == ("stream", done.place)
     assert one.round().rows == 0
     assert sent(kafka_url) == messages, "a round without news sends nothing"
@@ -113,7 +115,9 @@ def test_what_is_registered_and_not_sent_is_not_cleaned(
 ) -> None:
     one = relay(history, kafka_url)
     one.round()
-    reader = history.database.read_now(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
+    reader = history.database.read_now(
+        history.reader(f"kafka/{KafkaEndpoint.of(kafka_url).prefix}")
+    )
     assert reader is not None and reader.position == START
     one.close()
 
@@ -123,8 +127,8 @@ def test_what_else_is_to_be_sent_is_told_of_each_batch_before_it_is_confirmed(
 ) -> None:
     add(sqlite_url, range(9))
     told: list[list[object]] = []
-    topic = f"{Endpoint.of(kafka_url).prefix}signs"
-    Endpoint.of(kafka_url).made(topic, 1, {})
+    topic = f"{KafkaEndpoint.of(kafka_url).prefix}signs"
+    KafkaEndpoint.of(kafka_url).create_topic(topic, 1, {})
 
     def also(sender: object, rows: object) -> None:
         told.append([row[2] for row in rows])  # type: ignore[attr-defined]
@@ -176,7 +180,9 @@ def test_killed_behind_any_step_and_run_again_every_attempt_is_there_and_told_fr
         text=True,
     )
     assert killed.returncode == KILLED, killed.stderr
-    reader = history.database.read_now(history.reader(f"kafka/{Endpoint.of(kafka_url).prefix}"))
+    reader = history.database.read_now(
+        history.reader(f"kafka/{KafkaEndpoint.of(kafka_url).prefix}")
+    )
     confirmed = START if reader is None else reader.position
     assert confirmed in (START, Position(0, ROWS))
     there = set(numbers(sent(kafka_url))) if step != "topic made" else set()
@@ -271,7 +277,7 @@ def test_a_topic_keeps_its_number_of_partitions(
         relay(history, kafka_url, partitions=3).round()
     again = relay(history, kafka_url, partitions=None)
     assert again.round().rows == 0
-    place = Endpoint.of(kafka_url)
+    place = KafkaEndpoint.of(kafka_url)
     admin = place.admin()  # without it, its answer never comes
     admin.create_partitions([NewPartitions(place.attempts, 3)])[place.attempts].result()
     until = time.monotonic() + 30
@@ -302,7 +308,7 @@ def test_a_store_restored_from_a_backup_is_noticed(
 
 @given(st.text())
 def test_no_queue_has_the_topic_of_attempts(queue: str) -> None:
-    place = Endpoint.of("kafka://127.0.0.1:1")
+    place = KafkaEndpoint.of("kafka://127.0.0.1:1")
     with suppress(UnicodeEncodeError, ConfigurationError):  # what can be no queue
         assert place.topic(queue) != place.attempts
     assert place.topic(place.queue(place.attempts)) != place.attempts

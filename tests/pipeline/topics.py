@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairlead.backends.kafka.endpoint import Endpoint
+from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS
@@ -29,12 +29,12 @@ ROWS = 7
 
 
 def topic_of(url: str) -> AttemptsTopic:
-    return AttemptsTopic(Endpoint.of(url))
+    return AttemptsTopic(KafkaEndpoint.of(url))
 
 
 def relay(history: SqlHistory, url: str, **more: Any) -> Relay:
     return Relay(
-        history, Endpoint.of(url), SYSTEM_CLOCK, **({"partitions": 2, "rows": ROWS} | more)
+        history, KafkaEndpoint.of(url), SYSTEM_CLOCK, **({"partitions": 2, "rows": ROWS} | more)
     )
 
 
@@ -139,7 +139,7 @@ class Relayed:
 
     def trim(self, before: int, partitions: int = 2) -> None:
         """Kafka forgets what the first so many partitions had before this offset."""
-        place = Endpoint.of(self.kafka_url)
+        place = KafkaEndpoint.of(self.kafka_url)
         place.trim({(place.attempts, n): before for n in range(partitions)})
 
     def stream(self, most: int = 1000) -> Stream:

@@ -19,8 +19,8 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoScriptError
 
-from fairlead.backends.redis.sharded.settings import Settings
-from fairlead.backends.redis.sharded.steps import QueueSteps, Run, Steps, Wait
+from fairlead.backends.redis.sharded.settings import ShardedSettings
+from fairlead.backends.redis.sharded.steps import QueueSteps, RunScript, Steps, WaitForEntry
 from fairlead.sharded import Empty, Message, NewMessage
 
 GROUP = "g"
@@ -39,12 +39,12 @@ class Reader:
     def __init__(self, name: str) -> None:
         self.name = name
         self.steps: Steps[Any] | None = None
-        self.next: Run | Wait | None = None
+        self.next: RunScript | WaitForEntry | None = None
         self.holds: set[str] = set()
 
     @property
     def waits(self) -> bool:
-        return isinstance(self.next, Wait)
+        return isinstance(self.next, WaitForEntry)
 
 
 class Simulation:
@@ -55,7 +55,7 @@ class Simulation:
         self.chance = Random(seed)
         self._redis = redis
         self._name = f"sim{seed}"
-        self._settings = Settings(
+        self._settings = ShardedSettings(
             self._name,
             reads=self.chance.choice(("streams", "tenants")),
             streams=4,
@@ -165,7 +165,7 @@ class Simulation:
                 reader.next = next(reader.steps)
                 self.lines.append(f"{reader.name} begins to read")
             return
-        if isinstance(reader.next, Wait):
+        if isinstance(reader.next, WaitForEntry):
             if self._would_wake(reader.next):
                 self._tell(reader, True)
             elif self.chance.random() < 0.1:
@@ -188,7 +188,7 @@ class Simulation:
         """Between two commands; or after the server has done one, before the answer has come."""
         reader = self.chance.choice(self.readers)
         lost = ""
-        if isinstance(reader.next, Run) and self.chance.random() < 0.7:
+        if isinstance(reader.next, RunScript) and self.chance.random() < 0.7:
             answer = self._execute(reader.next)
             if answer[0] == b"messages":
                 for stream, entry, fields in answer[3:]:
@@ -244,7 +244,7 @@ class Simulation:
         """No reader waits while a message lies there."""
         if self.waiting:
             for reader in self.readers:
-                if isinstance(reader.next, Wait) and not self._would_wake(reader.next):
+                if isinstance(reader.next, WaitForEntry) and not self._would_wake(reader.next):
                     raise self._broken(
                         f"{reader.name} waits while {sorted(self.waiting)} lie there"
                     )
@@ -368,10 +368,10 @@ class Simulation:
         self.dead = {copy.id for copy in self._do(self._queue.dead_letters(1000))}
         self.claimed -= self.dead
 
-    def _would_wake(self, wait: Wait) -> bool:
+    def _would_wake(self, wait: WaitForEntry) -> bool:
         return bool(self._redis.xread(dict(wait.after), count=1))
 
-    def _execute(self, run: Run) -> Any:
+    def _execute(self, run: RunScript) -> Any:
         try:
             return self._redis.evalsha(run.script.sha, 1, run.key, *run.arguments)
         except NoScriptError:
@@ -385,7 +385,7 @@ class Simulation:
                 command = steps.send(answer)
             except StopIteration as end:
                 return end.value
-            assert isinstance(command, Run)
+            assert isinstance(command, RunScript)
             answer = self._execute(command)
 
     def _broken(self, why: str) -> Broken:

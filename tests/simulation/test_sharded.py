@@ -17,8 +17,8 @@ import pytest
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.backends.redis.sharded import script  # noqa: E402
 from fairlead.backends.redis.sharded.script import Script  # noqa: E402
-from fairlead.backends.redis.sharded.settings import Settings  # noqa: E402
-from fairlead.backends.redis.sharded.steps import QueueSteps, Run, Steps, Wait  # noqa: E402
+from fairlead.backends.redis.sharded.settings import ShardedSettings  # noqa: E402
+from fairlead.backends.redis.sharded.steps import QueueSteps, RunScript, Steps, WaitForEntry  # noqa: E402
 from fairlead.sharded import SyncShardedQueue  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.simulation.sharded_simulation import Broken, Simulation  # noqa: E402
@@ -39,7 +39,7 @@ def client(redis_url: str) -> Iterator[Any]:
 # the race of the published queue ------------------------------------------------------------------
 
 
-def advance(client: Any, steps: Steps[Any], run: Run) -> Any:
+def advance(client: Any, steps: Steps[Any], run: RunScript) -> Any:
     """The command's answer reaches the reader: what it does next, or the message."""
     found = client.eval(run.script.text, 1, run.key, *run.arguments)
     try:
@@ -52,13 +52,13 @@ def advance(client: Any, steps: Steps[Any], run: Run) -> Any:
 def test_b7e_writes_between_a_readers_look_and_its_waiting_are_not_slept_over(
     redis_url, client, reads
 ) -> None:
-    settings = Settings("q", reads, 16, 2, 1000.0, 10.0, 5)
+    settings = ShardedSettings("q", reads, 16, 2, 1000.0, 10.0, 5)
     queue = QueueSteps(settings, lambda: 0.0)
     readers = [queue.read("g", f"c{n}", 3600.0, None) for n in range(4)]
     waits = []
     for reader in readers:
         wait = advance(client, reader, next(reader))
-        assert isinstance(wait, Wait), "there is nothing to read"
+        assert isinstance(wait, WaitForEntry), "there is nothing to read"
         waits.append(wait)
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2) as writer:
         written = {writer.write({"n": n}) for n in range(2)}
@@ -67,7 +67,7 @@ def test_b7e_writes_between_a_readers_look_and_its_waiting_are_not_slept_over(
         # Only now does the blocking call reach Redis.
         assert client.xread(wait.after, count=1, block=60_000), "it would have slept"
         after = advance(client, reader, reader.send(True))
-        if isinstance(after, Wait):
+        if isinstance(after, WaitForEntry):
             waiting.append(after)
         else:
             got.add(after.id)
@@ -100,9 +100,9 @@ def test_whatever_comes_between_no_message_is_lost_or_given_to_two_and_nobody_sl
 class WaitsForWhatIsNew(QueueSteps):
     """It waits from when it begins to wait, not from when it looked."""
 
-    def waiting(self, found: Any, seconds: float) -> Wait:
+    def waiting(self, found: Any, seconds: float) -> WaitForEntry:
         after = super().waiting(found, seconds).after
-        return Wait(dict.fromkeys(after, "999999999999999-0"), 1000)
+        return WaitForEntry(dict.fromkeys(after, "999999999999999-0"), 1000)
 
 
 class NeverReclaims(QueueSteps):
@@ -181,7 +181,7 @@ BROKEN = {
     "nobody has to be idle": ("RECLAIM", "its_group, 'IDLE', min_idle,", "its_group, 'IDLE', 0,"),
     "the dead are not kept": (
         "RECLAIM",
-        "copy_aside('dead', stream, id, entry[2], deliveries, ttl)",
+        "keep_copy('dead', stream, id, entry[2], deliveries, ttl)",
         "",
     ),
     "the dead are given again": ("RECLAIM", "        settle(stream, group, id)\n", ""),
@@ -194,7 +194,7 @@ BROKEN = {
     "what is extended counts as left lying": ("EXTEND", "'JUSTID'", "'IDLE', 7200000, 'JUSTID'"),
     "what is deleted stays": (
         "DELETE",
-        "    redis.call('XDEL', key, id)\n    forget_marks(stream, id, flat)",
+        "    redis.call('XDEL', key, id)\n    drop_marks(stream, id, flat)",
         "",
     ),
     "what is cordoned is not kept": (

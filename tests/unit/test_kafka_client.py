@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 from fairlead.backends.kafka.appender import Appender  # noqa: E402
 from fairlead.backends.kafka.client import ClientThread, next_page  # noqa: E402
-from fairlead.backends.kafka.endpoint import Endpoint  # noqa: E402
-from fairlead.backends.kafka.outage_log import OutageLog  # noqa: E402
-from fairlead.backends.kafka.sender import Outgoing, Sender  # noqa: E402
+from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
+from fairlead.backends.kafka.outage_log import KafkaOutageLog  # noqa: E402
+from fairlead.backends.kafka.sender import KafkaSender, Outgoing  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
 
 SOON = 30.0
@@ -40,15 +40,15 @@ class Recorder:
     def finish(self, thread: ClientThread[str]) -> None:
         self.calls.append("finish")
 
-    def failed(self, error: BaseException) -> None:
+    def on_failure(self, error: BaseException) -> None:
         self.error = error
 
-    def release(self, thread: ClientThread[str]) -> None:
+    def close_client(self, thread: ClientThread[str]) -> None:
         self.calls.append("release")
 
 
 def started(service: Recorder, **options: Any) -> ClientThread[str]:
-    outages = OutageLog("away", {"channel": "here"})
+    outages = KafkaOutageLog("away", {"channel": "here"})
     thread = ClientThread("test", "client", service, outages, **options)
     assert service.polled.wait(SOON)
     return thread
@@ -138,7 +138,7 @@ def test_outages_are_logged_when_they_change_or_once_in_so_long(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("fairlead.backends.kafka.outage_log.time.monotonic", lambda: now[0])
-    changes, often = OutageLog("changed", {}), OutageLog("often", {}, every=30.0)
+    changes, often = KafkaOutageLog("changed", {}), KafkaOutageLog("often", {}, every=30.0)
     with caplog.at_level(logging.WARNING, "fairlead.kafka"):
         for error in ("a", "a", "b", "b", "a"):
             changes.report(error)
@@ -158,11 +158,11 @@ def test_when_the_appenders_thread_breaks_its_futures_fail_and_the_next_append_s
 
     counts: Counter[str] = Counter()
     appender = Appender(
-        Endpoint("127.0.0.1:1", client={"message.timeout.ms": "1000"}),
+        KafkaEndpoint("127.0.0.1:1", client={"message.timeout.ms": "1000"}),
         {"mail": 1},
         lambda what, count: counts.update({what: count}),
     )
-    monkeypatch.setattr(Appender, "_look_at_topic", broken)
+    monkeypatch.setattr(Appender, "_ensure_topic", broken)
     for _ in range(2):
         future = appender.append([Outgoing("mail", 0, None, b"x"), Outgoing("mail", 0, None, b"y")])
         assert isinstance(future.exception(SOON), StoreUnavailable)
@@ -176,12 +176,12 @@ def test_when_the_senders_thread_breaks_the_next_send_starts_another(
 ) -> None:
     looked: list[threading.Thread] = []
 
-    def broken(sender: Sender, producer: Any) -> bool:
+    def broken(sender: KafkaSender, producer: Any) -> bool:
         looked.append(threading.current_thread())
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Sender, "_look_at_topics", broken)
-    sender = Sender(Endpoint("127.0.0.1:1"), {"mail": 1}, lambda what, count: None)
+    monkeypatch.setattr(KafkaSender, "_ensure_topics", broken)
+    sender = KafkaSender(KafkaEndpoint("127.0.0.1:1"), {"mail": 1}, lambda what, count: None)
     for count in (1, 2):
         sender.send([Outgoing("mail", 0, None, b"x")])
         while len(looked) < count or looked[-1].is_alive():

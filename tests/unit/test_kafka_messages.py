@@ -44,7 +44,7 @@ def new_task(number: int, *, ordering_key: str | None = None, run_at: int = 5) -
 def test_a_trigger_comes_back_as_it_was_sent() -> None:
     assert messages.decode(PartitionKey("mail", 2), messages.encode_trigger(TRIGGER)) == TRIGGER
     look = Lane("mail", 2, 7, 99)
-    assert messages.decode(PartitionKey("mail", 2), messages.encode_look(look)) == look
+    assert messages.decode(PartitionKey("mail", 2), messages.encode_hint(look)) == look
 
 
 def test_a_message_is_small() -> None:
@@ -110,7 +110,7 @@ def test_lanes_whose_triggers_are_not_known_or_are_too_many_are_to_be_looked_at(
 
 @given(st.text(min_size=1, max_size=60))
 def test_every_queue_has_a_topic_of_its_own(queue: str) -> None:
-    place = client.Endpoint("host")
+    place = client.KafkaEndpoint("host")
     try:
         queue.encode()
     except UnicodeEncodeError:
@@ -125,7 +125,7 @@ def test_every_queue_has_a_topic_of_its_own(queue: str) -> None:
 
 
 def test_a_url_says_all() -> None:
-    place = client.Endpoint.of(
+    place = client.KafkaEndpoint.of(
         "kafka://me:p%40ss@a:1,b:2/?prefix=pay.&reset=-4d&replication=3&client.rack=r1&security.protocol=SASL_PLAINTEXT"
     )
     assert (place.brokers, place.prefix, place.group, place.replication) == (
@@ -148,7 +148,7 @@ def test_a_url_says_all() -> None:
     [("4d", 345_600), ("-4d", 345_600), ("+90s", 90), ("1.5h", 5400), ("2w", 1_209_600)],
 )
 def test_t19_a_time_to_go_back_is_one_whatever_its_sign(text: str, seconds: float) -> None:
-    assert client.Endpoint.of(f"kafka://a/?reset={text.replace('+', '%2B')}").reset == seconds
+    assert client.KafkaEndpoint.of(f"kafka://a/?reset={text.replace('+', '%2B')}").reset == seconds
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_t19_a_time_to_go_back_is_one_whatever_its_sign(text: str, seconds: floa
 )
 def test_a_url_that_is_wrong_says_what_is_and_no_password(url: str, why: str) -> None:
     with pytest.raises(ConfigurationError) as error:
-        client.Endpoint.of(url)
+        client.KafkaEndpoint.of(url)
     assert why in str(error.value) and "secret" not in str(error.value)
 
 
@@ -190,7 +190,7 @@ def test_a_wake_whose_twin_came_waits_for_nothing_whichever_was_first() -> None:
     assert twins.missing(9.0) == ([], None)
     twins.wait(lane, 1.2)
     assert twins.missing(9.0) == ([], None)
-    twins.forget(1.1)
+    twins.drop(1.1)
     twins.wait(lane, 9.0)
     assert twins.missing(9.0 + kafka.GRACE) == ([lane], None)
 
@@ -210,12 +210,12 @@ def test_partitions_that_come_while_others_are_paused_are_paused_too_and_all_go_
         def pause(self, places: list[Any]) -> None:
             told.append(("pause", [place.partition for place in places]))
 
-    listener = SimpleNamespace(gained=lambda keys: None)
-    receiver = receiving.Receiver(client.Endpoint("127.0.0.1:1"), "node", 10.0, listener)
-    place = confluent.TopicPartition(client.Endpoint("a").topic("mail"), 3)
+    listener = SimpleNamespace(on_assigned=lambda keys: None)
+    receiver = receiving.Receiver(client.KafkaEndpoint("127.0.0.1:1"), "node", 10.0, listener)
+    place = confluent.TopicPartition(client.KafkaEndpoint("a").topic("mail"), 3)
     receiver._assigned(Consuming(), [place])
     assert told == [("assign", [3])]
     receiver._is_paused = True
     receiver._assigned(Consuming(), [place])
     assert told[1:] == [("assign", [3]), ("pause", [3])] and receiver._is_paused
-    receiver.end()
+    receiver.close()

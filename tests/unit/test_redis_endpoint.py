@@ -12,7 +12,7 @@ endpoint = pytest.importorskip(
 
 
 def test_options_of_ours_are_taken_out_and_others_are_redis_pys() -> None:
-    found = endpoint.Endpoint.of(
+    found = endpoint.RedisEndpoint.of(
         "redis://me:secret@host:6380/2?streams=16&per_shard=2&reclaim=5&socket_timeout=3&prefix=shop"
     )
     assert found.url == "redis://me:secret@host:6380/2?socket_timeout=3"
@@ -36,5 +36,5 @@ def test_options_of_ours_are_taken_out_and_others_are_redis_pys() -> None:
 )
 def test_an_option_that_is_wrong_is_named_and_no_password_told(options: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named) as raised:
-        endpoint.Endpoint.of(f"redis://me:secret@host/0?{options}")
+        endpoint.RedisEndpoint.of(f"redis://me:secret@host/0?{options}")
     assert "secret" not in str(raised.value)

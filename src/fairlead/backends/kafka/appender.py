@@ -1,5 +1,5 @@
-"""Appends messages to Kafka for good, from any thread: the future of an append ends when every
-broker in sync has them."""
+"""The appender of the task log on Kafka, for any thread: the future of an append ends when every
+in-sync broker has the messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
-from fairlead.backends.kafka.endpoint import Endpoint, silent
-from fairlead.backends.kafka.outage_log import OutageLog
+from fairlead.backends.kafka.endpoint import KafkaEndpoint, silent
+from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.backends.kafka.sender import Outgoing
 from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import (
@@ -28,46 +28,47 @@ from fairlead.errors import (
 log = logging.getLogger("fairlead.kafka")
 
 APPEND_SECONDS = 30.0
-"""What could not be appended for so long has failed; `message.timeout.ms` in the URL sets another
-time."""
+"""Seconds after which an append that is not confirmed has failed; `message.timeout.ms` in the URL
+sets another time."""
 
 LARGEST = 16 << 20
-"""Bytes of a message. A payload of the greatest size that is allowed by default grows by a third in
+"""Bytes of a message. A payload of the greatest size allowed by default grows by a third in
 JSON."""
 
 MOST_WAITING = 10_000
-"""Messages that wait for their topics, or for room in the producer; then `append` waits."""
+"""Messages that wait for their topics or for room in the producer. Beyond this number, `append`
+waits."""
 
 MOST_KILOBYTES = 64 * 1024
-"""What the producer holds that is not appended yet."""
+"""Kilobytes of unconfirmed messages in the producer."""
 
 _POLL_SECONDS = 0.1
 
 TOPIC = {"retention.ms": "-1", "max.message.bytes": str(LARGEST)}
-"""Of the topics that we make. Nothing in them goes by itself: what is done with is deleted by
-whoever has read it."""
+"""Settings of the topics that we create. Nothing in them expires: the reader deletes what it is
+done with."""
 
 
 class _Append:
     """One call of `append`: its future ends with the last of its messages."""
 
     def __init__(self, appender: Appender, messages: int, until: float) -> None:
-        """`until`: in the monotonic clock's seconds; what the producer has not been given by then
-        has failed."""
+        """`until`: in seconds of the monotonic clock; a message that the producer does not have by
+        then has failed."""
         self.future: Future[None] = Future()
-        # it cannot be cancelled: the messages are on their way
+        # no cancellation: the messages are on their way
         self.future.set_running_or_notify_cancel()
         self.until = until
         self._appender = appender
         self._left = messages
         self._error: FairleadError | None = None
 
-    def reported(self, error: KafkaError | None, _: Message | None = None) -> None:
-        """What became of one message."""
-        self.ended(None if error is None else self._appender.refused(error))
+    def on_delivery(self, error: KafkaError | None, _: Message | None = None) -> None:
+        """Record the delivery report of one message."""
+        self.end_message(None if error is None else self._appender.translate(error))
 
-    def ended(self, error: FairleadError | None) -> None:
-        """One message is done with."""
+    def end_message(self, error: FairleadError | None) -> None:
+        """Record the end of one message."""
         if error is not None:
             self._appender.count_failure(error)
             self._error = error
@@ -84,19 +85,23 @@ _Waiting = tuple[Outgoing, _Append]
 
 
 class Appender:
-    """See the module. Messages of one partition keep the order of the calls."""
+    """An appender for the queues of one application. Messages of one partition keep the order of
+    the calls."""
 
     def __init__(
-        self, endpoint: Endpoint, partitions: Mapping[str, int], counted: Callable[[str, int], None]
+        self,
+        endpoint: KafkaEndpoint,
+        partitions: Mapping[str, int],
+        counted: Callable[[str, int], None],
     ) -> None:
-        """`partitions`: how many a queue has, and its topic for good."""
+        """`partitions`: number of partitions of each queue, which its topic keeps for good."""
         self._endpoint = endpoint
         self._counted = counted
         self._partitions = partitions
         self._seconds = (
             float(endpoint.client.get("message.timeout.ms", APPEND_SECONDS * 1000)) / 1000
         )
-        self._outages = OutageLog(
+        self._outages = KafkaOutageLog(
             "tasks were not appended to their log; the futures of their submits say so",
             {"log": endpoint.location},
         )
@@ -104,20 +109,20 @@ class Appender:
         drop_when_forked(self)
 
     def after_fork(self) -> None:
-        # The threads and sockets of librdkafka stay with the parent.
-        self._lock = threading.RLock()  # whoever is told that an append has failed may append again
+        # The threads and sockets of librdkafka stay with the parent process.
+        self._lock = threading.RLock()  # a callback of a failed append may append again
         self._room = threading.Condition(self._lock)
         self._thread: ClientThread[Producer] | None = None
         self._topics: set[str] = set()
-        """Queues whose topics have been looked at."""
+        """Queues whose topics exist for sure."""
         self._waiting: deque[_Waiting] = deque()
-        """For a topic to be looked at, or for room in the producer. While there are any, everything
-        goes behind them."""
+        """Messages that wait for their topic, or for room in the producer. While any waits, new
+        messages go behind it."""
 
     def append(self, messages: Sequence[Outgoing]) -> Future[None]:
-        """The future ends when all are there for good, or raises StoreUnavailable when they may not
-        be. Waits while there is no room for them. Raises StoreUnavailable when there was none in
-        time, UnknownQueue."""
+        """Send messages. The future ends when all are stored for good, and raises StoreUnavailable
+        if some may not be. Wait while there is no room. Raise StoreUnavailable if there is none in
+        time, UnknownQueue if a queue is not declared."""
         for queue in {message.queue for message in messages}:
             if queue not in self._partitions:
                 raise UnknownQueue(
@@ -136,7 +141,8 @@ class Appender:
                         f"{self._endpoint.location}: too much waits to be sent there; submit again"
                         " later"
                     )
-                thread = self._thread or self._start()  # it may have been closed meanwhile
+                # the appender may have been closed meanwhile
+                thread = self._thread or self._start()
             is_behind = bool(self._waiting)
             self._waiting.extend([(message, one) for message in messages])
             if not is_behind:
@@ -145,7 +151,8 @@ class Appender:
         return one.future
 
     def close(self) -> None:
-        """Append what is left; every future has ended then. It may be used again."""
+        """Send what is left; every future has ended when this returns. The appender may be used
+        again."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -158,7 +165,7 @@ class Appender:
 
     def _start(self) -> ClientThread[Producer]:
         settings = {
-            "enable.idempotence": True,  # nothing comes twice, or out of order, by retries
+            "enable.idempotence": True,  # retries neither double nor reorder messages
             "acks": "all",
             "linger.ms": 0,
             "message.timeout.ms": round(self._seconds * 1000),
@@ -171,8 +178,8 @@ class Appender:
         return self._thread
 
     def _produce(self, producer: Producer) -> None:
-        """As many of those that wait as there is room for, up to the first of a topic to be looked
-        at. With the lock."""
+        """Hand waiting messages to the producer, up to the first whose topic is not known to exist,
+        or until the producer is full. Requires the lock."""
         while self._waiting:
             message, one = self._waiting[0]
             if message.queue not in self._topics:
@@ -183,37 +190,37 @@ class Appender:
                     message.value,
                     message.key,
                     message.partition,
-                    one.reported,
+                    one.on_delivery,
                 )
             except BufferError:
                 return
             except KafkaException as error:
                 self._waiting.popleft()
-                one.reported(error.args[0])
+                one.on_delivery(error.args[0])
             else:
                 self._waiting.popleft()
 
-    def refused(self, error: KafkaError) -> FairleadError:
-        """What to tell the submitter of a message that was not appended."""
+    def translate(self, error: KafkaError) -> FairleadError:
+        """Return the error for the submitter of a message that was not appended."""
         if error.fatal():
-            self._retire(self._thread)  # its producer sends nothing more
+            self._detach(self._thread)  # its producer sends nothing more
         if error.code() != KafkaError._MSG_TIMED_OUT:
-            self._topics.clear()  # one may have been deleted
-        told: FairleadError
+            self._topics.clear()  # a topic may have been deleted
+        refusal: FairleadError
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            told = InvalidTask(
+            refusal = InvalidTask(
                 f"{self._endpoint.location}: a task is too large for its topic ({error.str()}):"
                 " submit a smaller one, or raise the topic's max.message.bytes"
             )
         else:
-            told = StoreUnavailable(
+            refusal = StoreUnavailable(
                 f"{self._endpoint.location}: {error.str()}: the log may not have the task"
             )
-        told.__cause__ = KafkaException(error)
-        return told
+        refusal.__cause__ = KafkaException(error)
+        return refusal
 
     def count_failure(self, error: FairleadError) -> None:
-        """Take note of a message that was not appended."""
+        """Count and log a message that was not appended."""
         self._counted("failed_appends", 1)
         self._outages.report(str(error))
 
@@ -221,30 +228,30 @@ class Appender:
 
     def poll(self, thread: ClientThread[Producer]) -> None:
         if self._waiting or len(thread.client):
-            self._pass_on(thread.client)
+            self._hand_on(thread.client)
         else:
             thread.wait_for_work(AGAIN_SECONDS)
 
     def finish(self, thread: ClientThread[Producer]) -> None:
-        """Send what is left; where another thread has begun, what waits is for that one."""
-        self._retire(thread)
+        """Send what is left. If another thread has begun, the waiting messages are left to it."""
+        self._detach(thread)
         producer = thread.client
         until = time.monotonic() + self._seconds
         while time.monotonic() < until:
             if self._thread is None and (self._waiting or len(producer)):
-                self._pass_on(producer)
+                self._hand_on(producer)
             elif len(producer):
                 producer.poll(_POLL_SECONDS)
             else:
                 break
         self._end(producer, "closed before the task was sent")
 
-    def failed(self, error: BaseException) -> None:
+    def on_failure(self, error: BaseException) -> None:
         log.error("the appender to the task log broke; the next append repairs it", exc_info=error)
 
-    def release(self, thread: ClientThread[Producer]) -> None:
-        """Fail what the thread has left, so that no future waits for ever."""
-        self._retire(thread)
+    def close_client(self, thread: ClientThread[Producer]) -> None:
+        """Fail all messages of the thread, so that no future waits for ever."""
+        self._detach(thread)
         self._end(thread.client, "the appender broke before the task was sent")
 
     def _end(self, producer: Producer, why: str) -> None:
@@ -253,7 +260,7 @@ class Appender:
         if self._thread is None:
             self._expire(float("inf"), StoreUnavailable(f"{self._endpoint.location}: {why}"))
 
-    def _retire(self, thread: ClientThread[Producer] | None) -> None:
+    def _detach(self, thread: ClientThread[Producer] | None) -> None:
         """Let the next append start another thread."""
         with self._lock:
             if self._thread is thread:
@@ -261,18 +268,18 @@ class Appender:
         if thread is not None:
             thread.stop()
 
-    def _pass_on(self, producer: Producer) -> None:
-        """Give the producer what waits, and serve what it reports."""
-        if self._waiting:  # otherwise the lock is left to whoever appends
-            if not self._look_at_topic():
+    def _hand_on(self, producer: Producer) -> None:
+        """Hand waiting messages to the producer, and serve its reports."""
+        if self._waiting:  # an idle appender leaves the lock to its callers
+            if not self._ensure_topic():
                 producer.poll(AGAIN_SECONDS)
             with self._lock:
                 self._produce(producer)
                 self._room.notify_all()
         producer.poll(_POLL_SECONDS)
 
-    def _look_at_topic(self) -> bool:
-        """Of what waits the longest. False when Kafka is away."""
+    def _ensure_topic(self) -> bool:
+        """Ensure the topic of the longest waiting message. Return False if Kafka is away."""
         with self._lock:
             queue = self._waiting[0][0].queue if self._waiting else None
         if queue is None or queue in self._topics:
@@ -289,13 +296,14 @@ class Appender:
         return True
 
     def _expire(self, before: float, error: FairleadError, queue: str | None = None) -> None:
-        """Fail what waits and should have been sent by then, of this queue only if it is given."""
+        """Fail waiting messages whose time ended before `before`; only those of `queue` if
+        given."""
         with self._lock:
             expired = [
                 w for w in self._waiting if w[1].until <= before and queue in (None, w[0].queue)
             ]
-            gone = set(map(id, expired))
-            self._waiting = deque(w for w in self._waiting if id(w) not in gone)
+            ended = set(map(id, expired))
+            self._waiting = deque(w for w in self._waiting if id(w) not in ended)
             self._room.notify_all()
         for _, one in expired:
-            one.ended(error)
+            one.end_message(error)

@@ -1,4 +1,4 @@
-"""What `kafka://host:9092` offers."""
+"""The backend of `kafka://host:9092`: a trigger channel, and the log of ordered queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXAMPLE = "kafka://host:9092"
 
 
 class KafkaBackend(Backend):
-    """Triggers, and the log of ordered queues."""
+    """Triggers and the task log through Kafka."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"channel": _EXAMPLE, "log": _EXAMPLE}
     modules = ("confluent_kafka",)

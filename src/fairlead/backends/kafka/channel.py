@@ -1,18 +1,18 @@
-"""The trigger channel through Kafka: a message for each trigger, a topic for each queue, partitions
-shared by its group.
+"""The trigger channel through Kafka: a message for each trigger, a topic for each queue, and
+partitions shared by one consumer group.
 
 The rows of the lanes stay the triggers (`fairlead.backends.sql.channel`); Kafka carries them early,
-so that a node asks the store for nothing but what it claims. Three things follow:
+so that a node asks the store only for what it claims. Three rules follow:
 
-- What a node has no room for is dropped, and its lane is marked as behind: the reader of the rows
-  comes to it in time. So a flood fills no memory, and holds back no message behind it.
-- What the reader will pass anyway, or has passed, need not be taken from Kafka too.
-- A wake of the database waits a moment for its twin of Kafka. Only where none comes is the lane
-  read: the broker is away, or somebody submitted without a channel.
+- A trigger without room in the node is dropped, and its lane is marked as behind: the reader of
+  the rows comes to it in time. So a flood fills no memory, and holds back no message behind it.
+- Triggers that the reader of the rows will pass, or has passed, are not taken from Kafka too.
+- A notification of the database waits a moment for its twin from Kafka. If none comes, because the
+  broker is away or somebody submitted without a channel, the lane is read.
 
-An offset is done with when its trigger was claimed, refused, or left to the rows. A trigger that
-waits in memory for longer than HOLD_SECONDS counts as left to them: it is there, and one that a
-limit holds back must hold back no offset.
+An offset is done when its trigger was claimed, refused, or left to the rows. A trigger that waits
+in memory for longer than HOLD_SECONDS counts as left to the rows: its row exists, and a trigger
+held back by a limit must hold back no offset.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from contextlib import suppress
 
 import msgspec
 
-from fairlead.backends.kafka.endpoint import Endpoint
-from fairlead.backends.kafka.messages import encode_look, encode_trigger, key_of
+from fairlead.backends.kafka.endpoint import KafkaEndpoint
+from fairlead.backends.kafka.messages import encode_hint, encode_trigger, key_of
 from fairlead.backends.kafka.receiver import Received, Receiver
-from fairlead.backends.kafka.sender import Outgoing, Sender
+from fairlead.backends.kafka.sender import KafkaSender, Outgoing
 from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.clock import MICROS, Clock
 from fairlead.core.sharding.offsets import Progress
@@ -41,24 +41,25 @@ from fairlead.ports.trigger_channel import ChannelStatus, Owner, Room
 log = logging.getLogger("fairlead.kafka")
 
 GRACE = 0.25
-"""Seconds without any message after which a wake of the database no longer waits for its twin."""
+"""Seconds without any message after which a notification of the database stops waiting for its
+twin."""
 
 MOST_GRACE = 2.0
-"""Seconds that it waits at most."""
+"""Seconds that a notification of the database waits at most."""
 
 MOST_CARRIED = 10_000
-"""Of a submit of more tasks than this, messages only say where to look: a read of the rows brings a
-thousand at a time."""
+"""Greatest number of tasks whose triggers a submit sends. For a greater submit, messages only say
+where to look: a read of the rows brings a thousand at a time."""
 
 MOST_ARRIVED = 10_000
-"""Triggers that have arrived and wait for room; what is beyond is left to the rows, of the lowest
-priority first."""
+"""Triggers that have arrived and wait for room, at most. Further ones are left to the rows, the
+lowest priority first."""
 
 HOLD_SECONDS = 5.0
-"""An offset waits for its trigger no longer than this."""
+"""Seconds that an offset waits for its trigger at most."""
 
 LATE_SECONDS = 5.0
-"""A trigger that was sent longer ago, at a position that the reader has passed, was read by it."""
+"""Age in seconds above which a trigger below the reader's position counts as read by the reader."""
 
 COMMIT_EVERY = 1.0
 """Seconds between two commits of offsets."""
@@ -67,29 +68,29 @@ _HAND_OVER_SECONDS = 30.0
 
 
 class _Twins:
-    """Wakes of the database that wait for Kafka to bring the same, each from the clock's monotonic
-    seconds on."""
+    """Notifications of the database that wait for the same notification from Kafka. Times are
+    seconds of the monotonic clock."""
 
     def __init__(self) -> None:
         self._waiting: dict[Lane, float] = {}
         self._brought: dict[Lane, float] = {}
-        """What Kafka has brought: a wake of the database may be slower."""
+        """Lanes that Kafka has brought, since the notification of the database may be slower."""
         self._brought_at = 0.0
 
     def wait(self, lane: Lane, now: float) -> None:
-        """A wake of the database."""
+        """Let a notification of the database wait for its twin."""
         if lane not in self._brought:
             self._waiting.setdefault(lane, now)
 
     def brought(self, lane: Lane, now: float) -> None:
-        """The same by Kafka, if it was a wake at all."""
+        """Record a lane that Kafka has brought."""
         self._brought_at = now
         self._waiting.pop(lane, None)
         self._brought[lane] = now
 
     def missing(self, now: float) -> tuple[list[Lane], float | None]:
-        """Those that have waited long enough, and in how many seconds to ask again; None: nobody
-        waits."""
+        """Return the lanes that have waited long enough, and the seconds until the next check; None
+        if no lane waits."""
         found = []
         for lane, since in self._waiting.items():
             until = min(max(since, self._brought_at) + GRACE, since + MOST_GRACE)
@@ -100,14 +101,15 @@ class _Twins:
             del self._waiting[lane]
         return found, until - now if self._waiting else None
 
-    def forget(self, before: float) -> None:
-        """What was brought so long ago: no wake is slower."""
+    def drop(self, before: float) -> None:
+        """Drop lanes brought before this time: no notification is slower."""
         while self._brought and next(iter(self._brought.values())) <= before:
             del self._brought[next(iter(self._brought))]
 
 
 class KafkaChannel(DatabaseChannel):
-    """See `fairlead.ports.trigger_channel.TriggerChannel`."""
+    """A channel of triggers carried by Kafka. See
+    `fairlead.ports.trigger_channel.TriggerChannel`."""
 
     carries_triggers = True
     shares_partitions = True
@@ -122,12 +124,12 @@ class KafkaChannel(DatabaseChannel):
         clock: Clock,
         heal_every: float = 15.0,
     ) -> None:
-        """`partitions`: how many a queue has, as far as this process knows. Raises
+        """`partitions`: number of partitions of each queue, as far as this process knows. Raise
         ConfigurationError for a bad URL."""
         super().__init__(store, notifier, clock, heal_every)
-        self._endpoint = Endpoint.of(url)
+        self._endpoint = KafkaEndpoint.of(url)
         self.location = self._endpoint.location
-        self._sender = Sender(self._endpoint, partitions, counted)
+        self._sender = KafkaSender(self._endpoint, partitions, counted)
         self._counted = counted
         self._receiver: Receiver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -137,10 +139,10 @@ class KafkaChannel(DatabaseChannel):
         self._twins = _Twins()
         self._is_waiting_for_twins = False
         self._waiting: dict[LaneKey, deque[Trigger]] = {}
-        """Triggers that have arrived and were not given away yet."""
+        """Triggers that have arrived and that `receive` has not returned yet."""
         self._arrived_count = 0
         self._failure: BaseException | None = None
-        """What broke the consumer; raised to whoever receives."""
+        """The error that broke the consumer; `receive` raises it."""
 
     # the submitter's side -------------------------------------------------------------------------
 
@@ -179,7 +181,7 @@ class KafkaChannel(DatabaseChannel):
     async def leave(self) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            await asyncio.to_thread(receiver.end)
+            await asyncio.to_thread(receiver.close)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -195,7 +197,7 @@ class KafkaChannel(DatabaseChannel):
         known = set(self._lanes)
         super().assign(partitions)
         for lane in self._lanes.keys() - known:
-            # What the owner before had been given out of order, and had not come to, lies behind
+            # Triggers that the previous owner received out of order, and had not come to, lie below
             # its last position.
             self._lanes[lane].sweep_seq = 0
         for key in [key for key in self._waiting if key not in self._lanes]:
@@ -214,7 +216,7 @@ class KafkaChannel(DatabaseChannel):
         given: list[Trigger] = []
         for key in sorted(self._waiting, key=lambda lane: lane.priority):
             waiting, lane = self._waiting[key], self._lanes[key]
-            if lane.is_behind:  # since they arrived: the reader will come to them
+            if lane.is_behind:  # the reader will come to those that arrived since
                 self._arrived_count -= len(waiting)
                 ahead = [trigger for trigger in waiting if trigger.seq > lane.read_seq]
                 waiting = self._waiting[key] = deque(
@@ -232,7 +234,7 @@ class KafkaChannel(DatabaseChannel):
         self._arrived_count -= len(given)
         return given
 
-    # what the notifier says -----------------------------------------------------------------------
+    # notifications from the database --------------------------------------------------------------
 
     def _heard(self, notification: Notification) -> None:
         if notification.is_empty:
@@ -255,12 +257,12 @@ class KafkaChannel(DatabaseChannel):
         if again is not None:
             asyncio.get_running_loop().call_later(again, self._wait_for_twins)
 
-    # what the consumer says, in its own thread ----------------------------------------------------
+    # callbacks of the consumer, in its own thread -------------------------------------------------
 
-    def on_gained(self, keys: Collection[PartitionKey]) -> None:
-        self._tell(self._gained, keys)
+    def on_assigned(self, keys: Collection[PartitionKey]) -> None:
+        self._call(self._gained, keys)
 
-    def revoked(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
+    def on_revoked(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
         if self._loop is None:
             return {}
         work = asyncio.run_coroutine_threadsafe(self._hand_over(keys), self._loop)
@@ -272,20 +274,20 @@ class KafkaChannel(DatabaseChannel):
             return {}
 
     def on_lost(self, keys: Collection[PartitionKey]) -> None:
-        self._tell(self._lost, keys)
+        self._call(self._lost, keys)
 
-    def received(self, messages: Sequence[Received]) -> None:
-        self._tell(self._received, messages)
+    def on_messages(self, messages: Sequence[Received]) -> None:
+        self._call(self._received, messages)
 
-    def failed(self, error: BaseException) -> None:
-        self._tell(self._failed, error)
+    def on_failure(self, error: BaseException) -> None:
+        self._call(self._failed, error)
 
-    def _tell(self, what: Callable[..., None], about: object) -> None:
+    def _call(self, what: Callable[..., None], about: object) -> None:
         with suppress(RuntimeError):  # the loop was closed without us
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(what, about)
 
-    # the same in the event loop -------------------------------------------------------------------
+    # their work, in the event loop ----------------------------------------------------------------
 
     def _gained(self, keys: Collection[PartitionKey]) -> None:
         self._progress.begin(keys)
@@ -293,16 +295,16 @@ class KafkaChannel(DatabaseChannel):
             self._owner.on_gained(keys)
 
     async def _hand_over(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
-        # Before the node lets go of its triggers: those are not done with, the next owner is to get
-        # them.
+        # Take the positions before the node drops its triggers: the next owner must get the
+        # unfinished ones.
         positions = self._progress.to_commit(keys)
-        self._forget(keys)
+        self._drop(keys)
         if self._owner is not None:
             await self._owner.hand_over(keys)
         return positions
 
     def _lost(self, keys: Collection[PartitionKey]) -> None:
-        self._forget(keys)
+        self._drop(keys)
         if self._owner is not None:
             self._owner.on_lost(keys)
 
@@ -310,10 +312,10 @@ class KafkaChannel(DatabaseChannel):
         self._failure = error
         self._changed.set()
 
-    def _forget(self, keys: Collection[PartitionKey]) -> None:
+    def _drop(self, keys: Collection[PartitionKey]) -> None:
         self._progress.end(keys)
-        gone = set(keys)
-        for lane in [lane for lane in self._waiting if lane[:2] in gone]:
+        dropped = set(keys)
+        for lane in [lane for lane in self._waiting if lane[:2] in dropped]:
             self._arrived_count -= len(self._waiting.pop(lane))
 
     def _received(self, messages: Sequence[Received]) -> None:
@@ -341,12 +343,13 @@ class KafkaChannel(DatabaseChannel):
         self._changed.set()
 
     def _takes(self, trigger: Trigger, is_late: bool, now: float) -> bool:
-        """Whether the node gets it; otherwise it has it, or its row was read or will be."""
+        """Keep a trigger for the node, and return whether it was kept. Otherwise the node has it
+        already, or its row was or will be read."""
         key = LaneKey(trigger.queue, trigger.partition, trigger.priority)
         self._twins.brought(Lane(*key, trigger.seq), now)
         lane = self._lanes.get(key)
         if lane is None:
-            return False  # when the partition has been taken over, its rows are read
+            return False  # the rows are read when the partition has been taken over
         if trigger.seq > lane.read_seq and lane.is_behind:
             lane.set_back = min(
                 lane.set_back, trigger.seq - 1
@@ -359,8 +362,8 @@ class KafkaChannel(DatabaseChannel):
         return True
 
     def _leave_to_rows(self) -> None:
-        """There is no room for so many: of the lowest priority first they are left to the
-        reader."""
+        """Drop half of the waiting triggers, the lowest priority first, and leave them to the
+        reader of the rows."""
         for key in sorted(self._waiting, key=lambda lane: -lane.priority):
             if self._arrived_count <= MOST_ARRIVED // 2:
                 return
@@ -370,9 +373,9 @@ class KafkaChannel(DatabaseChannel):
             self._look_at(Lane(*key, min(trigger.seq for trigger in waiting)))
 
     def _tick(self) -> None:
-        """Every second: commit what is done with."""
+        """Commit the offsets that are done, every second."""
         now = self._clock.monotonic()
-        self._twins.forget(now - MOST_GRACE)
+        self._twins.drop(now - MOST_GRACE)
         self._progress.give_up(now - HOLD_SECONDS)
         if self._receiver is not None:
             if news := self._progress.to_commit():
@@ -381,19 +384,19 @@ class KafkaChannel(DatabaseChannel):
 
 
 def _messages(notification: Notification) -> list[Outgoing]:
-    """A message for each trigger; for lanes whose triggers are not there, or are too many, one that
-    says where to look."""
+    """Return a message for each trigger, and one that says where to look for each lane whose
+    triggers are missing or too many."""
     carried = notification.triggers if len(notification.triggers) <= MOST_CARRIED else []
     first: dict[tuple[str, int, int], int] = {}
     for t in carried:
         lane = (t.queue, t.partition, t.priority)
         first[lane] = min(t.seq, first.get(lane, t.seq))
-    looks = [
+    hints = [
         lane
         for lane in notification.ready
         if first.get((lane.queue, lane.partition, lane.priority)) != lane.first_seq
     ]
     return [
         *(Outgoing(t.queue, t.partition, key_of(t), encode_trigger(t)) for t in carried),
-        *(Outgoing(lane.queue, lane.partition, None, encode_look(lane)) for lane in looks),
+        *(Outgoing(lane.queue, lane.partition, None, encode_hint(lane)) for lane in hints),
     ]

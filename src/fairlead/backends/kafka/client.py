@@ -1,15 +1,15 @@
-"""The thread that serves one client of librdkafka: sender, appender, receiver and log reader.
+"""The thread that serves one client of librdkafka: sender, appender, receiver or log reader.
 
-librdkafka sends and fetches in threads of its own, but hands over what it has (messages, delivery
-reports, rebalances, errors) only to a thread that polls it. `ClientThread` is that thread. Its user
-is a `Service`, which says what one round is; the thread repeats rounds, waits after an outage, and
-sees to it that the client ends in time, at a close, at the end of the process, and after a fork.
+librdkafka sends and fetches in threads of its own, but hands over messages, delivery reports,
+rebalances and errors only to a thread that polls it. `ClientThread` is that thread. Its user is a
+`Service`, which defines one round; the thread repeats rounds, waits after an outage, and ends the
+client in time: at a close, at the end of the process, and after a fork.
 
-Each client has a thread of its own, not one for all. One thread would have to wait in the poll of
-one client while another has something to say: beside a consumer that waits 50 ms for its next
-message, the report of an append came after 47 ms (median of 200, on loopback), and after 0.6 to
-1.5 ms to a thread of its own. Worse, the consumer's thread may be kept by a rebalance (30 s, until
-the partitions are handed over) or by a close (15 s), and submits must not wait for either.
+Each client has a thread of its own. One thread for all would wait in the poll of one client while
+another has work: beside a consumer that waits 50 ms for its next message, the report of an append
+came after 47 ms (median of 200, on loopback), and after 0.6 to 1.5 ms with a thread of its own.
+Worse, a rebalance may keep the consumer's thread for 30 s, until the partitions are handed over,
+and a close may keep it for 15 s; submits must not wait for either.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from confluent_kafka import Consumer, KafkaException, Message
 
 from fairlead.backends.kafka.endpoint import reason
-from fairlead.backends.kafka.outage_log import OutageLog
+from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import StoreUnavailable
 
 AGAIN_SECONDS = 1.0
-"""Between an outage and the next round."""
+"""Seconds between an outage and the next round."""
 
 ClientT = TypeVar("ClientT")
 
@@ -35,16 +35,16 @@ class Service(Protocol[ClientT]):
     """The user of a client thread. Every method is called in that thread."""
 
     def poll(self, thread: ClientThread[ClientT]) -> None:
-        """Do one round: take the requests, poll the client. Blocks for a fraction of a second, or
-        in `thread.wait_for_work`. Raises KafkaException or StoreUnavailable in an outage."""
+        """Do one round: take the requests, poll the client. Block for a fraction of a second, or in
+        `thread.wait_for_work`. Raise KafkaException or StoreUnavailable in an outage."""
 
     def finish(self, thread: ClientThread[ClientT]) -> None:
         """Do what is left after the last round, in bounded time."""
 
-    def failed(self, error: BaseException) -> None:
-        """Take note that this error ended the thread; no round follows."""
+    def on_failure(self, error: BaseException) -> None:
+        """Record the error that ended the thread; no round follows."""
 
-    def release(self, thread: ClientThread[ClientT]) -> None:
+    def close_client(self, thread: ClientThread[ClientT]) -> None:
         """Close the client. Called last, after an error too."""
 
 
@@ -56,13 +56,13 @@ class ClientThread(Generic[ClientT]):
         name: str,
         client: ClientT,
         service: Service[ClientT],
-        outages: OutageLog,
+        outages: KafkaOutageLog,
         close_seconds: float | None = None,
         closes_at_exit: bool = True,
     ) -> None:
-        """`close_seconds`: how long `close` waits for the thread; None: until it has ended.
-        `closes_at_exit`: close when the process ends, as Python must not end while one of its
-        threads is inside librdkafka."""
+        """`close_seconds`: seconds that `close` waits for the thread; None means until it has
+        ended. `closes_at_exit`: close when the process ends, as Python must not end while one of
+        its threads is inside librdkafka."""
         self.client = client
         self._service = service
         self._outages = outages
@@ -79,35 +79,35 @@ class ClientThread(Generic[ClientT]):
         self._thread.start()
 
     def after_fork(self) -> None:
-        # The threads and sockets of librdkafka stay with the parent.
+        # The threads and sockets of librdkafka stay with the parent process.
         self._is_forked = True
 
     @property
     def is_closing(self) -> bool:
-        """Whether no other round follows."""
+        """True if no other round follows."""
         return self._is_closing.is_set()
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is this thread."""
+        """True if the caller is this thread."""
         return threading.current_thread() is self._thread
 
     def poke(self) -> None:
         """Wake a round that waits for work."""
-        if not self._has_work.is_set():  # a set is ten times as dear
+        if not self._has_work.is_set():  # setting the event costs ten times as much
             self._has_work.set()
 
     def wait_for_work(self, seconds: float | None = None) -> None:
-        """Block until the next `poke`, which may have been, or for so long."""
+        """Block until the next `poke`, including one not yet seen, or for `seconds`."""
         self._has_work.wait(seconds)
         self._has_work.clear()
 
     def pause(self, seconds: float) -> None:
-        """Block for so long, or until the thread is to end."""
+        """Block for `seconds`, or until the thread is to end."""
         self._is_closing.wait(seconds)
 
     def stop(self) -> None:
-        """Let the thread end after its round, and do not wait for it."""
+        """Let the thread end after its round, without waiting for it."""
         if not self._is_forked:
             self._is_closing.set()
             self._has_work.set()
@@ -118,7 +118,7 @@ class ClientThread(Generic[ClientT]):
         goes on trying."""
         if self._is_forked:
             return True
-        self._at_exit.detach()  # who has waited once does not wait again
+        self._at_exit.detach()  # one wait is enough
         self.stop()
         self._thread.join(self._close_seconds)
         return not self._thread.is_alive()
@@ -133,9 +133,9 @@ class ClientThread(Generic[ClientT]):
                     self.pause(AGAIN_SECONDS)
             self._service.finish(self)
         except BaseException as error:
-            self._service.failed(error)
+            self._service.on_failure(error)
         finally:
-            self._service.release(self)
+            self._service.close_client(self)
 
 
 def _close(thread: weakref.ref[ClientThread[Any]]) -> None:
@@ -144,6 +144,7 @@ def _close(thread: weakref.ref[ClientThread[Any]]) -> None:
 
 
 def next_page(consumer: Consumer, count: int, seconds: float) -> list[Message]:
-    """Return the next messages, at most `count`; wait up to `seconds` for the first alone."""
-    first = consumer.poll(seconds)  # `consume` would wait until it has all that it may take
+    """Return the next messages, at most `count`. Wait up to `seconds` for the first, not for
+    more."""
+    first = consumer.poll(seconds)  # `consume` alone would wait for all messages that it may take
     return [] if first is None else [first, *consumer.consume(count - 1, 0)]

@@ -1,6 +1,7 @@
-"""Where Kafka is, and what is ours there: topics, partitions, a consumer group. A topic is a queue.
+"""The Kafka cluster of an application, and what Fairlead uses there: topics, partitions and a
+consumer group. Each queue has one topic.
 
-Through confluent-kafka (librdkafka).
+The client is confluent-kafka (librdkafka).
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus
 KNOWN = "kafka://[user:password@]host:9092[,host...]/[?prefix=fairlead.&reset=earliest|latest|4d&replication=3]"
 
 ADMIN_SECONDS = 5.0
-"""Kafka answers a question within so long, or is away."""
+"""Seconds after which a silent Kafka counts as away."""
 
 CLOSE_SECONDS = 15.0
-"""For a consumer to say good-bye."""
+"""Seconds that a consumer has to leave its group."""
 
 PartitionId = tuple[str, int]
 """Topic and partition."""
 
 _LONGEST = 249
-"""Characters of a topic's name."""
+"""Characters of a topic's name, at most."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class Extent(NamedTuple):
-    """What is in a partition."""
+    """The range of offsets in a partition."""
 
     done: int
     """The first offset that is not committed."""
@@ -46,28 +47,30 @@ class Extent(NamedTuple):
 
     @property
     def left(self) -> int:
-        """Messages that are not done with."""
+        """Number of messages that are not committed."""
         return max(0, self.end - self.done)
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """Where Kafka is, and what is ours there."""
+class KafkaEndpoint:
+    """A Kafka cluster, and the names that Fairlead uses there."""
 
     brokers: str
     prefix: str = "fairlead."
-    """Of the topics; also the name of the consumer group. One for each task store."""
+    """The beginning of topic names; also the name of the consumer group. Each task store needs its
+    own."""
     reset: str | float = "earliest"
-    """Where a partition is read from of which no offset was ever committed: "earliest", "latest",
-    or so many seconds back."""
+    """The start of a partition without any committed offset: "earliest", "latest", or a number of
+    seconds back."""
     replication: int = -1
-    """Copies of each partition; -1: as many as the brokers make by themselves."""
+    """Copies of each partition; -1 leaves the number to the brokers."""
     client: Mapping[str, str] = field(default_factory=dict)
-    """librdkafka's own settings, for whoever connects."""
+    """Settings for librdkafka, by its own names."""
 
     @classmethod
-    def of(cls, url: str) -> Endpoint:
-        """Raises ConfigurationError, without the password in its text."""
+    def of(cls, url: str) -> KafkaEndpoint:
+        """Parse a URL. Raise ConfigurationError, without the password in its text, if it is no
+        usable URL of Kafka."""
         parts = urlsplit(url)
         who, _, brokers = parts.netloc.rpartition("@")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -105,33 +108,34 @@ class Endpoint:
 
     @property
     def location(self) -> str:
-        """For people."""
+        """The cluster, for people."""
         return f"Kafka at {self.brokers}"
 
     def topic(self, queue: str) -> str:
-        """Of a queue. Raises ConfigurationError for a name that no topic can have."""
+        """Return the topic of a queue. Raise ConfigurationError if no topic can have its name."""
         return _topic(self.prefix, queue)
 
     def queue(self, topic: str) -> str:
-        """Of a topic."""
+        """Return the queue of a topic."""
         return _queue(topic[len(self.prefix) :])
 
     @property
-    def log(self) -> Endpoint:
-        """Where the logs of ordered queues are: topics and a group of their own. No name of a queue
-        begins with ".lo" in a topic's name, so none of them is another queue's."""
+    def log(self) -> KafkaEndpoint:
+        """The endpoint of the logs of ordered queues, with topics and a group of their own. Encoded
+        queue names never begin with ".lo", so no log has the topic of a queue."""
         return replace(self, prefix=f"{self.prefix}task.log.")
 
     @property
     def attempts(self) -> str:
-        """The topic of finished attempts (see `fairlead.pipeline.stream`). No queue's: in the name
-        of a queue's topic two hexadecimal digits follow each dot, and "at" are none; and the logs'
-        names begin otherwise."""
+        """The topic of finished attempts (see `fairlead.pipeline.stream`). No queue has this topic:
+        in a topic of a queue two hexadecimal digits follow each dot, and "at" are none. The names
+        of logs begin differently."""
         return f"{self.prefix}task.attempts"
 
     @property
     def signs(self) -> str:
-        """The topic of signs, for alerts (see `fairlead.pipeline.alerts`); nor is it a queue's."""
+        """The topic of heartbeats of queues, for alerts (see `fairlead.pipeline.alerts`). No queue
+        has this topic either."""
         return f"{self.prefix}task.signs"
 
     @property
@@ -140,27 +144,27 @@ class Endpoint:
         return self.prefix.rstrip("._-") or self.prefix
 
     def settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a client of librdkafka: these, beside what all have."""
+        """Return the settings of a client of librdkafka: `own` and the common ones."""
         return {
             "bootstrap.servers": self.brokers,
             "socket.nagle.disable": True,
             "topic.metadata.refresh.interval.ms": 10_000,
             "reconnect.backoff.max.ms": 1000,
-            # Its errors reach us by callbacks and exceptions; what it prints by itself is noise.
+            # Callbacks and exceptions report its errors; its own output is noise.
             "log_level": 0,
             **self.client,
             **own,
         }
 
     def admin(self) -> AdminClient:
-        """A client for topics and groups."""
+        """Return a client for topics and groups."""
         return AdminClient(self.settings({"error_cb": silent}))
 
     # topics ---------------------------------------------------------------------------------------
 
     def ensure(self, queues: Mapping[str, int], seconds: float = ADMIN_SECONDS) -> None:
-        """Make the topics that are missing, and those with fewer partitions larger. Raises
-        StoreUnavailable."""
+        """Create missing topics, and add partitions to those with too few. Raise StoreUnavailable
+        while Kafka is away."""
         wanted = {self.topic(queue): count for queue, count in queues.items()}
         try:
             admin = self.admin()
@@ -168,23 +172,23 @@ class Endpoint:
             missing = [
                 topic for topic in wanted if topic not in there or there[topic].error is not None
             ]
-            small = [
+            too_small = [
                 topic
                 for topic in wanted
                 if topic not in missing and len(there[topic].partitions) < wanted[topic]
             ]
-            answers: list[Any] = []
+            results: list[Any] = []
             if missing:
                 news = [NewTopic(topic, wanted[topic], self.replication) for topic in missing]
-                answers += admin.create_topics(news, request_timeout=seconds).values()
-            if small:
-                grown = [NewPartitions(topic, wanted[topic]) for topic in small]
-                answers += admin.create_partitions(grown, request_timeout=seconds).values()
-            for answer in answers:
+                results += admin.create_topics(news, request_timeout=seconds).values()
+            if too_small:
+                grown = [NewPartitions(topic, wanted[topic]) for topic in too_small]
+                results += admin.create_partitions(grown, request_timeout=seconds).values()
+            for result in results:
                 try:
-                    answer.result()
+                    result.result()
                 except KafkaException as error:
-                    # Somebody else was quicker: to make it, or to make it larger.
+                    # Another process has created or enlarged the topic first.
                     if error.args[0].code() not in (
                         KafkaError.TOPIC_ALREADY_EXISTS,
                         KafkaError.INVALID_PARTITIONS,
@@ -196,21 +200,22 @@ class Endpoint:
     def settle(
         self, queue: str, partitions: int, config: Mapping[str, str], seconds: float = ADMIN_SECONDS
     ) -> None:
-        """Make the queue's topic, so configured, if it is missing; it keeps its number of
-        partitions. Raises ConfigurationError when it has another one, and StoreUnavailable."""
+        """Create the queue's topic with this configuration if it is missing. Raise
+        ConfigurationError if it has another number of partitions, which ordered queues cannot
+        change; StoreUnavailable while Kafka is away."""
         topic = self.topic(queue)
-        if (count := self.made(topic, partitions, config, seconds)) != partitions:
+        if (count := self.create_topic(topic, partitions, config, seconds)) != partitions:
             raise ConfigurationError(
                 f"queue {queue!r}: its topic {topic} at {self.location} has {count} partitions, and"
                 f" ordered queues keep theirs: declare it with partitions={count}, or give the log"
                 " another prefix"
             )
 
-    def made(
+    def create_topic(
         self, topic: str, partitions: int, config: Mapping[str, str], seconds: float = ADMIN_SECONDS
     ) -> int:
-        """Make the topic, so configured, if it is missing; answers how many partitions it has.
-        Raises StoreUnavailable."""
+        """Create the topic with this configuration if it is missing, and return its number of
+        partitions. Raise StoreUnavailable while Kafka is away."""
         deadline = time.monotonic() + seconds
         try:
             admin = self.admin()
@@ -223,7 +228,7 @@ class Endpoint:
                     admin.create_topics([new], request_timeout=seconds)[topic].result()
                     return partitions
                 except KafkaException as error:
-                    # Somebody else is quicker: it will be listed in a moment.
+                    # Another process is creating the topic: it will be listed in a moment.
                     if (
                         error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS
                         or time.monotonic() > deadline
@@ -233,19 +238,21 @@ class Endpoint:
             raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
     def trim(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Delete what lies below these offsets, by topic and partition. Raises StoreUnavailable."""
+        """Delete messages below these offsets, by topic and partition. Raise StoreUnavailable while
+        Kafka is away."""
         if not offsets:
             return
         partitions = [TopicPartition(*at, offset) for at, offset in offsets.items()]
         try:
-            admin = self.admin()  # without it, its answers never come
-            for answer in admin.delete_records(partitions, request_timeout=ADMIN_SECONDS).values():
-                answer.result()
+            admin = self.admin()  # a reference: without it, the futures never end
+            for result in admin.delete_records(partitions, request_timeout=ADMIN_SECONDS).values():
+                result.result()
         except KafkaException as error:
             raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
     def status(self, queues: Collection[str]) -> ChannelStatus:
-        """Brokers, partitions with their owners, and what lags. Raises StoreUnavailable."""
+        """Return the number of brokers, and the partitions with their owners and lags. Raise
+        StoreUnavailable while Kafka is away."""
         topics = {self.topic(queue): queue for queue in queues}
         try:
             admin = self.admin()
@@ -281,7 +288,7 @@ class Endpoint:
             raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
     def _extents(self, partitions: Collection[PartitionId]) -> dict[PartitionId, Extent]:
-        """Asked by a consumer that reads nothing."""
+        """Return the extents, asked by a consumer that reads nothing."""
         if not partitions:
             return {}
         consumer = Consumer(
@@ -294,12 +301,12 @@ class Endpoint:
 
 
 def extents(consumer: Consumer, partitions: Iterable[PartitionId]) -> dict[PartitionId, Extent]:
-    """Of these partitions. Where nothing was committed, all is to be done from the beginning.
-    Raises KafkaException.
+    """Return the extents of these partitions; without any commit, all messages count as not done.
+    Raise KafkaException if Kafka does not respond.
 
-    A consumer asks: librdkafka 2.16 crashes when an administrative client asks for what a group has
-    committed and its coordinator has just moved, and so it may when such a client commits while the
-    broker goes away."""
+    A consumer asks, since librdkafka 2.16 crashes if an administrative client asks for the commits
+    of a group whose coordinator has just moved, or commits while the broker goes away.
+    """
     found = {}
     for at in consumer.committed([TopicPartition(*at) for at in partitions], timeout=ADMIN_SECONDS):
         if at.error is not None:
@@ -309,7 +316,7 @@ def extents(consumer: Consumer, partitions: Iterable[PartitionId]) -> dict[Parti
     return found
 
 
-# Asked for with every message.
+# Cached, since both names are needed for every message.
 
 
 @lru_cache(10_000)
@@ -332,12 +339,13 @@ def _queue(name: str) -> str:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, for people."""
+    """Return the text of an error, for people."""
     return str(error.args[0].str()) if isinstance(error, KafkaException) else str(error)
 
 
 def _reset(where: str, text: str) -> str | float:
-    """As in `Endpoint.reset`; the sign of a time is ignored: it always goes back."""
+    """Parse the option of `KafkaEndpoint.reset`. The sign of a time is ignored: it always goes
+    back."""
     if text in ("earliest", "latest"):
         return text
     if found := re.fullmatch(r"[+-]?(\d+(?:\.\d+)?)([smhdw])", text):
@@ -348,4 +356,4 @@ def _reset(where: str, text: str) -> str | float:
 
 
 def silent(error: KafkaError) -> None:
-    """What it was asked for says what went wrong."""
+    """Ignore an error of a client whose calls report their own errors."""

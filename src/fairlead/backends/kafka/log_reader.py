@@ -1,9 +1,9 @@
-"""Reads partitions of the task log in a thread of its own: a consumer that is told what to read,
-and joins no group.
+"""The reader of the task log, with a thread of its own: a consumer that joins no group and reads
+the partitions that it is given.
 
-Who owns a partition is the coordinator's to say; Kafka keeps only how far it was read. What has
-arrived waits here until it is taken, within a budget that the partitions share: one that has used
-up its part is paused.
+The coordinator's leases decide who owns a partition; Kafka only keeps how far it was read. Messages
+that have arrived wait here until they are taken, within a budget shared by the partitions: a
+partition that has used up its share is paused.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from fairlead.backends.kafka.client import ClientThread, next_page
 from fairlead.backends.kafka.endpoint import (
     CLOSE_SECONDS,
-    Endpoint,
     Extent,
+    KafkaEndpoint,
     PartitionId,
     reason,
 )
-from fairlead.backends.kafka.extent_questions import ExtentQuestions
+from fairlead.backends.kafka.extent_requests import ExtentRequests
 from fairlead.backends.kafka.offset_commits import OffsetCommits
-from fairlead.backends.kafka.outage_log import OutageLog
-from fairlead.backends.kafka.reading import Reading, Taken
+from fairlead.backends.kafka.outage_log import KafkaOutageLog
+from fairlead.backends.kafka.reading import PartitionReading, Taken
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 
@@ -38,59 +38,60 @@ PAGE = 1000
 """Messages taken from the consumer at once."""
 
 MOST_BYTES, LEAST_BYTES = 16 << 20, 64 << 10
-"""Of the messages that wait to be taken: of all partitions, and the part of each however many there
-are."""
+"""Bytes of waiting messages: of all partitions together, and the least share of one partition."""
 
 MOST_MESSAGES, LEAST_MESSAGES = 20_000, 200
-"""The same for their number."""
+"""Number of waiting messages: of all partitions together, and the least share of one partition."""
 
 UNWANTED_SECONDS = 60.0
-"""A partition that nobody has wanted for so long is read no more."""
+"""Seconds without a request after which a partition is read no more."""
 
 _POLL_SECONDS = 0.05
 _WARN_EVERY = 30.0
 _LAST_SECONDS = 5.0
-"""For the last commit."""
+"""Seconds for the last commit."""
 
 
 class LogReader:
-    """See the module. What is not the thread's may be called from one other thread, and does not
-    wait."""
+    """A reader of leased partitions. Its methods, except those of the thread, may be called from
+    one other thread, and do not wait."""
 
-    def __init__(self, endpoint: Endpoint, arrived: Callable[[], None], clock: Clock) -> None:
-        """`arrived`: called in the thread when there is something to take, and when it has
-        failed."""
+    def __init__(
+        self, endpoint: KafkaEndpoint, on_arrival: Callable[[], None], clock: Clock
+    ) -> None:
+        """`on_arrival`: called in the thread when there is something to take, and after a
+        failure."""
         self._endpoint = endpoint
-        self._arrived = arrived
+        self._on_arrival = on_arrival
         self._clock = clock
         self._lock = threading.Lock()
-        self._readings: dict[PartitionId, Reading] = {}
+        self._readings: dict[PartitionId, PartitionReading] = {}
         self._is_changed = False
-        """What is to be read may be another than what is read."""
-        self._outages = OutageLog(
-            "the task log in Kafka is in trouble", {"log": endpoint.location}, _WARN_EVERY
+        """True if the set of partitions to be read may have changed."""
+        self._outages = KafkaOutageLog(
+            "Kafka reports errors of the task log", {"log": endpoint.location}, _WARN_EVERY
         )
-        self._questions = ExtentQuestions(endpoint.location, clock)
+        self._requests = ExtentRequests(endpoint.location, clock)
         self._commits = OffsetCommits(self._outages, clock.monotonic())
         self.failure: BaseException | None = None
         """The error that broke the thread."""
-        # The thread's own.
-        self._assigned: dict[PartitionId, Reading] = {}
+        # Used by the thread alone.
+        self._assigned: dict[PartitionId, PartitionReading] = {}
         self._paused: set[PartitionId] = set()
         settings = {
             "group.id": endpoint.group,
             "error_cb": lambda error: self._outages.report(error.str()),
-            "on_commit": self._commits.confirmed,
+            "on_commit": self._commits.on_commit,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # below what is kept, or beyond the end of a topic made anew
+            # start of a position below the kept messages, or beyond the end of a topic created anew
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
-            # Little is fetched ahead: what has arrived waits in a budget of our own.
+            # Fetch little ahead: arrived messages wait in our own budget.
             "queued.min.messages": 10_000,
             "queued.max.messages.kbytes": 8192,
             "fetch.max.bytes": 8 << 20,
-            # not greater than that; a greater message comes all the same
+            # no limit for one message: a greater one comes all the same
             "message.max.bytes": 8 << 20,
             "fetch.queue.backoff.ms": 20,
         }
@@ -98,22 +99,25 @@ class LogReader:
         self._thread = ClientThread("log", consumer, self, self._outages, CLOSE_SECONDS)
 
     def __contains__(self, partition: PartitionId) -> bool:
-        """It was begun."""
+        """Return whether the partition was begun."""
         return partition in self._readings
 
     def ask(self, partitions: Iterable[PartitionId]) -> Future[dict[PartitionId, Extent]]:
-        """Return how much is in each of these partitions. The future raises StoreUnavailable."""
-        return self._questions.ask(partitions)
+        """Return the future extents of these partitions. The future raises StoreUnavailable while
+        Kafka is away."""
+        return self._requests.ask(partitions)
 
     def begin(self, partition: PartitionId, position: int) -> None:
-        """Read this partition from here on, and forget what was read of it."""
+        """Read this partition from this position on, and drop what was read of it."""
         with self._lock:
-            self._readings[partition] = Reading(partition, position, self._clock.monotonic())
+            self._readings[partition] = PartitionReading(
+                partition, position, self._clock.monotonic()
+            )
             self._is_changed = True
 
     def take(self, wanted: Iterable[PartitionId], limit: int) -> list[tuple[PartitionId, Taken]]:
-        """What has arrived, about `limit` messages in all; nothing of a partition of which
-        something is out."""
+        """Take messages that have arrived, about `limit` in all, but none of a partition with a
+        batch that is not committed yet."""
         now = self._clock.monotonic()
         with self._lock:
             readings = [
@@ -129,10 +133,11 @@ class LogReader:
             ]
 
     def commit(self, partition: PartitionId, through: int) -> None:
-        """What was taken below this offset is done with. Kafka is told in the background."""
+        """Mark taken messages below this offset as done, and commit the offset in the
+        background."""
         with self._lock:
             reading = self._readings.get(partition)
-            if reading is None:  # it was taken from a reader that failed since
+            if reading is None:  # the messages came from a reader that failed since
                 self._commits.add(partition, through)
                 return
             if reading.out == through:
@@ -140,17 +145,18 @@ class LogReader:
             self._done(reading, through)
 
     def is_done(self, partition: PartitionId, end: int) -> bool:
-        """Nothing below this offset is left to arrive, to be taken or to be committed."""
+        """Return whether nothing below this offset is left to arrive, to be taken or to be
+        committed."""
         with self._lock:
             reading = self._readings[partition]
             return reading.out is None and not reading.waiting and reading.done >= end
 
-    def end(self) -> None:
-        """Tell Kafka what is committed, and stop. Blocks until then, but not for ever."""
+    def close(self) -> None:
+        """Commit what is done, and stop. Blocks until then, but not for ever."""
         self._thread.close()
 
-    def _done(self, reading: Reading, through: int) -> None:
-        """With the lock."""
+    def _done(self, reading: PartitionReading, through: int) -> None:
+        """Requires the lock."""
         if reading.finish(through):
             self._commits.add(reading.partition, reading.done)
 
@@ -160,15 +166,15 @@ class LogReader:
         consumer = thread.client
         if self._commits.is_due(self._clock.monotonic()):
             self._tick(consumer)
-        if self._questions:
-            self._questions.answer(consumer, self._commits.unconfirmed)
+        if self._requests:
+            self._requests.serve(consumer, self._commits.unconfirmed)
         if self._is_changed:
             self._change(consumer)
         if messages := next_page(consumer, PAGE, _POLL_SECONDS):
             self._file(messages)
 
     def finish(self, thread: ClientThread[Consumer]) -> None:
-        """Commit what is not confirmed."""
+        """Commit the offsets that are not confirmed."""
         consumer = thread.client
         consumer.unassign()
         until = self._clock.monotonic() + _LAST_SECONDS
@@ -180,18 +186,18 @@ class LogReader:
                 self._outages.report(reason(error))
                 time.sleep(_POLL_SECONDS)
         if self._commits:
-            told = {"log": self._endpoint.location, "partitions": len(self._commits)}
+            fields = {"log": self._endpoint.location, "partitions": len(self._commits)}
             log.warning(
-                "Kafka could not be told what was read last of the task log; it may be read again",
-                extra=told,
+                "the last offsets of the task log were not committed; entries may be read again",
+                extra=fields,
             )
 
-    def failed(self, error: BaseException) -> None:
+    def on_failure(self, error: BaseException) -> None:
         self.failure = error
-        self._arrived()
+        self._on_arrival()
 
-    def release(self, thread: ClientThread[Consumer]) -> None:
-        self._questions.close()
+    def close_client(self, thread: ClientThread[Consumer]) -> None:
+        self._requests.close()
         thread.client.close()
 
     def _file(self, messages: Sequence[Message]) -> None:
@@ -217,10 +223,11 @@ class LogReader:
                     self._outages.report(error.str())
         if is_news:
             self._is_changed = True
-            self._arrived()
+            self._on_arrival()
 
     def _change(self, consumer: Consumer) -> None:
-        """Read what is to be read, and pause what has used up its part of the budget."""
+        """Assign and unassign partitions of the consumer, and pause those that have used up their
+        share of the budget."""
         oldest = self._clock.monotonic() - UNWANTED_SECONDS
         with self._lock:
             self._is_changed = False
@@ -229,13 +236,13 @@ class LogReader:
                 for partition, reading in self._readings.items()
                 if reading.wanted_at >= oldest
             }
-            gone = [
+            unwanted = [
                 partition
                 for partition, reading in self._assigned.items()
                 if wanted.get(partition) is not reading
             ]
-            for partition in gone:
-                self._assigned.pop(partition).leave()
+            for partition in unwanted:
+                self._assigned.pop(partition).drop_waiting()
             new = {
                 partition: reading
                 for partition, reading in wanted.items()
@@ -250,9 +257,9 @@ class LogReader:
                 if self._is_full(partition, reading, len(wanted))
             }
         try:
-            self._resume(consumer, self._paused.intersection(gone))
-            if gone:
-                consumer.incremental_unassign(_at(gone))
+            self._resume(consumer, self._paused.intersection(unwanted))
+            if unwanted:
+                consumer.incremental_unassign(_at(unwanted))
             if begins:
                 consumer.incremental_assign(begins)
             self._assigned |= new
@@ -261,10 +268,10 @@ class LogReader:
                 consumer.pause(_at(more))
                 self._paused |= more
         except KafkaException:
-            self._begin_anew(consumer)
+            self._unassign_all(consumer)
             raise
 
-    def _is_full(self, partition: PartitionId, reading: Reading, sharing: int) -> bool:
+    def _is_full(self, partition: PartitionId, reading: PartitionReading, sharing: int) -> bool:
         part = 0.5 if partition in self._paused else 1.0
         return len(reading.waiting) >= part * max(
             LEAST_MESSAGES, MOST_MESSAGES // sharing
@@ -275,11 +282,11 @@ class LogReader:
             consumer.resume(_at(partitions))
             self._paused -= set(partitions)
 
-    def _begin_anew(self, consumer: Consumer) -> None:
-        """It is not known what the consumer reads."""
+    def _unassign_all(self, consumer: Consumer) -> None:
+        """Unassign everything after an error, since it is unknown what the consumer reads."""
         with self._lock:
             for reading in self._assigned.values():
-                reading.leave()
+                reading.drop_waiting()
             self._assigned.clear()
             self._paused.clear()
             self._is_changed = True
@@ -288,7 +295,7 @@ class LogReader:
     # offsets --------------------------------------------------------------------------------------
 
     def _tick(self, consumer: Consumer) -> None:
-        self._is_changed = True  # something may no longer be wanted
+        self._is_changed = True  # a partition may no longer be wanted
         if self._commits.is_renewal_due(self._clock.monotonic()):
             self._keep()
         self._commits.send(consumer)
@@ -300,7 +307,7 @@ class LogReader:
         try:
             self._endpoint.trim(quiet)
         except StoreUnavailable as error:
-            self._outages.report(str(error))  # another time
+            self._outages.report(str(error))  # tried again later
 
 
 def _at(partitions: Iterable[PartitionId]) -> list[TopicPartition]:

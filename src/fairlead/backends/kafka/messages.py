@@ -1,5 +1,5 @@
-"""What lies in a topic: the small, versioned messages by which triggers travel. Queue and partition
-are the topic's."""
+"""The messages of a topic: small, versioned forms of triggers. The topic and its partition name
+queue and partition."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fairlead.model import PartitionKey, Trigger
 from fairlead.ports.notification import Lane
 
 
-class _Carried(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t1"):
-    """A trigger. The tag is kind and format: a field may be added at the end, anything else needs
-    another tag."""
+class _StoredTrigger(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t1"):
+    """A stored trigger. The tag is kind and format: a field may be added at the end; any other
+    change needs another tag."""
 
     id: str
     version: int
@@ -24,27 +24,28 @@ class _Carried(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t1")
     order_at: int
 
 
-class _Look(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="l1"):
-    """New triggers are in the rows of this priority, from `first_seq` up."""
+class _Hint(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="l1"):
+    """A hint: new triggers are in the rows of this priority, from `first_seq` up."""
 
     priority: int
     first_seq: int
 
 
-_decoder = msgspec.json.Decoder(_Carried | _Look)
+_decoder = msgspec.json.Decoder(_StoredTrigger | _Hint)
 _encode = msgspec.json.Encoder().encode
 
 
 def key_of(trigger: Trigger) -> bytes | None:
-    """The message's key: whatever has one keeps its order in one partition, which is the task's."""
+    """Return the message's key. Messages with a key keep their order in one partition, which is the
+    task's."""
     return None if trigger.ordering_key is None else trigger.ordering_key.encode()
 
 
 def encode_trigger(trigger: Trigger) -> bytes:
-    """As it travels."""
+    """Return the message of a trigger."""
     t = trigger
     return _encode(
-        _Carried(
+        _StoredTrigger(
             t.id,
             t.version,
             t.name,
@@ -58,16 +59,16 @@ def encode_trigger(trigger: Trigger) -> bytes:
     )
 
 
-def encode_look(lane: Lane) -> bytes:
-    """As it travels."""
-    return _encode(_Look(lane.priority, lane.first_seq))
+def encode_hint(lane: Lane) -> bytes:
+    """Return the message that says where to look for new rows."""
+    return _encode(_Hint(lane.priority, lane.first_seq))
 
 
 def decode(key: PartitionKey, message: bytes | None) -> Trigger | Lane:
-    """What a message of this partition says. Raises msgspec.DecodeError for anything else than
-    these two."""
+    """Return the trigger or the lane of a message of this partition. Raise msgspec.DecodeError for
+    any other message."""
     found = _decoder.decode(message or b"")
-    if isinstance(found, _Look):
+    if isinstance(found, _Hint):
         return Lane(*key, found.priority, found.first_seq)
     f = found
     return Trigger(

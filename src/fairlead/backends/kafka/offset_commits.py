@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from fairlead.backends.kafka.endpoint import PartitionId
-from fairlead.backends.kafka.outage_log import OutageLog
+from fairlead.backends.kafka.outage_log import KafkaOutageLog
 
 COMMIT_EVERY = 1.0
 """Seconds between two commits of offsets."""
 
 KEEP_EVERY = 1800.0
-"""Seconds between two commits of the offset of a quiet partition, since brokers forget old ones;
-and between two deletions of what is done with."""
+"""Seconds between two commits of the offset of a quiet partition, since brokers expire old ones;
+also between two deletions of messages that are done."""
 
 
 class OffsetCommits:
-    """Offsets that Kafka has not confirmed. `confirmed` is the consumer's `on_commit`."""
+    """Offsets that Kafka has not confirmed. `on_commit` is a callback of the consumer."""
 
-    def __init__(self, outages: OutageLog, now: float) -> None:
+    def __init__(self, outages: KafkaOutageLog, now: float) -> None:
         """`now`: monotonic seconds, as in all methods."""
         self._outages = outages
         self._send_at = now
@@ -29,7 +29,7 @@ class OffsetCommits:
         self._lock = threading.Lock()
         self._open: dict[PartitionId, int] = {}
         self.is_under_way = False
-        """A commit is on its way; librdkafka sends it until it has an answer."""
+        """True while librdkafka is sending a commit."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -50,12 +50,13 @@ class OffsetCommits:
         return True
 
     def add(self, partition: PartitionId, through: int) -> None:
-        """Have everything below this offset committed."""
+        """Let everything below this offset be committed."""
         with self._lock:
             self._open[partition] = through
 
     def renew(self, done: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
-        """Commit these again, but for those with a newer commit; return which."""
+        """Commit these offsets again, except for partitions with a newer commit; return the renewed
+        ones."""
         with self._lock:
             quiet = {
                 partition: through
@@ -71,8 +72,8 @@ class OffsetCommits:
             return dict(self._open)
 
     def send(self, consumer: Consumer) -> None:
-        """Begin a commit, unless there is nothing to commit or one is on its way. Raises
-        KafkaException."""
+        """Send a commit, unless there is nothing to commit or one is under way. Raise
+        KafkaException if the client refuses."""
         if self.is_under_way:
             return
         if offsets := [
@@ -81,8 +82,8 @@ class OffsetCommits:
             consumer.commit(offsets=offsets, asynchronous=True)
             self.is_under_way = True
 
-    def confirmed(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
-        """Take note of the end of a commit. Called when the consumer is polled."""
+    def on_commit(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
+        """Record the end of a commit. Called when the consumer is polled."""
         self.is_under_way = False
         with self._lock:
             for at in offsets:

@@ -8,7 +8,7 @@ import time
 log = logging.getLogger("fairlead.kafka")
 
 
-class OutageLog:
+class KafkaOutageLog:
     """Warn of an outage without repeating the warning many times a second.
 
     Reports may come from any thread.
@@ -16,7 +16,7 @@ class OutageLog:
 
     def __init__(self, warning: str, about: dict[str, str], every: float | None = None) -> None:
         """`warning`: the line's text. `about`: the line's fields beside `error`. `every`: seconds
-        between two lines, whatever they say; None: a line whenever the error is another one."""
+        between two lines, whatever their error; None means a line whenever the error changes."""
         self._warning = warning
         self._about = about
         self._every = every
@@ -28,7 +28,7 @@ class OutageLog:
         now = time.monotonic()
         if self._every is None:
             is_news = error != self._last_error
-        else:  # librdkafka reports its brokers in turns, each with a text of its own
+        else:  # librdkafka reports one broker after another, each with its own text
             is_news = now - self._warned_at >= self._every
         if is_news:
             self._last_error, self._warned_at = error, now

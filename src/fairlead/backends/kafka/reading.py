@@ -1,4 +1,4 @@
-"""One partition of the task log as it is read: its position, and the messages that wait."""
+"""One partition of the task log under reading: its position, and the messages that wait."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ Taken = list[tuple[int, bytes]]
 """Messages with their offsets."""
 
 
-class Reading:
-    """A partition from where its reading began. Guarded by the reader's lock."""
+class PartitionReading:
+    """A partition from the position where its reading began. Guarded by the reader's lock."""
 
     def __init__(self, partition: PartitionId, position: int, now: float) -> None:
         self.partition = partition
         self.position = position
         """The offset of the message that arrives next."""
         self.done = position
-        """Everything below this offset is committed, or was no message."""
+        """The offset below which everything is committed or is no message."""
         self.end = position
-        """Where the partition ended when its end was last reached: above the last message there may
-        be what is none, as the end of a transaction."""
+        """The offset at which the partition ended when its end was last reached. The end may lie
+        above the last message, as after a transaction."""
         self.out: int | None = None
-        """What was taken and is not committed ends below this offset."""
+        """The offset below which the messages lie that were taken and are not committed; None if
+        there are none."""
         self.waiting: deque[tuple[int, bytes]] = deque()
         """Messages that have arrived and were not taken yet."""
         self.size = 0
@@ -32,14 +33,14 @@ class Reading:
 
     def arrive(self, offset: int, message: bytes) -> None:
         """Add the next message."""
-        if offset < self.position:  # the topic was made anew, or has lost its end
+        if offset < self.position:  # the topic was created anew, or has lost its end
             self.done = self.end = offset
         self.waiting.append((offset, message))
         self.size += len(message)
         self.position = offset + 1
 
     def take(self, count: int) -> Taken:
-        """Return the next messages, at most `count`, at least one."""
+        """Return the next messages, at least one and at most `count`."""
         taken = [self.waiting.popleft() for _ in range(min(count, len(self.waiting)))]
         self.size -= sum(len(message) for _, message in taken)
         self.out = taken[-1][0] + 1
@@ -54,8 +55,8 @@ class Reading:
         self.done = through
         return True
 
-    def leave(self) -> None:
-        """Forget the messages that were not taken: they arrive again when it is read again."""
+    def drop_waiting(self) -> None:
+        """Drop the messages that were not taken; they arrive again with the next reading."""
         if self.waiting:
             self.position = self.waiting[0][0]
         self.waiting.clear()

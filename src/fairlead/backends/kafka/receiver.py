@@ -1,4 +1,4 @@
-"""A consumer of the group of all nodes, in a thread of its own."""
+"""The receiver of triggers: a consumer in the group of all nodes, with a thread of its own."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from confluent_kafka import (
 )
 
 from fairlead.backends.kafka.client import ClientThread, next_page
-from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, CLOSE_SECONDS, Endpoint, reason
+from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, CLOSE_SECONDS, KafkaEndpoint, reason
 from fairlead.backends.kafka.messages import decode
-from fairlead.backends.kafka.outage_log import OutageLog
+from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.model import PartitionKey, Trigger
 from fairlead.ports.notification import Lane
 
@@ -37,41 +37,42 @@ _WARN_EVERY = 30.0
 
 
 class Received(NamedTuple):
-    """One message."""
+    """A message with its decoded content."""
 
     key: PartitionKey
     offset: int
     at: float
-    """When it was sent, by the sender's clock (seconds since 1970)."""
+    """Time of sending by the sender's clock, in seconds since 1970."""
     content: Trigger | Lane | None
-    """None: it could not be read."""
+    """The trigger or lane of the message; None if it could not be read."""
 
 
-class Listener(Protocol):
-    """Who is told what the consumer gets. Called in its thread."""
+class ReceiverListener(Protocol):
+    """The callbacks of a receiver. Called in its thread."""
 
-    def on_gained(self, keys: Collection[PartitionKey]) -> None:
-        """These are read from now on."""
+    def on_assigned(self, keys: Collection[PartitionKey]) -> None:
+        """Note partitions that are read from now on."""
 
-    def revoked(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
-        """Return when nothing happens with these any more; answers the offsets to commit."""
+    def on_revoked(self, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, int]:
+        """Stop work on these partitions, and return the offsets to commit. Nothing happens with the
+        partitions after the return."""
 
     def on_lost(self, keys: Collection[PartitionKey]) -> None:
-        """Others may have these already."""
+        """Note partitions that other nodes may own already."""
 
-    def received(self, messages: Sequence[Received]) -> None:
-        """In the order of each partition."""
+    def on_messages(self, messages: Sequence[Received]) -> None:
+        """Take messages, which keep the order of each partition."""
 
-    def failed(self, error: BaseException) -> None:
-        """Nothing will be received any more."""
+    def on_failure(self, error: BaseException) -> None:
+        """Note the error after which nothing will be received."""
 
 
 class Receiver:
-    """A consumer of the group of all nodes, and its thread. Partitions come and go by cooperative
-    rebalancing (KIP-429)."""
+    """A member of the consumer group, and its thread. Partitions move by cooperative rebalancing
+    (KIP-429)."""
 
     def __init__(
-        self, endpoint: Endpoint, node: str, session_seconds: float, listener: Listener
+        self, endpoint: KafkaEndpoint, node: str, session_seconds: float, listener: ReceiverListener
     ) -> None:
         self._endpoint = endpoint
         self._listener = listener
@@ -81,8 +82,8 @@ class Receiver:
         self._lock = threading.Lock()
         self._unprocessed = 0
         self._is_paused = False
-        self._outages = OutageLog(
-            "Kafka is in trouble", {"channel": endpoint.location}, _WARN_EVERY
+        self._outages = KafkaOutageLog(
+            "Kafka reports errors", {"channel": endpoint.location}, _WARN_EVERY
         )
         settings = endpoint.settings(
             {
@@ -97,7 +98,7 @@ class Receiver:
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": round(session_seconds * 1000),
                 "heartbeat.interval.ms": round(session_seconds * 1000 / 20),
-                # Little is fetched ahead: what is not in memory can go to others.
+                # Fetch little ahead, so that what is not in memory can go to other nodes.
                 "queued.min.messages": 10_000,
                 "queued.max.messages.kbytes": 8192,
                 "fetch.queue.backoff.ms": 20,
@@ -109,31 +110,32 @@ class Receiver:
             self,
             self._outages,
             CLOSE_SECONDS,
-            # At the end of the process nobody can hand over what the node has.
+            # At the end of the process nobody can hand over the node's partitions.
             closes_at_exit=False,
         )
 
     def serve(self, partitions: Mapping[str, int]) -> None:
-        """Take part in sharing these queues' partitions, so many each."""
+        """Read the partitions of these queues that the group gives to this node. `partitions`:
+        number of partitions of each queue."""
         with self._lock:
             self._wanted = dict(partitions)
 
     def commit(self, offsets: Mapping[PartitionKey, int]) -> None:
-        """Everything below these is done with."""
+        """Commit these offsets, soon: everything below them is done."""
         with self._lock:
             self._commits |= offsets
 
     def processed(self, count: int) -> None:
-        """So many messages no longer wait for the event loop."""
+        """Note that `count` messages no longer wait for the event loop."""
         with self._lock:
             self._unprocessed -= count
 
-    def end(self) -> None:
-        """Give up all partitions, and leave the group. Blocks until it has, but not for ever: where
-        a consumer cannot be closed in time, the group takes it for dead."""
+    def close(self) -> None:
+        """Give up all partitions, and leave the group. Block until that is done, but not for ever:
+        the group takes a consumer for dead that cannot be closed in time."""
         if not self._thread.close():
             log.warning(
-                "Kafka was not told that this node has left",
+                "this node could not leave its Kafka group in time",
                 extra={"channel": self._endpoint.location},
             )
 
@@ -164,18 +166,18 @@ class Receiver:
             self._is_paused = is_too_much
             (consumer.pause if is_too_much else consumer.resume)(consumer.assignment())
         if messages := next_page(consumer, PAGE, _POLL_SECONDS):
-            self._pass_on(messages)
+            self._deliver(messages)
 
     def finish(self, thread: ClientThread[Consumer]) -> None:
         """Do nothing: the close revokes the partitions, and commits their offsets."""
 
-    def failed(self, error: BaseException) -> None:
-        self._listener.failed(error)
+    def on_failure(self, error: BaseException) -> None:
+        self._listener.on_failure(error)
 
-    def release(self, thread: ClientThread[Consumer]) -> None:
+    def close_client(self, thread: ClientThread[Consumer]) -> None:
         thread.client.close()
 
-    def _pass_on(self, messages: Sequence[Message]) -> None:
+    def _deliver(self, messages: Sequence[Message]) -> None:
         found = []
         for message in messages:
             topic, number, offset = message.topic(), message.partition(), message.offset()
@@ -191,21 +193,21 @@ class Receiver:
         if found:
             with self._lock:
                 self._unprocessed += len(found)
-            self._listener.received(found)
+            self._listener.on_messages(found)
 
     def _content(self, key: PartitionKey, message: Message) -> Trigger | Lane | None:
         value: Any = message.value()
         try:
             return decode(key, value)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            told = {
+            fields = {
                 "topic": message.topic(),
                 "partition": message.partition(),
                 "offset": message.offset(),
             }
             log.error(
-                "a message of Kafka cannot be read and is passed over",
-                extra={**told, "error": str(error)},
+                "a message of Kafka cannot be read and is skipped",
+                extra={**fields, "error": str(error)},
             )
             return None
 
@@ -214,20 +216,20 @@ class Receiver:
             try:
                 partitions = since(consumer, partitions, time.time() - self._endpoint.reset)
             except KafkaException as error:
-                # Read from the earliest: what ran long ago is passed over.
+                # Read from the earliest offset: triggers of finished tasks are skipped.
                 self._outages.report(reason(error))
         consumer.incremental_assign(partitions)
         if self._is_paused:
             consumer.pause(partitions)
-        self._listener.on_gained(self._keys(partitions))
+        self._listener.on_assigned(self._keys(partitions))
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        offsets = self._listener.revoked(self._keys(partitions))
+        offsets = self._listener.on_revoked(self._keys(partitions))
         if offsets:
             try:
                 consumer.commit(offsets=self._offsets(offsets), asynchronous=False)
             except KafkaException as error:
-                self._outages.report(reason(error))  # the next owner gets some of them again
+                self._outages.report(reason(error))  # the next owner gets some messages again
         consumer.incremental_unassign(partitions)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -247,8 +249,8 @@ class Receiver:
 def since(
     consumer: Consumer, partitions: Sequence[TopicPartition], instant: float
 ) -> list[TopicPartition]:
-    """These partitions, each from its committed offset, or else from the first message not older
-    than `instant` (seconds since 1970). Raises KafkaException."""
+    """Return the partitions, each from its committed offset, or else from the first message not
+    older than `instant` (seconds since 1970). Raise KafkaException if Kafka does not respond."""
     committed = consumer.committed(list(partitions), timeout=ADMIN_SECONDS)
     fresh = [at for at in committed if at.offset == OFFSET_INVALID]
     asked = [TopicPartition(at.topic, at.partition, round(instant * 1000)) for at in fresh]

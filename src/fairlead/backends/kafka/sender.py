@@ -1,4 +1,4 @@
-"""Sends messages to Kafka from any thread, without blocking it."""
+"""The sender of triggers to Kafka, which takes them from any thread without blocking it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
-from fairlead.backends.kafka.endpoint import Endpoint, silent
-from fairlead.backends.kafka.outage_log import OutageLog
+from fairlead.backends.kafka.endpoint import KafkaEndpoint, silent
+from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import ConfigurationError, StoreUnavailable
 
 log = logging.getLogger("fairlead.kafka")
 
 SEND_SECONDS = 5.0
-"""A message that could not be sent for so long is left to the sweeps."""
+"""Seconds after which an unsent message is left to the sweeps."""
 
 MOST_WAITING = 20_000
-"""Messages that wait for their topics to be looked at."""
+"""Messages that wait for their topics, at most."""
 
 _FLUSH_SECONDS = 2.0
 _POLL_SECONDS = 0.1
@@ -38,18 +38,21 @@ class Outgoing(NamedTuple):
     value: bytes
 
 
-class Sender:
-    """Send from any thread without blocking it. What cannot be sent is counted, and left to the
-    sweeps of the rows."""
+class KafkaSender:
+    """Send messages from any thread without blocking it. Messages that cannot be sent are counted,
+    and left to the sweeps of the rows."""
 
     def __init__(
-        self, endpoint: Endpoint, partitions: Mapping[str, int], counted: Callable[[str, int], None]
+        self,
+        endpoint: KafkaEndpoint,
+        partitions: Mapping[str, int],
+        counted: Callable[[str, int], None],
     ) -> None:
-        """`partitions`: how many a queue has, as far as this process knows."""
+        """`partitions`: number of partitions of each queue, as far as this process knows."""
         self._endpoint = endpoint
         self._partitions = partitions
         self._counted = counted
-        self._outages = OutageLog(
+        self._outages = KafkaOutageLog(
             "triggers were not sent; the sweeps will find their rows",
             {"channel": endpoint.location},
         )
@@ -57,16 +60,16 @@ class Sender:
         drop_when_forked(self)
 
     def after_fork(self) -> None:
-        # The threads and sockets of librdkafka stay with the parent.
+        # The threads and sockets of librdkafka stay with the parent process.
         self._lock = threading.Lock()
         self._thread: ClientThread[Producer] | None = None
         self._topics: dict[str, int] = {}
-        """The least number of partitions of each topic that was looked at."""
+        """The least number of partitions of each topic that is known to exist."""
         self._waiting: deque[Outgoing] = deque()
-        """Messages for topics that have not been looked at."""
+        """Messages for topics that are not known to exist."""
 
     def send(self, messages: Iterable[Outgoing]) -> None:
-        """Send after the commit."""
+        """Send messages of a committed submit."""
         thread = self._thread or self._start()
         producer = thread.client
         for message in messages:
@@ -75,11 +78,11 @@ class Sender:
             elif len(self._waiting) < MOST_WAITING:
                 self._waiting.append(message)
             else:
-                self._unsent("its topic could not be looked at")
+                self._unsent("its topic is not known to exist yet")
         thread.poke()
 
     def close(self) -> None:
-        """Send what is left, for some seconds at most; the sender may be used again."""
+        """Send what is left, for some seconds at most. The sender may be used again."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -92,12 +95,12 @@ class Sender:
                 settings = {
                     "acks": 1,  # the rows are what must not be lost
                     "linger.ms": 0,
-                    # Under load what comes meanwhile waits for the answer to a few requests, and
-                    # travels together.
+                    # Under load, messages that come while a few requests are under way are sent
+                    # together.
                     "max.in.flight.requests.per.connection": 4,
                     "message.timeout.ms": round(SEND_SECONDS * 1000),
                     "delivery.report.only.error": True,
-                    "on_delivery": self._reported,
+                    "on_delivery": self._on_delivery,
                     "error_cb": silent,
                 }
                 producer = Producer(self._endpoint.settings(settings))
@@ -114,11 +117,11 @@ class Sender:
             )
         except (BufferError, KafkaException) as error:
             if isinstance(error, KafkaException):
-                # The topic may have been deleted, or be smaller than it was.
+                # The topic may have been deleted, or created anew with fewer partitions.
                 self._topics.pop(message.queue, None)
             self._unsent(str(error))
 
-    def _reported(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             if error.code() != KafkaError._MSG_TIMED_OUT:
                 self._topics.pop(
@@ -136,28 +139,28 @@ class Sender:
         producer = thread.client
         if not self._waiting and not len(producer):
             thread.wait_for_work()
-        elif self._waiting and not self._look_at_topics(producer):
+        elif self._waiting and not self._ensure_topics(producer):
             producer.poll(AGAIN_SECONDS)
         else:
             producer.poll(_POLL_SECONDS)
 
     def finish(self, thread: ClientThread[Producer]) -> None:
-        self._look_at_topics(thread.client)
+        self._ensure_topics(thread.client)
         if left := thread.client.flush(_FLUSH_SECONDS):
             self._unsent("the application was closed", left)
 
-    def failed(self, error: BaseException) -> None:
+    def on_failure(self, error: BaseException) -> None:
         log.error("the sender of triggers broke; the sweeps will find their rows", exc_info=error)
 
-    def release(self, thread: ClientThread[Producer]) -> None:
+    def close_client(self, thread: ClientThread[Producer]) -> None:
         """Let the next send start another thread. A producer ends with its last reference."""
         with self._lock:
             if self._thread is thread:
                 self._thread = None
 
-    def _look_at_topics(self, producer: Producer) -> bool:
-        """Send what waits for its topic. Return False when Kafka is away: then the messages are
-        left to the sweeps."""
+    def _ensure_topics(self, producer: Producer) -> bool:
+        """Send the messages that wait for their topics. Return False if Kafka is away, which leaves
+        the messages to the sweeps."""
         messages: list[Outgoing] = []
         with suppress(IndexError):  # a sender that is used again has two threads for a moment
             while True:

@@ -1,7 +1,7 @@
-"""The task log on Kafka: a topic for each queue, a partition for each of its partitions, an entry a
-message.
+"""The task log on Kafka: each queue has a topic, each of its partitions a partition of the topic,
+and each entry is a message.
 
-Partitions are owned by the coordinator's leases, as everywhere; Kafka assigns none. It keeps the
+The coordinator's leases own the partitions, as everywhere; Kafka only keeps the
 entries, and how far each partition was read.
 """
 
@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from fairlead.backends.kafka.appender import TOPIC, Appender
-from fairlead.backends.kafka.endpoint import Endpoint, Extent, PartitionId
+from fairlead.backends.kafka.endpoint import Extent, KafkaEndpoint, PartitionId
 from fairlead.backends.kafka.log_reader import LogReader
 from fairlead.backends.kafka.reading import Taken
 from fairlead.backends.kafka.sender import Outgoing
@@ -28,11 +28,11 @@ from fairlead.ports.task_log import Batch, Entry, Submit, decode, encode, partit
 log = logging.getLogger("fairlead.task_log")
 
 WAIT_SECONDS = 2.0
-"""`receive` answers nothing after so long without anything."""
+"""Seconds after which `receive` returns nothing."""
 
 
 class KafkaTaskLog:
-    """See `fairlead.ports.task_log.TaskLog`."""
+    """A log with a topic for each queue. See `fairlead.ports.task_log.TaskLog`."""
 
     joins_transactions = False
 
@@ -43,10 +43,10 @@ class KafkaTaskLog:
         counted: Callable[[str, int], None],
         clock: Clock,
     ) -> None:
-        """`url`: as of the trigger channel; `reset` has no meaning here. `partitions`: how many a
-        queue has. `counted` is told of entries that were not appended (`failed_appends`). Raises
-        ConfigurationError for a bad URL."""
-        self._endpoint = Endpoint.of(url).log
+        """`url`: as for the trigger channel; `reset` has no meaning here. `partitions`: number of
+        partitions of each queue. `counted`: called with the number of entries that were not
+        appended (`failed_appends`). Raise ConfigurationError for a bad URL."""
+        self._endpoint = KafkaEndpoint.of(url).log
         self._partitions = partitions
         self._clock = clock
         self._appender = Appender(self._endpoint, partitions, counted)
@@ -54,11 +54,11 @@ class KafkaTaskLog:
         drop_when_forked(self)
 
     def after_fork(self) -> None:
-        # The threads and sockets of librdkafka stay with the parent.
+        # The threads and sockets of librdkafka stay with the parent process.
         self._reader: LogReader | None = None
         self._settling: dict[str, asyncio.Future[None]] = {}
-        """Topics that are being looked at, or have been, to be read; by queue."""
-        self._look = asyncio.Event()
+        """Checks of topics before they are read, under way or done, by queue."""
+        self._has_news = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -77,14 +77,14 @@ class KafkaTaskLog:
         )
 
     def close_sender(self) -> None:
-        """Append what is on its way; it may be used again. Blocks until every future of `append`
-        has ended."""
+        """Append what is on its way; the log may be used again. Block until every future of
+        `append` has ended."""
         self._appender.close()
 
     # the node's side ------------------------------------------------------------------------------
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
-        self._look.clear()
+        self._has_news.clear()
         reader = self._running()
         partitions = [self._at(key) for key in wanted]
         for key in wanted:
@@ -94,7 +94,7 @@ class KafkaTaskLog:
         if not taken:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WAIT_SECONDS):
-                    await self._look.wait()
+                    await self._has_news.wait()
             taken = reader.take(partitions, limit)
         return tuple(self._batch(at, messages) for at, messages in taken)
 
@@ -104,8 +104,8 @@ class KafkaTaskLog:
         for offset, message in messages:
             if (entry := decode(message)) is None:
                 unreadable += 1
-                told = {"topic": topic, "partition": partition, "offset": offset}
-                log.error("an entry of the task log cannot be read; it is passed over", extra=told)
+                fields = {"topic": topic, "partition": partition, "offset": offset}
+                log.error("an entry of the task log cannot be read; it is skipped", extra=fields)
             else:
                 entries.append(entry)
         return Batch(
@@ -117,7 +117,7 @@ class KafkaTaskLog:
 
     async def commit(self, batch: Batch) -> None:
         self._running().commit(self._at(batch.partition), batch.mark)
-        self._look.set()
+        self._has_news.set()
 
     async def is_behind(self, partition: PartitionKey) -> bool:
         at = self._at(partition)
@@ -129,10 +129,10 @@ class KafkaTaskLog:
         at = self._at(partition)
         extent = (await self._extents(partition.queue, [at]))[at]
         self._running().begin(at, extent.done)
-        self._look.set()
+        self._has_news.set()
 
     def poke(self) -> None:
-        self._look.set()
+        self._has_news.set()
 
     async def lag(self, queue: str) -> dict[int, int]:
         partitions = [
@@ -144,19 +144,19 @@ class KafkaTaskLog:
     async def close(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            await asyncio.to_thread(reader.end)
+            await asyncio.to_thread(reader.close)
         await asyncio.to_thread(self._appender.close)
 
     def _at(self, key: PartitionKey) -> PartitionId:
         return self._endpoint.topic(key.queue), key.partition
 
     async def _settle(self, queue: str) -> None:
-        """Once for all partitions that are begun at the same time."""
+        """Ensure the queue's topic, once for all partitions that are begun at the same time."""
         if (settling := self._settling.get(queue)) is None:
-            looking = asyncio.to_thread(
+            ensuring = asyncio.to_thread(
                 self._endpoint.settle, queue, self._partitions[queue], TOPIC
             )
-            settling = self._settling[queue] = asyncio.ensure_future(looking)
+            settling = self._settling[queue] = asyncio.ensure_future(ensuring)
         try:
             await asyncio.shield(settling)
         except FairleadError:
@@ -170,20 +170,21 @@ class KafkaTaskLog:
         return await asyncio.wrap_future(self._running().ask(partitions))
 
     def _running(self) -> LogReader:
-        """Raises what broke the last one: the next one is another."""
+        """Return the reader, and start one if there is none. Raise the error that broke the last
+        one; the next call starts another."""
         self._loop = asyncio.get_running_loop()
         if self._reader is None:
-            self._reader = LogReader(self._endpoint, self._arrived, self._clock)
+            self._reader = LogReader(self._endpoint, self._on_arrival, self._clock)
         if self._reader.failure is not None:
             failure, self._reader = self._reader.failure, None
             raise failure
         return self._reader
 
-    def _arrived(self) -> None:
-        """In the reader's thread."""
+    def _on_arrival(self) -> None:
+        """Wake `receive`, from the reader's thread."""
         with suppress(RuntimeError):  # the loop was closed without us
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._look.set)
+                self._loop.call_soon_threadsafe(self._has_news.set)
 
 
 def _message(entry: Entry) -> Outgoing:

@@ -1,4 +1,5 @@
-"""What `redis://host:6379/0` offers: a channel for tasks in a SQL database, or tasks of its own."""
+"""The backend of `redis://host:6379/0`: a channel for tasks in a SQL database, or a store of
+tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _EXAMPLE = "redis://host:6379/0"
 
 
 class RedisBackend(Backend):
-    """Tasks that live in Redis alone have store, channel and order in one."""
+    """Tasks that live in Redis alone have store, channel and order in one place."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"store": _EXAMPLE, "channel": _EXAMPLE}
     modules = ("redis",)
@@ -29,10 +30,10 @@ class RedisBackend(Backend):
                 raise ConfigurationError(f"{name}={url!r}: tasks on Redis need none; leave it out")
 
     def store(self, url: str) -> TaskStore:
-        from fairlead.backends.redis.sharded.endpoint import Endpoint
+        from fairlead.backends.redis.sharded.endpoint import RedisEndpoint
         from fairlead.backends.redis.task_store import RedisTaskStore
 
-        return RedisTaskStore(Endpoint.of(url))
+        return RedisTaskStore(RedisEndpoint.of(url))
 
     def notifier(self, url: str | None, store: TaskStore) -> Notifier | None:
         from fairlead.backends.memory.notifier import MemoryNotifier
@@ -60,9 +61,9 @@ class RedisBackend(Backend):
         )
 
     def coordinator(self, url: str | None, context: BackendContext) -> Coordinator:
-        from fairlead.backends.redis.coordinator import Alone
+        from fairlead.backends.redis.coordinator import NoCoordinator
 
-        return Alone()
+        return NoCoordinator()
 
     def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
         from fairlead.backends.redis.no_backlog import NoBacklog

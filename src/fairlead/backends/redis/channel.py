@@ -1,16 +1,17 @@
-"""The trigger channel through Redis: a message for each trigger, in the shuffle-sharded queue of
+"""The trigger channel through Redis: one message for each trigger, in the shuffle-sharded queue of
 `fairlead.sharded`.
 
-Any node takes any trigger, in the order that the sharded queue gives to tenants; priorities are its
-sections. The task rows stay the truth (`fairlead.backends.sql.channel`). Three things follow:
+Any node takes any trigger, in the order that the sharded queue gives to tenants; priorities are
+sections of the queue. The task rows stay the truth (`fairlead.backends.sql.channel`). Three rules
+follow:
 
-- Whoever leases a partition keeps its rows: it reads them as the database channel does, after wakes
-  and by sweeps, and writes to Redis those whose trigger is not there. What Redis has lost, or was
-  never told, comes back that way.
-- A trigger is marked with its task and version for as long as it is there, waiting or held by a
-  node: nobody writes it twice.
-- A node holds what it has read until it has claimed it or was refused. What it holds when it stops
-  is written anew; what it held when it died is reclaimed by others.
+- The node that leases a partition compares its rows with Redis: it reads them as the database
+  channel does, after notifications and by sweeps, and writes to Redis each trigger missing there.
+  This restores triggers that Redis has lost or never received.
+- A trigger is marked with its task and version for as long as it is in Redis, waiting or held by a
+  node, so that nobody writes it twice.
+- A node holds a trigger until it has claimed the task or lost the claim. A node that stops writes
+  the triggers that it holds anew; other nodes reclaim those of a dead node.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ import msgspec
 from redis.asyncio import Redis
 
 from fairlead.backends.redis import free_order
-from fairlead.backends.redis.sender import ANSWER_SECONDS, Sender
-from fairlead.backends.redis.sharded.claims import Lane, LaneClaim
+from fairlead.backends.redis.sender import RESPONSE_SECONDS, RedisSender
+from fairlead.backends.redis.sharded.claims import LaneClaim, PriorityLane
 from fairlead.backends.redis.sharded.consumer import Consumer
-from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint
+from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
-from fairlead.backends.redis.sharded.message import Finish
+from fairlead.backends.redis.sharded.message import ClaimEnd
 from fairlead.backends.redis.sharded.running import run_async
 from fairlead.backends.redis.trigger_messages import decode, encode
 from fairlead.backends.sql.channel import PAGE, DatabaseChannel, healed
@@ -48,22 +49,22 @@ from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaratio
 log = logging.getLogger("fairlead.redis")
 
 GRACE = 0.1
-"""Seconds that the keeper of the rows leaves to their triggers after a wake: most are gone by
-then."""
+"""Seconds between a notification and the comparison of its rows with Redis. Most of their triggers
+are taken by then."""
 
 MOST_CARRIED = 10_000
-"""A submit of more tasks than this is left to the keepers: a read of the rows brings a thousand at
-a time."""
+"""Greatest number of tasks whose triggers a submit sends. A greater submit leaves them to the
+comparison of rows, whose reads bring a thousand at a time."""
 
 MOST_DELIVERIES = 1_000_000_000
-"""No trigger becomes a dead letter: its row says how often a task is tried."""
+"""Deliveries after which a trigger becomes a dead letter: never, since the row counts the tries."""
 
-_PAUSE_AFTER_TROUBLE = 1.0  # seconds
+_PAUSE_AFTER_OUTAGE = 1.0  # seconds
 _PART_SECONDS = 5.0
 
 
-class _Pages:
-    """Room without end: what is read is not kept here."""
+class _UnlimitedRoom:
+    """Unlimited room, since rows read for the comparison are not kept."""
 
     def ahead(self, lane: LaneKey) -> int:
         return PAGE
@@ -87,28 +88,28 @@ class RedisChannel(DatabaseChannel):
         clock: Clock,
         heal_every: float = 15.0,
     ) -> None:
-        """Raises ConfigurationError for a bad URL."""
+        """Raise ConfigurationError for a bad URL."""
         super().__init__(store, notifier, clock, heal_every)
-        endpoint = Endpoint.of(url)
-        # Queues of an application that has its tasks in the same Redis are named without the second
-        # part.
+        endpoint = RedisEndpoint.of(url)
+        # A second part in the prefix keeps these queues apart from those of an application that has
+        # its tasks in the same Redis.
         self._endpoint = replace(endpoint, prefix=f"{endpoint.prefix}:triggers")
         self.location = endpoint.location
-        self._sender = Sender(self._endpoint, counted)
+        self._sender = RedisSender(self._endpoint, counted)
         self._counted = counted
         self._consumer: Consumer | None = None
         self._work: asyncio.Task[None] | None = None
         self._room: Room | None = None
         self._held: dict[str, Trigger] = {}
-        """By task, what was read and is not settled."""
+        """Triggers that were read and are not settled, by task id."""
         self._waiting: list[Trigger] = []
-        """Triggers that have come and were not given away yet."""
+        """Triggers that were read and that `receive` has not returned yet."""
         self._came = asyncio.Event()
         self._news: list[News] = []
-        """Where the keeper will look when the grace has passed."""
-        self._is_changed_by_people = asyncio.Event()
+        """Lanes to compare when the grace has passed."""
+        self._are_weights_changed = asyncio.Event()
         self._failure: BaseException | None = None
-        """What broke the consumer or the keeper; raised to whoever receives."""
+        """The error that broke the consumer or the comparison of rows; `receive` raises it."""
 
     # the submitter's side -------------------------------------------------------------------------
 
@@ -150,16 +151,24 @@ class RedisChannel(DatabaseChannel):
         self._consumer.serve(partitions)
 
     async def leave(self) -> None:
-        """Others have at once what this node still holds; it claims nothing more."""
+        """Write the triggers that this node still holds anew for other nodes, and claim nothing
+        more."""
         if self._consumer is None:
             return
         try:
             async with asyncio.timeout(_PART_SECONDS):
-                await self._consumer.leave()
-                await self._give_back(self._consumer)
+                await self._consumer.stop_claiming()
+                await self._write_held_anew(self._consumer)
         except (StoreUnavailable, TimeoutError) as error:
-            told = {"redis": self.location, "seconds": self._endpoint.reclaim, "error": str(error)}
-            log.warning("what this node held is others' only when it is reclaimed", extra=told)
+            fields = {
+                "redis": self.location,
+                "seconds": self._endpoint.reclaim,
+                "error": str(error),
+            }
+            log.warning(
+                "other nodes get the triggers of this node only after it counts as dead",
+                extra=fields,
+            )
 
     async def close(self) -> None:
         await self.leave()
@@ -195,11 +204,13 @@ class RedisChannel(DatabaseChannel):
 
     def room_freed(self) -> None:
         if self._consumer is not None:
-            self._consumer.look()
+            self._consumer.poke()
 
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
         redis = Redis.from_url(
-            self._endpoint.url, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
+            self._endpoint.url,
+            socket_timeout=RESPONSE_SECONDS,
+            socket_connect_timeout=RESPONSE_SECONDS,
         )
         try:
             began = time.monotonic()
@@ -209,7 +220,7 @@ class RedisChannel(DatabaseChannel):
             raise StoreUnavailable(f"{self.location}: {error}") from error
         finally:
             await redis.aclose()
-        return ChannelStatus(f"it answers within {took:,.0f} ms", [], loads)
+        return ChannelStatus(f"it responds within {took:,.0f} ms", [], loads)
 
     async def _load(self, redis: Any, queue: str) -> QueueLoad:
         lanes = self._endpoint.lanes(queue, MOST_DELIVERIES)
@@ -224,12 +235,12 @@ class RedisChannel(DatabaseChannel):
             queue, waiting, held, max((age for age in ages if age is not None), default=None)
         )
 
-    # what Redis brings ----------------------------------------------------------------------------
+    # deliveries from Redis ------------------------------------------------------------------------
 
     async def _run(self, consumer: Consumer) -> None:
         async with asyncio.TaskGroup() as parts:
             parts.create_task(consumer.run())
-            parts.create_task(self._keep())
+            parts.create_task(self._compare_rows())
             parts.create_task(self._weigh(consumer))
 
     def _ended(self, work: asyncio.Task[None]) -> None:
@@ -249,12 +260,17 @@ class RedisChannel(DatabaseChannel):
         assert self._consumer is not None
         claims, corrupt = self._consumer.claims, []
         for priority, message in deliveries:
-            claim = LaneClaim(Lane(queue, priority), message.id)
+            claim = LaneClaim(PriorityLane(queue, priority), message.id)
             try:
                 trigger = decode(queue, priority, message)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                told = {"queue": queue, "priority": priority, "id": message.id, "error": str(error)}
-                log.error("a message of Redis cannot be read and is passed over", extra=told)
+                fields = {
+                    "queue": queue,
+                    "priority": priority,
+                    "id": message.id,
+                    "error": str(error),
+                }
+                log.error("a message of Redis cannot be read and is skipped", extra=fields)
                 claims.add(message.id, claim)
                 corrupt.append(message.id)
                 continue
@@ -266,49 +282,49 @@ class RedisChannel(DatabaseChannel):
             self._counted("corrupt_triggers", len(corrupt))
         self._came.set()
 
-    async def _give_back(self, consumer: Consumer) -> None:
-        """Write anew, for others, what is held, in place of its claims."""
+    async def _write_held_anew(self, consumer: Consumer) -> None:
+        """End the claims of this node, and write their triggers anew for other nodes."""
         held, self._held, self._waiting = self._held, {}, []
-        finishes: defaultdict[Lane, list[Finish]] = defaultdict(list)
+        ends: defaultdict[PriorityLane, list[ClaimEnd]] = defaultdict(list)
         for task_id, trigger in held.items():
             claims = consumer.claims.pop(task_id)
-            # If it came twice, it is written once, and last: what ends a message takes its mark
-            # away.
+            # Write a trigger that came twice only once, with the last claim: each ended claim
+            # removes the mark of its message.
             for n, claim in enumerate(claims, 1):
                 how = (
-                    Finish(claim.id, "done")
+                    ClaimEnd(claim.id, "done")
                     if n < len(claims)
-                    else Finish(claim.id, "again", encode(trigger))
+                    else ClaimEnd(claim.id, "again", encode(trigger))
                 )
-                finishes[claim.lane].append(how)
-        await consumer.finish(finishes)
+                ends[claim.lane].append(how)
+        await consumer.finish(ends)
 
-    # the keeper of the rows -----------------------------------------------------------------------
+    # comparison of rows with Redis ----------------------------------------------------------------
 
-    async def _keep(self) -> None:
-        """Of the partitions that this node has leased."""
-        trouble = ""
+    async def _compare_rows(self) -> None:
+        """Compare the rows of the leased partitions with Redis, for as long as the node lives."""
+        outage = ""
         while True:
             try:
-                await super().receive(_Pages())
-                trouble = ""
+                await super().receive(_UnlimitedRoom())
+                outage = ""
             except StoreUnavailable as error:
-                if str(error) != trouble:
-                    trouble = str(error)
+                if str(error) != outage:
+                    outage = str(error)
                     log.warning(
-                        "rows and Redis cannot be compared",
-                        extra={"redis": self.location, "error": trouble},
+                        "rows cannot be compared with Redis",
+                        extra={"redis": self.location, "error": outage},
                     )
-                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+                await self._clock.sleep(_PAUSE_AFTER_OUTAGE)
 
     async def _rows(self, lane: Any, above: int, limit: int) -> list[Trigger]:
-        """What is read is written to Redis before it counts as read."""
+        """Write rows that are missing in Redis there, before the rows count as read."""
         rows = await super()._rows(lane, above, limit)
         if rows and self._consumer is not None:
             steps = self._consumer.lanes(lane.key.queue).at(lane.key.priority)
             entries = [encode(row) for row in healed(rows, lane.highest_seq)]
-            # Of a long backlog nearly all are there: to ask costs a tenth of what it costs to be
-            # refused.
+            # In a long backlog nearly all triggers are in Redis: asking costs a tenth of a refused
+            # write.
             is_there = await self._consumer.do(
                 lane.key.queue, steps.marked([entry.once for entry in entries])
             )
@@ -319,16 +335,17 @@ class RedisChannel(DatabaseChannel):
         return rows
 
     async def _weigh(self, consumer: Consumer) -> None:
-        """Weights of keys that people have set: to Redis, again and again, as it may lose them."""
+        """Copy weights that people have set to Redis, again and again, since Redis may lose
+        them."""
         while True:
-            self._is_changed_by_people.clear()
+            self._are_weights_changed.clear()
             try:
                 for queue in consumer.queues:
                     await self._weigh_queue(consumer, queue)
                 async with asyncio.timeout(self._heal_every):
-                    await self._is_changed_by_people.wait()
+                    await self._are_weights_changed.wait()
             except StoreUnavailable:
-                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)  # the keeper says so
+                await self._clock.sleep(_PAUSE_AFTER_OUTAGE)  # _compare_rows logs the outage
             except TimeoutError:
                 pass
 
@@ -342,17 +359,17 @@ class RedisChannel(DatabaseChannel):
 
     def _heard(self, notification: Notification) -> None:
         if notification.is_empty or notification.control:
-            self._is_changed_by_people.set()
+            self._are_weights_changed.set()
         if notification.is_empty:
             super()._heard(notification)
             return
         if notification.ready:
             if not self._news:
-                asyncio.get_running_loop().call_later(GRACE, self._look_at_news)
+                asyncio.get_running_loop().call_later(GRACE, self._compare_news)
             self._news += notification.ready
         self._on_notification(notification)
 
-    def _look_at_news(self) -> None:
+    def _compare_news(self) -> None:
         news, self._news = self._news, []
         for lane in news:
             self._look_at(lane)

@@ -1,4 +1,5 @@
-"""No coordinator: every node may do what leases name, because doing it twice harms nobody."""
+"""The coordinator of tasks on Redis alone: every node gets every lease, since doing the work of a
+lease twice is harmless."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ NEEDS_COORDINATOR = (
 )
 
 
-class Alone:
-    """See `fairlead.ports.coordinator.Coordinator`. For a store whose own operations are safe from
-    any number of nodes."""
+class NoCoordinator:
+    """A coordinator for a store whose own operations are safe from any number of nodes. See
+    `fairlead.ports.coordinator.Coordinator`."""
 
     location = "no coordinator: every worker reads every queue"
 
@@ -49,7 +50,7 @@ class Alone:
         self._refuse(limit)
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: there is no connection."""
 
     @staticmethod
     def _refuse(limit: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""A Redis as the place where tasks live: it runs steps, and takes part in no transaction."""
+"""Redis as the home of tasks: it runs steps and takes part in no transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from redis import Redis
 
 from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
-from fairlead.backends.redis.sharded.endpoint import Endpoint
+from fairlead.backends.redis.sharded.endpoint import RedisEndpoint
 from fairlead.backends.redis.sharded.running import run
 from fairlead.errors import NotSupported
 
@@ -19,13 +19,12 @@ CAN = "sqlite:// and postgresql://"
 
 
 class RedisDatabase:
-    """See `fairlead.ports.statements.Database`, of whose steps it knows those of
-    `fairlead.sharded`."""
+    """A `fairlead.ports.statements.Database` that runs only the steps of `fairlead.sharded`."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: RedisEndpoint) -> None:
         self.endpoint = endpoint
         self.location = endpoint.location
-        # Made here, opens nothing: its pool notices when a process was forked.
+        # The client connects on first use, and its pool notices a fork.
         self._redis: Any = Redis.from_url(endpoint.url, max_connections=MOST_CONNECTIONS)
 
     def run(self, steps: Any) -> Any:
@@ -52,7 +51,7 @@ class RedisDatabase:
         self._refuse()
 
     async def close_async(self) -> None:
-        """Nothing was opened for the event loop alone."""
+        """Do nothing: there is no client for the event loop alone."""
 
     def close(self) -> None:
         self._redis.close()

@@ -8,27 +8,27 @@ import msgspec
 
 from fairlead.backends.redis.queues import Queues
 from fairlead.backends.redis.registry import Asked, Registry
-from fairlead.backends.redis.sharded.claims import Lane
+from fairlead.backends.redis.sharded.claims import PriorityLane
 from fairlead.backends.redis.task_messages import Body, dead, entry, record
 from fairlead.model import TaskRecord
 from fairlead.ports.task_records import TaskFilter
 
 MOST_LISTED = 10_000
-"""Dead letters of a lane that are looked through."""
+"""Dead letters of a lane that are searched."""
 
 
 class DeadLetter(NamedTuple):
     """A task in ERROR."""
 
     position: str
-    """Where it lies among the dead letters of its lane."""
+    """Position among the dead letters of the lane."""
     task: TaskRecord
     body: Body
 
     @property
-    def lane(self) -> Lane:
-        """Where it lies."""
-        return Lane(self.task.queue, self.task.priority)
+    def lane(self) -> PriorityLane:
+        """The lane of the task."""
+        return PriorityLane(self.task.queue, self.task.priority)
 
 
 class DeadLetters:
@@ -39,7 +39,7 @@ class DeadLetters:
         self._queues = queues
 
     def all(self) -> Asked[list[DeadLetter]]:
-        """In no order; what is no task is left out."""
+        """Return the dead letters in no order, without messages that are no tasks."""
         found = []
         for queue in (yield from self._registry.settings()):
             for lane in (yield from self._queues.written(queue)):
@@ -51,18 +51,19 @@ class DeadLetters:
         return found
 
     def matching(self, where: TaskFilter, limit: int) -> Asked[list[TaskRecord]]:
-        """At most `limit`, the oldest first."""
+        """Return at most `limit` tasks that match, the oldest first."""
         found = [letter.task for letter in (yield from self.all()) if _matches(letter.task, where)]
         return sorted(found, key=lambda task: task.submitted_at)[:limit]
 
     def of(self, task_id: str) -> Asked[DeadLetter | None]:
-        """None if this task is not in ERROR."""
+        """Return the dead letter of a task; None if the task is not in ERROR."""
         return next(
             (letter for letter in (yield from self.all()) if letter.task.id == task_id), None
         )
 
     def write_anew(self, task_id: str, version: int, reset_tries: bool) -> Asked[bool]:
-        """It waits again, from now on. False if it is not in ERROR in this version."""
+        """Write the task anew, to run at once. Return False if it is not in ERROR in this
+        version."""
         letter = yield from self._in(task_id, version)
         if letter is None:
             return False
@@ -72,7 +73,7 @@ class DeadLetters:
         return (yield from steps.revive(letter.position, entry(anew, letter.task.fairness_key)))
 
     def drop(self, task_id: str, version: int) -> Asked[bool]:
-        """Nothing is kept of it. False if it is not in ERROR in this version."""
+        """Remove the task for good. Return False if it is not in ERROR in this version."""
         letter = yield from self._in(task_id, version)
         return letter is not None and (
             yield from self._queues.at(letter.lane).revive(letter.position, None)

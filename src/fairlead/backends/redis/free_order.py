@@ -1,5 +1,5 @@
-"""Checks of the channels over Redis, which decide by themselves which task comes next: by turns of
-the fairness keys, each task to whichever node is free."""
+"""Checks of the channels over Redis, which decide the order themselves: fairness keys take turns,
+and any free node gets the next task."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def check_queue(queue: QueueDeclaration, location: str) -> None:
         )
     if queue.order is not None:
         raise ConfigurationError(
-            f"queue {queue.name!r}: order={queue.order!r} does not go with {location}, which brings"
-            " tasks by turns of their fairness keys: leave order= out, or use another channel"
+            f"queue {queue.name!r}: order={queue.order!r} does not go with {location}, which"
+            " rotates among fairness keys: leave order= out, or use another channel"
         )
 
 
 def check_tasks(tasks: Sequence[NewTask], location: str) -> None:
-    """Raise InvalidTask when a task has an ordering key."""
+    """Raise InvalidTask if a task has an ordering key."""
     if any(task.ordering_key is not None for task in tasks):
         raise InvalidTask(
             f"ordering_key: {location} gives each task to whichever node is free, in no order; use"

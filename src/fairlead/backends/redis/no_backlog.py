@@ -1,4 +1,4 @@
-"""The backlog store of an application whose tasks are ordered elsewhere: there is nothing in it."""
+"""The empty backlog store of an application whose tasks are ordered elsewhere."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fairlead.ports.backlog_store import Ownership
 
 
 class NoBacklog:
-    """See `fairlead.ports.backlog_store.BacklogStore`."""
+    """An empty store. See `fairlead.ports.backlog_store.BacklogStore`."""
 
     persist_seconds = 60.0
     delete_acks = 1000
 
     async def migrate(self) -> None:
-        """It needs nothing."""
+        """Do nothing: there are no tables."""
 
     async def take_over(self, partition: PartitionKey) -> Ownership:
         _refuse()
@@ -51,7 +51,7 @@ class NoBacklog:
         return 0
 
     async def close(self) -> None:
-        """It opened nothing."""
+        """Do nothing: there is no connection."""
 
 
 def _refuse() -> NoReturn:

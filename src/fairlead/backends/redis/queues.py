@@ -1,30 +1,30 @@
-"""The queues of tasks in a Redis, lane by lane: what to ask of each is made once."""
+"""The queues of tasks in a Redis, lane by lane."""
 
 from __future__ import annotations
 
 from fairlead.backends.redis.registry import Asked
-from fairlead.backends.redis.sharded.claims import Lane
-from fairlead.backends.redis.sharded.endpoint import Endpoint
+from fairlead.backends.redis.sharded.claims import PriorityLane
+from fairlead.backends.redis.sharded.endpoint import RedisEndpoint
 from fairlead.backends.redis.sharded.lanes import Lanes
 from fairlead.backends.redis.sharded.steps import QueueSteps
 
 
 class Queues:
-    """Of one application; from any thread."""
+    """The queues of one application, with the steps of each made once. Usable from any thread."""
 
-    def __init__(self, endpoint: Endpoint, max_deliveries: int) -> None:
-        """`max_deliveries`: after so many a task is a dead letter."""
+    def __init__(self, endpoint: RedisEndpoint, max_deliveries: int) -> None:
+        """`max_deliveries`: deliveries after which a task is a dead letter."""
         self._endpoint = endpoint
         self._max_deliveries = max_deliveries
         self._lanes: dict[str, Lanes] = {}
 
-    def at(self, lane: Lane) -> QueueSteps:
-        """The steps of one lane."""
+    def at(self, lane: PriorityLane) -> QueueSteps:
+        """Return the steps of one lane."""
         return self._of(lane.queue).at(lane.priority)
 
-    def written(self, queue: str) -> Asked[list[Lane]]:
-        """The lanes of a queue that were ever written to, the best first."""
-        return [Lane(queue, priority) for priority in (yield from self._of(queue).known())]
+    def written(self, queue: str) -> Asked[list[PriorityLane]]:
+        """Return the lanes of a queue that were ever written to, the best priority first."""
+        return [PriorityLane(queue, priority) for priority in (yield from self._of(queue).known())]
 
     def _of(self, queue: str) -> Lanes:
         found = self._lanes.get(queue)

@@ -1,4 +1,4 @@
-"""What is known on a Redis beside the tasks: queues, which of them are paused, and nodes."""
+"""The registry of an application on Redis: its queues, which of them are paused, and its nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _decode = msgspec.json.Decoder(NodeRecord).decode
 
 
 class Registry:
-    """Of the applications that share a prefix."""
+    """Queues and nodes of the applications that share a prefix."""
 
     def __init__(self, prefix: str) -> None:
         self._nodes = f"{{{prefix}}}:nodes"
@@ -28,26 +28,26 @@ class Registry:
         self._paused = f"{{{prefix}}}:paused"
 
     def register(self, queues: Iterable[str]) -> Asked[dict[str, QueueSettings]]:
-        """Make queues known; answers all that are."""
+        """Register queues, and return all registered ones."""
         yield Call(("SADD", self._queues, *queues))
         return (yield from self.settings())
 
     def settings(self) -> Asked[dict[str, QueueSettings]]:
-        """Every queue known. There are no partitions, and whoever reads a queue has its weights
-        from Redis itself."""
+        """Return the settings of every registered queue. They name no partitions, and no version of
+        weights, since readers get weights from Redis itself."""
         names = sorted(name.decode() for name in (yield Call(("SMEMBERS", self._queues))))
         paused = {name.decode() for name in (yield Call(("SMEMBERS", self._paused)))}
         return {name: QueueSettings(0, name in paused, 0) for name in names}
 
     def pause(self, queue: str, paused: bool) -> Asked[bool]:
-        """False when the queue is not known."""
+        """Pause or resume a queue. Return False if the queue is not registered."""
         if queue not in (yield from self.settings()):
             return False
         yield Call(("SADD" if paused else "SREM", self._paused, queue))
         return True
 
     def beat(self, node: str, queues: Sequence[str]) -> Asked[None]:
-        """The node lives."""
+        """Record that the node is alive."""
         now = yield from self._now()
         known = yield Call(("HGET", self._nodes, node))
         started = now if known is None else _decode(known).started_at
@@ -56,11 +56,11 @@ class Registry:
         )
 
     def nodes(self) -> Asked[list[NodeRecord]]:
-        """All that have not left."""
+        """Return all nodes that have not left."""
         return [_decode(found) for found in (yield Call(("HVALS", self._nodes)))]
 
     def silent(self, silent_for: int) -> Asked[list[str]]:
-        """Those not heard of for so many microseconds."""
+        """Return the nodes without a heartbeat for `silent_for` microseconds."""
         now = yield from self._now()
         return [
             found.node
@@ -68,11 +68,11 @@ class Registry:
             if found.heartbeat_at < now - silent_for
         ]
 
-    def forget(self, node: str) -> Asked[None]:
-        """It has left, or is dead."""
+    def remove(self, node: str) -> Asked[None]:
+        """Remove a node that has left or died."""
         yield Call(("HDEL", self._nodes, node))
 
     def _now(self) -> Asked[int]:
-        """Microseconds, by the clock that all nodes share."""
+        """Return microseconds since the epoch, by the server's clock, which all nodes share."""
         seconds, micros = yield Call(("TIME",))
         return int(seconds) * MICROS + int(micros)

@@ -1,4 +1,4 @@
-"""Writes triggers to Redis from any thread, without blocking it."""
+"""The sender of triggers to Redis, which takes them from any thread without blocking it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from fairlead.backends.memory.notifier import drop_when_forked
-from fairlead.backends.redis.sharded.endpoint import Endpoint
+from fairlead.backends.redis.sharded.endpoint import RedisEndpoint
 from fairlead.backends.redis.sharded.lanes import Lanes
 from fairlead.backends.redis.sharded.running import run
 from fairlead.backends.redis.trigger_messages import encode
@@ -24,40 +24,40 @@ from fairlead.model import Trigger
 log = logging.getLogger("fairlead.redis")
 
 MOST_WAITING = 50_000
-"""Triggers that wait to be sent; what is beyond is left to the rows."""
+"""Triggers that wait to be sent, at most. Further ones are left to the comparison of rows."""
 
-ANSWER_SECONDS = 2.0
-"""Redis answers within so long, or is away."""
+RESPONSE_SECONDS = 2.0
+"""Seconds after which a silent Redis counts as away."""
 
 FLUSH_SECONDS = 4.0
-"""Whoever closes the application waits for so long until all is sent."""
+"""Seconds that closing the application waits for the last triggers to be sent."""
 
-_MOST_DELIVERIES = 1  # says nothing to a writer
+_MOST_DELIVERIES = 1  # no meaning for a writer
 
 
-class Sender:
-    """Sends what has piled up, in a thread of its own. What cannot be sent is counted, and left to
-    whoever keeps the rows."""
+class RedisSender:
+    """Send waiting triggers in a thread of its own. Triggers that cannot be sent are counted, and
+    left to the comparison of rows."""
 
-    def __init__(self, endpoint: Endpoint, counted: Callable[[str, int], None]) -> None:
+    def __init__(self, endpoint: RedisEndpoint, counted: Callable[[str, int], None]) -> None:
         self._endpoint = endpoint
         self._counted = counted
         self.after_fork()
         drop_when_forked(self)
-        weakref.finalize(self, _shut, weakref.ref(self))  # a script may end right after its submit
+        weakref.finalize(self, _close, weakref.ref(self))  # a script may end right after its submit
 
     def after_fork(self) -> None:
-        # Thread and socket stay with the parent, and what waits is sent there.
+        # Thread and socket stay with the parent process, which sends the waiting triggers.
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._waiting: deque[Trigger] = deque()
         self._news = threading.Event()
         self._is_over = threading.Event()
         self._lanes: dict[str, Lanes] = {}
-        self._trouble = ""
+        self._last_error = ""
 
     def send(self, triggers: Sequence[Trigger]) -> None:
-        """After the commit."""
+        """Queue triggers of a committed submit."""
         if len(self._waiting) + len(triggers) > MOST_WAITING:
             self._unsent("too many wait to be sent", len(triggers))
             return
@@ -67,7 +67,7 @@ class Sender:
         self._news.set()
 
     def close(self) -> None:
-        """Send what is left, for some seconds at most; it may be used again."""
+        """Send the waiting triggers, for at most FLUSH_SECONDS. The sender may be used again."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._is_over.set()
@@ -85,10 +85,10 @@ class Sender:
                 self._is_over = threading.Event()
                 redis = Redis.from_url(
                     self._endpoint.url,
-                    socket_timeout=ANSWER_SECONDS,
-                    socket_connect_timeout=ANSWER_SECONDS,
-                    # Once more at once: the connection may have been lost long ago. To write twice
-                    # writes once.
+                    socket_timeout=RESPONSE_SECONDS,
+                    socket_connect_timeout=RESPONSE_SECONDS,
+                    # One retry, since an idle connection may have been lost. Writing a trigger
+                    # twice is harmless.
                     retry=Retry(NoBackoff(), 1),
                 )
                 self._thread = threading.Thread(
@@ -100,7 +100,7 @@ class Sender:
                 self._thread.start()
 
     def _serve(self, redis: Any, is_over: threading.Event) -> None:
-        """In the thread."""
+        """Send until the sender is closed. Runs in the thread."""
         with redis:
             while True:
                 self._news.wait()
@@ -125,19 +125,21 @@ class Sender:
                     queue,
                     self._lanes[queue].at(priority).put([encode(trigger) for trigger in triggers]),
                 )
-                self._trouble = ""
+                self._last_error = ""
             except Exception as error:
-                # Whatever it was: the thread must not end while others hand it triggers.
+                # Catch everything: the thread must not end while others hand it triggers.
                 self._unsent(f"{type(error).__name__}: {error}", len(triggers))
 
     def _unsent(self, why: str, count: int) -> None:
         self._counted("unsent_triggers", count)
-        if why != self._trouble:
-            self._trouble = why
-            told = {"channel": self._endpoint.location, "error": why}
-            log.warning("triggers were not sent; the keepers of their rows will", extra=told)
+        if why != self._last_error:
+            self._last_error = why
+            fields = {"channel": self._endpoint.location, "error": why}
+            log.warning(
+                "triggers were not sent; owners of their partitions send them later", extra=fields
+            )
 
 
-def _shut(sender: weakref.ref[Sender]) -> None:
-    if (found := sender()) is not None:  # its thread keeps it alive
+def _close(sender: weakref.ref[RedisSender]) -> None:
+    if (found := sender()) is not None:  # the thread keeps its sender alive
         found.close()

@@ -1,4 +1,4 @@
-"""The trigger channel of tasks that live in Redis: the tasks themselves come, claimed by this
+"""The trigger channel of tasks that live in Redis: it brings the tasks themselves, claimed by this
 node."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from fairlead.backends.redis import free_order
-from fairlead.backends.redis.sharded.claims import Lane
+from fairlead.backends.redis.sharded.claims import PriorityLane
 from fairlead.backends.redis.sharded.consumer import Consumer
-from fairlead.backends.redis.sharded.endpoint import Endpoint
+from fairlead.backends.redis.sharded.endpoint import RedisEndpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
-from fairlead.backends.redis.sharded.message import Entry, Finish
+from fairlead.backends.redis.sharded.message import ClaimEnd, Entry
 from fairlead.clock import Clock
 from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
 from fairlead.ports.notification import Notification
@@ -25,23 +25,24 @@ log = logging.getLogger("fairlead.redis")
 
 
 class Tasks(Protocol):
-    """The task store, as this channel needs it."""
+    """The part of the task store that this channel needs."""
 
-    endpoint: Endpoint
+    endpoint: RedisEndpoint
     consumer: Consumer | None
 
     def take(self, queue: str, delivery: Delivery) -> Trigger | None:
-        """Keep what was claimed, and answer its trigger; None if it is no task."""
+        """Keep a claimed message, and return its trigger; None if it is no task."""
 
     def settled(self, task_ids: Iterable[str]) -> None:
-        """The engine is through with these, or has claimed them."""
+        """Note that the engine needs no trigger of these tasks any more."""
 
-    async def give_back(self, task_ids: Collection[str]) -> None:
-        """These did not run here: they are for anybody. Raises StoreUnavailable."""
+    async def release(self, task_ids: Collection[str]) -> None:
+        """Write tasks that did not run here anew, for any node. Raise StoreUnavailable while Redis
+        is away."""
 
 
 class RedisTaskChannel:
-    """See `fairlead.ports.trigger_channel.TriggerChannel`."""
+    """A channel of claimed tasks. See `fairlead.ports.trigger_channel.TriggerChannel`."""
 
     carries_triggers = False
     shares_partitions = False
@@ -49,14 +50,14 @@ class RedisTaskChannel:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: RedisEndpoint,
         tasks: Tasks,
         notifier: Notifier,
         counted: Callable[[str, int], None],
         max_lost: int,
         clock: Clock,
     ) -> None:
-        """`max_lost`: a task whose nodes went away so often goes to the dead letters."""
+        """`max_lost`: lost runs of a task after which it goes to the dead letters."""
         self.location = endpoint.location
         self._endpoint = endpoint
         self._tasks = tasks
@@ -69,7 +70,8 @@ class RedisTaskChannel:
         self._arrived: deque[Trigger] = deque()
         self._arrived_of: Counter[tuple[str, int]] = Counter()
         self._waiting: set[str] = set()
-        """Tasks that this node has claimed and neither claimed nor given up."""
+        """Tasks that Redis counts as this node's, and that the engine has neither claimed nor
+        dropped."""
         self._corrupt: list[tuple[str, Delivery]] = []
         self._changed = asyncio.Event()
 
@@ -105,12 +107,12 @@ class RedisTaskChannel:
     async def leave(self) -> None:
         consumer = self._tasks.consumer
         if consumer is not None:
-            await consumer.leave()
+            await consumer.stop_claiming()
             waiting, self._waiting = self._waiting, set()
-            await self._tasks.give_back(waiting)
+            await self._tasks.release(waiting)
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
-        """Every node reads every queue that it serves."""
+        """Do nothing: every node reads every queue that it serves."""
 
     def is_behind(self, lane: LaneKey) -> bool:
         return False
@@ -122,9 +124,9 @@ class RedisTaskChannel:
         while True:
             self._changed.clear()
             if self._reading is not None and self._reading.done():
-                self._reading.result()  # raises what broke it
+                self._reading.result()  # raises the error that broke it
             if self._corrupt:
-                await self._put_aside()
+                await self._bury_corrupt()
             if self._arrived:
                 arrived, self._arrived = self._arrived, deque()
                 self._arrived_of.clear()
@@ -132,7 +134,8 @@ class RedisTaskChannel:
             await self._changed.wait()
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
-        """They are claimed, or gone; how their messages end is the task store's matter."""
+        """Note that the engine has claimed or dropped these triggers; the task store ends their
+        messages."""
         ids = [trigger.id for trigger in triggers]
         self._waiting.difference_update(ids)
         if self._tasks.consumer is not None:
@@ -140,10 +143,10 @@ class RedisTaskChannel:
 
     def room_freed(self) -> None:
         if self._tasks.consumer is not None:
-            self._tasks.consumer.look()
+            self._tasks.consumer.poke()
 
     def redeliver(self) -> None:
-        """What was claimed is here, and stays."""
+        """Do nothing: delivered tasks stay claimed by this node."""
 
     async def close(self) -> None:
         reading, self._reading = self._reading, None
@@ -160,7 +163,7 @@ class RedisTaskChannel:
         return None
 
     def close_sender(self) -> None:
-        """Nothing is left to be sent."""
+        """Do nothing: there is nothing to send."""
 
     def _room_for(self, queue: str, priority: int) -> int:
         if self._room is None:
@@ -178,7 +181,7 @@ class RedisTaskChannel:
             self._waiting.add(trigger.id)
         self._changed.set()
 
-    async def _put_aside(self) -> None:
+    async def _bury_corrupt(self) -> None:
         corrupt, self._corrupt = self._corrupt, []
         self._counted("corrupt_triggers", len(corrupt))
         assert self._tasks.consumer is not None
@@ -198,5 +201,5 @@ class RedisTaskChannel:
                 "",
             )
             await self._tasks.consumer.finish(
-                {Lane(queue, delivery.priority): [Finish(id, "dead", why)]}
+                {PriorityLane(queue, delivery.priority): [ClaimEnd(id, "dead", why)]}
             )

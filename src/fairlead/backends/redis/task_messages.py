@@ -1,4 +1,4 @@
-"""A task as it lies in Redis: one message, which is all that is known of it."""
+"""Tasks on Redis alone: each is one message, which holds everything known of the task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from fairlead.backends.redis.sharded.lanes import Delivery
-from fairlead.backends.redis.sharded.message import RESERVED, Entry, SetAside
+from fairlead.backends.redis.sharded.message import RESERVED, Entry, RemovedMessage
 from fairlead.backends.sql.rows import NODE_LOST
 from fairlead.model import (
     DEFAULT_WEIGHT,
@@ -21,14 +21,14 @@ from fairlead.model import (
 )
 
 RETRY = "retry/"
-"""Tickets of tasks for later begin so, if they ran before."""
+"""The start of tickets of tasks for later that ran before."""
 
 _FIELD = "task"
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="k1"):
-    """What is kept of a task. The tag is its format: a field may be added at the end, anything else
-    needs another tag."""
+    """The stored form of a task. The tag is its format: a field may be added at the end; any other
+    change needs another tag."""
 
     id: str
     name: str
@@ -41,14 +41,14 @@ class Body(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="k1"):
     attempts: int = 0
     """Runs that have ended."""
     tries: int = 0
-    """Those of them that were spent against the retry policy."""
+    """Runs that counted against the retry policy."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Body)
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class HeldTask(msgspec.Struct, frozen=True, gc=False):
     """A task that this node has claimed."""
 
     body: Body
@@ -57,15 +57,15 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     fairness_key: str
     deliveries: int
     ready_at: int
-    """Microseconds."""
+    """Microseconds since the epoch."""
 
     @property
     def version(self) -> int:
-        """Grows with every delivery, and once more with the claim."""
+        """The version, which grows with every delivery, and once more with the claim."""
         return 2 * (self.body.attempts + self.deliveries) - 1
 
     def trigger(self) -> Trigger:
-        """The trigger of its next run."""
+        """Return the trigger of the next run."""
         body = self.body
         return Trigger(
             body.id,
@@ -88,7 +88,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
         return TriggerPath.POLLER if was_later else TriggerPath.HOOK
 
     def claimed(self) -> ClaimedTask:
-        """As the engine takes it."""
+        """Return the task in the form that the engine takes."""
         body = self.body
         attempt = body.attempts + self.deliveries
         return ClaimedTask(
@@ -104,7 +104,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
         )
 
     def next(self, finish: Finish) -> Entry:
-        """Its message after a run that did not end it."""
+        """Return the message that follows a run which did not end the task."""
         tries = self.body.tries + finish.spends_try if not finish.resets_tries else 0
         run_at = finish.run_at if finish.run_at is not None else self.body.run_at
         attempts = self.body.attempts + self.deliveries
@@ -115,12 +115,12 @@ class Held(msgspec.Struct, frozen=True, gc=False):
         )
 
     def again(self) -> Entry:
-        """Its message if it did not run at all."""
+        """Return the message that follows a claim without a run."""
         return entry(self.body, self.fairness_key)
 
 
 def entry(body: Body, fairness_key: str, *, at: int | str = "", ticket: str = "") -> Entry:
-    """A task as a message."""
+    """Return a task as a message."""
     fields: list[Any] = [f"{RESERVED}key", fairness_key]
     if body.weight != DEFAULT_WEIGHT:
         fields += [f"{RESERVED}weight", body.weight]
@@ -128,7 +128,8 @@ def entry(body: Body, fairness_key: str, *, at: int | str = "", ticket: str = ""
 
 
 def new_entry(task: NewTask, window: int) -> Entry:
-    """A task that is submitted. `window`: milliseconds for which its unique key holds."""
+    """Return a submitted task as a message. `window`: milliseconds for which its unique key
+    holds."""
     body = Body(
         task.id,
         task.name,
@@ -148,29 +149,30 @@ def new_entry(task: NewTask, window: int) -> Entry:
     )
 
 
-def held(queue: str, delivery: Delivery) -> Held:
-    """What was claimed. Raises msgspec.DecodeError, KeyError for what is no task."""
+def held(queue: str, delivery: Delivery) -> HeldTask:
+    """Return the task of a claimed message. Raise msgspec.DecodeError or KeyError if the message is
+    no task."""
     found = delivery.message
     at = int(found.id.partition("/")[2].partition("-")[0])
     body = _decoder.decode(found.values[_FIELD])
-    return Held(body, queue, delivery.priority, found.shard_key, found.deliveries, at * 1000)
+    return HeldTask(body, queue, delivery.priority, found.shard_key, found.deliveries, at * 1000)
 
 
-def of_error(finish: Finish) -> Entry:
-    """What a dead letter says beside its task."""
+def error_fields(finish: Finish) -> Entry:
+    """Return the fields that a dead letter has beside its task."""
     return Entry(("error_type", finish.error_type or "", "error_text", finish.error_text or ""), "")
 
 
-def dead(letter: SetAside) -> Body | None:
-    """The task of a dead letter; None if it is none."""
+def dead(letter: RemovedMessage) -> Body | None:
+    """Return the task of a dead letter; None if the letter is no task."""
     try:
         return _decoder.decode(letter.values[_FIELD])
     except (msgspec.DecodeError, KeyError):
         return None
 
 
-def record(queue: str, priority: int, letter: SetAside, body: Body) -> TaskRecord:
-    """A task in ERROR, as people see it."""
+def record(queue: str, priority: int, letter: RemovedMessage, body: Body) -> TaskRecord:
+    """Return the record of a task in ERROR."""
     attempts = body.attempts + letter.deliveries
     lost = NODE_LOST, f"its workers went away {letter.deliveries} times while they had it"
     error = (
@@ -204,5 +206,5 @@ def record(queue: str, priority: int, letter: SetAside, body: Body) -> TaskRecor
 
 
 def millis(micros: int) -> int:
-    """Rounded up: nothing runs before its time."""
+    """Return milliseconds, rounded up so that no task runs before its time."""
     return -(-micros // 1000)

@@ -1,9 +1,10 @@
-"""The task store on Redis alone: a task is a message of a sharded queue, run at least once and then
-gone.
+"""The task store on Redis alone: a task is a message of a sharded queue, which runs at least once
+and is then gone.
 
-There are no rows. What a node has claimed is its own for as long as it is heard of; the end of a
-run is the end of the message, or writes the next one in the same act; only what asks for a person
-is kept. What this cannot do raises NotSupported; docs/reference/guarantees.md has the table.
+There are no rows. A node keeps what it has claimed for as long as it extends the claim. The end of
+a run removes the message, or writes the next one in the same act. Only tasks in ERROR are kept, for
+a person to decide. An operation that Redis cannot do raises NotSupported;
+docs/reference/guarantees.md has the table.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from fairlead.backends.redis.dead_letters import DeadLetters
 from fairlead.backends.redis.queues import Queues
 from fairlead.backends.redis.registry import Asked, Registry
 from fairlead.backends.redis.sharded import message
-from fairlead.backends.redis.sharded.claims import Claims, Lane, LaneClaim
+from fairlead.backends.redis.sharded.claims import Claims, LaneClaim, PriorityLane
 from fairlead.backends.redis.sharded.consumer import Consumer
-from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint
+from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.stats import Stats
-from fairlead.backends.redis.task_messages import RETRY, Held, held, new_entry, of_error
+from fairlead.backends.redis.task_messages import RETRY, HeldTask, error_fields, held, new_entry
 from fairlead.clock import MICROS
 from fairlead.errors import NotSupported
 from fairlead.model import (
@@ -47,28 +48,28 @@ from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRe
 from fairlead.ports.task_store import Claim, Completed, TaskDeclaration, Woken
 
 MOST_LOST = 5
-"""A task whose workers went away so often goes to ERROR: it may be what kills them."""
+"""Lost runs of a task after which it goes to ERROR, since it may be what kills its workers."""
 
 _NO_RECORD = "Redis keeps no record of single tasks, but for those in ERROR"
 
 
 class RedisTaskStore:
-    """See `fairlead.ports.task_store.TaskStore`."""
+    """A task store without rows. See `fairlead.ports.task_store.TaskStore`."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: RedisEndpoint) -> None:
         self.endpoint = endpoint
         self.database: Database = RedisDatabase(endpoint)
-        self.claimed: dict[str, Held] = {}
-        """What this node has read and not ended, by task id."""
+        self.claimed: dict[str, HeldTask] = {}
+        """Tasks that this node has read and not ended, by task id."""
         self.consumer: Consumer | None = None
-        """This node's, while it runs."""
+        """The consumer of this node, while the node runs."""
         self._registered: set[str] = set()
-        """Queues that this process has made known."""
+        """Queues that this process has registered."""
         self._registry = Registry(endpoint.prefix)
         self._queues = Queues(endpoint, MOST_LOST)
         self._dead_letters = DeadLetters(self._registry, self._queues)
 
-    # what it is able to do ------------------------------------------------------------------------
+    # abilities ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Use Redis as it is: there are no tables."""
@@ -92,16 +93,16 @@ class RedisTaskStore:
     def as_sql(self) -> SqlStore:
         raise NotSupported(f"{self.database.location} has no rows of tasks and attempts; {CAN} do")
 
-    # the user's side ------------------------------------------------------------------------------
+    # submitting and managing ----------------------------------------------------------------------
 
     def submission(self, tasks: Sequence[NewTask]) -> Asked[tuple[list[Submitted], Notification]]:
-        lanes: defaultdict[Lane, list[int]] = defaultdict(list)
+        lanes: defaultdict[PriorityLane, list[int]] = defaultdict(list)
         for i, task in enumerate(tasks):
             if task.keep_result:
                 raise NotSupported(
                     f"task {task.name!r} has keep_result=True: Redis keeps no results; {CAN} do"
                 )
-            lanes[Lane(task.queue, task.priority)].append(i)
+            lanes[PriorityLane(task.queue, task.priority)].append(i)
         if unknown := {task.queue for task in tasks} - self._registered:
             yield from self._registry.register(unknown)
             self._registered |= unknown
@@ -121,7 +122,7 @@ class RedisTaskStore:
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
     ) -> Asked[tuple[list[Submitted], list[Notification]]]:
-        # Checked as a whole, before the first of them is written: there is no transaction to undo.
+        # Check all tasks before the first is written: there is no transaction to undo.
         tasks = [task for piece in pieces for task in piece]
         submitted, notification = yield from self.submission(tasks)
         return submitted, [notification]
@@ -153,7 +154,7 @@ class RedisTaskStore:
     def move(
         self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
     ) -> Asked[Notification | None]:
-        """Only of a task in ERROR, and at once."""
+        """Move a task in ERROR, to run at once; any other move is refused."""
         return (
             Notification()
             if (yield from self._dead_letters.write_anew(task_id, version, reset_tries))
@@ -161,7 +162,7 @@ class RedisTaskStore:
         )
 
     def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Asked[bool]:
-        """Only of a task in ERROR."""
+        """End a task in ERROR; any other task is refused."""
         return (yield from self._dead_letters.drop(task_id, version))
 
     def queue_statuses(self) -> Asked[list[QueueStatus]]:
@@ -214,11 +215,13 @@ class RedisTaskStore:
         yield
 
     def weights(self, queue: str) -> Asked[dict[str, float]]:
-        found: dict[str, float] = yield from self._queues.at(Lane(queue, PRIORITIES[0])).weights()
+        found: dict[str, float] = yield from self._queues.at(
+            PriorityLane(queue, PRIORITIES[0])
+        ).weights()
         return found
 
     def limits(self, queue: str) -> Asked[dict[str, int]]:
-        return {}  # only `tune` sets any, and it needs SQL
+        return {}  # only `tune` sets limits, and it needs SQL
         yield
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Asked[bool]:
@@ -226,13 +229,15 @@ class RedisTaskStore:
             return False
         was_there = fairness_key in (yield from self.weights(queue))
         for priority in PRIORITIES:
-            yield from self._queues.at(Lane(queue, priority)).set_weight(fairness_key, weight)
+            yield from self._queues.at(PriorityLane(queue, priority)).set_weight(
+                fairness_key, weight
+            )
         return weight is not None or was_there
 
     def pause(self, queue: str, paused: bool) -> Asked[bool]:
         return (yield from self._registry.pause(queue, paused))
 
-    # the node's side ------------------------------------------------------------------------------
+    # running --------------------------------------------------------------------------------------
 
     def ready(self, lane: LaneKey, above: int, limit: int) -> Asked[list[Trigger]]:
         return []
@@ -245,7 +250,7 @@ class RedisTaskStore:
         yield
 
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        """What was read is claimed already: nothing is asked."""
+        """Claim from memory: a task that was read is claimed already."""
         found = []
         for claim in wanted:
             mine = self.claimed.get(claim.id)
@@ -254,7 +259,7 @@ class RedisTaskStore:
         return found
 
     async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
-        by_lane: defaultdict[Lane, list[message.Finish]] = defaultdict(list)
+        by_lane: defaultdict[PriorityLane, list[message.ClaimEnd]] = defaultdict(list)
         refused = []
         for finish in finishes:
             claims, mine = self._claims.of(finish.id), self.claimed.get(finish.id)
@@ -264,7 +269,7 @@ class RedisTaskStore:
             first, *doubles = claims
             by_lane[first.lane].append(_end(first.id, mine, finish))
             for claim in doubles:
-                by_lane[claim.lane].append(message.Finish(claim.id, "done"))
+                by_lane[claim.lane].append(message.ClaimEnd(claim.id, "done"))
         gone = await self._finish(by_lane)
         for finish in finishes:
             claims = self._claims.pop(finish.id)
@@ -277,21 +282,22 @@ class RedisTaskStore:
         _refuse("a task on Redis takes part in no transaction")
 
     async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Notification | None:
-        await self.give_back([task_id for task_id, _ in held])
+        await self.release([task_id for task_id, _ in held])
         return None
 
-    async def give_back(self, task_ids: Collection[str]) -> None:
-        """These did not run here: they are written anew, for anybody. Raises StoreUnavailable."""
-        by_lane: defaultdict[Lane, list[message.Finish]] = defaultdict(list)
+    async def release(self, task_ids: Collection[str]) -> None:
+        """Write tasks that did not run here anew, for any node. Raise StoreUnavailable while Redis
+        is away."""
+        by_lane: defaultdict[PriorityLane, list[message.ClaimEnd]] = defaultdict(list)
         for task_id in task_ids:
             mine = self.claimed.get(task_id)
             for i, claim in enumerate(self._claims.of(task_id)):
                 again = (
-                    message.Finish(claim.id, "again", mine.again())
+                    message.ClaimEnd(claim.id, "again", mine.again())
                     if mine is not None and i == 0
                     else None
                 )
-                by_lane[claim.lane].append(again or message.Finish(claim.id, "done"))
+                by_lane[claim.lane].append(again or message.ClaimEnd(claim.id, "done"))
         await self._finish(by_lane)
         for task_id in task_ids:
             self._claims.pop(task_id)
@@ -301,18 +307,18 @@ class RedisTaskStore:
         return {task_id for task_id in ids if task_id in self._claims}
 
     async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
-        """Nothing remembers them."""
+        """Do nothing: claims are not recorded in batches."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:
         return []
 
     def take(self, queue: str, delivery: Delivery) -> Trigger | None:
-        """Keep what was claimed, and answer its trigger; None if it is no task."""
+        """Keep a claimed message, and return its trigger; None if it is no task."""
         try:
             found = held(queue, delivery)
         except (msgspec.DecodeError, KeyError):
             return None
-        claim = LaneClaim(Lane(queue, delivery.priority), delivery.message.id)
+        claim = LaneClaim(PriorityLane(queue, delivery.priority), delivery.message.id)
         is_double = found.body.id in self._claims and claim not in self._claims.of(found.body.id)
         self._claims.add(found.body.id, claim)
         if not is_double:
@@ -320,13 +326,12 @@ class RedisTaskStore:
         return self.claimed[found.body.id].trigger()
 
     def settled(self, task_ids: Iterable[str]) -> None:
-        """The engine is through with these: of those that are another node's by now nothing is
-        kept."""
+        """Drop tasks that another node has reclaimed, now that the engine is done with them."""
         for task_id in task_ids:
             if task_id not in self._claims:
                 self.claimed.pop(task_id, None)
 
-    # pollers: readers of the queue do what they would ---------------------------------------------
+    # pollers, whose work the readers of the queue do ----------------------------------------------
 
     async def wake_due(self, now: int, limit: int) -> Woken:
         return Woken(0, None)
@@ -377,7 +382,7 @@ class RedisTaskStore:
         return found
 
     async def drop_node(self, node: str) -> None:
-        await self.database.run_async(self._registry.forget(node))
+        await self.database.run_async(self._registry.remove(node))
 
     def nodes(self) -> Asked[list[NodeRecord]]:
         return (yield from self._registry.nodes())
@@ -391,14 +396,14 @@ class RedisTaskStore:
         )
         return {queue: found[queue] for queue in partitions}
 
-    # how ------------------------------------------------------------------------------------------
+    # helpers --------------------------------------------------------------------------------------
 
     @property
     def _claims(self) -> Claims:
         assert self.consumer is not None
         return self.consumer.claims
 
-    async def _finish(self, by_lane: dict[Lane, list[message.Finish]]) -> set[str]:
+    async def _finish(self, by_lane: dict[PriorityLane, list[message.ClaimEnd]]) -> set[str]:
         assert self.consumer is not None
         return set(await self.consumer.finish(by_lane)) if by_lane else set()
 
@@ -409,14 +414,14 @@ class RedisTaskStore:
         return found
 
 
-def _end(id: str, mine: Held, finish: Finish) -> message.Finish:
+def _end(id: str, mine: HeldTask, finish: Finish) -> message.ClaimEnd:
     if finish.next_state == State.ERROR:
-        return message.Finish(id, "dead", of_error(finish))
+        return message.ClaimEnd(id, "dead", error_fields(finish))
     if finish.next_state == State.WAITING:
-        return message.Finish(id, "later", mine.next(finish))
+        return message.ClaimEnd(id, "later", mine.next(finish))
     if finish.next_state == State.SUBMITTED:
-        return message.Finish(id, "again", mine.next(finish))
-    return message.Finish(id, "done")
+        return message.ClaimEnd(id, "again", mine.next(finish))
+    return message.ClaimEnd(id, "done")
 
 
 def _refuse(why: str) -> NoReturn:

@@ -1,5 +1,5 @@
-"""A trigger as a message of the sharded queue. Queue and priority say where it lies there; its
-fairness key is the shard key."""
+"""Triggers as messages of the sharded queue: queue and priority choose the lane, and the fairness
+key is the shard key."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fairlead.model import DEFAULT_WEIGHT, Trigger, TriggerPath
 FIELD = "trigger"
 
 
-class _Carried(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t1"):
-    """The tag is kind and format: a field may be added at the end, anything else needs another
-    tag."""
+class _StoredTrigger(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t1"):
+    """The stored form of a trigger. The tag is kind and format: a field may be added at the end;
+    any other change needs another tag."""
 
     id: str
     version: int
@@ -27,15 +27,16 @@ class _Carried(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t1")
     order_at: int
 
 
-_decoder = msgspec.json.Decoder(_Carried)
+_decoder = msgspec.json.Decoder(_StoredTrigger)
 _encode = msgspec.json.Encoder().encode
 
 
 def encode(trigger: Trigger) -> Entry:
-    """As it is written: once, for as long as it is there, claimed or not."""
+    """Return a trigger as a message that is written once, as long as an equal one is in the queue,
+    claimed or not."""
     t = trigger
     mark = f"{t.id}:{t.version}"
-    carried = _Carried(
+    carried = _StoredTrigger(
         t.id,
         t.version,
         t.partition,
@@ -61,9 +62,8 @@ def encode(trigger: Trigger) -> Entry:
 
 
 def decode(queue: str, priority: int, message: Message) -> Trigger:
-    """What a message says; one that had been handed out before is healed. Raises
-    msgspec.DecodeError for anything that is not ours, UnicodeDecodeError for bytes that are no
-    text."""
+    """Return the trigger of a message; a message delivered before has the path HEAL. Raise
+    msgspec.DecodeError for a foreign message, UnicodeDecodeError for bytes that are no text."""
     f = _decoder.decode(message.values.get(FIELD, b""))
     path = f.path if message.deliveries == 1 else TriggerPath.HEAL
     return Trigger(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.backends.kafka.endpoint import Endpoint
+from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.pipeline.alerts.pulse import Pulse
 from fairlead.pipeline.alerts.sign import encode
@@ -19,16 +19,16 @@ KEPT = {"retention.ms": str(24 * 3_600_000)}
 """What was not watched for a day nobody needs to be told of."""
 
 
-def make_signs_topic(place: Endpoint) -> int:
+def make_signs_topic(place: KafkaEndpoint) -> int:
     """If it is missing: whoever comes first, a relay or those who watch. Answers how many
     partitions it has. Raises StoreUnavailable."""
-    return place.made(place.signs, PARTITIONS, KEPT, ANSWER_SECONDS)
+    return place.create_topic(place.signs, PARTITIONS, KEPT, ANSWER_SECONDS)
 
 
 class SignsTo:
     """What a relay sends beside attempts (see `fairlead.pipeline.stream.relay.Also`)."""
 
-    def __init__(self, pulse: Pulse, place: Endpoint) -> None:
+    def __init__(self, pulse: Pulse, place: KafkaEndpoint) -> None:
         self._pulse = pulse
         self._place = place
         self._partitions = 0

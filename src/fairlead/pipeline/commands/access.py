@@ -13,7 +13,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
 
 if TYPE_CHECKING:
-    from fairlead.backends.kafka.endpoint import Endpoint
+    from fairlead.backends.kafka.endpoint import KafkaEndpoint
     from fairlead.pipeline.export import Exporter
     from fairlead.pipeline.in_memory import SmallTables
     from fairlead.pipeline.jobs.build import Job
@@ -86,17 +86,17 @@ def job_on(lake: Lake, tables: TableOptions) -> Iterator[Job]:
         yield Job(spark, lake, tables.catalog, SYSTEM_CLOCK)
 
 
-def kafka_at(url: str) -> Endpoint:
+def kafka_at(url: str) -> KafkaEndpoint:
     """Read a `kafka://` URL. Raises ConfigurationError, also when the client is missing."""
     if not url.startswith("kafka:"):
         raise ConfigurationError(f"--kafka {url!r}: use kafka://host:9092/?prefix=shop.")
     try:
-        from fairlead.backends.kafka.endpoint import Endpoint
+        from fairlead.backends.kafka.endpoint import KafkaEndpoint
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"{error.name} is missing: pip install 'fairlead[kafka,pipeline]'"
         ) from error
-    return Endpoint.of(url)
+    return KafkaEndpoint.of(url)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from fairlead.pipeline.commands.options import Url
 from fairlead.pipeline.commands.output import failures, print_result, stop_by_signals
 
 if TYPE_CHECKING:
-    from fairlead.backends.kafka.endpoint import Endpoint
+    from fairlead.backends.kafka.endpoint import KafkaEndpoint
     from fairlead.pipeline.stream.relay import Also, Relayed
     from fairlead.ports.history import HistoryStore
 
@@ -88,7 +88,7 @@ def relay(options: RelayOptions) -> None:
             relaying.close()
 
 
-def _signs_of(url: str | None, history: HistoryStore, endpoint: Endpoint) -> Also:
+def _signs_of(url: str | None, history: HistoryStore, endpoint: KafkaEndpoint) -> Also:
     from fairlead.pipeline.alerts.pulse import Pulse
     from fairlead.pipeline.alerts.topic import SignsTo
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fairlead.backends.kafka.endpoint import Endpoint
+from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError
 from fairlead.pipeline.bronze import ATTEMPTS
@@ -71,7 +71,7 @@ class IngestStream:
         from fairlead.pipeline.source import FairleadSource
 
         self.spark.dataSource.register(FairleadSource)
-        self._topic = AttemptsTopic(Endpoint.of(self.url))
+        self._topic = AttemptsTopic(KafkaEndpoint.of(self.url))
         self._intake = IntakeBatch(self.lake, self._topic, self.clock)
         self._runs = _Runs(self)
         self._failure: FairleadError | None = None
@@ -169,7 +169,10 @@ class _Runs:
         with self._lock:
             if self._run is None:
                 one = self._stream
-                told = {"topic": Endpoint.of(one.url).attempts, "checkpoint": str(one.checkpoint)}
+                told = {
+                    "topic": KafkaEndpoint.of(one.url).attempts,
+                    "checkpoint": str(one.checkpoint),
+                }
                 self._run = self._under_way.enter_context(
                     recorded(one.lake, one.clock, "ingest --stream", told)
                 )

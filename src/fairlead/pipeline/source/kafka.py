@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
-from fairlead.backends.kafka.endpoint import Endpoint
+from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.source.kafka_tables import TOPIC_TABLES, TopicTable
@@ -67,7 +67,7 @@ class KafkaOptions:
             choice_of("table", given.get("table", "attempts"), list(TOPIC_TABLES))
         ]
         url = url_of(given.get("url"))
-        Endpoint.of(url)  # what is wrong with it is told before anything is read
+        KafkaEndpoint.of(url)  # what is wrong with it is told before anything is read
         return cls(
             url,
             read_as,
@@ -83,7 +83,7 @@ class KafkaOptions:
 
     def topic(self) -> Topic:
         """Where they come from."""
-        return self.read_as.topic(Endpoint.of(self.url))
+        return self.read_as.topic(KafkaEndpoint.of(self.url))
 
     def schema(self) -> StructType:
         """Of the columns chosen, in their order."""

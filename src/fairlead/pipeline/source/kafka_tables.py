@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.backends.kafka.endpoint import Endpoint
+from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.pipeline.alerts.sign import decode
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.history_rows import TOLD_FIELDS
@@ -26,7 +26,7 @@ class TopicTable:
     """One way to read a topic."""
 
     table: Table
-    topic: Callable[[Endpoint], Topic]
+    topic: Callable[[KafkaEndpoint], Topic]
     rows: Callable[[Page, str], tuple[Sequence[int], Columns]]
     """Of a page that came from there, in words for errors: the offsets of the messages that are
     rows, and what they say."""
@@ -48,7 +48,7 @@ def _messages(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
     return [offset for offset, _ in page], {"value": [value for _, value in page]}
 
 
-def _signs_topic(place: Endpoint) -> Topic:
+def _signs_topic(place: KafkaEndpoint) -> Topic:
     return Topic(place, place.signs)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from fairlead.backends.kafka.endpoint import Endpoint
+from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
@@ -49,7 +49,7 @@ class Relayed(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def reader_name(place: Endpoint) -> str:
+def reader_name(place: KafkaEndpoint) -> str:
     """Of the relays to this place, in the store."""
     return f"kafka/{place.prefix}"
 
@@ -61,7 +61,7 @@ class Relay:
     def __init__(
         self,
         history: HistoryStore,
-        place: Endpoint,
+        place: KafkaEndpoint,
         clock: Clock,
         *,
         partitions: int | None = None,

@@ -8,7 +8,7 @@ import time
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from fairlead.backends.kafka.endpoint import Endpoint, silent
+from fairlead.backends.kafka.endpoint import KafkaEndpoint, silent
 from fairlead.errors import StoreUnavailable
 
 SECONDS = 30.0
@@ -22,7 +22,7 @@ _STOP_SECONDS = 2.0
 class Sender:
     """Messages of one partition arrive in the order of the calls, if they arrive."""
 
-    def __init__(self, place: Endpoint, seconds: float = SECONDS) -> None:
+    def __init__(self, place: KafkaEndpoint, seconds: float = SECONDS) -> None:
         self._place = place
         self._seconds = seconds
         self._producer: Producer | None = None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from fairlead.backends.kafka.endpoint import Endpoint, reason, silent
+from fairlead.backends.kafka.endpoint import KafkaEndpoint, reason, silent
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.messages import Message, read
@@ -39,7 +39,7 @@ _PAGE = 10_000
 class Topic:
     """Every call opens connections of its own, and closes them."""
 
-    def __init__(self, place: Endpoint, name: str) -> None:
+    def __init__(self, place: KafkaEndpoint, name: str) -> None:
         self.place = place
         self.name = name
 
@@ -157,13 +157,13 @@ class Topic:
 class AttemptsTopic(Topic):
     """That of finished attempts at this place."""
 
-    def __init__(self, place: Endpoint) -> None:
+    def __init__(self, place: KafkaEndpoint) -> None:
         super().__init__(place, place.attempts)
 
     def settle(self, partitions: int | None = None) -> int:
         """Make it if it is missing; answers how many partitions it has. Raises ConfigurationError
         when that are others than are wanted (None: any), and StoreUnavailable."""
-        count = self.place.made(self.name, partitions or PARTITIONS, {}, ANSWER_SECONDS)
+        count = self.place.create_topic(self.name, partitions or PARTITIONS, {}, ANSWER_SECONDS)
         if partitions not in (None, count):
             raise ConfigurationError(
                 f"{self.location}: it has {count} partitions, not {partitions}, and must keep them:"

@@ -1,1 +1,1 @@
-"""Steps, scripts and clients of the shuffle-sharded queue."""
+"""Steps, scripts and clients of the shuffle-sharded queue on Redis streams."""

@@ -1,4 +1,4 @@
-"""The messages that one consumer holds, by the task that each is about."""
+"""The messages that one consumer holds, by the task of each."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 
-class Lane(NamedTuple):
-    """Where messages wait: one priority of one queue."""
+class PriorityLane(NamedTuple):
+    """One priority of one queue, in which messages wait."""
 
     queue: str
     priority: int
 
 
 class LaneClaim(NamedTuple):
-    """A message of a task."""
+    """A claimed message of a task."""
 
-    lane: Lane
+    lane: PriorityLane
     id: str
 
 
 class Claims:
-    """What has been read and not been ended."""
+    """The messages that the consumer has read and not yet ended, by task."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[LaneClaim]] = {}
@@ -34,8 +34,8 @@ class Claims:
         return task_id in self._held
 
     def add(self, task_id: str, claim: LaneClaim) -> bool:
-        """False when the same message is held already: it came again. A task may have two messages,
-        if one was written twice; they end together."""
+        """Keep a claim; return False if the same message is held already, because it was delivered
+        again. A task whose message was written twice has two claims, which end together."""
         held = self._held.setdefault(task_id, [])
         if claim in held:
             return False
@@ -43,15 +43,15 @@ class Claims:
         return True
 
     def of(self, task_id: str) -> list[LaneClaim]:
-        """The messages of a task."""
+        """Return the claims of a task."""
         return self._held.get(task_id, [])
 
     def pop(self, task_id: str) -> list[LaneClaim]:
-        """The messages of a task; they are no longer held."""
+        """Remove and return the claims of a task."""
         return self._held.pop(task_id, [])
 
-    def drop(self, lane: Lane, ids: Iterable[str]) -> None:
-        """These are another consumer's by now."""
+    def drop(self, lane: PriorityLane, ids: Iterable[str]) -> None:
+        """Drop messages that belong to another consumer by now."""
         gone = {LaneClaim(lane, id) for id in ids}
         for task_id, held in list(self._held.items()):
             if not gone.isdisjoint(held):
@@ -59,14 +59,14 @@ class Claims:
                 if not left:
                     del self._held[task_id]
 
-    def by_lane(self) -> Mapping[Lane, list[str]]:
-        """The ids of all messages."""
+    def by_lane(self) -> Mapping[PriorityLane, list[str]]:
+        """Return the ids of all messages, by lane."""
         return by_lane(claim for held in self._held.values() for claim in held)
 
 
-def by_lane(claims: Iterable[LaneClaim]) -> Mapping[Lane, list[str]]:
-    """The ids of these messages."""
-    found: defaultdict[Lane, list[str]] = defaultdict(list)
+def by_lane(claims: Iterable[LaneClaim]) -> Mapping[PriorityLane, list[str]]:
+    """Return the ids of these claims, by lane."""
+    found: defaultdict[PriorityLane, list[str]] = defaultdict(list)
     for lane, id in claims:
         found[lane].append(id)
     return found

@@ -1,25 +1,26 @@
--- What all scripts of a sharded queue share; it stands before each of them.
--- KEYS[1] is {queue}:meta. Every other key is the same text with another end, so that all lie in one hash slot:
---   {queue}:s<i>            a stream of messages       {queue}:notifications  wakes readers: one small entry a write
---   {queue}:later           zset: tickets by the time (ms) at which their messages are to be written
+-- Common part of all scripts of a sharded queue; it precedes each of them.
+-- KEYS[1] is {queue}:meta. Every other key differs in its end only, so that all keys lie in one hash slot:
+--   {queue}:s<i>            a stream of messages
+--   {queue}:notifications   stream: wakes readers; one small entry a write
+--   {queue}:later           zset: tickets by the time (ms) at which their messages are due
 --   {queue}:later:messages  hash: ticket -> the message, packed
 --   {queue}:deadlines       zset: <stream>/<id> by deadline (ms)
---   {queue}:once            set: what the messages that are there are not to be written twice for
+--   {queue}:once            set: marks of messages in the queue, which must not be written twice
 --   {queue}:unique:<key>    the name of the first message of that unique key
---   {queue}:dead            messages delivered too often
---   {queue}:cordoned        messages whose deadline had passed
+--   {queue}:dead            stream: messages delivered too often
+--   {queue}:cordoned        stream: messages whose deadline had passed
 --   {queue}:weights         hash: shard key -> weight set at run time
 --   {queue}:passes:<group>  zset: shard key by its next pass (reads = tenants)
 --   {queue}:heads:<group>   hash: stream -> shard key of the next message, as far as known (reads = tenants)
---   {queue}:groups          set: the groups that have read, in whichever stream
---   queue                   the default stream, of producers that know nothing of streams (the same slot)
--- A queue may have sections, each with all of these keys but notifications, unique keys and the default stream:
--- {queue}:<section>:meta.
---   {queue}:sections        set: those that were written to
---   {queue}:<section>:bell  wakes one of the readers that wait for the streams of sections themselves, for anything else
--- meta is a hash: streams, asked (when so many were last asked for), ttl, refreshed, and for each group
+--   {queue}:groups          set: the groups that have read any stream
+--   queue                   the default stream, for producers that know no streams (the same slot)
+-- A queue may have sections. Each has all of these keys but notifications, unique keys and the default stream, below
+-- {queue}:<section>: . Sections have two keys more:
+--   {queue}:sections             set: the sections that were written to
+--   {queue}:<section>:notifier   stream: wakes one of the readers that wait for the streams of sections themselves
+-- meta is a hash: streams, asked (when this many were last asked for), ttl, refreshed, and for each group
 -- offset:<group>, empty:<group> (the newest entries when a pass found nothing), virtual:<group>, tidied:<group> (when
--- consumers were last forgotten). Times are milliseconds.
+-- consumers were last dropped). Times are milliseconds.
 local meta = KEYS[1]
 local prefix = string.sub(meta, 1, -5)
 local queue, section = string.match(prefix, '^{(.-)}:(.-):?$')
@@ -29,7 +30,7 @@ local deadlines, once = prefix .. 'deadlines', prefix .. 'once'
 local later, later_messages = prefix .. 'later', prefix .. 'later:messages'
 
 local function integer(number)
-    return string.format('%.0f', number)  -- tostring would round what has more than 14 digits
+    return string.format('%.0f', number)  -- tostring rounds numbers of more than 14 digits
 end
 
 local time = redis.call('TIME')
@@ -40,19 +41,20 @@ local function key_of(stream)
     return prefix .. 's' .. stream
 end
 
--- Consumers that know nothing of streams read the default stream in a group of its own name; so do we, beside them.
+-- Consumers that know only the default stream read it in a group of its own name; we read it in the
+-- same group, beside them.
 local function group_of(stream, group)
     if stream == 'default' then return queue end
     return group
 end
 
--- 'stream' or 'none', or what stands in its place.
+-- Return 'stream', 'none', or the type of a foreign value in the key of the default stream.
 local function default_type()
     if section ~= '' then return 'none' end
     return redis.call('TYPE', queue)['ok']
 end
 
--- The numbers of all streams, the default one last if it is there.
+-- Return the numbers of all streams, the default one last if it exists.
 local function all_streams(count)
     local found = {}
     for stream = 0, count - 1 do found[#found + 1] = tostring(stream) end
@@ -70,7 +72,7 @@ local function length(key)
     return found
 end
 
--- The text after each name of a flat array of names and values.
+-- Return the value of a name in a flat array of names and values.
 local function named(flat, wanted)
     for i = 1, #flat, 2 do
         if flat[i] == wanted then return flat[i + 1] end
@@ -89,7 +91,7 @@ local function groups_of(key)
     return found
 end
 
--- Whether an entry's id is at most another.
+-- Return whether an entry's id is at most another one.
 local function at_most(id, other)
     local millis, sequence = string.match(id, '^(%d+)-(%d+)$')
     local other_millis, other_sequence = string.match(other, '^(%d+)-(%d+)$')
@@ -104,20 +106,20 @@ local function newest(key)
     return found[1][1]
 end
 
--- A key lives for at least `ttl` from now; a longer life is left to it.
+-- Let a key live for at least `ttl` ms from now; a longer life stays.
 local function touch(key, ttl)
     if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, integer(ttl * 9 / 8)) end
 end
 
--- Whoever writes or reads keeps the whole queue alive, a quiet tenant's unread messages too. To touch every key each time
--- would be dear: it is done once in an eighth of the time, and so that it lasts for an eighth longer.
--- The default stream belongs to others: it gets no end from us, only a later one.
+-- Every write and read keeps the whole queue alive, including unread messages of quiet tenants.
+-- Touching every key each time is too expensive, so it is done once in an eighth of the ttl, and
+-- lasts for an eighth longer. The default stream belongs to others: we never shorten its life.
 local function keep_alive(ttl, count, refreshed)
     if now - refreshed < ttl / 8 then return end
     local life = integer(ttl * 9 / 8)
     for stream = 0, count - 1 do redis.call('PEXPIRE', key_of(stream), life) end
     for _, last in ipairs({
-        'bell', 'deadlines', 'once', 'later', 'later:messages', 'dead', 'cordoned', 'weights', 'groups'
+        'notifier', 'deadlines', 'once', 'later', 'later:messages', 'dead', 'cordoned', 'weights', 'groups'
     }) do
         redis.call('PEXPIRE', prefix .. last, life)
     end
@@ -128,7 +130,7 @@ local function keep_alive(ttl, count, refreshed)
     redis.call('PEXPIRE', meta, life)
 end
 
--- Groups do not come and go, nor is anything read, while a script ends messages.
+-- Groups are stable while a script ends messages, so that they can be read once.
 local groups_seen = {}
 local function groups_once(key)
     if not groups_seen[key] then groups_seen[key] = groups_of(key) end
@@ -142,21 +144,22 @@ local function all_readers()
 end
 
 local has_marks = nil
-local function forget_marks(stream, id, flat)
+local function drop_marks(stream, id, flat)
     if named(flat, 'fairlead:deadline') then redis.call('ZREM', deadlines, stream .. '/' .. id) end
     local mark = named(flat, 'fairlead:once')
     if mark then redis.call('SREM', once, mark) end
 end
 
--- Take an entry out of its stream, whoever has it.
+-- Take an entry out of its stream, whichever consumer holds it.
 local function remove(stream, id, flat)
     local key = key_of(stream)
     for _, each in ipairs(groups_once(key)) do redis.call('XACK', key, each.name, id) end
     redis.call('XDEL', key, id)
-    forget_marks(stream, id, flat)
+    drop_marks(stream, id, flat)
 end
 
--- Whether every group is through with an entry. One that has read elsewhere and not yet here has all of it before it.
+-- Return whether every group has acknowledged an entry. A group that has read other streams, but
+-- not yet this one, still needs every entry here.
 local function is_settled(stream, id)
     local key, here = key_of(stream), {}
     for _, each in ipairs(groups_once(key)) do
@@ -174,12 +177,12 @@ local function drop(stream, id)
     if has_marks == nil then has_marks = redis.call('EXISTS', deadlines, once) > 0 end
     if has_marks then
         local found = redis.call('XRANGE', key, id, id)[1]
-        if found then forget_marks(stream, id, found[2]) end
+        if found then drop_marks(stream, id, found[2]) end
     end
     redis.call('XDEL', key, id)
 end
 
--- This group is through with an entry.
+-- Acknowledge an entry for this group, and drop the entry if all groups have acknowledged it.
 local function settle(stream, group, id)
     local key = key_of(stream)
     if redis.call('XACK', key, group_of(stream, group), id) == 0 then return 0 end
@@ -188,17 +191,17 @@ local function settle(stream, group, id)
     return 1
 end
 
--- Whether this consumer, and no other, has claimed an entry.
+-- Return whether this consumer has claimed an entry.
 local function is_held(stream, group, consumer, id)
     local found = redis.pcall('XPENDING', key_of(stream), group_of(stream, group), id, id, 1, consumer)
     return not found.err and #found > 0
 end
 
--- Keep a copy in the stream of what nobody gets any more, for the life that the queue's keys have.
-local function copy_aside(last, stream, id, flat, deliveries, ttl)
+-- Keep a copy of a message that leaves delivery, for as long as the queue's keys live.
+local function keep_copy(last, stream, id, flat, deliveries, ttl)
     local key = prefix .. last
     local copy = {'fairlead:id', stream .. '/' .. id, 'fairlead:deliveries', tostring(deliveries)}
-    -- No more than Lua can pass on: writers of ours have fewer.
+    -- Limit the fields to what unpack can pass on; our own writers have fewer.
     for i = 1, math.min(#flat, 7000) do copy[#copy + 1] = flat[i] end
     local at = redis.call('XADD', key, 'MINID', '~', integer(now - ttl), '*', unpack(copy))
     touch(key, ttl)
@@ -206,8 +209,8 @@ local function copy_aside(last, stream, id, flat, deliveries, ttl)
 end
 
 local function cordon(stream, id, flat, deliveries, ttl)
-    local copy = copy_aside('cordoned', stream, id, flat, deliveries, ttl)
-    remove(stream, id, flat)  -- only now: if there can be no copy, it stays
+    local copy = keep_copy('cordoned', stream, id, flat, deliveries, ttl)
+    remove(stream, id, flat)  -- last, so that a message without a copy stays
     return copy
 end
 
@@ -216,7 +219,7 @@ local function is_past_deadline(flat)
     return deadline and #deadline <= 14 and string.match(deadline, '^%d+$') and tonumber(deadline) <= now
 end
 
--- What waits in a stream: of what is claimed nobody has to be afraid.
+-- Return the number of waiting messages of a stream; claimed ones delay nobody.
 local waits = {}
 local function waiting(key)
     if waits[key] then return waits[key] end
@@ -232,7 +235,7 @@ end
 
 local written = {}
 
--- Write a message into the shortest of its streams. Answers the stream and the entry's id.
+-- Write a message into the shortest of its streams. Returns the stream and the entry's id.
 local function put(streams, fields, ttl)
     local chosen, least = nil, nil
     for _, stream in ipairs(streams) do
@@ -253,38 +256,40 @@ local function put(streams, fields, ttl)
     return chosen, id
 end
 
--- One reader is to look at everything: what it waits for by itself does not tell.
-local function ring(key)
+-- Make one reader look at everything, because of a change that its wait does not cover.
+local function poke(key)
     redis.call('XADD', key, 'MAXLEN', 100, '*', 'b', '1')
 end
 
--- So many streams there are to be at least.
+-- Raise the number of streams to `wanted` if it is lower.
 local function grow(count, wanted)
     if wanted < count then return count end
-    if wanted > count and section ~= '' then ring(prefix .. 'bell') end
+    if wanted > count and section ~= '' then poke(prefix .. 'notifier') end
     redis.call('HSET', meta, 'streams', wanted, 'asked', integer(now))
     return wanted
 end
 
 local function put_later(at, ticket, wanted, streams, fields, ttl)
     local first = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
-    if section ~= '' and (not first or tonumber(at) < tonumber(first)) then ring(prefix .. 'bell') end
+    if section ~= '' and (not first or tonumber(at) < tonumber(first)) then poke(prefix .. 'notifier') end
     redis.call('ZADD', later, at, ticket)
     redis.call('HSET', later_messages, ticket, cmsgpack.pack({wanted, streams, fields}))
     touch(later, ttl)
     touch(later_messages, ttl)
 end
 
--- Wake who waits, and say where something was written, unless it is nearly everywhere.
--- No cap: of two writes between a reader's look and its waiting, both must be there. What is old wakes nobody.
+-- Wake the readers that wait, and say which streams were written to, unless there are many. The
+-- stream of notifications has no cap by length: a reader must find both of two writes between its
+-- look and its wait. Old notifications wake nobody.
 local function notify(ttl)
     local streams = #written <= 8 and table.concat(written, ' ') or 'many'
     redis.call('XADD', notifications, 'MINID', '~', integer(now - 60000), '*', 's', section, 'in', streams)
     touch(notifications, ttl)
 end
 
--- The streams of this section that were written to since a notification: all messages since then are in them.
--- False if that is not known: too much was written, or the notification is so old that others may have been trimmed.
+-- Return the streams of this section that were written to since a notification; all messages since
+-- then are in them. Return false if this is unknown: too much was written, or old notifications may
+-- have been trimmed.
 local function written_since(after)
     if tonumber(string.match(after, '^%d+')) < now - 30000 then return false end
     local found, seen = {}, {}

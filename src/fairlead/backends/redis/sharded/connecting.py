@@ -1,4 +1,4 @@
-"""What both queues begin with: their settings, and a client of Redis that may be theirs to
+"""The common part of both queues: settings, and a client of Redis that the queue may have to
 close."""
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from fairlead.backends.redis.sharded.settings import Reads, Settings
+from fairlead.backends.redis.sharded.settings import Reads, ShardedSettings
 from fairlead.backends.redis.sharded.steps import QueueSteps
 from fairlead.errors import ConfigurationError
 
 MOST_CONNECTIONS = 10_000
-"""A reader that waits holds a connection."""
+"""Connections of one client. Each reader that waits holds one."""
 
 KNOWN = "redis://[user:password@]host[:6379][/0], rediss:// or unix://"
 
 
 def check_url(url: str) -> None:
-    """Raises ConfigurationError, without the password in its text."""
+    """Raise ConfigurationError, without the password in its text, if this is no URL of Redis."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
@@ -29,16 +29,17 @@ def check_url(url: str) -> None:
 
 
 def refuse_text(settings: Mapping[str, Any]) -> None:
-    """A client that decodes its answers cannot give bytes. Raises ConfigurationError."""
+    """Raise ConfigurationError if the client decodes responses, since such a client cannot return
+    bytes."""
     if settings.get("decode_responses"):
         raise ConfigurationError("values are bytes: give a client without decode_responses=True")
 
 
 class Connected:
-    """A queue, and the way to it."""
+    """A queue with its client of Redis."""
 
     _client: ClassVar[Any]
-    """The class of the clients it makes."""
+    """The class of the client, for a queue that is given a URL."""
 
     # Eight parameters on purpose: the settings of a queue, spelt out for the user.
     def __init__(
@@ -53,16 +54,17 @@ class Connected:
         shrink_after: float = 10.0,
         max_deliveries: int = 5,
     ) -> None:
-        """`redis`: a URL such as redis://host:6379/0, or a client that stays yours to close.
-        Connects to nothing yet.
+        """Prepare a queue, without connecting yet.
 
-        `reads`: who is next, "streams" by turns or "tenants" (shard keys) by their shares; all
-        readers say the same. `streams`, `streams_per_shard`: what a write uses unless it says
-        otherwise. `ttl`: seconds; of several, the greatest holds. `shrink_after`: seconds for which
-        nobody may have asked for more streams before there are fewer. `max_deliveries`: a message
-        that was handed out so often goes to the dead letters. Raises ConfigurationError.
+        `redis`: a URL such as redis://host:6379/0, or a client, which the caller closes. `reads`:
+        the order of reading, by "streams" in rotation or by "tenants" (shard keys) in proportion to
+        their weights; all readers use the same. `streams`, `streams_per_shard`: defaults of a
+        write. `ttl`: seconds; of several values the greatest holds. `shrink_after`: seconds without
+        a request for more streams, after which their number may shrink. `max_deliveries`:
+        deliveries after which a message goes to the dead letters. Raise ConfigurationError if a
+        setting is out of range or the URL is no URL of Redis.
         """
-        self._settings = Settings(
+        self._settings = ShardedSettings(
             name, reads, streams, streams_per_shard, ttl, shrink_after, max_deliveries
         )
         self._steps = QueueSteps(self._settings, time.monotonic)

@@ -1,4 +1,4 @@
-"""What a node reads from its queues on Redis, and holds until it is done with it."""
+"""The consumer of a node: it reads the queues on Redis and holds messages until they end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from fairlead.backends.redis.sharded.claims import Claims, Lane, LaneClaim, by_lane
+from fairlead.backends.redis.sharded.claims import Claims, LaneClaim, PriorityLane, by_lane
 from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
-from fairlead.backends.redis.sharded.endpoint import GROUP, Endpoint
-from fairlead.backends.redis.sharded.lanes import Delivery, Empty, Lanes
-from fairlead.backends.redis.sharded.message import Finish
-from fairlead.backends.redis.sharded.redis_errors import telling
+from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint
+from fairlead.backends.redis.sharded.lanes import Delivery, EmptyPass, Lanes
+from fairlead.backends.redis.sharded.message import ClaimEnd
+from fairlead.backends.redis.sharded.redis_errors import translated_errors
 from fairlead.backends.redis.sharded.running import Cancelled, run_async
 from fairlead.backends.redis.sharded.steps import Steps, waiting
 from fairlead.clock import Clock
@@ -29,13 +29,13 @@ T = TypeVar("T")
 log = logging.getLogger("fairlead.redis")
 
 MOST_READ = 200
-"""Messages of one read."""
+"""Messages claimed by one read, at most."""
 
-_TURNS = 3
-"""Of the event loop, before the next read: what has come is taken in, dispatched and begun
-first."""
+_LOOP_PASSES = 3
+"""Passes of the event loop before the next read, so that new messages are received, dispatched and
+begun first."""
 
-_PAUSE_AFTER_TROUBLE = 1.0  # seconds
+_PAUSE_AFTER_OUTAGE = 1.0  # seconds
 
 PRIORITIES = range(10)
 
@@ -46,32 +46,32 @@ class _Waiter:
 
     redis: Any
     connection: int = 0
-    """Its number at the server."""
+    """The number of the connection at the server; 0 if unknown."""
 
 
 @dataclass
-class _Reading:
+class _QueueReading:
     """One queue as this node reads it."""
 
     lanes: Lanes
     has_room: asyncio.Event = field(default_factory=asyncio.Event)
     waiter: _Waiter | None = None
     news: asyncio.Task[bool] | None = None
-    """A wait for news that is under way."""
+    """A wait for new messages that is under way."""
     is_doubted: bool = False
-    """Something may have been claimed by a read whose answer was lost."""
+    """True if a read whose response was lost may have claimed something."""
 
 
 class _UnderWay:
-    """Looks that may claim something any moment."""
+    """Reads under way, each of which may claim something at any moment."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._ended = asyncio.Event()
 
     @contextmanager
-    def look(self, name: str) -> Iterator[None]:
-        """Note a look, until the end of the block."""
+    def track(self, name: str) -> Iterator[None]:
+        """Count a read as under way until the end of the block."""
         self._names.add(name)
         try:
             yield
@@ -80,95 +80,96 @@ class _UnderWay:
             self._ended.set()
 
     async def drain(self) -> None:
-        """Wait until none is under way."""
+        """Wait until no read is under way."""
         while self._names:
             self._ended.clear()
             await self._ended.wait()
 
 
 class Consumer:
-    """Reads while there is room, extends what it holds, and takes over what others have left.
+    """Read while there is room, extend the claims of the node, and reclaim what dead nodes have
+    left.
 
-    Whoever uses it runs `run`, which returns when it is cancelled, and raises what broke it.
+    The owner runs `run`, which returns when it is cancelled, and raises the error that broke it.
     """
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: RedisEndpoint,
         name: str,
         max_deliveries: int,
-        received: Callable[[str, Sequence[Delivery]], None],
+        on_deliveries: Callable[[str, Sequence[Delivery]], None],
         room: Callable[[str, int], int],
         clock: Clock,
     ) -> None:
-        """`name`: of the node. `received`: is told the queue and what was claimed of it. `room`:
-        how many more of this queue and priority the node takes now. `max_deliveries`: what was
-        handed out so often, and came back each time, goes to the dead letters."""
+        """`name`: of the node. `on_deliveries`: called with the queue and the messages claimed from
+        it. `room`: returns how many more messages of this queue and priority the node takes now.
+        `max_deliveries`: deliveries after which a message goes to the dead letters."""
         self._endpoint = endpoint
         self._name = name
         self._max_deliveries = max_deliveries
-        self._received = received
+        self._on_deliveries = on_deliveries
         self._room = room
         self._clock = clock
         self._redis: Any = Redis.from_url(endpoint.url, max_connections=MOST_CONNECTIONS)
         self.claims = Claims()
-        self._readings: dict[str, _Reading] = {}
+        self._readings: dict[str, _QueueReading] = {}
         self._served = asyncio.Event()
         self._done: list[LaneClaim] = []
         self._has_done = asyncio.Event()
-        self._is_parted = False
+        self._claims_nothing = False
         self._under_way = _UnderWay()
 
     def serve(self, queues: Collection[str]) -> None:
-        """From now on it reads these too."""
+        """Start reading these queues too."""
         for queue in queues:
             if queue not in self._readings:
                 lanes = self._endpoint.lanes(queue, self._max_deliveries)
-                self._readings[queue] = _Reading(lanes)
+                self._readings[queue] = _QueueReading(lanes)
         self._served.set()
 
     @property
     def queues(self) -> list[str]:
-        """Those that it reads."""
+        """Names of the queues that the consumer reads."""
         return list(self._readings)
 
-    def look(self) -> None:
-        """There may be room again."""
+    def poke(self) -> None:
+        """Look again whether there is room."""
         for reading in self._readings.values():
             reading.has_room.set()
 
     def done(self, task_ids: Iterable[str]) -> None:
-        """These tasks need no message any more."""
+        """Acknowledge the messages of these tasks, soon."""
         before = len(self._done)
         for task_id in task_ids:
             self._done += self.claims.pop(task_id)
         if len(self._done) > before:
             self._has_done.set()
 
-    async def finish(self, finishes: Mapping[Lane, Sequence[Finish]]) -> list[str]:
-        """End claims in their own ways; answers the ids of the messages that were not ours any
-        more. Raises StoreUnavailable: then some may have been ended."""
+    async def finish(self, finishes: Mapping[PriorityLane, Sequence[ClaimEnd]]) -> list[str]:
+        """End claims, each in its own way, and return the ids of messages that no longer belonged
+        to this node. Raise StoreUnavailable, after which some claims may have ended."""
         refused: list[str] = []
         for lane, of_lane in finishes.items():
             steps = self.lanes(lane.queue).at(lane.priority)
             answers = await self.do(lane.queue, steps.finish(GROUP, self._name, of_lane))
             refused += [
-                finish.id for finish, is_ours in zip(of_lane, answers, strict=True) if not is_ours
+                end.id for end, is_ours in zip(of_lane, answers, strict=True) if not is_ours
             ]
         return refused
 
     def lanes(self, queue: str) -> Lanes:
-        """The lanes of a queue."""
+        """Return the lanes of a queue."""
         if (reading := self._readings.get(queue)) is not None:
             return reading.lanes
         return self._endpoint.lanes(queue, self._max_deliveries)
 
     async def do(self, queue: str, steps: Steps[Any]) -> Any:
-        """What the steps answer. Raises StoreUnavailable."""
+        """Run the steps and return their result. Raise StoreUnavailable while Redis is away."""
         return await run_async(self._redis, queue, steps)
 
     async def run(self) -> None:
-        """For as long as the node lives."""
+        """Read, extend, reclaim and acknowledge for as long as the node lives."""
         try:
             async with asyncio.TaskGroup() as parts:
                 parts.create_task(self._patiently(self._extend, self._endpoint.reclaim / 6))
@@ -187,17 +188,18 @@ class Consumer:
                 news.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def leave(self) -> None:
-        """Claim nothing more, from when this returns."""
-        self._is_parted = True
+    async def stop_claiming(self) -> None:
+        """Stop claiming messages; no claim is under way when this returns."""
+        self._claims_nothing = True
         for waiter in self._waiters():
-            # What it would be given while it is cut off, nobody would know of.
+            # Unblock the wait instead of cutting it off: nobody would know of a message claimed
+            # meanwhile.
             with suppress(RedisError):
                 await self._redis.client_unblock(waiter.connection)
         await self._under_way.drain()
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         for waiter in self._waiters():
             await waiter.redis.aclose()
         await self._redis.aclose()
@@ -206,27 +208,28 @@ class Consumer:
         return [one.waiter for one in self._readings.values() if one.waiter is not None]
 
     async def _patiently(self, work: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
-        """Again and again, also while Redis is away."""
-        trouble = ""
+        """Repeat the work, with `every` seconds between, and wait out the times when Redis is
+        away."""
+        outage = ""
         cancelled = Cancelled()
         while True:
             cancelled.obey()
             try:
                 await work()
-                trouble = ""
+                outage = ""
                 if every:
                     await self._clock.sleep(every)
             except StoreUnavailable as error:
-                if str(error) != trouble:
-                    trouble = str(error)
+                if str(error) != outage:
+                    outage = str(error)
                     log.warning(
                         "waiting for Redis",
-                        extra={"redis": self._endpoint.location, "error": trouble},
+                        extra={"redis": self._endpoint.location, "error": outage},
                     )
-                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+                await self._clock.sleep(_PAUSE_AFTER_OUTAGE)
 
     async def _claim(self, what: str, redis: Any, queue: str, steps: Steps[T]) -> T:
-        with self._under_way.look(what):
+        with self._under_way.track(what):
             try:
                 return await run_async(redis, queue, steps)
             except StoreUnavailable:
@@ -237,57 +240,59 @@ class Consumer:
         reading = self._readings[queue]
         has_room, lanes = reading.has_room, reading.lanes
         has_room.clear()
-        if self._is_parted or all(self._room(queue, priority) <= 0 for priority in PRIORITIES):
+        if self._claims_nothing or all(self._room(queue, priority) <= 0 for priority in PRIORITIES):
             await has_room.wait()
             return
         if reading.is_doubted:
             await self._recover(queue, reading)
         room = partial(self._space, queue)
         found, empty = await self._claim(
-            queue, self._redis, queue, lanes.look(GROUP, self._name, room)
+            queue, self._redis, queue, lanes.read_once(GROUP, self._name, room)
         )
-        if not found and empty.is_whole and not self._is_parted:
+        if not found and empty.is_whole and not self._claims_nothing:
             found = await self._wait(queue, reading, empty)
         elif not found:
             await self._wait_for_room(queue, reading, empty)
         if found:
-            self._received(queue, found)
-            for _ in range(_TURNS):
+            self._on_deliveries(queue, found)
+            for _ in range(_LOOP_PASSES):
                 await asyncio.sleep(0)
 
-    async def _recover(self, queue: str, reading: _Reading) -> None:
-        """What is this node's, and nobody here knows of: otherwise it would wait until it is
-        reclaimed."""
+    async def _recover(self, queue: str, reading: _QueueReading) -> None:
+        """Receive the messages that Redis counts as claimed by this node and that the node does not
+        know. Without this they would wait until they are reclaimed."""
         reading.is_doubted = False
         lanes, by_lane = reading.lanes, self.claims.by_lane()
         for priority in await self.do(queue, lanes.known()):
-            known = by_lane.get(Lane(queue, priority), [])
+            known = by_lane.get(PriorityLane(queue, priority), [])
             steps = lanes.at(priority).held(GROUP, self._name, known)
             if found := await self._claim(queue, self._redis, queue, steps):
-                self._received(queue, [Delivery(priority, message) for message in found])
+                self._on_deliveries(queue, [Delivery(priority, message) for message in found])
 
-    async def _wait(self, queue: str, reading: _Reading, empty: Empty) -> list[Delivery]:
+    async def _wait(self, queue: str, reading: _QueueReading, empty: EmptyPass) -> list[Delivery]:
         waiter = reading.waiter
         if waiter is None:
             redis: Any = Redis.from_url(self._endpoint.url, single_connection_client=True)
             waiter = reading.waiter = _Waiter(redis)
         if waiter.connection == 0:
-            with telling(queue):
+            with translated_errors(queue):
                 waiter.connection = await waiter.redis.client_id()
-            if self._is_parted:
+            if self._claims_nothing:
                 return []
         try:
             return await self._claim(
                 queue, waiter.redis, queue, reading.lanes.wait(GROUP, self._name, empty)
             )
         except StoreUnavailable:
-            waiter.connection = 0  # it will be another one
+            waiter.connection = 0  # the next connection has another number
             raise
 
-    async def _wait_for_room(self, queue: str, reading: _Reading, empty: Empty) -> None:
-        """Until something is written, or there is room for what is there. Then the wait for news
-        goes on, and serves the next pass that finds nothing: to cut it off would cost a connection,
-        or the two seconds that it lasts."""
+    async def _wait_for_room(self, queue: str, reading: _QueueReading, empty: EmptyPass) -> None:
+        """Wait until a message is written, or until there is room for waiting ones.
+
+        The wait for new messages goes on after that and serves the next empty pass: cutting it off
+        would cost a connection, or the two seconds that it lasts.
+        """
         news = reading.news
         if news is None:
             news = reading.news = asyncio.create_task(self.do(queue, waiting(empty.wait)))
@@ -313,7 +318,7 @@ class Consumer:
     async def _reclaim(self) -> None:
         for queue, reading in list(self._readings.items()):
             for priority in await self.do(queue, reading.lanes.known()):
-                if (room := self._space(queue, priority)) > 0 and not self._is_parted:
+                if (room := self._space(queue, priority)) > 0 and not self._claims_nothing:
                     await self._reclaim_at(queue, priority, room)
 
     async def _reclaim_at(self, queue: str, priority: int, room: int) -> None:
@@ -321,7 +326,7 @@ class Consumer:
             self.lanes(queue).at(priority).reclaim(GROUP, self._name, self._endpoint.reclaim, room)
         )
         if found := await self._claim(f"reclaim {queue}", self._redis, queue, steps):
-            self._received(queue, [Delivery(priority, message) for message in found])
+            self._on_deliveries(queue, [Delivery(priority, message) for message in found])
 
     async def _end(self) -> None:
         await self._has_done.wait()
@@ -331,6 +336,6 @@ class Consumer:
             for lane, ids in by_lane(done).items():
                 await self.do(lane.queue, self.lanes(lane.queue).at(lane.priority).ack(GROUP, ids))
         except StoreUnavailable:
-            self._done += done  # to acknowledge twice harms nobody
+            self._done += done  # a second acknowledgement is harmless
             self._has_done.set()
             raise

@@ -1,5 +1,6 @@
--- Cordon messages whose deadline has passed and that nobody has claimed, and forget deadlines of messages that are gone.
--- ARGV: how far back a deadline may lie or '' for any, how many at most, ttl. Answers the copies.
+-- Cordon unclaimed messages whose deadline has passed, and drop the deadlines of messages that are
+-- gone. ARGV: how far back a deadline may lie (ms) or '' for any, how many at most, ttl. Returns
+-- the copies.
 local since, wanted = '-inf', tonumber(ARGV[2])
 if ARGV[1] ~= '' then since = '(' .. integer(now - tonumber(ARGV[1])) end
 local ttl = tonumber(redis.call('HGET', meta, 'ttl') or ARGV[3])

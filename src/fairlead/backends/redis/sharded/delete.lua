@@ -1,8 +1,9 @@
--- Take a message out of the queue, whoever has it. ARGV: stream, entry. Answers 1, or 0 if it is not there.
+-- Take a message out of the queue, claimed or not. ARGV: stream, entry. Returns 1, or 0 if the
+-- message is not there.
 local stream, id = ARGV[1], ARGV[2]
 if stream == 'later' then
     local packed = redis.call('HGET', later_messages, id)
-    if packed then forget_marks(stream, id, cmsgpack.unpack(packed)[3]) end
+    if packed then drop_marks(stream, id, cmsgpack.unpack(packed)[3]) end
     redis.call('HDEL', later_messages, id)
     return redis.call('ZREM', later, id)
 end

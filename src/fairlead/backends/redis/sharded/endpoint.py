@@ -1,4 +1,4 @@
-"""Where queues of tasks live in a Redis: what a URL says."""
+"""The Redis that holds queues of tasks, as its URL describes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis import ConnectionPool
 
 from fairlead.backends.redis.sharded.connecting import KNOWN, check_url
 from fairlead.backends.redis.sharded.lanes import Lanes
-from fairlead.backends.redis.sharded.settings import Settings
+from fairlead.backends.redis.sharded.settings import ShardedSettings
 from fairlead.errors import ConfigurationError
 
 T = TypeVar("T", int, float)
@@ -24,29 +24,29 @@ _TTL = 30 * 86_400.0
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """A Redis, and how the queues of an application are kept there."""
+class RedisEndpoint:
+    """A Redis server, and how the queues of an application are stored there."""
 
     url: str
-    """For redis-py: what is Fairlead's own is taken out."""
+    """The URL for redis-py, without Fairlead's own options."""
     location: str
-    """For people, without secrets."""
+    """The URL for people, without secrets."""
     prefix: str = "fairlead"
     streams: int = 64
     per_shard: int = 6
     reads: str = "tenants"
     reclaim: float = 30.0
-    """Seconds after which what a node holds is another one's, if it was not heard of."""
+    """Seconds without a sign of life after which other nodes reclaim what a node holds."""
     unique: float = 86_400.0
-    """Seconds for which a unique key holds, from the submit on; only where Redis is the task
+    """Seconds for which a unique key holds, from the submit on. Used only if Redis is the task
     store."""
     ttl: float = _TTL
-    """Seconds after which a queue that nobody writes to or reads is forgotten, with all that is in
-    it."""
+    """Seconds without a write or read after which a queue and everything in it expires."""
 
     @classmethod
-    def of(cls, url: str) -> Endpoint:
-        """Raises ConfigurationError, without the password in its text."""
+    def of(cls, url: str) -> RedisEndpoint:
+        """Parse a URL. Raise ConfigurationError, without the password in its text, if it is no
+        usable URL of Redis."""
         check_url(url)
         parts = urlsplit(url)
         given = parse_qsl(parts.query, keep_blank_values=True)
@@ -77,9 +77,9 @@ class Endpoint:
             number("ttl", float, cls.ttl),
         )
         try:
-            ConnectionPool.from_url(found.url).make_connection()  # it connects to nothing yet
+            ConnectionPool.from_url(found.url).make_connection()  # no connection yet
         except (TypeError, ValueError) as error:
-            # Of redis-py: an option that it does not know, or cannot read.
+            # redis-py does not know an option, or cannot read its value.
             option = next(
                 (name for name, _ in given if name not in _OPTIONS and name in str(error)), ""
             )
@@ -92,9 +92,10 @@ class Endpoint:
         found.settings("queue", 1)
         return found
 
-    def settings(self, queue: str, max_deliveries: int) -> Settings:
-        """Of one queue. Raises ConfigurationError."""
-        return Settings(
+    def settings(self, queue: str, max_deliveries: int) -> ShardedSettings:
+        """Return the settings of one queue. Raise ConfigurationError if the options are out of
+        range."""
+        return ShardedSettings(
             f"{self.prefix}:{queue}",
             self.reads,  # type: ignore[arg-type]
             self.streams,
@@ -105,5 +106,6 @@ class Endpoint:
         )
 
     def lanes(self, queue: str, max_deliveries: int) -> Lanes:
-        """One queue. Raises ConfigurationError."""
+        """Return the lanes of one queue. Raise ConfigurationError if the options are out of
+        range."""
         return Lanes(self.settings(queue, max_deliveries), time.monotonic)

@@ -1,4 +1,4 @@
-"""What a sharded queue raises beside ConfigurationError and StoreUnavailable."""
+"""The errors of a sharded queue, beside ConfigurationError and StoreUnavailable."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ class Empty(FairleadError):
 
 
 class InvalidMessage(FairleadError, ValueError):
-    """A write, or an id, was refused before anything was done: says what is wrong with it."""
+    """A write or an id was refused before anything was done; the text says what is wrong."""
 
 
 class UnknownMessage(FairleadError, LookupError):
-    """No message of that id is in the queue: it was acknowledged, deleted, set aside, or never
+    """No message with the id is in the queue: it was acknowledged, deleted, removed, or never
     written."""
 
 
 class QueueDamaged(FairleadError):
-    """A key of the queue holds something else than the queue put there; says which, and nothing was
-    moved."""
+    """A key of the queue holds foreign data; the text names the key, and nothing was changed."""

@@ -1,5 +1,6 @@
--- A consumer is still at work on messages: as if it had just been given them. What another one has by now is not touched.
--- ARGV: group, consumer, then stream and entry of each. Answers 1 or 0 for each: whether it is this consumer's.
+-- Restart the idle time of messages that a consumer still works on; messages of other consumers
+-- stay as they are. ARGV: group, consumer, then stream and entry of each. Returns 1 or 0 for each:
+-- whether it belongs to this consumer.
 local group, consumer = ARGV[1], ARGV[2]
 local answers = {}
 for i = 3, #ARGV, 2 do

@@ -1,10 +1,11 @@
--- End claims of one consumer, each in its own way, and all of them in one act. What another consumer has by now stays as it is.
+-- End claims of one consumer, each in its own way and all in one act. Claims of other consumers stay as they are.
 -- ARGV: group, consumer, ttl, streams, how many; of each: stream, entry, how, then for
 --   done   nothing more
---   again  how many streams its shard has, these, how many fields and values, these: written anew, with its mark if it has one
---   later  when (ms), ticket, and the same: written anew at that time
---   dead   how many fields and values, these: a copy with them goes to the dead letters
--- Answers 1 or 0 for each: whether it was this consumer's.
+--   again  number of streams of its shard, these streams, number of fields and values, these fields: write it anew, with
+--          its mark if it has one
+--   later  time (ms), ticket, and then as for again: write it anew at that time
+--   dead   number of fields and values, these fields: put a copy with these fields into the dead letters
+-- Returns 1 or 0 for each: whether it belonged to this consumer.
 local group, consumer, ttl, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local known = redis.call('HMGET', meta, 'streams', 'ttl', 'refreshed')
 ttl = tonumber(known[2] or ttl)
@@ -14,7 +15,7 @@ local function next_one()
     at = at + 1
     return ARGV[at - 1]
 end
-local function following()
+local function next_list()
     local found = {}
     for i = 1, tonumber(next_one()) do found[i] = next_one() end
     return found
@@ -27,7 +28,7 @@ local function dead(stream, id, fields)
     local flat = entry[2]
     for i = 1, #fields do flat[#flat + 1] = fields[i] end
     local counted = redis.call('XPENDING', key, group_of(stream, group), id, id, 1)[1][4]
-    copy_aside('dead', stream, id, flat, counted, ttl)
+    keep_copy('dead', stream, id, flat, counted, ttl)
 end
 
 local answers, has_news = {}, false
@@ -35,8 +36,8 @@ for i = 1, tonumber(ARGV[5]) do
     local stream, id, how = next_one(), next_one(), next_one()
     local due, ticket, streams, fields
     if how == 'later' then due, ticket = next_one(), next_one() end
-    if how == 'later' or how == 'again' then streams = following() end
-    if how ~= 'done' then fields = following() end
+    if how == 'later' or how == 'again' then streams = next_list() end
+    if how ~= 'done' then fields = next_list() end
     local is_ours = is_held(stream, group, consumer, id)
     if is_ours then
         if how == 'dead' then dead(stream, id, fields) end

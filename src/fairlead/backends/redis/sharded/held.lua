@@ -1,12 +1,12 @@
--- What one consumer holds and does not know of. ARGV: group, consumer, then stream and entry of each that it knows of.
--- Answers now, then {stream, id, deliveries, fields} of each.
+-- List messages that a consumer holds without knowing. ARGV: group, consumer, then stream and entry
+-- of each that it knows. Returns now, then {stream, id, deliveries, fields} of each.
 local group, consumer = ARGV[1], ARGV[2]
 local known, found = {}, {}
 for i = 3, #ARGV, 2 do known[ARGV[i] .. '/' .. ARGV[i + 1]] = true end
 for _, stream in ipairs(all_streams(tonumber(redis.call('HGET', meta, 'streams') or 0))) do
     local key, its_group = key_of(stream), group_of(stream, group)
     local pending = redis.pcall('XPENDING', key, its_group, '-', '+', 10000, consumer)
-    if not pending.err then  -- or nobody of the group has read here
+    if not pending.err then  -- otherwise no consumer of the group has read here
         for _, each in ipairs(pending) do
             local entry = not known[stream .. '/' .. each[1]] and redis.call('XRANGE', key, each[1], each[1])[1]
             if entry then found[#found + 1] = {stream, each[1], each[4], entry[2]} end

@@ -1,4 +1,4 @@
-"""The priorities of a queue: each is a section of one sharded queue, and a better one is read
+"""The priorities of a queue: each is a section of one sharded queue, and better priorities are read
 first."""
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from fairlead.backends.redis.sharded import script
 from fairlead.backends.redis.sharded.message import Message, message
-from fairlead.backends.redis.sharded.settings import Settings
+from fairlead.backends.redis.sharded.settings import ShardedSettings
 from fairlead.backends.redis.sharded.steps import (
     WAIT_SECONDS,
     Call,
     QueueSteps,
     ReadGroup,
-    Run,
+    RunScript,
     Steps,
-    Wait,
+    WaitForEntry,
 )
 
 
@@ -28,32 +28,32 @@ class Delivery(NamedTuple):
     message: Message
 
 
-class Empty(NamedTuple):
-    """What to do when a pass has found nothing."""
+class EmptyPass(NamedTuple):
+    """How to wait after a pass that found nothing."""
 
-    wait: Wait
+    wait: WaitForEntry
     is_whole: bool
-    """It looked at all priorities: none was left out for want of room."""
+    """True if the pass looked at every priority, so that none was left out for want of room."""
 
 
 class Lanes:
-    """The steps of one queue, by priority. Strict: nothing of a lower priority is read while a
-    better one has a message and the reader has room for it."""
+    """The steps of one queue, by priority. Priorities are strict: a reader gets nothing of a lower
+    priority while a better one has a message and the reader has room for it."""
 
-    def __init__(self, settings: Settings, monotonic: Callable[[], float]) -> None:
-        """`settings`: without a section; `monotonic`: seconds on a clock that never steps back."""
+    def __init__(self, settings: ShardedSettings, monotonic: Callable[[], float]) -> None:
+        """`settings`: without a section. `monotonic`: seconds on a clock that never steps back."""
         self.name = settings.name
         self._settings = settings
         self._monotonic = monotonic
         self._steps: dict[int, QueueSteps] = {}
         self._known: tuple[int, ...] = ()
         self._streams: dict[int, int] = {}
-        """Of each priority, how many there were at the last empty pass."""
+        """Streams of each priority at the last empty pass."""
         self._prepared: set[int] = set()
         self._notifications = f"{{{settings.name}}}:notifications"
 
     def at(self, priority: int) -> QueueSteps:
-        """The steps of one priority."""
+        """Return the steps of one priority."""
         found = self._steps.get(priority)
         if found is None:
             found = QueueSteps(replace(self._settings, section=str(priority)), self._monotonic)
@@ -61,17 +61,17 @@ class Lanes:
         return found
 
     def known(self) -> Steps[Sequence[int]]:
-        """The priorities that were ever written to, the best first."""
+        """Return the priorities that were ever written to, the best first."""
         yield from self._ask()
         return self._known
 
-    def look(
+    def read_once(
         self, group: str, consumer: str, room: Callable[[int], int]
-    ) -> Steps[tuple[list[Delivery], Empty]]:
-        """One pass over each priority: claims up to `room` messages of each. Answers them, and what
-        to wait for if there are none."""
+    ) -> Steps[tuple[list[Delivery], EmptyPass]]:
+        """Make one pass over each priority, and claim up to `room` messages of it. Return the
+        claimed messages, and the wait for the next ones if there are none."""
         found: list[Delivery] = []
-        waits: list[Wait] = []
+        waits: list[WaitForEntry] = []
         done: set[int] = set()
         latest = "" if self._known else (yield from self._ask())
         is_whole = True
@@ -82,33 +82,33 @@ class Lanes:
                 is_whole = False
                 continue
             steps = self.at(priority)
-            answer: Any = (b"again",)
-            while answer[0] == b"again":
-                answer = yield steps.look(group, consumer, space)
-            self._learn(answer[2])
-            if answer[0] == b"messages":
-                now = answer[1]
+            response: Any = (b"again",)
+            while response[0] == b"again":
+                response = yield steps.read_once(group, consumer, space)
+            self._learn(response[2])
+            if response[0] == b"messages":
+                now = response[1]
                 found += [
                     Delivery(priority, message((s, at, 1, now, fields)))
-                    for s, at, fields in answer[3:]
+                    for s, at, fields in response[3:]
                 ]
-                if len(answer) - 3 == space:
-                    break  # there may be more of it, and a lower one has to wait for that
+                if len(response) - 3 == space:
+                    break  # there may be more of this priority, and lower ones must wait for it
             else:
-                waits.append(steps.waiting(answer, WAIT_SECONDS))
-                self._streams[priority] = answer[6]
+                waits.append(steps.waiting(response, WAIT_SECONDS))
+                self._streams[priority] = response[6]
         if waits:
-            # What one of the passes may have missed comes after the newest notification that the
-            # first of them saw.
+            # Any message that one of the passes missed has a notification newer than those of the
+            # first pass.
             latest = waits[0].after[self._notifications]
         elif not found and not latest:
             latest = yield from self._ask()
         seconds = min((wait.millis for wait in waits), default=round(WAIT_SECONDS * 1000))
-        return found, Empty(Wait({self._notifications: latest}, seconds), is_whole)
+        return found, EmptyPass(WaitForEntry({self._notifications: latest}, seconds), is_whole)
 
-    def wait(self, group: str, consumer: str, empty: Empty) -> Steps[list[Delivery]]:
-        """After a whole pass that found nothing: wait for what comes, and claim it at once, without
-        another pass. It need not be looked whose turn it is, as nothing else waits."""
+    def wait(self, group: str, consumer: str, empty: EmptyPass) -> Steps[list[Delivery]]:
+        """Wait for a message after a whole pass that found nothing, and claim it at once, without
+        another pass. Fairness needs no look here, since no other message waits."""
         lanes = {
             priority: self._streams[priority]
             for priority in self._known
@@ -126,12 +126,12 @@ class Lanes:
             for key in self.at(priority).streams(count)
         }
         notifiers = {self.at(priority).notifier for priority in lanes}
-        answers = yield ReadGroup(group, consumer, [*notifiers, *priorities], empty.wait.millis)
-        if answers is None:
+        responses = yield ReadGroup(group, consumer, [*notifiers, *priorities], empty.wait.millis)
+        if responses is None:
             self._prepared.clear()
             return []
         found = []
-        for key, entry, fields in answers:
+        for key, entry, fields in responses:
             name = key.decode()
             if name in notifiers:
                 yield Call(("XACK", name, group, entry))
@@ -143,8 +143,8 @@ class Lanes:
         return found
 
     def _ask(self) -> Steps[str]:
-        """Learns which priorities there are; the newest notification of that moment."""
-        latest, *sections = yield Run(script.SECTIONS, self._settings.meta, ())
+        """Refresh the known priorities, and return the newest notification of that moment."""
+        latest, *sections = yield RunScript(script.SECTIONS, self._settings.meta, ())
         self._learn(sections)
         return str(latest.decode())
 

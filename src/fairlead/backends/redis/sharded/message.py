@@ -1,4 +1,4 @@
-"""A message as it is written, read, and listed when it was set aside."""
+"""Messages of a sharded queue: to be written, read, or removed from delivery."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fairlead.clock import to_datetime, to_micros
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 
 Value = bytes | str | int | float
-"""What a field may hold; it is read as bytes, as Redis keeps it."""
+"""Content of a field; readers get bytes, as Redis keeps them."""
 
 Field = bytes | str | int | float
 
 LATER = "later"
-"""Stands for the stream in the id of a message whose time has not come."""
+"""The stream in the id of a message whose time has not come."""
 
 MOST_FIELDS = 1000
 
 RESERVED = "fairlead:"
-"""Fields of an entry that begin so are the queue's own."""
+"""The beginning of fields that belong to the queue itself."""
 
 _ID = re.compile(
     r"(default|0|[1-9][0-9]{0,5})/([0-9]{1,20}-[0-9]{1,20})|(later)/([0-9a-zA-Z_.:-]{1,200})"
@@ -37,21 +37,21 @@ class Message(msgspec.Struct, frozen=True):
     """One message, claimed by the consumer that has read or reclaimed it."""
 
     id: str
-    """Stream and entry, such as `12/1767225600000-0`; the stream of what old producers wrote is
+    """Stream and entry, such as `12/1767225600000-0`. Messages of old producers have the stream
     `default`."""
     values: Mapping[str, bytes]
     shard_key: str
     deliveries: int
-    """How often it was handed out, this time included."""
+    """Number of deliveries, this one included."""
     waited: float
-    """Seconds from its write to this delivery, by the server's clock."""
+    """Seconds from the write to this delivery, by the server's clock."""
     deadline: datetime | None
     context: Mapping[str, str] = {}
-    """What the writer gave along, such as the trace it belongs to."""
+    """A map given by the writer, such as the trace of the message."""
 
     @property
     def stream(self) -> str:
-        """Where it lies, for `prefer_stream`."""
+        """The stream of the message, for `prefer_stream`."""
         return self.id.partition("/")[0]
 
 
@@ -63,54 +63,56 @@ class NewMessage(msgspec.Struct, frozen=True):
     deadline: datetime | None = None
     weight: float = 1.0
     at: datetime | None = None
-    """Nobody gets it before; None: at once."""
+    """Time before which no reader gets the message; None means at once."""
     context: Mapping[str, str] | None = None
 
 
 class Entry(NamedTuple):
-    """A message as the scripts take it."""
+    """A message in the form that the scripts take."""
 
     fields: Sequence[Field]
-    """Fields and values in turn."""
+    """Fields and values, alternating."""
     shard_key: str
     at: int | str = ""
     """Milliseconds since 1970, or '' for now."""
     ticket: str = ""
-    """A name that no other message has, if it is for later."""
+    """A name that no other message has, if the message is for later."""
     once: str = ""
-    """It is not written while a message with the same mark is there."""
+    """A mark: the message is not written while another one with the same mark is in the queue."""
     unique: str = ""
-    """It is not written if one with the same key was, `window` milliseconds ago or less."""
+    """A unique key: the message is not written if another one with the same key was written within
+    the last `window` milliseconds."""
     window: int = 0
     name: str = ""
-    """What the answer says if a later one has the same unique key."""
+    """The name that a later write with the same unique key gets back."""
 
 
-class Finish(NamedTuple):
-    """How a claim ends. `how`: done; again, later or dead, with fields."""
+class ClaimEnd(NamedTuple):
+    """The end of a claim. `how`: "done"; "again", "later" or "dead" with fields."""
 
     id: str
     how: Literal["done", "again", "later", "dead"]
     entry: Entry = Entry((), "")
 
 
-class SetAside(msgspec.Struct, frozen=True):
-    """A message that nobody gets any more: in the dead-letter stream, or cordoned because its
-    deadline had passed."""
+class RemovedMessage(msgspec.Struct, frozen=True):
+    """A message removed from delivery: a dead letter, or a cordoned message whose deadline had
+    passed."""
 
     id: str
-    """As it was in the queue."""
+    """The id that the message had in the queue."""
     values: Mapping[str, bytes]
     shard_key: str
     deliveries: int
-    """How often it was handed out; 0 if never."""
+    """Number of deliveries; 0 if there was none."""
     at: datetime
-    """When it was set aside."""
+    """Time of the removal."""
     deadline: datetime | None
 
 
 def entry(message: NewMessage) -> Entry:
-    """As the scripts take it. Raises InvalidMessage."""
+    """Return the message in the form that the scripts take. Raise InvalidMessage if it cannot be
+    written."""
     if not message.values:
         raise InvalidMessage("a message needs at least one field")
     if len(message.values) > MOST_FIELDS:
@@ -138,13 +140,14 @@ def entry(message: NewMessage) -> Entry:
 
 
 def check_weight(weight: float) -> None:
-    """Raises InvalidMessage."""
+    """Raise InvalidMessage if the weight is out of range."""
     if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
         raise InvalidMessage(f"weight {weight!r}: {MIN_WEIGHT} to {MAX_WEIGHT}")
 
 
 def millis(what: str, instant: datetime) -> int:
-    """Milliseconds since 1970. Raises InvalidMessage for a naive datetime, or one before 1970."""
+    """Return milliseconds since 1970. Raise InvalidMessage for a naive datetime, or one before
+    1970."""
     try:
         found = to_micros(instant) // 1000
     except ValueError as error:
@@ -155,25 +158,25 @@ def millis(what: str, instant: datetime) -> int:
 
 
 def position(id: str) -> tuple[str, str]:
-    """The stream and the entry of a message's id. Raises InvalidMessage."""
+    """Return stream and entry of a message's id. Raise InvalidMessage if the id is malformed."""
     found = _ID.fullmatch(id)
     if found is None:
         raise InvalidMessage(
-            f"{id!r} is no id of a message: give one as write() and read() answer it"
+            f"{id!r} is no id of a message: give one as write() and read() return it"
         )
     return found[1] or found[3], found[2] or found[4]
 
 
 def id_of(stream: bytes | None, at: bytes) -> str:
-    """The id of what was written; of a message for later the stream is empty."""
+    """Return the id of a written message. A message for later has no stream."""
     return f"{stream.decode() if stream else LATER}/{at.decode()}"
 
 
 def message(found: Sequence[object]) -> Message:
-    """From what the scripts answer: stream, entry, deliveries, now in milliseconds, fields and
-    values in turn."""
+    """Return the message that a script has returned as stream, entry, deliveries, now in
+    milliseconds, and alternating fields and values."""
     stream, entry_id, deliveries, now, flat = found
-    values, own = _apart(flat)
+    values, own = _split(flat)
     at = _text(entry_id)
     return Message(
         f"{_text(stream)}/{at}",
@@ -186,13 +189,14 @@ def message(found: Sequence[object]) -> Message:
     )
 
 
-def set_aside(found: Sequence[object]) -> SetAside:
-    """From an entry of the dead-letter stream, or of the stream of what was cordoned."""
+def removed_message(found: Sequence[object]) -> RemovedMessage:
+    """Return the removed message of an entry of the dead-letter stream, or of the stream of
+    cordoned messages."""
     entry_id, flat = found
     assert isinstance(flat, list)
-    values, own = _apart(flat)
-    return SetAside(
-        # The script puts id and deliveries first: other writers may use the same field names.
+    values, own = _split(flat)
+    return RemovedMessage(
+        # The script puts id and deliveries first, since other writers may use the same field names.
         flat[1].decode(),
         values,
         own.get("key", b"").decode(errors="replace"),
@@ -202,8 +206,8 @@ def set_aside(found: Sequence[object]) -> SetAside:
     )
 
 
-def _apart(flat: object) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """The user's fields, and the queue's own without their beginning."""
+def _split(flat: object) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the user's fields, and the queue's own fields without their prefix."""
     assert isinstance(flat, list)
     values: dict[str, bytes] = {}
     own: dict[str, bytes] = {}
@@ -217,7 +221,7 @@ def _apart(flat: object) -> tuple[dict[str, bytes], dict[str, bytes]]:
 
 
 def _instant(deadline: bytes | None) -> datetime | None:
-    # Others may have written it, in a way that the scripts do not take for an instant either.
+    # Another writer may have put something else there, which the scripts ignore too.
     return (
         to_datetime(int(deadline) * 1000)
         if deadline and re.fullmatch(rb"[0-9]{1,14}", deadline)
@@ -231,7 +235,7 @@ def _context(found: bytes | None) -> dict[str, str]:
     try:
         return msgspec.json.decode(found, type=dict[str, str])
     except msgspec.DecodeError:
-        return {}  # others may have written it
+        return {}  # another writer may have put something else there
 
 
 def _text(value: object) -> str:

@@ -1,5 +1,5 @@
-"""The shuffle-sharded queue on Redis streams: each tenant writes to a few of many streams, readers
-go round all of them."""
+"""The shuffle-sharded queue on Redis streams: each tenant writes to a few of many streams, and
+readers visit all streams in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 from redis.asyncio import Redis
 
 from fairlead.backends.redis.sharded.connecting import Connected
-from fairlead.backends.redis.sharded.message import Message, NewMessage, SetAside, Value
+from fairlead.backends.redis.sharded.message import Message, NewMessage, RemovedMessage, Value
 from fairlead.backends.redis.sharded.running import run_async
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.sharded.steps import Steps
@@ -19,23 +19,23 @@ T = TypeVar("T")
 
 
 class ShardedQueue(Connected):
-    """A queue that stands on its own, for any number of processes. Needs Redis 7, or Valkey; also
-    Redis Cluster.
+    """A stand-alone queue for any number of processes. It needs Redis 7 or Valkey, also as a
+    cluster.
 
-    `SyncShardedQueue` is the same for synchronous code. Every method raises StoreUnavailable while
-    Redis is away, ConfigurationError if it lets us not in, and QueueDamaged if a key of the queue
-    holds something else.
+    `SyncShardedQueue` offers the same methods to synchronous code. Every method raises
+    StoreUnavailable while Redis is away, ConfigurationError if Redis refuses the login, and
+    QueueDamaged if a key of the queue holds foreign data.
 
-    At least once: a message whose consumer dies is delivered again by `reclaim`; a write whose
-    answer was lost may have been done, and redis-py tries it again by itself, so a message may be
-    there twice. What is not acknowledged lasts as long as anybody writes or reads, and `ttl`
-    seconds longer. Source: the queue that Replicate has published, with the faults that
-    docs/explanation/sharded.md lists cured.
+    Delivery is at least once: `reclaim` delivers the messages of a dead consumer again, and
+    redis-py repeats a write whose response was lost, so a message may be in the queue twice. A
+    message that is not acknowledged lives as long as anybody writes or reads, and `ttl` seconds
+    longer. Source: the queue published by Replicate, with the faults cured that
+    docs/explanation/sharded.md lists.
     """
 
     _client = Redis
 
-    # Eight parameters on purpose: they are the message and where it goes, spelt out for the user.
+    # Eight parameters on purpose: the message and its destination, spelt out for the user.
     async def write(
         self,
         values: Mapping[str, Value],
@@ -48,14 +48,16 @@ class ShardedQueue(Connected):
         at: datetime | None = None,
         context: Mapping[str, str] | None = None,
     ) -> str:
-        """Put a message into the shortest stream of its shard and wake who waits; its id.
+        """Put a message into the shortest stream of its shard, wake the readers that wait, and
+        return its id.
 
-        `shard_key`: the tenant, whose streams `fairlead.core.sharding.shards` chooses. `deadline`:
-        an aware datetime after which nobody gets the message any more. `weight`: the key's share
-        (0.001 to 1000) where readers read by tenants. `at`: an aware datetime before which nobody
-        gets it, by the server's clock; its id is then good for `delete` only. `context`: for its
-        readers (`Message.context`). More streams than there were are there at once, fewer when
-        those beyond are empty. Raises InvalidMessage.
+        `shard_key`: the tenant; `fairlead.core.sharding.shards` chooses its streams. `deadline`: an
+        aware datetime after which no reader gets the message. `weight`: the share of the shard key
+        (0.001 to 1000) if readers read by tenants. `at`: an aware datetime, by the server's clock,
+        before which no reader gets the message; the returned id is then good for `delete` only.
+        `context`: a map for the readers of the message (`Message.context`). A greater number of
+        `streams` takes effect at once, a smaller one when the streams beyond it are empty. Raise
+        InvalidMessage if the message cannot be written.
         """
         return await self._do(
             self._steps.write(
@@ -72,8 +74,8 @@ class ShardedQueue(Connected):
         streams: int | None = None,
         streams_per_shard: int | None = None,
     ) -> list[str]:
-        """Write them in the order given, hundreds in one round trip; their ids. Raises
-        InvalidMessage before the first."""
+        """Write messages in the order given, hundreds in one round trip, and return their ids.
+        Raise InvalidMessage, before anything is written, if one of the messages is invalid."""
         return await self._do(self._steps.write_many(messages, streams, streams_per_shard))
 
     async def read(
@@ -84,90 +86,98 @@ class ShardedQueue(Connected):
         block: float = 0.0,
         prefer_stream: int | str | None = None,
     ) -> Message:
-        """Claim one message for the consumer, waiting up to `block` seconds for it. Raises Empty,
-        InvalidMessage.
+        """Claim one message for the consumer, and wait up to `block` seconds for it. Raise Empty if
+        none came, InvalidMessage if `prefer_stream` is no stream.
 
-        `prefer_stream`: looked into first, such as that of the message before (`Message.stream`).
-        The message is the consumer's until it is acknowledged, or reclaimed by another one. If the
-        call is cancelled, a message may have been claimed; `reclaim` finds it.
+        `prefer_stream`: the stream to look into first, such as that of the previous message
+        (`Message.stream`). The message belongs to the consumer until it is acknowledged, or until
+        another consumer reclaims it. A cancelled call may have claimed a message; `reclaim` finds
+        it.
         """
         return await self._do(self._steps.read(group, consumer, block, prefer_stream))
 
     async def read_many(
         self, group: str, consumer: str, *, count: int, block: float = 0.0
     ) -> list[Message]:
-        """Claim up to `count` messages (500 at most) in the order in which so many reads would; at
-        least one. Waits up to `block` seconds for the first, not for more. Raises Empty."""
+        """Claim up to `count` messages (at most 500), at least one, in the order in which single
+        reads would claim them. Wait up to `block` seconds for the first message, not for more.
+        Raise Empty if none came."""
         return await self._do(self._steps.read_many(group, consumer, count, block))
 
     async def extend(self, group: str, consumer: str, *ids: str) -> list[str]:
-        """The consumer is still at work on these: they count as given to it just now, and are not
-        reclaimed. Answers those that are still its own."""
+        """Restart the idle time of messages that the consumer still works on, so that nobody
+        reclaims them. Return the ids that still belong to the consumer."""
         return await self._do(self._steps.extend(group, consumer, ids))
 
     async def ack(self, group: str, *ids: str) -> int:
-        """The group is through with these messages; how many of them it still held. A message that
-        every group of its stream is through with is gone. Raises InvalidMessage."""
+        """Acknowledge messages for the group, and return how many of them the group still held. A
+        message leaves the queue when every group of its stream has acknowledged it. Raise
+        InvalidMessage if an id is malformed."""
         return await self._do(self._steps.ack(group, ids))
 
     async def delete(self, id: str) -> None:
-        """Take a message out of the queue, also one that is claimed. Raises UnknownMessage,
-        InvalidMessage."""
+        """Take a message out of the queue, even if it is claimed. Raise UnknownMessage if it is not
+        there, InvalidMessage if the id is malformed."""
         await self._do(self._steps.delete(id))
 
     async def len(self) -> int:
-        """How many messages are in the queue, claimed ones included."""
+        """Return the number of messages in the queue, including claimed ones."""
         return await self._do(self._steps.len())
 
     async def pending(self, group: str) -> int:
-        """How many messages consumers of the group have claimed and not acknowledged."""
+        """Return the number of messages that consumers of the group have claimed and not
+        acknowledged."""
         return await self._do(self._steps.pending(group))
 
     async def stats(self, group: str) -> Stats:
-        """Everything that can be counted, at one moment."""
+        """Return all counts of the queue, taken at one moment."""
         return await self._do(self._steps.stats(group))
 
     async def reclaim(
         self, group: str, consumer: str, *, min_idle: float, count: int = 10
     ) -> list[Message]:
-        """Claim up to `count` messages that other consumers have held for `min_idle` seconds or
-        longer, as they will have died.
+        """Claim up to `count` messages that other, probably dead, consumers have held for
+        `min_idle` seconds or longer.
 
-        What was handed out `max_deliveries` times goes to the dead letters instead; what is past
-        its deadline is cordoned.
+        A message already delivered `max_deliveries` times goes to the dead letters instead; a
+        message past its deadline is cordoned.
         """
         return await self._do(self._steps.reclaim(group, consumer, min_idle, count))
 
-    async def cordon(self, *, window: float | None = None, count: int = 1000) -> list[SetAside]:
-        """Set messages aside that nobody has claimed and whose deadline has passed, by less than
-        `window` seconds if it is given; those that were. Reading does the same with each that it
-        meets: nobody has to call this."""
+    async def cordon(
+        self, *, window: float | None = None, count: int = 1000
+    ) -> list[RemovedMessage]:
+        """Move unclaimed messages past their deadline to the cordoned ones, and return them.
+        `window`: the greatest time past the deadline in seconds; None means any. Calling this is
+        optional, since a read cordons each expired message that it meets."""
         return await self._do(self._steps.cordon(window, count))
 
-    async def cordoned(self, *, count: int = 1000) -> list[SetAside]:
-        """What was cordoned, oldest first; kept for `ttl` seconds."""
+    async def cordoned(self, *, count: int = 1000) -> list[RemovedMessage]:
+        """Return cordoned messages, oldest first. The queue keeps them for `ttl` seconds."""
         return await self._do(self._steps.cordoned(count))
 
-    async def dead_letters(self, *, count: int = 1000) -> list[SetAside]:
-        """What was handed out too often, oldest first; kept for `ttl` seconds."""
+    async def dead_letters(self, *, count: int = 1000) -> list[RemovedMessage]:
+        """Return messages that were delivered too often, oldest first. They are kept for `ttl`
+        seconds."""
         return await self._do(self._steps.dead_letters(count))
 
     async def set_weight(self, shard_key: str, weight: float | None) -> None:
-        """The key's share from now on, whatever its messages say; None: as they say. Raises
-        InvalidMessage."""
+        """Set the share of a shard key from now on, whatever its messages say. None restores the
+        weights of the messages. Raise InvalidMessage if the weight is out of range."""
         await self._do(self._steps.set_weight(shard_key, weight))
 
     async def drop_group(self, group: str) -> int:
-        """The group will not read any more, so nothing is kept for it; how many messages left the
-        queue with it.
+        """Remove a group that will not read any more, with everything kept for it alone, and return
+        how many messages left the queue.
 
-        A group takes part from its first read on: what it has not acknowledged stays, however long
-        it is away. If no other group is there, what waits goes on waiting. Looks at every
-        message."""
+        A group takes part from its first read on: messages that it has not acknowledged stay,
+        however long it is away. If no other group exists, waiting messages go on waiting. The cost
+        is one look at every message.
+        """
         return await self._do(self._steps.drop_group(group))
 
     async def close(self) -> None:
-        """Close the connections, if they are ours."""
+        """Close the connections, if the queue has opened them."""
         if self._is_ours:
             await self._redis.aclose()
 

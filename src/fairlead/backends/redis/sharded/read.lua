@@ -1,8 +1,11 @@
--- One pass over the streams, which claims some messages at most.
--- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl for a queue that nobody has written to,
--- if only woken: by what comes after this notification, else ''; how many at most. Answers {'messages', now, sections, {stream, id, fields}...}; {'again'} when the pass has
--- to be gone on with; or {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is none),
--- when the next message for later is due (ms, or ''), how many streams there are}: wait for what comes after.
+-- Make one pass over the streams, and claim at most some messages.
+-- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl of a queue that nobody has written to,
+-- the last notification before a woken reader's news or '', how many at most.
+-- Returns one of
+--   {'messages', now, sections, {stream, id, fields}...}
+--   {'again'}  if the pass must be continued
+--   {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is foreign), when the next
+--    message for later is due (ms, or ''), number of streams}: wait for what comes after these
 local group, consumer, reads, preferred, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
 local heads = prefix .. 'heads:' .. group
@@ -34,14 +37,14 @@ local function empty()
     return {'empty', integer(now), all_sections(), latest, latest_default, next_due or '', count}
 end
 
--- One message wakes all that wait. The first of them takes it, the second finds nothing and says so; for the others nothing
--- can be there that it has not looked for.
+-- One notification wakes all readers that wait. The first of them takes the message, and the second
+-- finds nothing and records that; the others then cannot find anything, and return at once.
 local seen = latest .. ' ' .. latest_default
 local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
 if woken_after ~= '' and known[3] == seen and #due == 0 then return empty() end
 
--- Messages whose time has come are written as if they came now.
--- A server that is full lets a script go on writing when it has begun with what it allows.
+-- Messages that are due are written as if they came now. A full server lets a script go on writing
+-- if its first write is one that frees no memory but is allowed, such as PEXPIRE.
 if #due > 0 then redis.call('PEXPIRE', later, integer(ttl * 9 / 8)) end
 for _, ticket in ipairs(due) do
     local packed = redis.call('HGET', later_messages, ticket)
@@ -59,23 +62,24 @@ if #due > 0 then
     seen = latest .. ' ' .. latest_default
 end
 
--- Nothing waited when whoever is woken looked last: so it lies where something was written since. Otherwise anywhere.
--- The default stream takes its turn as one stream more; its producers notify nobody.
+-- A woken reader found nothing before, so a message can only be in a stream written to since. Other
+-- readers look everywhere. The default stream counts as one stream more; its producers send no
+-- notifications.
 local news = woken_after ~= '' and default ~= 'stream' and written_since(woken_after)
 if news then
-    local function turn(stream) return (tonumber(stream) - offset) % count end
-    table.sort(news, function(a, b) return turn(a) < turn(b) end)
+    local function distance(stream) return (tonumber(stream) - offset) % count end
+    table.sort(news, function(a, b) return distance(a) < distance(b) end)
 end
 local slots = news and #news or count
 if default == 'stream' then slots = count + 1 end
-local first = news and 0 or offset % math.max(slots, 1)  -- there may have been more of them
+local first = news and 0 or offset % math.max(slots, 1)  -- there may have been more streams
 local function stream_at(slot)
     if news then return news[slot + 1] end
     if slot == count then return 'default' end
     return integer(slot)
 end
 
-local cordons_left = 1000  -- a script must not hold the server for long
+local cordons_left = 1000  -- so that the script does not hold the server for long
 
 local function next_entry(stream)
     local key, its_group = key_of(stream), group_of(stream, group)
@@ -88,7 +92,7 @@ local function next_entry(stream)
     return found and found[1][2][1]
 end
 
--- The next entry of a stream, claimed; what is past its deadline is cordoned on the way.
+-- Claim the next entry of a stream, and cordon those past their deadline on the way.
 local function take(stream)
     if length(key_of(stream)) == 0 then return nil end
     while cordons_left > 0 do
@@ -101,7 +105,7 @@ local function take(stream)
     return nil
 end
 
--- The next entry of a stream, not claimed.
+-- Return the next entry of a stream without claiming it.
 local function head(stream)
     local key, its_group, last = key_of(stream), group_of(stream, group), '0-0'
     if length(key) == 0 then return nil end
@@ -118,11 +122,11 @@ local function head(stream)
     return nil
 end
 
--- Start-time fair queueing over shard keys, as in core/passes.py. Goyal, Vin and Cheng 1996.
+-- Start-time fair queueing over shard keys, as in core/fair/passes.py. Goyal, Vin and Cheng 1996.
 local virtual_time = tonumber(reads == 'tenants' and redis.call('HGET', meta, virtual) or 0)
 local starts, weights, charged = {}, {}, {}
 
--- Of all at once: to ask for each of them would cost more than all the rest.
+-- Read the passes of all tenants at once: one call for each would cost more than all the rest.
 local function know_starts(tenants)
     local unknown = {}
     for _, tenant in pairs(tenants) do
@@ -146,14 +150,15 @@ local function weight_of(tenant, flat)
     return tonumber(weights[tenant] or named(flat, 'fairlead:weight') or 1) or 1
 end
 
--- A message that was preferred is charged for, but was nobody's turn: virtual time stays.
-local function charge(flat, was_its_turn)
+-- A message of the preferred stream is charged too, but leaves virtual time alone, since it was
+-- read out of order.
+local function charge(flat, was_in_order)
     local tenant = named(flat, 'fairlead:key') or ''
     know_starts({tenant})
     local start = start_of(tenant)
     starts[tenant] = start + math.max(1, math.floor(1000000 / weight_of(tenant, flat) + 0.5))
     charged[tenant] = true
-    if was_its_turn then virtual_time = start end
+    if was_in_order then virtual_time = start end
 end
 
 local function keep_charges()
@@ -164,9 +169,10 @@ local function keep_charges()
     end
     redis.call('ZADD', passes, unpack(scores))
     touch(passes, ttl)
-    redis.call('ZREMRANGEBYSCORE', passes, '-inf', integer(virtual_time))  -- no different from tenants never seen
+    -- equal to a tenant never seen
+    redis.call('ZREMRANGEBYSCORE', passes, '-inf', integer(virtual_time))
     if virtual_time > 2 ^ 50 then
-        -- Long before numbers lose their last digit.
+        -- Start again from 0 long before numbers lose their last digit.
         local ahead = redis.call('ZRANGE', passes, 0, -1, 'WITHSCORES')
         for i = 1, #ahead, 2 do redis.call('ZADD', passes, integer(tonumber(ahead[i + 1]) - virtual_time), ahead[i]) end
         virtual_time = 0
@@ -177,7 +183,7 @@ end
 local taken = {}
 local function give(stream, entry)
     taken[#taken + 1] = {stream, entry[1], entry[2]}
-    -- cordon() would look at it each time: it leaves what is claimed alone.
+    -- Claimed messages have no deadline entry, so that cordon.lua does not look at them each time.
     if named(entry[2], 'fairlead:deadline') then redis.call('ZREM', deadlines, stream .. '/' .. entry[1]) end
 end
 
@@ -197,8 +203,9 @@ local function by_streams()
     end
 end
 
--- The tenants at the heads of streams are remembered from read to read. What is remembered may be wrong, after a deletion or
--- beside readers of another kind: so the head of the stream that is chosen is looked at, and if it was, we choose again.
+-- The tenants at the heads of streams are kept from read to read. They may be wrong after a
+-- deletion, or beside readers of another kind. So check the head of the chosen stream, and choose
+-- again if it was wrong.
 local function by_tenants()
     local tenants, streams, looked_at, gave = {}, {}, {}, {}
     local remembered = redis.call('HGETALL', heads)
@@ -276,7 +283,7 @@ if slots > 0 and #taken < wanted then
     local before = #taken
     if reads == 'tenants' then by_tenants() else by_streams() end
     if #taken > before then
-        -- The turn is behind the stream that gave last.
+        -- The next read starts behind the stream that gave the last message.
         local last = taken[#taken][1]
         local slot = last == 'default' and count or tonumber(last)
         redis.call('HSET', meta, 'offset:' .. group, integer((slot + 1) % (default == 'stream' and count + 1 or count)))
@@ -289,10 +296,10 @@ if #taken > 0 then
     return {'messages', integer(now), all_sections(), unpack(taken)}
 end
 if cordons_left == 0 then return {'again'} end
--- A note for others: a server that is full may refuse it.
+-- The record only helps other readers: a full server may refuse it.
 if known[3] ~= seen then redis.pcall('HSET', meta, 'empty:' .. group, seen) end
 if reads == 'tenants' and redis.call('HDEL', meta, virtual) == 1 then
-    redis.call('DEL', passes)  -- nobody waits: all begin anew
+    redis.call('DEL', passes)  -- no tenant waits: all start anew
 end
 touch(meta, ttl)
 keep_alive(ttl, count, tonumber(known[5] or 0))

@@ -1,6 +1,6 @@
--- Claim messages that their consumers have left lying, for another one.
--- ARGV: group, consumer, how long they must have lain, how many at most, after how many deliveries a message is dead, ttl.
--- Answers now, then {stream, id, deliveries, fields} of each.
+-- Claim messages for a consumer that other consumers have held too long. ARGV: group, consumer, how
+-- long a message must have been held (ms), how many at most, deliveries after which a message is
+-- dead, ttl. Returns now, then {stream, id, deliveries, fields} of each.
 local group, consumer, min_idle, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local max_deliveries, ttl = tonumber(ARGV[5]), tonumber(ARGV[6])
 local tidied = 'tidied:' .. group
@@ -15,11 +15,11 @@ local claimed = {}
 local function claim(stream, key, its_group, id, deliveries)
     local entry = redis.call('XRANGE', key, id, id)[1]
     if not entry then
-        redis.call('XACK', key, its_group, id)  -- it was deleted under its consumer
+        redis.call('XACK', key, its_group, id)  -- it was deleted while claimed
     elseif is_past_deadline(entry[2]) then
         cordon(stream, id, entry[2], deliveries, ttl)
     elseif deliveries >= max_deliveries then
-        copy_aside('dead', stream, id, entry[2], deliveries, ttl)
+        keep_copy('dead', stream, id, entry[2], deliveries, ttl)
         settle(stream, group, id)
     else
         redis.call('XCLAIM', key, its_group, consumer, min_idle, id)
@@ -27,8 +27,8 @@ local function claim(stream, key, its_group, id, deliveries)
     end
 end
 
--- A consumer that holds nothing and has not asked for long will not come back under its name.
-local function forget_consumers(key, its_group)
+-- A consumer that holds nothing and has not read for long will not come back under its name.
+local function drop_consumers(key, its_group)
     for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', key, its_group)) do
         if named(flat, 'pending') == 0 and named(flat, 'idle') >= silent then
             redis.call('XGROUP', 'DELCONSUMER', key, its_group, named(flat, 'name'))
@@ -36,7 +36,7 @@ local function forget_consumers(key, its_group)
     end
 end
 
--- First, so that a key that is damaged stops us before anything is claimed.
+-- Check every key first, so that a damaged one stops us before anything is claimed.
 for _, stream in ipairs(streams) do length(key_of(stream)) end
 for _, stream in ipairs(streams) do
     local key, its_group = key_of(stream), group_of(stream, group)
@@ -44,10 +44,10 @@ for _, stream in ipairs(streams) do
         local left = math.min(wanted - #claimed, 1000 - looked_at)
         if left <= 0 then break end
         local found = redis.pcall('XPENDING', key, its_group, 'IDLE', min_idle, '-', '+', left)
-        if found.err then break end  -- nobody of the group has read here
+        if found.err then break end  -- no consumer of the group has read here
         for _, each in ipairs(found) do claim(stream, key, its_group, each[1], each[4]) end
         looked_at = looked_at + #found
-        if is_time_to_tidy and #found < left then forget_consumers(key, its_group) end
+        if is_time_to_tidy and #found < left then drop_consumers(key, its_group) end
     until #found < left
 end
 if is_time_to_tidy then redis.call('HSET', meta, tidied, integer(now)) end

@@ -21,12 +21,13 @@ _DAMAGED = "FAIRLEAD_DAMAGED "
 
 
 @contextmanager
-def telling(queue: str) -> Iterator[None]:
-    """Raises ConfigurationError, StoreUnavailable, QueueDamaged, with no password in their text."""
+def translated_errors(queue: str) -> Iterator[None]:
+    """Turn errors of redis-py into ConfigurationError, StoreUnavailable or QueueDamaged, with no
+    password in their text."""
     try:
         yield
     except exceptions.AuthenticationError as error:
-        raise ConfigurationError("Redis lets us not in: check user and password") from error
+        raise ConfigurationError("Redis refused the login: check user and password") from error
     except exceptions.MaxConnectionsError as error:
         raise ConfigurationError(
             "every connection of the client is in use: a reader that waits holds one; give it a"
@@ -34,7 +35,7 @@ def telling(queue: str) -> Iterator[None]:
         ) from error
     except _AWAY as error:
         raise StoreUnavailable(
-            f"Redis does not answer ({type(error).__name__}); trying again may work"
+            f"Redis does not respond ({type(error).__name__}); trying again may work"
         ) from error
     except exceptions.ResponseError as error:
         text = str(error)

@@ -1,6 +1,6 @@
--- Take an entry out of the dead letters, and write it anew if there is something to write.
--- ARGV: entry's id, streams, ttl, then nothing; or how many streams its shard has, these, how many fields and values, these.
--- Answers 1, or 0 if it is not there.
+-- Take an entry out of the dead letters, and write it anew if fields are given. ARGV: the entry's
+-- id, streams, ttl, then nothing; or number of streams of its shard, these streams, number of
+-- fields and values, these fields. Returns 1, or 0 if the entry is not there.
 local wanted, ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('XDEL', prefix .. 'dead', ARGV[1]) == 0 then return 0 end
 if not ARGV[4] then return 1 end

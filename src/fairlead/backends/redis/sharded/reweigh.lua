@@ -1,4 +1,5 @@
--- These are the weights of shard keys that count, whatever messages say, and no others. ARGV: ttl, then key and weight of each.
+-- Replace all weights that override those of messages. ARGV: ttl, then shard key and weight of
+-- each.
 local weights = prefix .. 'weights'
 redis.call('DEL', weights)
 for i = 2, #ARGV, 2 do redis.call('HSET', weights, ARGV[i], ARGV[i + 1]) end

@@ -1,4 +1,4 @@
-"""Runs steps with a client of Redis, asynchronous or not."""
+"""Run steps with a client of Redis, asynchronous or synchronous."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from fairlead.backends.redis.sharded.redis_errors import telling
-from fairlead.backends.redis.sharded.steps import Call, Command, ReadGroup, Steps, Wait
+from fairlead.backends.redis.sharded.redis_errors import translated_errors
+from fairlead.backends.redis.sharded.steps import Call, Command, ReadGroup, Steps, WaitForEntry
 
 T = TypeVar("T")
 
 
 class Cancelled:
-    """Of the task in which it is made: whether somebody has cancelled it since.
+    """Whether the current task was cancelled after this object was made.
 
-    redis-py sends inside asyncio.wait_for, which on Python 3.11 forgets a cancellation that comes
-    as it ends. Whoever waits for Redis again and again must look, or he never ends.
+    redis-py sends inside asyncio.wait_for, which on Python 3.11 loses a cancellation that comes as
+    it ends. A loop that waits for Redis again and again must call `obey`, or it never ends.
     """
 
     def __init__(self) -> None:
@@ -28,42 +28,43 @@ class Cancelled:
         self._before = self._task.cancelling() if self._task else 0
 
     def obey(self) -> None:
-        """Raises asyncio.CancelledError if it has been."""
+        """Raise asyncio.CancelledError if the task was cancelled."""
         if self._task and self._task.cancelling() > self._before:
             raise asyncio.CancelledError
 
 
 async def run_async(redis: Any, queue: str, steps: Steps[T]) -> T:
-    """What the steps answer. Raises what they raise, and ConfigurationError, StoreUnavailable,
-    QueueDamaged."""
-    answer: Any = None
+    """Run the steps and return their result. Raise the errors of the steps, and ConfigurationError,
+    StoreUnavailable or QueueDamaged."""
+    response: Any = None
     cancelled = Cancelled()
     while True:
         try:
-            command = steps.send(answer)
+            command = steps.send(response)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         try:
-            with telling(queue):
-                answer = await _do_async(redis, command)
+            with translated_errors(queue):
+                response = await _do_async(redis, command)
         finally:
             cancelled.obey()
 
 
 def run(redis: Any, queue: str, steps: Steps[T]) -> T:
-    """The same with a synchronous client."""
-    answer: Any = None
+    """Run the steps with a synchronous client and return their result. Raise the same errors as
+    `run_async`."""
+    response: Any = None
     while True:
         try:
-            command = steps.send(answer)
+            command = steps.send(response)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        with telling(queue):
-            answer = _do(redis, command)
+        with translated_errors(queue):
+            response = _do(redis, command)
 
 
 async def _do_async(redis: Any, command: Command) -> Any:
-    if isinstance(command, Wait):
+    if isinstance(command, WaitForEntry):
         return bool(await redis.xread(command.after, count=1, block=command.millis))
     if isinstance(command, Call):
         return await redis.execute_command(*command.arguments)
@@ -78,7 +79,7 @@ async def _do_async(redis: Any, command: Command) -> Any:
 
 
 def _do(redis: Any, command: Command) -> Any:
-    if isinstance(command, Wait):
+    if isinstance(command, WaitForEntry):
         return bool(redis.xread(command.after, count=1, block=command.millis))
     if isinstance(command, Call):
         return redis.execute_command(*command.arguments)
@@ -115,11 +116,11 @@ def _missing() -> Iterator[None]:
             raise
 
 
-def _claimed(answer: Any) -> list[tuple[bytes, bytes, list[bytes]]]:
-    """RESP2 and RESP3 differ."""
-    pairs = answer.items() if isinstance(answer, dict) else answer or ()
+def _claimed(response: Any) -> list[tuple[bytes, bytes, list[bytes]]]:
+    """Flatten the response of XREADGROUP, which differs between RESP2 and RESP3."""
+    pairs = response.items() if isinstance(response, dict) else response or ()
     found = []
     for key, entries in pairs:
-        for id, fields in entries[0] if isinstance(answer, dict) else entries:
+        for id, fields in entries[0] if isinstance(response, dict) else entries:
             found.append((key, id, list(chain.from_iterable(fields.items()))))
     return found

@@ -1,4 +1,4 @@
-"""A Lua script: its text from the file beside this module, and the hash by which the server knows
+"""A Lua script: the text of its file beside this module, and the hash by which the server knows
 it."""
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from importlib import resources
 
 
 class Script:
-    """One file, behind what all of them share. Run by EVALSHA, and by EVAL where the server does
-    not know it (any more)."""
+    """One Lua file, preceded by common.lua. Clients run it by EVALSHA, and by EVAL if the server
+    does not have it."""
 
     def __init__(self, name: str) -> None:
         folder = resources.files(__package__)
         self.text = (
             folder.joinpath("common.lua").read_text() + folder.joinpath(f"{name}.lua").read_text()
         )
-        # Redis names a script by this; nothing is kept secret with it.
+        # Redis names a script by its SHA-1; the hash protects nothing.
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -30,10 +30,10 @@ DELETE = Script("delete")
 STATS = Script("stats")
 RECLAIM = Script("reclaim")
 CORDON = Script("cordon")
-ASIDE = Script("aside")
+REMOVED = Script("removed")
 WEIGH = Script("weigh")
 REWEIGH = Script("reweigh")
-FORGET = Script("forget")
+DROP_GROUP = Script("drop_group")
 SECTIONS = Script("sections")
 UNFINISHED = Script("unfinished")
 REVIVE = Script("revive")

@@ -1,4 +1,4 @@
-"""What a sharded queue is set to."""
+"""The settings of a sharded queue."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ Reads = Literal["streams", "tenants"]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Seconds are kept to the millisecond. Raises ConfigurationError."""
+class ShardedSettings:
+    """ShardedSettings of one queue or section, in seconds with millisecond precision. Raise
+    ConfigurationError if a value is out of range."""
 
     name: str
     reads: Reads
@@ -24,7 +25,7 @@ class Settings:
     shrink_after: float
     max_deliveries: int
     section: str = ""
-    """Sections of one queue share its notifications, and nothing else."""
+    """Name of a section, or "". Sections of one queue share its notifications, and nothing else."""
 
     def __post_init__(self) -> None:
         if not self.name or set(self.name) & set("{}"):
@@ -45,18 +46,19 @@ class Settings:
 
     @property
     def prefix(self) -> str:
-        """What its keys begin with."""
+        """The beginning of the queue's keys."""
         return f"{{{self.name}}}:{self.section}:" if self.section else f"{{{self.name}}}:"
 
     @property
     def meta(self) -> str:
-        """The key from which the scripts make all others."""
+        """The key from which the scripts derive all others."""
         return f"{self.prefix}meta"
 
     def shard(
         self, key: str, streams: int | None, per_shard: int | None
     ) -> tuple[int, tuple[int, ...]]:
-        """How many streams there are to be, and those of the key. Raises InvalidMessage."""
+        """Return the wanted number of streams, and the streams of the shard key. Raise
+        InvalidMessage if the numbers are out of range."""
         count = self.streams if streams is None else streams
         try:
             return count, shard(

@@ -1,5 +1,6 @@
--- Count what is there at one moment. ARGV: group, or '' to count messages only.
--- Answers streams, messages, claimed by the group, waiting for it, dead, cordoned, for later, and when the oldest that waits was written.
+-- Count messages at one moment. ARGV: group, or '' to count messages only. Returns streams,
+-- messages, claimed by the group, waiting for it, dead, cordoned, for later, and the time (ms) at
+-- which the oldest waiting one was written.
 local group = ARGV[1]
 local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
 local messages, pending, waiting, oldest = 0, 0, 0, nil
@@ -26,7 +27,8 @@ for _, stream in ipairs(all_streams(count)) do
         else
             pending = pending + ours.pending
             see(key, ours.last)
-            -- Of one group, what is acknowledged is gone. Others may keep it: then Redis' own count, where it has one.
+            -- With one group, acknowledged messages are gone. Several groups may keep them: use
+            -- Redis' own lag then, if known.
             local is_kept = is_kept_for_others or #groups > 1 or stream == 'default'
             waiting = waiting + (is_kept and ours.lag or (entries - ours.pending))
         end

@@ -1,4 +1,4 @@
-"""What is in a sharded queue at one moment."""
+"""Counts of a sharded queue at one moment."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import msgspec
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True):
-    """Counts of messages, all of the same moment."""
+    """Counts of messages, taken at one moment."""
 
     streams: int
-    """How many streams readers look at, the default one apart."""
+    """Number of streams that readers look at, without the default one."""
     messages: int
-    """All that have not been acknowledged by every group, or deleted: what waits and what is
-    claimed."""
+    """Messages in the queue, waiting or claimed: not yet deleted, and not yet acknowledged by every
+    group."""
     pending: int
-    """Claimed by the group."""
+    """Messages claimed by the group."""
     waiting: int
-    """Not yet delivered to the group. Exact for a queue with one group; with more of them Redis'
-    own count, which may be too great after deletions."""
+    """Messages not yet delivered to the group. Exact for a queue with one group; with more groups
+    this is Redis' own count, which may be too great after deletions."""
     dead: int
     cordoned: int
     later: int = 0
-    """Written for a time that has not come; not among the messages."""
+    """Messages written for a time that has not come; not included in `messages`."""
     oldest: float | None = None
-    """Seconds since 1970 at which the oldest that waits was written; None if nothing waits."""
+    """Time at which the oldest waiting message was written, in seconds since 1970; None if nothing
+    waits."""

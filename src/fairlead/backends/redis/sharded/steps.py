@@ -1,7 +1,8 @@
-"""What a sharded queue does, as generators: they say what to ask Redis and are told the answer.
+"""The operations of a sharded queue as generators: each yields commands for Redis and receives the
+responses.
 
-The asynchronous queue and its synchronous twin run the same steps; tests run them one at a time,
-with anything in between.
+The asynchronous and the synchronous queue run the same steps; tests run them one at a time, with
+anything in between.
 """
 
 from __future__ import annotations
@@ -15,35 +16,36 @@ import msgspec
 from fairlead.backends.redis.sharded import script
 from fairlead.backends.redis.sharded.errors import Empty, InvalidMessage, UnknownMessage
 from fairlead.backends.redis.sharded.message import (
+    ClaimEnd,
     Entry,
     Field,
-    Finish,
     Message,
     NewMessage,
-    SetAside,
+    RemovedMessage,
     check_weight,
     entry,
     id_of,
     message,
     position,
-    set_aside,
+    removed_message,
 )
 from fairlead.backends.redis.sharded.script import Script
-from fairlead.backends.redis.sharded.settings import Settings
+from fairlead.backends.redis.sharded.settings import ShardedSettings
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.errors import ConfigurationError
 
 WAIT_SECONDS = 2.0
-"""A reader waits for so long at a time, and then looks by itself: a client's socket may give up
-after 5 s."""
+"""Seconds of one wait, after which a reader looks by itself. Some clients close a socket after 5
+s."""
 
 MOST_AT_ONCE = 500
-"""Messages that one run of a script writes, reads or ends: it must not hold the server for long."""
+"""Messages that one run of a script writes, reads or ends, so that it does not hold the server for
+long."""
 
 T = TypeVar("T")
 
 
-class Run(NamedTuple):
+class RunScript(NamedTuple):
     """Run a script. `key`: the queue's meta."""
 
     script: Script
@@ -51,10 +53,10 @@ class Run(NamedTuple):
     arguments: tuple[bytes | str | int | float, ...]
 
 
-class Wait(NamedTuple):
-    """Wait until one of the streams holds an entry after its id, and answer whether it does. By
-    XREAD, which all get that wait, without a group: what a reader that dies was told of is told to
-    others too."""
+class WaitForEntry(NamedTuple):
+    """Wait until one of the streams holds an entry after its id, and return whether it does. XREAD
+    without a group wakes every reader that waits, so a notification outlives the death of one of
+    them."""
 
     after: Mapping[str, str]
     millis: int
@@ -67,9 +69,9 @@ class Call(NamedTuple):
 
 
 class ReadGroup(NamedTuple):
-    """Wait until one of the streams has a message, and claim it, as the group's consumer. Answers
-    the key, the entry and its fields of each that was claimed: one of a stream at most; None if a
-    stream or its group is not there."""
+    """Wait until one of the streams has a message, and claim it as the group's consumer. Return
+    key, entry and fields of each claimed message, at most one a stream; return None if a stream or
+    its group is missing."""
 
     group: str
     consumer: str
@@ -77,14 +79,14 @@ class ReadGroup(NamedTuple):
     millis: int
 
 
-Command = Run | Wait | Call | ReadGroup
+Command = RunScript | WaitForEntry | Call | ReadGroup
 Steps = Generator[Command, Any, T]
 
 
 class QueueSteps:
-    """The operations of one queue. For the promises see `ShardedQueue`."""
+    """The operations of one queue. `ShardedQueue` documents their promises."""
 
-    def __init__(self, settings: Settings, monotonic: Callable[[], float]) -> None:
+    def __init__(self, settings: ShardedSettings, monotonic: Callable[[], float]) -> None:
         """`monotonic`: seconds on a clock that never steps back."""
         self._settings = settings
         self._monotonic = monotonic
@@ -117,8 +119,8 @@ class QueueSteps:
         streams: int | None = None,
         streams_per_shard: int | None = None,
     ) -> Steps[list[tuple[bytes | None, bytes]]]:
-        """Write these; stream and entry of each, or None and the name or mark of the one that was
-        there before it."""
+        """Write entries. Return the stream and id of each, or None and the name or mark of the
+        earlier message that keeps the entry from being written."""
         shards = [
             self._settings.shard(each.shard_key, streams, streams_per_shard) for each in entries
         ]
@@ -169,7 +171,7 @@ class QueueSteps:
         until = self._monotonic() + block
         woken_after = ""
         while True:
-            found = yield self.look(group, consumer, count, preferred, woken_after)
+            found = yield self.read_once(group, consumer, count, preferred, woken_after)
             if found[0] == b"messages":
                 return [
                     message((stream, at, 1, found[1], fields)) for stream, at, fields in found[3:]
@@ -179,16 +181,16 @@ class QueueSteps:
                 if left <= 0:
                     raise Empty(f"nothing to read in {self._settings.name}")
                 wait = self.waiting(found, left)
-                # Who has waited for a message for later asks like one that is woken: the first of
-                # them writes it, which wakes the others.
+                # A reader that has waited until a message for later is due counts as woken: the
+                # first such reader writes the message, which wakes the others.
                 is_woken = (yield wait) or wait.millis < round(min(left, WAIT_SECONDS) * 1000)
                 woken_after = _text(found[3]) if is_woken else ""
 
-    def look(
+    def read_once(
         self, group: str, consumer: str, count: int, preferred: str = "", woken_after: str = ""
-    ) -> Run:
-        """One pass over the streams; see read.lua for its answers. `woken_after`: nothing waited
-        when this was the newest notification, and one has come after it."""
+    ) -> RunScript:
+        """Make one pass over the streams; read.lua describes the response. `woken_after`: the
+        newest notification of a pass that found nothing, if another one has come since."""
         reads = self._settings.reads
         return self._run(
             script.READ,
@@ -204,25 +206,25 @@ class QueueSteps:
     @property
     def notifier(self) -> str:
         """The key of the section's notifier."""
-        return f"{self._settings.prefix}bell"
+        return f"{self._settings.prefix}notifier"
 
     def streams(self, count: int) -> list[str]:
-        """The keys of so many streams."""
+        """Return the keys of the first `count` streams."""
         return [f"{self._settings.prefix}s{stream}" for stream in range(count)]
 
     def prepare(self, group: str) -> Steps[None]:
-        """From now on one can wait for all streams at once."""
+        """Create the group in every stream, so that a reader can wait for all of them at once."""
         yield self._run(script.PREPARE, group, self._ttl)
 
-    def waiting(self, found: Sequence[Any], seconds: float) -> Wait:
-        """For what comes after an empty pass, for so many seconds at most."""
+    def waiting(self, found: Sequence[Any], seconds: float) -> WaitForEntry:
+        """Return the wait that follows an empty pass, of at most `seconds`."""
         _, now, _, latest, latest_default, next_due, _ = found
         if next_due:
             seconds = min(seconds, max(0.0, (int(next_due) - int(now)) / 1000))
         after = {self._notifications: _text(latest)}
         if latest_default:
             after[self._settings.name] = _text(latest_default)
-        return Wait(after, max(1, math.ceil(min(seconds, WAIT_SECONDS) * 1000)))
+        return WaitForEntry(after, max(1, math.ceil(min(seconds, WAIT_SECONDS) * 1000)))
 
     def ack(self, group: str, ids: Iterable[str]) -> Steps[int]:
         positions = [part for id in ids for part in position(id)]
@@ -239,7 +241,8 @@ class QueueSteps:
         return held
 
     def held(self, group: str, consumer: str, known: Iterable[str]) -> Steps[list[Message]]:
-        """What the consumer holds but for these ids: answers to its reads were lost."""
+        """Return the messages that the consumer holds without knowing, because the responses to its
+        reads were lost. `known`: the ids that it knows."""
         positions = [part for id in known for part in position(id)]
         now, found = yield self._run(script.HELD, group, consumer, *positions)
         return [
@@ -247,8 +250,9 @@ class QueueSteps:
             for stream, at, deliveries, fields in found
         ]
 
-    def finish(self, group: str, consumer: str, finishes: Sequence[Finish]) -> Steps[list[bool]]:
-        """End claims; of each, whether it was this consumer's: of others nothing is changed."""
+    def finish(self, group: str, consumer: str, finishes: Sequence[ClaimEnd]) -> Steps[list[bool]]:
+        """End claims, and return for each whether it still belonged to this consumer; other claims
+        stay as they are."""
         answers: list[bool] = []
         for start in range(0, len(finishes), MOST_AT_ONCE):
             piece = finishes[start : start + MOST_AT_ONCE]
@@ -272,7 +276,7 @@ class QueueSteps:
     def delete(self, id: str) -> Steps[None]:
         if not (yield self._run(script.DELETE, *position(id))):
             raise UnknownMessage(
-                f"message {id} is not in {self._settings.name}: acknowledged, deleted, set aside or"
+                f"message {id} is not in {self._settings.name}: acknowledged, deleted, removed or"
                 " expired"
             )
 
@@ -305,45 +309,48 @@ class QueueSteps:
             for stream, at, deliveries, fields in claimed
         ]
 
-    def cordon(self, window: float | None, count: int) -> Steps[list[SetAside]]:
+    def cordon(self, window: float | None, count: int) -> Steps[list[RemovedMessage]]:
         since = "" if window is None else round(window * 1000)
         return [
-            set_aside(copy) for copy in (yield self._run(script.CORDON, since, count, self._ttl))
+            removed_message(copy)
+            for copy in (yield self._run(script.CORDON, since, count, self._ttl))
         ]
 
-    def cordoned(self, count: int) -> Steps[list[SetAside]]:
-        return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "cordoned", count))]
+    def cordoned(self, count: int) -> Steps[list[RemovedMessage]]:
+        return [
+            removed_message(copy) for copy in (yield self._run(script.REMOVED, "cordoned", count))
+        ]
 
     def marked(self, marks: Sequence[str]) -> Steps[list[bool]]:
-        """Of each mark, whether a message with it is there."""
+        """Return for each mark whether a message with it is in the queue."""
         found = yield Call(("SMISMEMBER", f"{self._settings.prefix}once", *marks))
         return [bool(is_there) for is_there in found]
 
     def unfinished(self, beginning: str) -> Steps[tuple[int, int]]:
-        """How many have not ended, at one moment: messages, and those for later whose tickets begin
-        so; and dead letters."""
+        """Count unfinished messages at one moment: waiting, claimed and retried ones together, and
+        dead letters. `beginning`: the start of the tickets of retries."""
         messages, retries, dead = yield self._run(script.UNFINISHED, beginning)
         return messages + retries, dead
 
-    def dead(self, count: int) -> Steps[list[tuple[str, SetAside]]]:
-        """Dead letters, each with its position among them."""
-        found = yield self._run(script.ASIDE, "dead", count)
-        return [(_text(copy[0]), set_aside(copy)) for copy in found]
+    def dead(self, count: int) -> Steps[list[tuple[str, RemovedMessage]]]:
+        """Return dead letters, each with its position among them."""
+        found = yield self._run(script.REMOVED, "dead", count)
+        return [(_text(copy[0]), removed_message(copy)) for copy in found]
 
     def revive(self, position: str, entry: Entry | None) -> Steps[bool]:
-        """Take a letter out of the dead ones, and write this instead, or nothing. False if it is
-        not there."""
+        """Take out a dead letter, and write `entry` in its place if there is one. Return False if
+        the letter is not there."""
         arguments: list[Field] = [position, self._settings.streams, self._ttl]
         if entry is not None:
             _, candidates = self._settings.shard(entry.shard_key, None, None)
             arguments += (len(candidates), *candidates, len(entry.fields), *entry.fields)
         return bool((yield self._run(script.REVIVE, *arguments)))
 
-    def dead_letters(self, count: int) -> Steps[list[SetAside]]:
-        return [set_aside(copy) for copy in (yield self._run(script.ASIDE, "dead", count))]
+    def dead_letters(self, count: int) -> Steps[list[RemovedMessage]]:
+        return [removed_message(copy) for copy in (yield self._run(script.REMOVED, "dead", count))]
 
     def drop_group(self, group: str) -> Steps[int]:
-        return int((yield self._run(script.FORGET, group)))
+        return int((yield self._run(script.DROP_GROUP, group)))
 
     def set_weight(self, shard_key: str, weight: float | None) -> Steps[None]:
         if weight is not None:
@@ -351,22 +358,22 @@ class QueueSteps:
         yield self._run(script.WEIGH, shard_key, "" if weight is None else float(weight), self._ttl)
 
     def weights(self) -> Steps[dict[str, float]]:
-        """Those that were set, by shard key."""
+        """Return the weights that were set, by shard key."""
         found = yield Call(("HGETALL", f"{self._settings.prefix}weights"))
         return {key.decode(): float(weight) for key, weight in found.items()}
 
     def set_weights(self, weights: Mapping[str, float]) -> Steps[None]:
-        """These by shard key, and no others."""
+        """Replace all weights that were set by these, by shard key."""
         yield self._run(
             script.REWEIGH, self._ttl, *(part for each in sorted(weights.items()) for part in each)
         )
 
-    def _run(self, wanted: Script, *arguments: bytes | str | int | float) -> Run:
-        return Run(wanted, self._meta, arguments)
+    def _run(self, wanted: Script, *arguments: bytes | str | int | float) -> RunScript:
+        return RunScript(wanted, self._meta, arguments)
 
 
-def waiting(wait: Wait) -> Steps[bool]:
-    """Whether what is waited for came."""
+def waiting(wait: WaitForEntry) -> Steps[bool]:
+    """Run one wait, and return whether an entry came."""
     return bool((yield wait))
 
 

@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 from redis import Redis
 
 from fairlead.backends.redis.sharded.connecting import Connected
-from fairlead.backends.redis.sharded.message import Message, NewMessage, SetAside, Value
+from fairlead.backends.redis.sharded.message import Message, NewMessage, RemovedMessage, Value
 from fairlead.backends.redis.sharded.running import run
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.sharded.steps import Steps
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class SyncShardedQueue(Connected):
-    """See `ShardedQueue`, method by method. For any number of threads."""
+    """The synchronous twin of `ShardedQueue`, method by method, for any number of threads."""
 
     _client = Redis
 
@@ -101,15 +101,15 @@ class SyncShardedQueue(Connected):
         """See `ShardedQueue.reclaim`."""
         return self._do(self._steps.reclaim(group, consumer, min_idle, count))
 
-    def cordon(self, *, window: float | None = None, count: int = 1000) -> list[SetAside]:
+    def cordon(self, *, window: float | None = None, count: int = 1000) -> list[RemovedMessage]:
         """See `ShardedQueue.cordon`."""
         return self._do(self._steps.cordon(window, count))
 
-    def cordoned(self, *, count: int = 1000) -> list[SetAside]:
+    def cordoned(self, *, count: int = 1000) -> list[RemovedMessage]:
         """See `ShardedQueue.cordoned`."""
         return self._do(self._steps.cordoned(count))
 
-    def dead_letters(self, *, count: int = 1000) -> list[SetAside]:
+    def dead_letters(self, *, count: int = 1000) -> list[RemovedMessage]:
         """See `ShardedQueue.dead_letters`."""
         return self._do(self._steps.dead_letters(count))
 
@@ -118,7 +118,7 @@ class SyncShardedQueue(Connected):
         self._do(self._steps.set_weight(shard_key, weight))
 
     def drop_group(self, group: str) -> int:
-        """See `ShardedQueue.forget_group`."""
+        """See `ShardedQueue.drop_group`."""
         return self._do(self._steps.drop_group(group))
 
     def close(self) -> None:

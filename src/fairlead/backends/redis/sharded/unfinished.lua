@@ -1,5 +1,5 @@
--- What has not ended, counted at one moment, as a retry moves between the two places. ARGV: how the tickets of retries begin.
--- Answers messages, retries for later, dead.
+-- Count unfinished messages in one act, since a retry moves between streams and `later`. ARGV: the
+-- start of the tickets of retries. Returns messages, retries for later, dead.
 local messages = 0
 for _, stream in ipairs(all_streams(tonumber(redis.call('HGET', meta, 'streams') or 0))) do
     messages = messages + length(key_of(stream))

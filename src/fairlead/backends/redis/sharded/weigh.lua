@@ -1,4 +1,5 @@
--- Set the weight of a shard key, whatever its messages say. ARGV: shard key, weight or '' to forget it, ttl.
+-- Set the weight of a shard key, which overrides that of its messages. ARGV: shard key, weight or
+-- '' to remove it, ttl.
 local weights = prefix .. 'weights'
 if ARGV[2] == '' then return redis.call('HDEL', weights, ARGV[1]) end
 redis.call('HSET', weights, ARGV[1], ARGV[2])

@@ -1,29 +1,31 @@
--- Write messages, each into the shortest of its shard's streams, and wake who waits.
--- ARGV: streams, ttl, how long nobody may have asked for more streams before there are fewer, how many messages; of each:
--- when (ms, or '' for now), ticket (a name of its own if it is for later), once or '', unique or '', for how long it is (ms),
--- its name, how many streams its shard has, these, how many fields and values, these.
--- Answers for each: stream and id; or '' and its ticket, for later; or false and the name of the one that is there already.
+-- Write messages, each into the shortest of its shard's streams, and wake the readers that wait.
+-- ARGV: streams, ttl, how long (ms) nobody may have asked for more streams before their number shrinks, how many messages;
+-- of each: due time (ms, or '' for now), ticket (a unique name, if it is for later), once mark or '', unique key or '',
+-- window of the unique key (ms), name, number of streams of its shard, these streams, number of fields and values, these.
+-- Returns for each: stream and id; or '' and its ticket, for later; or false and the name or mark of the earlier message.
 local wanted, ttl, shrink_after = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local known = redis.call('HMGET', meta, 'streams', 'asked', 'ttl', 'refreshed')
 local count, asked = tonumber(known[1] or 0), tonumber(known[2] or 0)
 
 if wanted < count and now - asked >= shrink_after then
-    -- Every stream from the new count up has to be empty, what is claimed included: readers will not look there again.
+    -- Every stream from the new count up must be empty of claimed messages too, since readers will
+    -- not look there again.
     local left = 0
     for stream = wanted, count - 1 do left = left + length(key_of(stream)) end
-    -- They are left to expire: made anew within the millisecond, a stream would give the same ids again.
+    -- The streams are left to expire: a stream created anew within a millisecond would give the
+    -- same ids again.
     if left == 0 then count = wanted end
 end
 count = grow(count, wanted)
 if ttl > tonumber(known[3] or 0) then
     redis.call('HSET', meta, 'ttl', integer(ttl))
-    known[4] = 0  -- what is there already is to live as long
+    known[4] = 0  -- keys that exist already must live as long
 else
     ttl = tonumber(known[3])
 end
 
 local at = 5
-local function following(many)
+local function take(many)
     local found = {}
     for i = at, at + many - 1 do found[#found + 1] = ARGV[i] end
     at = at + many
@@ -49,16 +51,16 @@ end
 
 local answers = {}
 for _ = 1, tonumber(ARGV[4]) do
-    local due, ticket, mark, unique, window, name = unpack(following(6))
-    local streams = following(tonumber(following(1)[1]))
-    local fields = following(tonumber(following(1)[1]))
+    local due, ticket, mark, unique, window, name = unpack(take(6))
+    local streams = take(tonumber(take(1)[1]))
+    local fields = take(tonumber(take(1)[1]))
     answers[#answers + 1] = write(due, ticket, mark, unique, window, name, streams, fields)
 end
 notify(ttl)
 touch(meta, ttl)
 if section ~= '' then
     if redis.call('SADD', sections, section) == 1 then
-        for _, other in ipairs(redis.call('SMEMBERS', sections)) do ring('{' .. queue .. '}:' .. other .. ':bell') end
+        for _, other in ipairs(redis.call('SMEMBERS', sections)) do poke('{' .. queue .. '}:' .. other .. ':notifier') end
     end
     touch(sections, ttl)
 end

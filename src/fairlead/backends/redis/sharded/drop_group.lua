@@ -1,5 +1,5 @@
--- A group will not read any more: what it held and what waited for it alone is gone. ARGV: group.
--- Costs a look at every message. Answers how many messages left the queue.
+-- Remove a group, with what it held and what waited for it alone. ARGV: group. The cost is one look
+-- at every message. Returns how many messages left the queue.
 local group = ARGV[1]
 local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
 redis.call('SREM', prefix .. 'groups', group)
@@ -10,7 +10,7 @@ local dropped = 0
 for stream = 0, count - 1 do
     local key = key_of(stream)
     local before = length(key)
-    if redis.call('EXISTS', key) == 1 then  -- one that is empty remembers its groups too
+    if redis.call('EXISTS', key) == 1 then  -- an empty stream keeps its groups too
         redis.call('XGROUP', 'DESTROY', key, group)
         if others > 0 then
             for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do

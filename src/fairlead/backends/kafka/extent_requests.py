@@ -1,0 +1,99 @@
+"""Requests to the log reader for the extents of partitions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaException
+
+from fairlead.backends.kafka.endpoint import (
+    ADMIN_SECONDS,
+    Extent,
+    PartitionId,
+    extents,
+    reason,
+)
+from fairlead.clock import Clock
+from fairlead.errors import StoreUnavailable
+
+
+class _ExtentRequest(NamedTuple):
+    partitions: Collection[PartitionId]
+    until: float
+    """Monotonic seconds until which the request is repeated, since a coordinator that has moved is
+    found in a moment."""
+    extents: Future[dict[PartitionId, Extent]]
+
+
+class ExtentRequests:
+    """Requests from any thread, served in the consumer's thread: one call of Kafka serves many."""
+
+    def __init__(self, location: str, clock: Clock) -> None:
+        """`location`: the server, for the errors."""
+        self._location = location
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asked: list[_ExtentRequest] = []
+        self._is_closed = False
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def ask(self, partitions: Iterable[PartitionId]) -> Future[dict[PartitionId, Extent]]:
+        """Return the future extents of these partitions. The future raises StoreUnavailable while
+        Kafka is away."""
+        request = _ExtentRequest(
+            list(partitions), self._clock.monotonic() + ADMIN_SECONDS, Future()
+        )
+        with self._lock:
+            if self._is_closed:
+                request.extents.set_exception(self._closed())
+            else:
+                self._asked.append(request)
+        return request.extents
+
+    def serve(self, consumer: Consumer, through: Callable[[], Mapping[PartitionId, int]]) -> None:
+        """Serve all requests. `through` returns the offsets that are done here and not yet
+        confirmed."""
+        with self._lock:
+            requests, self._asked = self._asked, []
+        asked = {partition for request in requests for partition in request.partitions}
+        try:
+            found = extents(consumer, asked)
+        except KafkaException as error:
+            now = self._clock.monotonic()
+            with self._lock:
+                self._asked += [request for request in requests if request.until > now]
+            unavailable = StoreUnavailable(f"{self._location}: {reason(error)}")
+            unavailable.__cause__ = error
+            _refuse([request for request in requests if request.until <= now], unavailable)
+            return
+        mine = through()
+        known = {
+            partition: Extent(max(done, mine.get(partition, 0)), end)
+            for partition, (done, end) in found.items()
+        }
+        for request in requests:
+            if request.extents.set_running_or_notify_cancel():
+                request.extents.set_result(
+                    {partition: known[partition] for partition in request.partitions}
+                )
+
+    def close(self) -> None:
+        """Refuse all requests from now on."""
+        with self._lock:
+            self._is_closed = True
+            requests, self._asked = self._asked, []
+        _refuse(requests, self._closed())
+
+    def _closed(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._location}: the task log was closed")
+
+
+def _refuse(requests: Iterable[_ExtentRequest], error: StoreUnavailable) -> None:
+    for request in requests:
+        if request.extents.set_running_or_notify_cancel():
+            request.extents.set_exception(error)

@@ -1,2 +1,0 @@
--- List what was set aside, oldest first. ARGV: dead or cordoned, how many at most.
-return redis.call('XRANGE', prefix .. ARGV[1], '-', '+', 'COUNT', ARGV[2])
