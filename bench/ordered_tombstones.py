@@ -79,14 +79,17 @@ async def complete(store: CassandraScheduleStore, tasks: int, stuck: int) -> Tas
             await store.keep(
                 PARTITION,
                 owned.range_id,
-                ScheduleRecord(floor=schedule.floor),
+                ScheduleRecord(low_water_mark=schedule.low_water_mark),
                 schedule.done(MOST_DONE),
             )
 
     for start in range(0, tasks, 1000):
         new = [task(n) for n in range(start, start + 1000)]
         await store.persist(
-            PARTITION, owned.range_id, new, ScheduleRecord(floor=schedule.floor_with(new))
+            PARTITION,
+            owned.range_id,
+            new,
+            ScheduleRecord(low_water_mark=schedule.low_water_mark_with(new)),
         )
         schedule.written(new, ())
         while (read := schedule.next_read(NOW + HOUR)) is not None:
@@ -111,15 +114,18 @@ async def complete(store: CassandraScheduleStore, tasks: int, stuck: int) -> Tas
             if ends:
                 await write()
     await store.keep(
-        PARTITION, owned.range_id, ScheduleRecord(floor=schedule.floor), schedule.done(MOST_DONE)
+        PARTITION,
+        owned.range_id,
+        ScheduleRecord(low_water_mark=schedule.low_water_mark),
+        schedule.done(MOST_DONE),
     )
-    return (await store.take_over(PARTITION)).record.floor
+    return (await store.take_over(PARTITION)).record.low_water_mark
 
 
-async def traced(store: CassandraScheduleStore, floor: TaskKey, tasks: int) -> dict[str, Any]:
+async def traced(store: CassandraScheduleStore, mark: TaskKey, tasks: int) -> dict[str, Any]:
     """Reads as an owner makes them: all pages from the floor; one of a key; from the middle and
     from the end."""
-    scanned, found, after = [], 0, floor
+    scanned, found, after = [], 0, mark
     began = time.perf_counter()
     while True:
         rows, count = await store.traced_read(PARTITION, after, END, 1000)
@@ -134,7 +140,7 @@ async def traced(store: CassandraScheduleStore, floor: TaskKey, tasks: int) -> d
         "pages": len(scanned),
         "tombstones_per_page": max(scanned),
         "seconds_with_traces": round(time.perf_counter() - began, 2),
-        "tombstones_of_one_key": (await store.traced_read(PARTITION, floor, END, 20, "k0"))[1],
+        "tombstones_of_one_key": (await store.traced_read(PARTITION, mark, END, 20, "k0"))[1],
         "tombstones_from_the_middle": (await store.traced_read(PARTITION, middle, END, 1000))[1],
         "tombstones_from_the_end": (await store.traced_read(PARTITION, end, END, 1000))[1],
     }
@@ -149,13 +155,13 @@ async def run(tasks: int, heads: Iterable[int]) -> None:
                 store = CassandraScheduleStore(server.create_keyspace(), history)
                 await store.migrate()
                 began = time.perf_counter()
-                floor = await complete(store, tasks, stuck)
+                low_water_mark = await complete(store, tasks, stuck)
                 report = {
                     "tasks": tasks,
                     "stuck": stuck,
                     "per_s": round(tasks / (time.perf_counter() - began)),
                 }
-                print(json.dumps(report | await traced(store, floor, tasks)), flush=True)
+                print(json.dumps(report | await traced(store, low_water_mark, tasks)), flush=True)
                 await store.close()
                 await history.database.close_async()
 

@@ -16,7 +16,7 @@ from fairlead.connect import task_store
 from fairlead.ports.policy_store import (
     EVERY_QUEUE,
     KEPT_VERSIONS,
-    Draft,
+    PolicyDraft,
     PolicyState,
     Switch,
     SwitchMode,
@@ -45,8 +45,8 @@ def policies(store: SqlTaskStore) -> SqlPolicies:
     return SqlPolicies(store)
 
 
-def draft(queue: str = "q", at: int = NOW, **guarded: float) -> Draft:
-    return Draft(queue=queue, author="ann", why="test", computed_at=at, guarded=guarded)
+def draft(queue: str = "q", at: int = NOW, **guarded: float) -> PolicyDraft:
+    return PolicyDraft(queue=queue, author="ann", why="test", computed_at=at, guarded=guarded)
 
 
 def publish(
@@ -68,7 +68,7 @@ def limits(policies: SqlPolicies, queue: str = "q") -> dict[str, int]:
 def publish_limits(
     policies: SqlPolicies, supersedes: int | None = None, queue: str = "q", **limits: int
 ) -> int | None:
-    made = Draft(
+    made = PolicyDraft(
         queue=queue, author="ann", why="test", computed_at=NOW, guarded={"a": 2.0}, limits=limits
     )
     return policies.tasks.database.run(policies.publish(made, supersedes))
@@ -89,7 +89,7 @@ def switch(policies: SqlPolicies, mode: SwitchMode, queue: str = EVERY_QUEUE) ->
 
 
 def test_a_version_is_kept_as_it_was_published(policies: SqlPolicies) -> None:
-    whole = Draft(
+    whole = PolicyDraft(
         queue="q",
         author="ann",
         why="worker-seconds",
@@ -279,7 +279,9 @@ def test_limits_come_and_go_with_the_version_they_belong_to(policies: SqlPolicie
     assert publish_limits(policies, first, a=9) is None  # compare-and-set
     assert limits(policies) == {"a": 2}
     assert first is not None and second is not None
-    back = Draft(queue="q", author="ann", why="back", computed_at=NOW, limits={"a": 3, "b": 1})
+    back = PolicyDraft(
+        queue="q", author="ann", why="back", computed_at=NOW, limits={"a": 3, "b": 1}
+    )
     third = run(policies.roll_back(back, second, "b waits"))
     assert limits(policies) == {"a": 3, "b": 1}
     assert look(policies.policy(third)).limits == {"a": 3, "b": 1}

@@ -148,7 +148,7 @@ def again(scheduled: ScheduledTask, retry_at: int) -> RunEnd:
 
 
 RECORD = ScheduleRecord(
-    floor=TaskKey(5, AWKWARD, "u"),
+    low_water_mark=TaskKey(5, AWKWARD, "u"),
     read_through=END,
     loaded=3,
     in_flight=2,
@@ -319,7 +319,7 @@ async def test_o12_completions_are_cleaned_by_age_and_never_above_the_floor(
     await store.persist(PARTITION, range_id, [task(n) for n in range(1, 21)], RECORD)
     for n, scheduled in enumerate(await everything(store), 1):
         await store.finish(PARTITION, range_id, [ended(scheduled, finished_at=100 + n)])
-    await store.keep(PARTITION, range_id, ScheduleRecord(floor=TaskKey(10, "z", "")))
+    await store.keep(PARTITION, range_id, ScheduleRecord(low_water_mark=TaskKey(10, "z", "")))
     assert await store.clean(PARTITION, range_id, 106) == 5
     assert await store.clean(PARTITION, range_id, 1000) == 5
     assert await store.clean(PARTITION, range_id, 1000) == 0
@@ -351,7 +351,7 @@ async def test_what_is_told_to_be_done_is_gone_and_nothing_else(store: Adapter) 
 
 
 async def test_o12_what_is_left_is_counted(store: Adapter) -> None:
-    record = msgspec.structs.replace(RECORD, floor=BEFORE_ALL)
+    record = msgspec.structs.replace(RECORD, low_water_mark=BEFORE_ALL)
     range_id = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, range_id, [task(n) for n in range(1, 11)], record)
     beside = (await store.take_over(BESIDE)).range_id

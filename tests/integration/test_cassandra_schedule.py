@@ -56,7 +56,7 @@ def store(opened: Callable[[], CassandraScheduleStore]) -> CassandraScheduleStor
 
 
 def floor_at(run_at: int) -> ScheduleRecord:
-    return ScheduleRecord(floor=TaskKey(run_at, "", ""))
+    return ScheduleRecord(low_water_mark=TaskKey(run_at, "", ""))
 
 
 async def insist(call: Callable[[], Awaitable[Any]]) -> Any:
@@ -170,7 +170,7 @@ async def test_a_task_submitted_late_below_the_floor_outlives_the_deletes_there(
     # What was begun before may land after it.
     await store.keep(PARTITION, range_id, floor_at(NOW - HOUR - 1))
     after = opened()
-    assert (await after.take_over(PARTITION)).record.floor < expected[0].key
+    assert (await after.take_over(PARTITION)).record.low_water_mark < expected[0].key
     assert await everything(after) == expected
 
 
@@ -188,12 +188,12 @@ async def completing(
     while batch := [t for _, t in zip(range(500), left, strict=False)]:
         await store.finish(PARTITION, range_id, [ended(ScheduledTask.of(t)) for t in batch])
         last = ScheduledTask.of(batch[-1]).key
-        floor = keys[0] if held else last
+        low_water_mark = keys[0] if held else last
         within = [*[key for key in held if key < last], last]
         await store.keep(
             PARTITION,
             range_id,
-            ScheduleRecord(floor=TaskKey(floor.run_at, "", "")),
+            ScheduleRecord(low_water_mark=TaskKey(low_water_mark.run_at, "", "")),
             list(zip(within, within[1:], strict=False)),
         )
     return held
@@ -205,8 +205,8 @@ async def test_reads_meet_few_tombstones_also_when_stuck_tasks_hold_the_floor_do
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     held = await completing(store, range_id, 4000, stuck)
-    floor = (await store.take_over(PARTITION)).record.floor
-    rows, scanned = await store.traced_read(PARTITION, floor, END, 1000)
+    low_water_mark = (await store.take_over(PARTITION)).record.low_water_mark
+    rows, scanned = await store.traced_read(PARTITION, low_water_mark, END, 1000)
     assert [row.key for row in rows] == held
     print(f"{stuck} stuck: {scanned} tombstones")
     assert scanned <= 2 * (stuck + 2)
@@ -313,20 +313,24 @@ async def test_while_a_datacentre_is_away_no_floor_rises_nothing_is_deleted_and_
     assert await everything(store) == rows[3:]
     await store.finish(PARTITION, range_id, [ended(row) for row in rows[3:6]])
     await store.keep(PARTITION, range_id, floor_at(NOW + 5), [(rows[3].key, rows[5].key)])
-    assert (await store.statuses("reminders", 0))[3].record.floor == TaskKey(NOW + 2, "", "")
+    assert (await store.statuses("reminders", 0))[3].record.low_water_mark == TaskKey(
+        NOW + 2, "", ""
+    )
     assert store._owners[PARTITION].swept == TaskKey(NOW + 2, "", "")
     assert await store.clean(PARTITION, range_id, NOW + 100 * DAY) == 0
     await store.persist(PARTITION, range_id, [task(NOW, "late")], floor_at(NOW - 1))
-    assert (await store.statuses("reminders", 0))[3].record.floor == TaskKey(NOW, "", "")
+    assert (await store.statuses("reminders", 0))[3].record.low_water_mark == TaskKey(NOW, "", "")
 
     owned = await store.take_over(PARTITION)
-    assert owned.record.floor == TaskKey(NOW - OVERLAP, "", ""), (
+    assert owned.record.low_water_mark == TaskKey(NOW - OVERLAP, "", ""), (
         "a lower one may be known to the other only"
     )
     assert [row.key.run_at - NOW for row in await everything(store)] == [0, 6, 7, 8, 9]
     await store.keep(PARTITION, owned.range_id, floor_at(NOW - OVERLAP))
     owned = await store.take_over(PARTITION)
-    assert owned.record.floor == TaskKey(NOW - OVERLAP, "", ""), "no lower with each take-over"
+    assert owned.record.low_water_mark == TaskKey(NOW - OVERLAP, "", ""), (
+        "no lower with each take-over"
+    )
 
     other.is_away = False
     for told in (
@@ -336,10 +340,10 @@ async def test_while_a_datacentre_is_away_no_floor_rises_nothing_is_deleted_and_
         with pytest.raises(StoreUnavailable, match="answers again"):
             await told()
     owned = await store.take_over(PARTITION)
-    assert owned.record.floor == TaskKey(NOW - OVERLAP, "", "")
+    assert owned.record.low_water_mark == TaskKey(NOW - OVERLAP, "", "")
     await everything(store)
     await store.keep(PARTITION, owned.range_id, floor_at(NOW + 5))
-    assert (await store.take_over(PARTITION)).record.floor == TaskKey(NOW + 5, "", "")
+    assert (await store.take_over(PARTITION)).record.low_water_mark == TaskKey(NOW + 5, "", "")
 
 
 async def test_a_datacentre_that_has_not_heard_of_a_take_over_is_unavailable_not_a_fence(

@@ -10,7 +10,7 @@ import pytest
 from fairlead import App
 from fairlead.engine.view import View
 from fairlead.operate.policies import PolicyManagement
-from fairlead.ports.policy_store import Draft, SwitchMode
+from fairlead.ports.policy_store import PolicyDraft, SwitchMode
 from fairlead.testing import running, settled
 
 pytestmark = [pytest.mark.ordered, pytest.mark.stores, pytest.mark.virtual_time]
@@ -236,9 +236,9 @@ async def test_changed_limits_wake_the_dispatcher_and_the_same_ones_do_not(
             assert node.parts.context.ledger.limits("q") == limits
 
 
-def limited(**limits: int) -> Draft:
-    return Draft(queue="q", author="ann", why="test", computed_at=1, limits=limits)
+def limited(**limits: int) -> PolicyDraft:
+    return PolicyDraft(queue="q", author="ann", why="test", computed_at=1, limits=limits)
 
 
-def draft(**guarded: float) -> Draft:
-    return Draft(queue="q", author="ann", why="test", computed_at=1, guarded=guarded)
+def draft(**guarded: float) -> PolicyDraft:
+    return PolicyDraft(queue="q", author="ann", why="test", computed_at=1, guarded=guarded)

@@ -26,7 +26,7 @@ from fairlead.pipeline.runs import last_runs, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import Objective, TuneSettings, load
 from fairlead.pipeline.tuning.gold import Gold, from_lake
-from fairlead.ports.policy_store import Draft, PolicyState, SwitchMode
+from fairlead.ports.policy_store import PolicyDraft, PolicyState, SwitchMode
 from tests.generate import Truth, write_lake
 from tests.pipeline.gold_rows import GoldRows
 
@@ -485,7 +485,7 @@ def test_of_two_that_tune_at_once_one_is_refused(
     world.hours(3)
     publish = PolicyManagement.publish
 
-    def after_another(self: PolicyManagement, draft: Draft, supersedes: int | None) -> int:
+    def after_another(self: PolicyManagement, draft: PolicyDraft, supersedes: int | None) -> int:
         publish(self, draft, supersedes)
         return publish(self, draft, supersedes)
 

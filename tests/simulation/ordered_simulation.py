@@ -88,7 +88,7 @@ class Faulty:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._real, name)
-        if name in ("look", "joins_transactions", "location"):
+        if name in ("poke", "joins_transactions", "location"):
             return found
         return lambda *rest, **named: self._faults.around(lambda: found(*rest, **named))
 
@@ -403,9 +403,9 @@ class Simulation:
             ):
                 raise Broken(f"seed {self.seed}: a node broke") from error
         for rows in self.store.partitions.values():
-            below = [key for key in rows.tasks if key <= rows.record.floor]
+            below = [key for key in rows.tasks if key <= rows.record.low_water_mark]
             if below:
-                self.fail(f"below the floor {rows.record.floor}: {below[:3]}")
+                self.fail(f"below the low-water mark {rows.record.low_water_mark}: {below[:3]}")
             both = rows.tasks.keys() & rows.completed.keys()
             if both:
                 self.fail(f"completed and in the schedule: {sorted(both)[:3]}")

@@ -23,8 +23,8 @@ def test_crashes_between_any_two_calls_and_lost_answers_lose_double_and_reorder_
     simulate(seed)
 
 
-def floor_ignores_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Schedule, "floor_with", lambda self, tasks: self.floor)
+def low_water_mark_ignores_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schedule, "low_water_mark_with", lambda self, tasks: self.low_water_mark)
 
 
 def committed_before_persisted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def the_log_forgets_what_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        floor_ignores_what_is_written,
+        low_water_mark_ignores_what_is_written,
         no_fence,
         early_by_a_second,
         # Few schedules show these two, so many are run.

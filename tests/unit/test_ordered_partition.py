@@ -340,7 +340,7 @@ async def test_a_partition_given_up_in_the_middle_of_a_write_leaves_a_floor_belo
     await asyncio.wait([bench.tasks[0]])
     await bench.partition.close()
     rows = bench.store.partitions[KEY]
-    assert submitted.key in rows.tasks and rows.record.floor < submitted.key
+    assert submitted.key in rows.tasks and rows.record.low_water_mark < submitted.key
 
 
 async def test_one_that_is_cancelled_while_it_fails_ends(

@@ -46,7 +46,7 @@ class Stored:
     def __init__(self) -> None:
         self.rows: dict[TaskKey, ScheduledTask] = {}
         self.completed: set[TaskKey] = set()
-        self.floor = BEFORE_ALL
+        self.low_water_mark = BEFORE_ALL
 
     def read(self, read: Read) -> list[ScheduledTask]:
         found = [
@@ -60,7 +60,7 @@ class Stored:
     def write(self, schedule: Schedule | None, tasks: list[NewTask]) -> None:
         done = {ScheduledTask.of(t).key for t in tasks} & self.completed
         if schedule is not None:
-            self.floor = schedule.floor_with(tasks)
+            self.low_water_mark = schedule.low_water_mark_with(tasks)
         for new in tasks:
             row = ScheduledTask.of(new)
             if row.key in done:
@@ -88,7 +88,7 @@ class Stored:
 
 
 def started(stored: Stored, now: int, window: Window | None = None) -> Schedule:
-    schedule = Schedule(stored.floor, window or Window())
+    schedule = Schedule(stored.low_water_mark, window or Window())
     stored.catch_up(schedule, now)
     return schedule
 
@@ -139,7 +139,7 @@ def test_between_what_is_unfinished_all_that_was_done_is_told_once_and_most_firs
     for ran in schedule.due(10):
         stored.end(schedule, ran, retry_at=100 if ran.key.run_at in stuck else None)
     first, second, third = (key(n, f"k{n}") for n in sorted(stuck))
-    assert schedule.floor < first
+    assert schedule.low_water_mark < first
     pairs = schedule.done(2)
     assert pairs == [(second, third), (first, second)]
     assert schedule.done(100) == []
@@ -149,7 +149,7 @@ def test_between_what_is_unfinished_all_that_was_done_is_told_once_and_most_firs
     assert schedule.done(100) == [(second, third)]
     (ran, *_) = schedule.due(100)
     stored.end(schedule, ran)
-    assert schedule.floor >= first and schedule.done(100) == [], (
+    assert schedule.low_water_mark >= first and schedule.done(100) == [], (
         "what lies below the floor is not told"
     )
 
@@ -192,7 +192,7 @@ def test_o7_a_task_before_the_one_that_ran_last_still_runs() -> None:
     stored.end(schedule, schedule.due(20)[0])
     stored.write(schedule, [task(5)])
     assert [t.key for t in schedule.due(20)] == [key(5)]
-    assert stored.floor < key(5)
+    assert stored.low_water_mark < key(5)
 
 
 def test_o3_due_beyond_the_look_ahead_is_read_in_time() -> None:
@@ -332,7 +332,7 @@ def test_an_ordering_key_with_very_much_behind_it_is_passed_over_by_whole_pages(
     stored.write(
         None, [task(n, "much") for n in range(5000)] + [task(5000 + n, f"k{n}") for n in range(50)]
     )
-    schedule, reads = Schedule(stored.floor, Window(in_flight=100, page=1000)), 0
+    schedule, reads = Schedule(stored.low_water_mark, Window(in_flight=100, page=1000)), 0
     while (read := schedule.next_read(10_000)) is not None:
         schedule.read_done(stored.read(read))
         reads += 1
@@ -382,7 +382,7 @@ def test_the_floor_goes_on_with_what_ends_also_among_tasks_of_the_same_time() ->
     schedule = started(stored, 10)
     for ran in schedule.due(10)[:600]:
         stored.end(schedule, ran)
-    assert schedule.floor == key(7, "k0599")
+    assert schedule.low_water_mark == key(7, "k0599")
 
 
 def test_runs_that_go_on_from_before_a_reload_keep_their_ordering_key() -> None:
@@ -390,7 +390,7 @@ def test_runs_that_go_on_from_before_a_reload_keep_their_ordering_key() -> None:
     schedule = started(stored, 0)
     stored.write(schedule, [task(1), task(2)])
     (ran,) = schedule.due(5)
-    schedule = Schedule(stored.floor, Window(), [ran])
+    schedule = Schedule(stored.low_water_mark, Window(), [ran])
     stored.catch_up(schedule, 5)
     assert schedule.due(5) == []
     stored.end(schedule, ran)
@@ -456,14 +456,14 @@ class Run:
         assert set(self.ends) == self.submitted and set(self.ends.values()) <= {1}
 
     def check(self) -> None:
-        assert all(row_key > self.stored.floor for row_key in self.stored.rows)
-        assert all(row_key > self.schedule.floor for row_key in self.stored.rows)
+        assert all(row_key > self.stored.low_water_mark for row_key in self.stored.rows)
+        assert all(row_key > self.schedule.low_water_mark for row_key in self.stored.rows)
         keys = [ran.key.ordering_key for ran in self.running]
         assert len(keys) == len(set(keys))
         assert len(self.schedule) <= self.window.most_loaded + self.window.page + len(self.running)
         if self.chance.random() < 0.2:
             for above, below in self.schedule.done(self.chance.choice([1, 100])):
-                assert self.schedule.floor <= above < below
+                assert self.schedule.low_water_mark <= above < below
                 assert not [row_key for row_key in self.stored.rows if above < row_key < below]
 
     def write(self) -> None:
@@ -532,8 +532,8 @@ class Run:
 
     def crash(self) -> None:
         if self.chance.random() < 0.5:
-            self.stored.floor = self.schedule.floor
+            self.stored.low_water_mark = self.schedule.low_water_mark
         self.reading = None
         if self.chance.random() < 0.5:
             self.running.clear()
-        self.schedule = Schedule(self.stored.floor, self.window, self.running)
+        self.schedule = Schedule(self.stored.low_water_mark, self.window, self.running)

@@ -70,7 +70,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     """State of a partition of an ordered queue beside its rows, for the next owner and for
     people."""
 
-    floor: TaskKey = BEFORE_ALL
+    low_water_mark: TaskKey = BEFORE_ALL
     """Key at or below which every task is completed, however old; the hour of the key is the oldest
     unfinished one."""
     read_through: TaskKey = BEFORE_ALL

@@ -8,8 +8,8 @@ from fairlead.operate.context import OperateContext
 from fairlead.ports.notification import Notification
 from fairlead.ports.policy_store import (
     EVERY_QUEUE,
-    Draft,
     Policy,
+    PolicyDraft,
     PolicyState,
     Switch,
     SwitchMode,
@@ -62,7 +62,7 @@ class PolicyManagement:
 
     # changing -------------------------------------------------------------------------------------
 
-    def publish(self, draft: Draft, supersedes: int | None) -> int:
+    def publish(self, draft: PolicyDraft, supersedes: int | None) -> int:
         """Let these weights and limits count; running workers take them up within seconds.
         `supersedes`: the version that counts now. Raises NotAllowed when another one does, or the
         feedback is switched off or frozen."""
@@ -87,7 +87,7 @@ class PolicyManagement:
         if earlier is not None and earlier.queue != policy.queue:
             raise NotAllowed(f"version {to} is of queue {earlier.queue}, not of {policy.queue}")
         now = self._context.clock.now()
-        draft = Draft(
+        draft = PolicyDraft(
             queue=policy.queue,
             author=author,
             why=f"back to {'the declared weights' if earlier is None else f'version {to}'}: {why}",

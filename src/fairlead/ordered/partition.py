@@ -116,7 +116,7 @@ class Partition:
         self._range_id = owned.range_id
         context.outages.over(self.key)
         store = FencedSchedule(context.store, self.key, owned.range_id)
-        schedule = Schedule(owned.record.floor, self._window, self.in_flight.running)
+        schedule = Schedule(owned.record.low_water_mark, self._window, self.in_flight.running)
         return Tenure(store, schedule, self.in_flight, self._describe, context)
 
     def _set_tenure(self, tenure: Tenure | None) -> None:

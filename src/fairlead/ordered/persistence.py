@@ -126,8 +126,8 @@ class Persistence:
             self._begin()
 
     async def _persist(self, tasks: Sequence[NewTask]) -> None:
-        floor = self._schedule.floor_with(tasks)
-        record = msgspec.structs.replace(self._events.record(), floor=floor)
+        low_water_mark = self._schedule.low_water_mark_with(tasks)
+        record = msgspec.structs.replace(self._events.record(), low_water_mark=low_water_mark)
         self._is_writing = True
         completed = await self._store.persist(tasks, record)
         self._record.on_kept(record)

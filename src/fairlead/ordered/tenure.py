@@ -66,7 +66,9 @@ class Tenure:
         schedule = self.schedule
         return self._describe(
             ScheduleRecord(
-                floor=schedule.floor, read_through=schedule.read_through, loaded=len(schedule)
+                low_water_mark=schedule.low_water_mark,
+                read_through=schedule.read_through,
+                loaded=len(schedule),
             )
         )
 

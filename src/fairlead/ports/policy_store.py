@@ -35,7 +35,7 @@ class SwitchMode(StrEnum):
     """Published weights and limits stay in force; nothing new is published."""
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyDraft(msgspec.Struct, frozen=True, kw_only=True):
     """A version to publish. Weights and limits are by fairness key: a key missing from `guarded`
     has no computed weight, a key missing from `limits` has no computed limit."""
 
@@ -65,7 +65,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str | None = None
 
 
-class Policy(Draft, frozen=True, kw_only=True):
+class Policy(PolicyDraft, frozen=True, kw_only=True):
     """A published version and its state."""
 
     version: int
@@ -98,13 +98,13 @@ class PolicyStore(Protocol):
     `weights_version` in the same transaction, so that running nodes read both with their next
     heartbeat."""
 
-    def publish(self, draft: Draft, supersedes: int | None) -> Steps[int | None]:
+    def publish(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int | None]:
         """Put the draft's weights and limits in force, replacing all computed ones; return the
         version. A key keeps the weight that a person has set for it. Return None and change nothing
         if the queue is unknown, switched off or frozen, or if `supersedes` is not the version in
         force."""
 
-    def roll_back(self, draft: Draft, version: int, verdict: str) -> Steps[int | None]:
+    def roll_back(self, draft: PolicyDraft, version: int, verdict: str) -> Steps[int | None]:
         """Put the weights and limits that were in force before `version` back, as a new version;
         return its number. Mark `version`, which must be in force, as ROLLED_BACK with the verdict
         as reason. Return None and change nothing where `publish` would, except that a frozen queue

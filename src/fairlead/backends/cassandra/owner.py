@@ -31,13 +31,13 @@ class Owner:
         self,
         partition: PartitionKey,
         range_id: int,
-        floor: TaskKey,
+        low_water_mark: TaskKey,
         begins: TaskKey,
         is_whole: bool,
     ) -> None:
         self.partition = partition
         self.range_id = range_id
-        self.floor = floor
+        self.low_water_mark = low_water_mark
         """As it was kept last."""
         self.is_whole = is_whole
         """Whatever it was told of came from a read of every datacentre."""
@@ -65,13 +65,15 @@ class Owner:
         of others."""
         if self.is_whole:
             return record
-        floor = min([self.floor, *(TaskKey(task.run_at, "", "") for task in tasks)])
-        return msgspec.structs.replace(record, floor=floor)
+        low_water_mark = min(
+            [self.low_water_mark, *(TaskKey(task.run_at, "", "") for task in tasks)]
+        )
+        return msgspec.structs.replace(record, low_water_mark=low_water_mark)
 
     def kept(self, record: ScheduleRecord) -> None:
         """This is the record now."""
-        self.floor = record.floor
-        self.swept = min(self.swept, record.floor)
+        self.low_water_mark = record.low_water_mark
+        self.swept = min(self.swept, record.low_water_mark)
 
     def unnoted(self, hours: set[int]) -> list[int]:
         """Of these hours, those that it has not noted."""

@@ -111,11 +111,13 @@ class CassandraScheduleStore:
         record, was_whole = (
             (_record.decode(rows[-1][0]), rows[-1][1]) if rows else (ScheduleRecord(), True)
         )
-        begins = record.floor
+        mark = begins = record.low_water_mark
         if not (was_whole and reading.is_whole):
-            begins = TaskKey(record.floor.run_at - OVERLAP, "", "")
-        self._owners[partition] = Owner(partition, range_id, record.floor, begins, reading.is_whole)
-        return Owned(range_id, msgspec.structs.replace(record, floor=begins))
+            begins = TaskKey(mark.run_at - OVERLAP, "", "")
+        self._owners[partition] = Owner(
+            partition, range_id, record.low_water_mark, begins, reading.is_whole
+        )
+        return Owned(range_id, msgspec.structs.replace(record, low_water_mark=begins))
 
     async def _raise(self, partition: PartitionKey) -> int:
         before = self._owners.get(partition)
@@ -217,7 +219,7 @@ class CassandraScheduleStore:
         await self._find_back(owner)
         if not owner.is_whole:
             return 0
-        below = min(hour_of(owner.floor), before // HOUR)
+        below = min(hour_of(owner.low_water_mark), before // HOUR)
         rows = await self.session.execute("finished_hours", *partition, below)
         old = [hour for hour, at in rows if (at or 0) + HOUR < before][:CLEANED_AT_ONCE]
         await self._write(
@@ -260,14 +262,14 @@ class CassandraScheduleStore:
     ) -> None:
         """Delete the rows through the floor, and between these keys in the hours in which something
         was completed since."""
-        place, floor = owner.partition, owner.floor
+        place, low_water_mark = owner.partition, owner.low_water_mark
         deletions: list[tuple[int, str, Row, int]] = []
-        if floor > owner.swept:
-            last = hour_of(floor)
+        if low_water_mark > owner.swept:
+            last = hour_of(low_water_mark)
             if (first := hour_of(owner.swept)) < last:
                 hours = await self.session.execute("hours", *place, first, last - 1)
                 deletions += [(hour, "sweep_hour", (stamp, *place, hour), 0) for (hour,) in hours]
-            deletions.append((last, "sweep_through", (stamp, *place, last, *floor), 0))
+            deletions.append((last, "sweep_through", (stamp, *place, last, *low_water_mark), 0))
         for above, below in done:
             for hour in owner.completed_in:
                 low, high = (
@@ -278,7 +280,7 @@ class CassandraScheduleStore:
                     deletions.append((hour, "sweep", (stamp, *place, hour, *low, *high), 0))
         owner.completed_in.clear()
         await self._write(_batches(deletions))
-        owner.swept = floor
+        owner.swept = low_water_mark
 
     async def _write(self, batches: Iterable[Sequence[tuple[str, Row]]]) -> None:
         await self._together(self.session.batch(batch) for batch in batches)
@@ -379,7 +381,7 @@ class CassandraScheduleStore:
         when that has come."""
         records = await self._records(queue)
         left = await self._together(
-            self._left(PartitionKey(queue, partition), record.floor, now // HOUR)
+            self._left(PartitionKey(queue, partition), record.low_water_mark, now // HOUR)
             for partition, record in records.items()
         )
         return sum(key.run_at <= now or has_run for keys in left for key, has_run in keys)
@@ -394,7 +396,7 @@ class CassandraScheduleStore:
             keys = [
                 key
                 for key, _ in await self._left(
-                    PartitionKey(queue, partition), record.floor, _LAST_HOUR
+                    PartitionKey(queue, partition), record.low_water_mark, _LAST_HOUR
                 )
             ]
             stale = sum(key.run_at < stale_before for key in keys)
@@ -416,13 +418,13 @@ class CassandraScheduleStore:
         }
 
     async def _left(
-        self, partition: PartitionKey, floor: TaskKey, last: int
+        self, partition: PartitionKey, mark: TaskKey, last: int
     ) -> list[tuple[TaskKey, bool]]:
         """What is unfinished above the floor, through this hour, and whether it has run."""
         found = []
-        for (hour,) in await self.session.execute("hours", *partition, hour_of(floor), last):
+        for (hour,) in await self.session.execute("hours", *partition, hour_of(mark), last):
             async for *key, task_id, runs, is_done in self.session.rows(
-                "look", *partition, hour, *floor
+                "look", *partition, hour, *mark
             ):
                 if task_id is not None and not is_done:
                     found.append((TaskKey(*key), _runs_of(task_id, runs) is not None))

@@ -12,8 +12,8 @@ from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.ports.notification import Notification
 from fairlead.ports.policy_store import (
     KEPT_VERSIONS,
-    Draft,
     Policy,
+    PolicyDraft,
     PolicyState,
     Switch,
     SwitchMode,
@@ -30,7 +30,7 @@ class SqlPolicies:
         self.tasks = tasks
         self._sql = load("policies.sql", package_of(tasks.database))
 
-    def publish(self, draft: Draft, supersedes: int | None) -> Steps[int | None]:
+    def publish(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int | None]:
         if not (yield self._statement("lock", draft.queue)):
             return None
         if (yield self._statement("is_switched", draft.queue, "")):
@@ -43,7 +43,7 @@ class SqlPolicies:
             )
         return (yield from self._put(draft, supersedes))
 
-    def roll_back(self, draft: Draft, version: int, verdict: str) -> Steps[int | None]:
+    def roll_back(self, draft: PolicyDraft, version: int, verdict: str) -> Steps[int | None]:
         if not (yield self._statement("lock", draft.queue)):
             return None
         if (yield self._statement("is_switched", draft.queue, SwitchMode.OFF)):
@@ -107,7 +107,7 @@ class SqlPolicies:
         rows = yield self._statement("active", queue)
         return rows[0][0] if rows else None
 
-    def _put(self, draft: Draft, supersedes: int | None) -> Steps[int]:
+    def _put(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int]:
         rows = yield self._statement(
             "insert",
             draft.queue,

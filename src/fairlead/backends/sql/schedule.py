@@ -123,7 +123,7 @@ class SqlScheduleStore:
 
     def _clean(self, partition: PartitionKey, range_id: int, before: int) -> Steps[int]:
         record = yield from self._fenced(partition, range_id)
-        through = min(record.floor, TaskKey(before, "", ""))
+        through = min(record.low_water_mark, TaskKey(before, "", ""))
         return len((yield self._statement("clean", *partition, *through, before, CLEANED_AT_ONCE)))
 
     def _fenced(self, partition: PartitionKey, range_id: int) -> Steps[ScheduleRecord]:

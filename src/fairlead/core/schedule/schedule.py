@@ -47,11 +47,11 @@ class Schedule:
     """See the module."""
 
     def __init__(
-        self, floor: TaskKey, window: Window, running: Iterable[ScheduledTask] = ()
+        self, low_water_mark: TaskKey, window: Window, running: Iterable[ScheduledTask] = ()
     ) -> None:
         """`floor`: as it was kept in the store. `running`: tasks of the store whose runs go on from
         before."""
-        self.read_through = floor
+        self.read_through = low_water_mark
         self._window = window
         self._lines: dict[str, Line] = {}
         self._held: set[str] = set()
@@ -96,7 +96,7 @@ class Schedule:
         return len(self._lines) - len(self._held)
 
     @property
-    def floor(self) -> TaskKey:
+    def low_water_mark(self) -> TaskKey:
         """Every task with this key or a lower one has ended."""
         if self._keys:
             first = self._keys[0]
@@ -118,12 +118,12 @@ class Schedule:
     def done(self, most: int) -> list[tuple[TaskKey, TaskKey]]:
         """Pairs of keys above the floor between which, themselves left out, no task of the store is
         unfinished: those where most tasks have ended since it was last asked."""
-        floor, bound = self.floor, self._known_through
+        low_water_mark, bound = self.low_water_mark, self._known_through
         ended = Counter[tuple[TaskKey, TaskKey]]()
         for key in self._over:
-            if floor < key < bound:
+            if low_water_mark < key < bound:
                 place = bisect_left(self._keys, key)
-                above = max(floor, self._keys[place - 1]) if place else floor
+                above = max(low_water_mark, self._keys[place - 1]) if place else low_water_mark
                 ended[above, min([bound, *self._keys[place : place + 1]])] += 1
         self._over.clear()
         return [pair for pair, _ in ended.most_common(most)]
@@ -219,9 +219,9 @@ class Schedule:
 
     # writing --------------------------------------------------------------------------------------
 
-    def floor_with(self, tasks: Iterable[NewTask]) -> TaskKey:
+    def low_water_mark_with(self, tasks: Iterable[NewTask]) -> TaskKey:
         """The floor to keep with the write of these: some may be older than all that was there."""
-        return min([self.floor, *(just_before(task.run_at) for task in tasks)])
+        return min([self.low_water_mark, *(just_before(task.run_at) for task in tasks)])
 
     def written(self, tasks: Iterable[NewTask], completed: Collection[TaskKey]) -> None:
         """These are in the store now, but for those whose keys were completed before. What lies in

@@ -26,8 +26,8 @@ from fairlead.pipeline.tuning.gold import Gold, KeyUse, Load, from_lake
 from fairlead.pipeline.tuning.incidents import Incidents
 from fairlead.ports.policy_store import (
     EVERY_QUEUE,
-    Draft,
     Policy,
+    PolicyDraft,
     PolicyState,
     Switch,
     SwitchMode,
@@ -373,7 +373,7 @@ class _Tuning:
             place.queue, outcome, version, place.trial, proposal.holds, proposal.changes, limits
         )
 
-    def _draft(self, place: _Place, is_canary: bool) -> Draft:
+    def _draft(self, place: _Place, is_canary: bool) -> PolicyDraft:
         tuned = [change for change in place.proposal.changes if change.is_tuned]
         newest = self._facts.newest_minute
         # A weight computed earlier counts on while its key has too little data to compute another
@@ -384,7 +384,7 @@ class _Tuning:
             for c in place.proposal.changes
             if not c.is_tuned and c.fairness_key in earlier
         }
-        return Draft(
+        return PolicyDraft(
             queue=place.queue,
             author=self._options.author,
             why=self._options.objective,
