@@ -39,7 +39,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 import fairlead  # noqa: E402
 from fairlead.lab.fairness import jain  # noqa: E402
 from fairlead.lab.trace import Tenants, read_trace  # noqa: E402
-from fairlead.lab.workers import Workers, end_with_parent  # noqa: E402
+from fairlead.lab.workers import WorkerProcesses, end_with_parent  # noqa: E402
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
@@ -144,7 +144,7 @@ def measure(
         cleanup.callback(app.close)
         app.migrate()
         each = wanted.slots // wanted.workers
-        with Workers("cost:app", wanted.workers, folder, environment, each) as workers:
+        with WorkerProcesses("cost:app", wanted.workers, folder, environment, each) as workers:
             workers.wait_until_up(app)
             if mode == "tuned":
                 tune(app, runs)
@@ -181,7 +181,7 @@ def feed(
     seconds: float,
     windows: int,
     told: Told,
-    workers: Workers,
+    workers: WorkerProcesses,
 ) -> list[tuple[float, int]]:
     """Keep every key supplied until the last window is over; then reckon."""
     submitted: Counter[str] = Counter()

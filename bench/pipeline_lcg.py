@@ -29,7 +29,7 @@ from fairlead.lab.history import has_unfinished  # noqa: E402
 from fairlead.lab.replay.application import FOLDER, MODULE, ORDER, QUEUE, application  # noqa: E402
 from fairlead.lab.replay.report import judge  # noqa: E402
 from fairlead.lab.trace import Tenants, read_trace  # noqa: E402
-from fairlead.lab.workers import Workers  # noqa: E402
+from fairlead.lab.workers import WorkerProcesses  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from fairlead.pipeline.silver.tasks import TASKS  # noqa: E402
@@ -138,7 +138,7 @@ def write_jobs(trace: pathlib.Path, path: pathlib.Path) -> int:
 def run_all(app: Any, url: str, folder: pathlib.Path) -> None:
     """Two workers, until nothing is left."""
     pause = threading.Event()
-    with Workers(
+    with WorkerProcesses(
         MODULE, 2, folder, {"FAIRLEAD_URL": url, FOLDER: str(folder), ORDER: "fair"}
     ) as workers:
         workers.wait_until_up(app)

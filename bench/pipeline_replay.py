@@ -35,7 +35,7 @@ from run import say  # noqa: E402
 from fairlead.lab.policies import grid  # noqa: E402
 from fairlead.lab.policies.arrivals import of_trace  # noqa: E402
 from fairlead.lab.policies.candidate import Found, Setup, Trial  # noqa: E402
-from fairlead.lab.policies.policy import Policy  # noqa: E402
+from fairlead.lab.policies.policy import CandidatePolicy  # noqa: E402
 from fairlead.lab.policies.study import HOUR  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
@@ -79,7 +79,7 @@ def main() -> int:
 # the grid -----------------------------------------------------------------------------------------
 
 
-def policies(busy: float, count: int) -> list[Policy]:
+def policies(busy: float, count: int) -> list[CandidatePolicy]:
     """So many at most, different in order, slots, weights, limits and partitions. `busy`: slots
     that are busy on average."""
     slots = [max(1, round(load * busy)) for load in LOADS]
@@ -111,7 +111,7 @@ def on_cores(cores: int, trace: pathlib.Path, limit: int | None, count: int) -> 
     began = time.perf_counter()
     spark = session(f"local[{cores}]", settings={"spark.driver.memory": "1g"})
     with OnSpark(spark, arrivals) as runner:
-        first = [Trial(n, Policy(order="fifo", slots=10**6), "all") for n in range(cores)]
+        first = [Trial(n, CandidatePolicy(order="fifo", slots=10**6), "all") for n in range(cores)]
         runner.perform(first, setup, lambda what, done: None)
         started, cpu = time.perf_counter(), cpu_seconds()
         found = runner.perform(
@@ -197,7 +197,7 @@ def gap(trace: pathlib.Path, jobs: int, time_scale: float, slots: int) -> Answer
         )
         fairlead("pipeline", "ingest", "--url", url, "--lake", lake)
         replay = ("pipeline", "replay", "--policies", str(here / "grid.toml"), "--lake", lake)
-        replayed = fairlead(*replay, "--here", "--shakes", "0", "--resamples", "0")
+        replayed = fairlead(*replay, "--here", "--perturbations", "0", "--resamples", "0")
     return {
         "lost": ran["lost"],
         "ran_twice": ran["ran_twice"],

@@ -20,7 +20,7 @@ from redis import Redis  # noqa: E402
 import fairlead  # noqa: E402
 from fairlead import App, ClusterLimit, Exponential, Fixed, Limit, NoRetry, Retry, Snooze, State  # noqa: E402
 from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint  # noqa: E402
-from fairlead.backends.redis.sharded.steps import Call  # noqa: E402
+from fairlead.backends.redis.sharded.steps import RedisCall  # noqa: E402
 from fairlead.backends.redis.task_messages import RETRY, Body, entry  # noqa: E402
 from fairlead.declare.current import current_task  # noqa: E402
 from fairlead.errors import (  # noqa: E402
@@ -371,8 +371,8 @@ def test_a_retry_is_counted_also_when_its_time_comes_as_one_counts(app: App) -> 
     body = Body("7", "note", b"{}", "json", None, 1.0, 0, 0, attempts=1)
     with SyncShardedQueue(app.store.endpoint.url, "unused") as redis:
         for moment in count():
-            redis._do(one(Call(("FLUSHALL",))))
-            seconds, micros = redis._do(one(Call(("TIME",))))
+            redis._do(one(RedisCall(("FLUSHALL",))))
+            seconds, micros = redis._do(one(RedisCall(("TIME",))))
             soon = int(seconds) * 1000 + int(micros) // 1000 + 200
             redis._do(lane.put([entry(body, "", at=soon, ticket=f"{RETRY}7")]))
             counting, answer = app.store.unfinished(["default"]), None

@@ -8,7 +8,7 @@ import numpy as np
 
 from fairlead.clock import MICROS
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of
-from fairlead.lab.policies.virtual import Schedule
+from fairlead.lab.policies.virtual import VirtualSchedule
 
 
 def arrivals(*tasks: tuple[float, float, str], waits: Sequence[float] | None = None) -> Arrivals:
@@ -21,9 +21,9 @@ def arrivals(*tasks: tuple[float, float, str], waits: Sequence[float] | None = N
     )
 
 
-def schedule(*tasks: tuple[float, float, float, int]) -> Schedule:
+def schedule(*tasks: tuple[float, float, float, int]) -> VirtualSchedule:
     """(seconds when it came, when it started, how long it ran, number of its key) of each."""
     at, start, run, key = (np.array(column, float) for column in zip(*tasks, strict=True))
-    return Schedule(
+    return VirtualSchedule(
         *((times * MICROS).astype(np.int64) for times in (at, start, run)), key.astype(np.int64)
     )

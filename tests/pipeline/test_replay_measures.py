@@ -17,7 +17,7 @@ from fairlead.lab.policies.measures import (
     slowdown,
     waits_of_keys,
 )
-from fairlead.lab.policies.windows import longest_unserved, served, stretches, whole_windows
+from fairlead.lab.policies.windows import longest_unserved, served, waiting_windows, whole_windows
 from tests.pipeline.replaying import arrivals, schedule
 from tests.tiers import examples
 
@@ -134,7 +134,7 @@ def test_windows_all_through_which_a_task_waited(rows, window) -> None:
     waited = [bool(((at <= instant) & (start > instant)).any()) for instant in range(70)]
     expected = [n for n in range(70 // window) if all(waited[n * window : (n + 1) * window])]
     assert whole_windows(at, start, window).tolist() == expected
-    found = stretches(at, start)
+    found = waiting_windows(at, start)
     assert (found.begin <= found.end).all() and (found.end[:-1] < found.begin[1:]).all()
 
 

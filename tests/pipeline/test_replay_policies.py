@@ -17,8 +17,8 @@ from fairlead.errors import ConfigurationError
 from fairlead.lab.policies import grid
 from fairlead.lab.policies.measures import Measures, measure
 from fairlead.lab.policies.objective import AIMS, Interval, interval, parse_objective, verdict
-from fairlead.lab.policies.policy import Limits, Policy
-from fairlead.lab.policies.samples import COPY, WEEK, person, resampled, shaken
+from fairlead.lab.policies.policy import CandidatePolicy, Limits
+from fairlead.lab.policies.samples import COPY, WEEK, person, perturbed, resampled
 from fairlead.lab.policies.virtual import run
 from fairlead.lab.policies.weighing import weigh
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
@@ -28,7 +28,7 @@ from tests.tiers import examples
 # the grid -----------------------------------------------------------------------------------------
 
 
-def parsed(text: str) -> grid.Grid:
+def parsed(text: str) -> grid.PolicyGrid:
     return grid.parse(tomllib.loads(text))
 
 
@@ -45,8 +45,10 @@ def test_every_combination_is_a_policy_and_those_that_do_the_same_are_one() -> N
     """)
     assert found.combinations == 24
     assert len(found.policies) == 4 + 12  # fifo knows no weights
-    assert Policy(weights={"acme": 2.0}, slots=8, limits=Limits(per_key=2)) in found.policies
-    assert found.recorded == Policy(order="fifo", weights="equal", slots=8)
+    assert (
+        CandidatePolicy(weights={"acme": 2.0}, slots=8, limits=Limits(per_key=2)) in found.policies
+    )
+    assert found.recorded == CandidatePolicy(order="fifo", weights="equal", slots=8)
     assert found.recorded in found.policies
 
 
@@ -88,7 +90,7 @@ def test_the_grid_in_the_docs_is_one() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "replay.md").read_text()
     found = parsed(page.partition("```toml\n")[2].partition("```")[0])
     assert (found.combinations, len(found.policies)) == (54, 3 * 3 + 27)
-    assert found.recorded == Policy(slots=12)
+    assert found.recorded == CandidatePolicy(slots=12)
     named = set(AIMS) - {name for name in AIMS if f"`{name}`" in page}
     assert not named, "the page tells every objective"
 
@@ -121,7 +123,7 @@ def test_weights_by_rule() -> None:
 
 def test_a_key_that_was_not_there_when_weights_were_made_weighs_as_the_one_in_the_middle() -> None:
     known = weigh("tasks^1", arrivals((0, 1, "a"), (0, 1, "a"), (0, 1, "b"), (0, 1, "c"))) or {}
-    found = run(arrivals(*((0, 1, key) for key in "aaaaxx")), Policy(slots=1), known)
+    found = run(arrivals(*((0, 1, key) for key in "aaaaxx")), CandidatePolicy(slots=1), known)
     assert np.argsort(found.start).tolist() == [0, 4, 1, 2, 5, 3]
 
 
@@ -202,7 +204,7 @@ recorded = st.lists(
 def test_a_shaken_arrival_moves_by_so_much_at_most_and_stays_the_same_task(
     recorded, seed, by
 ) -> None:
-    found = shaken(recorded, seed, by * MICROS)
+    found = perturbed(recorded, seed, by * MICROS)
     assert (np.diff(found.at) >= 0).all()
     before = dict(
         zip(
@@ -217,7 +219,7 @@ def test_a_shaken_arrival_moves_by_so_much_at_most_and_stays_the_same_task(
         assert abs(at - before[spread][0]) <= by * MICROS
         assert (takes, key) == before[spread][1:]
     assert len(found) == len(recorded)
-    assert shaken(recorded, seed, by * MICROS).digest() == found.digest()
+    assert perturbed(recorded, seed, by * MICROS).digest() == found.digest()
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -245,7 +247,7 @@ def test_a_drawn_key_brings_its_tasks_of_whole_weeks_at_their_hours(recorded, se
 
 def test_a_copy_of_a_key_has_its_weight_and_its_limit_but_not_its_turns() -> None:
     twice = arrivals(*((0, 1, key) for key in ["a", "a", f"a{COPY}2", f"a{COPY}2", "b", "b"]))
-    found = run(twice, Policy(slots=6, limits=Limits(keys={"a": 1})))
+    found = run(twice, CandidatePolicy(slots=6, limits=Limits(keys={"a": 1})))
     assert sorted((found.start // MICROS).tolist()) == [0, 0, 0, 0, 1, 1]
-    found = run(twice, Policy(slots=1), {"a": 2.0})
+    found = run(twice, CandidatePolicy(slots=1), {"a": 2.0})
     assert [person(twice.keys[key]) for key in found.key[np.argsort(found.start)]] == list("aabaab")

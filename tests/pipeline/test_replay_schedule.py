@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
 from fairlead.core.fair.passes import STRIDE_SCALE
-from fairlead.lab.fairness import Flow, Gap
+from fairlead.lab.fairness import FairnessGap, PriorityFlow
 from fairlead.lab.policies import virtual
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of, load, save
-from fairlead.lab.policies.policy import Limits, Policy
+from fairlead.lab.policies.policy import CandidatePolicy, Limits
 from fairlead.lab.policies.sessions import BREAK, Sessions
-from fairlead.lab.policies.virtual import Schedule, run
-from fairlead.lab.simulate.run import Settings, simulate
+from fairlead.lab.policies.virtual import VirtualSchedule, run
+from fairlead.lab.simulate.run import SimulationSettings, simulate
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, Trigger
 from tests.pipeline.replaying import arrivals
 from tests.tiers import examples
@@ -36,7 +36,7 @@ limits = st.sampled_from(
     [Limits(), Limits(per_key=1), Limits(per_key=2), Limits(total=2, keys={"a": 1})]
 )
 policies = st.builds(
-    Policy,
+    CandidatePolicy,
     order=st.sampled_from(["fifo", "fair"]),
     slots=st.integers(1, 4),
     nodes=st.integers(1, 3),
@@ -48,7 +48,7 @@ weights = st.fixed_dictionaries(
 )
 
 
-def most_running(found: Schedule, rows: np.ndarray) -> int:
+def most_running(found: VirtualSchedule, rows: np.ndarray) -> int:
     """At once, of these tasks; runs of no length never overlap anything."""
     start, end = found.start[rows], found.end[rows]
     return max((int(((start <= at) & (end > at)).sum()) for at in start), default=0)
@@ -91,7 +91,7 @@ def test_no_slot_is_idle_while_a_task_of_its_node_waits(recorded, policy, weight
 def test_only_what_a_key_waits_for_under_its_own_limit_may_leave_a_slot_idle(
     recorded, policy, most
 ) -> None:
-    policy = Policy(order=policy.order, slots=policy.slots, limits=Limits(per_key=most))
+    policy = CandidatePolicy(order=policy.order, slots=policy.slots, limits=Limits(per_key=most))
     found = run(recorded, policy)
     for instant in np.unique(np.concatenate((found.at, found.start, found.end))):
         runs = (found.start <= instant) & (found.end > instant)
@@ -106,7 +106,7 @@ def test_only_what_a_key_waits_for_under_its_own_limit_may_leave_a_slot_idle(
 @settings(max_examples=examples(200), deadline=None)
 @given(tasks, st.integers(1, 5), st.integers(1, 3))
 def test_fifo_is_a_queue_with_so_many_servers_exactly(recorded, slots, partitions) -> None:
-    found = run(recorded, Policy(order="fifo", slots=slots, partitions=partitions))
+    found = run(recorded, CandidatePolicy(order="fifo", slots=slots, partitions=partitions))
     free = [0] * slots
     for at, takes, start in zip(
         recorded.at.tolist(), recorded.run.tolist(), found.start.tolist(), strict=True
@@ -142,16 +142,16 @@ def picks_noted() -> Iterator[list[int]]:
 @given(tasks, weights)
 def test_one_slot_and_one_partition_keep_the_bound_of_fair_queueing(recorded, weights) -> None:
     with picks_noted() as picked:
-        found = run(recorded, Policy(slots=1), weights)
+        found = run(recorded, CandidatePolicy(slots=1), weights)
     assert sorted(picked) == list(range(len(recorded)))
     assert (np.diff(found.start[picked]) >= 0).all()
-    gap = Gap([(Flow(5, key), weights[key]) for key in recorded.keys])
+    gap = FairnessGap([(PriorityFlow(5, key), weights[key]) for key in recorded.keys])
     # At one instant tasks arrive, then tasks start, in the order of the picks.
     arrived = [(at, 0, task) for task, at in enumerate(found.at.tolist())]
     started = [(int(found.start[task]), 1, place) for place, task in enumerate(picked)]
     for _, is_start, number in sorted(arrived + started):
         task = picked[number] if is_start else number
-        flow = Flow(5, recorded.keys[found.key[task]])
+        flow = PriorityFlow(5, recorded.keys[found.key[task]])
         (gap.picked if is_start else gap.arrived)(flow)
     rounding = len(recorded) * 0.5 / STRIDE_SCALE / (2 / MAX_WEIGHT) + 0.001
     assert gap.largest <= 1 + rounding
@@ -165,7 +165,10 @@ def test_what_waits_from_the_start_starts_in_the_order_that_simulate_shows(
     script: str, weights: str
 ) -> None:
     (polled,) = (
-        simulate(Settings(script=script, weights=weights or None)).report.orders[1].sequence or []
+        simulate(SimulationSettings(script=script, weights=weights or None))
+        .report.orders[1]
+        .sequence
+        or []
     )
     named = {
         key: float(weight)
@@ -178,7 +181,7 @@ def test_what_waits_from_the_start_starts_in_the_order_that_simulate_shows(
         else script.split()[1]
     )
     recorded = arrivals(*((0, 1, key) for key in letters))
-    found = run(recorded, Policy(slots=1), named)
+    found = run(recorded, CandidatePolicy(slots=1), named)
     assert [recorded.keys[key] for key in found.key[np.argsort(found.start)]] == polled
 
 
@@ -187,7 +190,7 @@ def test_a_priority_goes_before_all_lower_ones_in_both_orders() -> None:
         at=[0] * 6, run=[MICROS] * 6, keys=list("abcabc"), priority=[4, 2, 3, 5, 1, 9]
     )
     for order in ("fifo", "fair"):
-        found = run(recorded, Policy(order=order, slots=1))
+        found = run(recorded, CandidatePolicy(order=order, slots=1))
         assert recorded.priority[np.argsort(found.start)].tolist() == [1, 2, 3, 4, 5, 9]
 
 
@@ -197,7 +200,7 @@ def test_a_priority_goes_before_all_lower_ones_in_both_orders() -> None:
 @settings(max_examples=examples(100), deadline=None)
 @given(tasks, policies)
 def test_with_a_slot_for_each_a_closed_replay_is_the_record(recorded, policy) -> None:
-    policy = Policy(order=policy.order, slots=len(recorded))
+    policy = CandidatePolicy(order=policy.order, slots=len(recorded))
     assert (run(recorded, policy, None, Sessions(recorded)).at == recorded.at).all()
 
 

@@ -20,12 +20,12 @@ from fairlead.clock import MICROS, SYSTEM_CLOCK, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals, of_trace
 from fairlead.lab.policies.candidate import Setup, Trial, part_of, perform
-from fairlead.lab.policies.grid import Grid
+from fairlead.lab.policies.grid import PolicyGrid
 from fairlead.lab.policies.objective import parse_objective
-from fairlead.lab.policies.policy import Limits, Policy
-from fairlead.lab.policies.runner import InProcess, dearest_first
+from fairlead.lab.policies.policy import CandidatePolicy, Limits
+from fairlead.lab.policies.runner import InProcess, longest_first
 from fairlead.lab.policies.samples import WEEK
-from fairlead.lab.policies.study import BASELINE, Plan, study, usual_train
+from fairlead.lab.policies.study import BASELINE, StudyPlan, study, usual_train
 from fairlead.lab.trace import Tenants
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.jobs.replay import Replayed, replay
@@ -48,16 +48,19 @@ def flood(days: int = 2) -> Arrivals:
     return arrivals(*tasks)
 
 
-def plan(*policies: Policy, **options: Any) -> Plan:
-    asked = {"shakes": 3, "resamples": 4, "finalists": 2, **options}
+def plan(*policies: CandidatePolicy, **options: Any) -> StudyPlan:
+    asked = {"perturbations": 3, "resamples": 4, "finalists": 2, **options}
     objective = parse_objective(asked.pop("objective", "key_p99_p50"), asked.pop("require", ()))
-    return Plan(
-        Grid(list(policies), len(policies), asked.pop("recorded", None)), objective, **asked
+    return StudyPlan(
+        PolicyGrid(list(policies), len(policies), asked.pop("recorded", None)), objective, **asked
     )
 
 
-FIFO, FAIR = Policy(order="fifo", weights="equal", slots=2), Policy(slots=2, weights="equal")
-LIMITED = Policy(slots=2, weights="equal", limits=Limits(per_key=1))
+FIFO, FAIR = (
+    CandidatePolicy(order="fifo", weights="equal", slots=2),
+    CandidatePolicy(slots=2, weights="equal"),
+)
+LIMITED = CandidatePolicy(slots=2, weights="equal", limits=Limits(per_key=1))
 
 
 # choosing -----------------------------------------------------------------------------------------
@@ -67,10 +70,10 @@ def test_the_fair_order_is_chosen_before_and_shown_to_be_better_after() -> None:
     recorded = flood()
     found = study(recorded, plan(FIFO, FAIR, train_us=24 * HOUR), InProcess(recorded))
     assert found.best.policy == FAIR and found.baseline == 0
-    assert found.best.against_baseline_shaken == "better"
+    assert found.best.against_baseline_perturbed == "better"
     fair, fifo = found.standings
     assert fair.trained is not None and fifo.trained is not None and fair.trained < fifo.trained / 5
-    assert fair.shaken is not None and fair.shaken.low <= fair.shaken.high
+    assert fair.perturbed is not None and fair.perturbed.low <= fair.perturbed.high
     # All policies on what came before; the finalists on 1 + 3 + 4 samples of what came after.
     assert len(found.found) == 2 + 2 * 8
     assert {each.measures.tasks for each in found.found if each.trial.part == "train"} == {24 * 32}
@@ -81,11 +84,11 @@ def test_what_came_later_has_no_part_in_the_choice_nor_in_the_weights() -> None:
     early = arrivals(*((float(n), 10.0, key) for n in range(50) for key in "ab"))
     late = [(float(1000 + n), 90.0, "b") for n in range(50)]
     both = arrivals(*((float(n), 10.0, key) for n in range(50) for key in "ab"), *late)
-    asked = plan(FIFO, Policy(slots=2, weights="usage^-1"), train_us=500 * MICROS)
+    asked = plan(FIFO, CandidatePolicy(slots=2, weights="usage^-1"), train_us=500 * MICROS)
     setup = asked.setup(both)
     assert (part_of(both, "train", setup).at == early.at).all()
-    trial = Trial(1, Policy(slots=2, weights="usage^-1"), "train")
-    alone = perform(trial, early, Setup(None, setup.window_us, setup.shake_us)).measures
+    trial = Trial(1, CandidatePolicy(slots=2, weights="usage^-1"), "train")
+    alone = perform(trial, early, Setup(None, setup.window_us, setup.perturb_us)).measures
     assert perform(trial, both, setup).measures == alone
 
 
@@ -115,7 +118,7 @@ def test_a_baseline_that_is_the_best_is_said_to_be_the_baseline() -> None:
 
 def test_the_fewest_slots_that_keep_a_promise() -> None:
     recorded = flood()
-    policies = [Policy(slots=slots, weights="equal") for slots in (1, 2, 4, 8, 16, 32)]
+    policies = [CandidatePolicy(slots=slots, weights="equal") for slots in (1, 2, 4, 8, 16, 32)]
     found = study(
         recorded,
         plan(*policies, objective="slots", require=["wait_max <= 400s"]),
@@ -130,11 +133,13 @@ def test_the_fewest_slots_that_keep_a_promise() -> None:
         slots for slots, wait in measured.items() if wait <= 400 * MICROS
     )
     unmet = study(
-        recorded, plan(FAIR, require=["wait_max <= 1s"], shakes=0, resamples=0), InProcess(recorded)
+        recorded,
+        plan(FAIR, require=["wait_max <= 1s"], perturbations=0, resamples=0),
+        InProcess(recorded),
     )
     assert any("no policy meets" in note for note in unmet.notes)
     assert (
-        unmet.best.shaken is unmet.best.resampled is None
+        unmet.best.perturbed is unmet.best.resampled is None
         and unmet.best.against_baseline == "no samples"
     )
 
@@ -156,7 +161,9 @@ def test_the_record_of_a_simulated_run_is_met_exactly_by_its_own_policy() -> Non
     assert gap is not None and gap.policy == str(trial.policy)  # two slots: as many as ran at once
     assert (gap.ks, gap.error("p50"), gap.error("p99"), gap.error("mean")) == (0, 0, 0, 0)
     other = study(
-        as_it_was, plan(FAIR, recorded=Policy(order="fifo", slots=4).plain()), InProcess(as_it_was)
+        as_it_was,
+        plan(FAIR, recorded=CandidatePolicy(order="fifo", slots=4).plain()),
+        InProcess(as_it_was),
     )
     assert other.gap is not None and other.gap.ks > 0.3
     assert any("off the record" in note for note in other.notes)
@@ -169,7 +176,7 @@ def test_the_dearest_runs_are_started_first() -> None:
         Trial(1, FAIR, "all"),
         Trial(2, msgspec.structs.replace(FAIR, slots=1), "all"),
     ]
-    assert dearest_first(tasks) == [2, 1, 0]
+    assert longest_first(tasks) == [2, 1, 0]
 
 
 # records ------------------------------------------------------------------------------------------
@@ -287,9 +294,9 @@ def test_spark_finds_what_one_process_finds(spark: SparkSession, tmp_path: Path)
         FIFO,
         FAIR,
         LIMITED,
-        Policy(slots=2, weights="run^-1"),
+        CandidatePolicy(slots=2, weights="run^-1"),
         is_closed=True,
-        shakes=1,
+        perturbations=1,
         resamples=1,
     )
     told: list[int] = []
@@ -320,7 +327,8 @@ def command(tmp_path: Path) -> Callable[..., Any]:
             str(tmp_path / "lake"),
         )
         return CliRunner().invoke(
-            app, ["pipeline", "replay", *common, "--shakes", "2", "--resamples", "2", *arguments]
+            app,
+            ["pipeline", "replay", *common, "--perturbations", "2", "--resamples", "2", *arguments],
         )
 
     return call

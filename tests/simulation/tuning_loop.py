@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fairlead.core.tuning.control import Key, Used, propose
 from fairlead.core.tuning.guard_rails import Guards, Situation
-from fairlead.lab.node import Memory, Node
+from fairlead.lab.node import Memory, VirtualNode
 from fairlead.lab.simulate.orders import Order
 from fairlead.model import Trigger
 
@@ -63,7 +63,7 @@ class Loop:
         self._overrides: dict[str, float] = {}
         """As in the engine: one mapping, which the lane reads and a publish changes."""
         self._lane = Order(
-            1, lambda: Node("", 1, memory=Memory(triggers=1000), weights=self._overrides)
+            1, lambda: VirtualNode("", 1, memory=Memory(triggers=1000), weights=self._overrides)
         )
         self._numbers = itertools.count(1)
         self._queued = dict.fromkeys(due, 0)

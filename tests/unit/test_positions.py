@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fairlead.lab.history import Run
+from fairlead.lab.history import HistoryRun
 from fairlead.lab.replay.positions import positions
 
 
-def runs(order: str, partition: int = 0) -> list[Run]:
+def runs(order: str, partition: int = 0) -> list[HistoryRun]:
     return [
-        Run(f"{partition}-{place}", 1, partition, key, "done", "DONE", 0, place, place)
+        HistoryRun(f"{partition}-{place}", 1, partition, key, "done", "DONE", 0, place, place)
         for place, key in enumerate(order, 1)
     ]
 

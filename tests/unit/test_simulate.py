@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.errors import ConfigurationError
-from fairlead.lab.fairness import Flow, Gap, Jain, jain
-from fairlead.lab.simulate.report import OrderReport, Report
-from fairlead.lab.simulate.run import CounterKind, Settings, simulate
-from fairlead.lab.simulate.script import Asked, PollStep, PushStep, parse_script
-from fairlead.lab.simulate.workload import Arrivals
+from fairlead.lab.fairness import FairnessGap, Jain, PriorityFlow, jain
+from fairlead.lab.simulate.report import OrderReport, SimulationReport
+from fairlead.lab.simulate.run import CounterKind, SimulationSettings, simulate
+from fairlead.lab.simulate.script import PollStep, PushStep, ScriptTask, parse_script
+from fairlead.lab.simulate.workload import ArrivalMode
 from fairlead.lab.trace import Tenants
 from fairlead.lab.waits import percentiles
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
@@ -40,17 +40,17 @@ weights = st.fixed_dictionaries(
 ).map(lambda by_key: ",".join(f"{key}={weight!r}" for key, weight in by_key.items()))
 
 
-def run(*arguments: str) -> Report:
+def run(*arguments: str) -> SimulationReport:
     result = CliRunner().invoke(app, ["simulate", "--json", *arguments])
     assert result.exit_code == 0, result.output
-    return msgspec.json.decode(result.stdout, type=Report)
+    return msgspec.json.decode(result.stdout, type=SimulationReport)
 
 
-def of(report: Report, order: str) -> OrderReport:
+def of(report: SimulationReport, order: str) -> OrderReport:
     return next(one for one in report.orders if one.order == order)
 
 
-def sequence(report: Report, order: str = "fair") -> list[str]:
+def sequence(report: SimulationReport, order: str = "fair") -> list[str]:
     polls = of(report, order).sequence
     assert polls is not None
     return [key for keys in polls for key in keys]
@@ -87,7 +87,9 @@ def test_priorities_4_2_3_5_1_are_picked_up_1_2_3_4_5() -> None:
 @given(scripts, weights, st.integers(1, 3))
 def test_the_order_does_not_depend_on_how_much_is_in_memory(script, weights, partitions) -> None:
     sequences = [
-        simulate(Settings(script=script, weights=weights, partitions=partitions, buffer=buffer))
+        simulate(
+            SimulationSettings(script=script, weights=weights, partitions=partitions, buffer=buffer)
+        )
         .report.orders[1]
         .sequence
         for buffer in (1, 2, 3, 7, 10, 10_000)
@@ -100,7 +102,7 @@ def test_the_order_does_not_depend_on_how_much_is_in_memory(script, weights, par
 def test_one_partition_with_exact_counters_keeps_the_bound_of_fair_queueing(
     script, weights, buffer
 ) -> None:
-    report = simulate(Settings(script=script, weights=weights, buffer=buffer)).report
+    report = simulate(SimulationSettings(script=script, weights=weights, buffer=buffer)).report
     # A stride is a whole number: with every task up to half a unit of it is rounded, in a bound of
     # 2 / MAX_WEIGHT tasks or more; and the report has three digits.
     rounding = report.tasks * 0.5 / STRIDE_SCALE / (2 / MAX_WEIGHT) + 0.001
@@ -120,7 +122,7 @@ def test_the_nth_task_of_a_key_waits_for_at_most_n_of_every_other_whatever_the_b
     letters = [letter for letter, count in tasks.items() for _ in range(count)]
     random.shuffle(letters)
     picked = (
-        simulate(Settings(script=f"push {''.join(letters)}", buffer=buffer))
+        simulate(SimulationSettings(script=f"push {''.join(letters)}", buffer=buffer))
         .report.orders[1]
         .sequence[0]
     )
@@ -131,12 +133,12 @@ def test_the_nth_task_of_a_key_waits_for_at_most_n_of_every_other_whatever_the_b
     assert nth == tasks
 
 
-@pytest.mark.parametrize("arrivals", [Arrivals.ALL_FIRST, Arrivals.POISSON])
+@pytest.mark.parametrize("arrivals", [ArrivalMode.ALL_FIRST, ArrivalMode.POISSON])
 @pytest.mark.parametrize("counters", list(CounterKind))
 def test_every_task_is_picked_up_once_in_every_order(
-    arrivals: Arrivals, counters: CounterKind
+    arrivals: ArrivalMode, counters: CounterKind
 ) -> None:
-    settings = Settings(
+    settings = SimulationSettings(
         tasks=3000,
         keys=400,
         arrivals=arrivals,
@@ -153,9 +155,11 @@ def test_every_task_is_picked_up_once_in_every_order(
 
 
 def test_the_same_seed_makes_the_same_workload_and_another_one_another() -> None:
-    def simulated(seed: int) -> Report:
+    def simulated(seed: int) -> SimulationReport:
         return simulate(
-            Settings(tasks=500, arrivals=Arrivals.POISSON, weights="log:0.1:10", seed=seed)
+            SimulationSettings(
+                tasks=500, arrivals=ArrivalMode.POISSON, weights="log:0.1:10", seed=seed
+            )
         ).report
 
     assert simulated(3) == simulated(3)
@@ -163,7 +167,7 @@ def test_the_same_seed_makes_the_same_workload_and_another_one_another() -> None
 
 
 def test_a_heavy_key_waits_longer_and_light_ones_hardly_at_all() -> None:
-    report = simulate(Settings(tasks=5000, keys=50, zipf=1.5)).report
+    report = simulate(SimulationSettings(tasks=5000, keys=50, zipf=1.5)).report
     fifo, fair = of(report, "fifo"), of(report, "fair")
     assert fair.gap <= 1 < fifo.gap
     assert fair.jain_mean is not None and fifo.jain_mean is not None
@@ -193,12 +197,12 @@ def test_a_trace_is_taken_with_its_users_as_keys(tmp_path: Path) -> None:
             for n, submit, user in jobs
         )
     )
-    report = simulate(Settings(trace=path, tenants=Tenants.USER, rate=2.0)).report
+    report = simulate(SimulationSettings(trace=path, tenants=Tenants.USER, rate=2.0)).report
     assert [(key.key, key.tasks) for key in of(report, "fair").keys] == [
         ("user-7", 150),
         ("user-8", 50),
     ]
-    assert simulate(Settings(trace=path, limit=20)).report.tasks == 20
+    assert simulate(SimulationSettings(trace=path, limit=20)).report.tasks == 20
     assert run("--trace", str(path), "--arrivals", "all-first").tasks == 200
 
 
@@ -226,8 +230,8 @@ def test_jains_index_counts_the_keys_that_had_work_throughout_a_window_by_weight
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=60))
 def test_the_gap_is_the_largest_over_all_intervals_in_which_both_had_work(steps) -> None:
-    flows = [(Flow(5, "a"), 1.0), (Flow(5, "b"), 2.0), (Flow(5, "c"), 0.5)]
-    gap = Gap(flows)
+    flows = [(PriorityFlow(5, "a"), 1.0), (PriorityFlow(5, "b"), 2.0), (PriorityFlow(5, "c"), 0.5)]
+    gap = FairnessGap(flows)
     waiting = [0, 0, 0]
     apart: dict[tuple[int, int], list[list[float]]] = {
         pair: [] for pair in combinations(range(3), 2)
@@ -278,10 +282,10 @@ def test_percentiles_are_waits_that_occurred() -> None:
 
 def test_a_script_that_ends_with_a_push_is_polled_to_its_end() -> None:
     assert parse_script("push ab*2@3 ;") == [
-        PushStep([Asked(key, 3) for key in "abab"]),
+        PushStep([ScriptTask(key, 3) for key in "abab"]),
         PollStep(None),
     ]
-    assert parse_script("push a; poll 2") == [PushStep([Asked("a", 5)]), PollStep(2)]
+    assert parse_script("push a; poll 2") == [PushStep([ScriptTask("a", 5)]), PollStep(2)]
 
 
 @pytest.mark.parametrize(
@@ -338,4 +342,4 @@ def test_without_matplotlib_a_picture_is_refused_with_the_command_that_installs_
 
 def test_settings_are_checked_also_without_the_command_line() -> None:
     with pytest.raises(ConfigurationError, match="--buffer 0: use 1 to"):
-        simulate(Settings(buffer=0))
+        simulate(SimulationSettings(buffer=0))

@@ -13,8 +13,8 @@ from fairlead.lab.replay.report import judge
 from fairlead.lab.trace import (
     BadLine,
     BrokenTrace,
-    Job,
     Tenants,
+    TraceJob,
     parse_job,
     read_trace,
     survey,
@@ -38,7 +38,7 @@ def test_jobs_come_in_the_order_of_the_file_and_comments_and_empty_lines_are_non
     path = written(
         tmp_path / "t.swf", "; Version: 2", "", line(1, 5), "  ; indented", line(2, 7, 1.5, 8, 9)
     )
-    assert list(read_trace(path)) == [Job(1, 5.0, 10.0, 3, 4), Job(2, 7.0, 1.5, 8, 9)]
+    assert list(read_trace(path)) == [TraceJob(1, 5.0, 10.0, 3, 4), TraceJob(2, 7.0, 1.5, 8, 9)]
 
 
 def test_a_gzipped_trace_is_known_by_its_content_not_by_its_name(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_a_gzipped_trace_is_known_by_its_content_not_by_its_name(tmp_path: Path)
 
 def test_minus_one_means_unknown() -> None:
     job = parse_job(line(7, 3, -1, -1, -1))
-    assert job == Job(7, 3.0, 0.0, None, None)
-    assert isinstance(job, Job)
+    assert job == TraceJob(7, 3.0, 0.0, None, None)
+    assert isinstance(job, TraceJob)
     assert job.tenant(Tenants.USER) == "user-unknown"
     assert job.tenant(Tenants.GROUP) == "group-unknown"
 

@@ -16,7 +16,14 @@ from rich.table import Table
 
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.errors import ConfigurationError, FairleadError
-from fairlead.lab.demo import DemoResult, DemoSettings, DemoUnfinished, Now, TenantResult, run_demo
+from fairlead.lab.demo import (
+    DemoProgress,
+    DemoResult,
+    DemoSettings,
+    DemoUnfinished,
+    TenantResult,
+    run_demo,
+)
 from fairlead.lab.workers import WorkerEnded
 
 FAILED, WRONG_USE = 1, 2
@@ -89,7 +96,7 @@ def _say(console: Console, error: Exception) -> None:
 
 
 @contextmanager
-def _display(console: Console, tasks: int) -> Iterator[Callable[[Now], None]]:
+def _display(console: Console, tasks: int) -> Iterator[Callable[[DemoProgress], None]]:
     """Bars when somebody watches, a line a second when not."""
     if not console.is_terminal:
         yield _Lines(console)
@@ -100,7 +107,7 @@ def _display(console: Console, tasks: int) -> Iterator[Callable[[Now], None]]:
         submitted = progress.add_task("submitted", total=tasks, note="")
         ended = progress.add_task("ended", total=tasks, note="")
 
-        def tell(now: Now) -> None:
+        def tell(now: DemoProgress) -> None:
             rate = now.done / now.seconds if now.seconds > 0 else 0.0
             progress.update(submitted, completed=now.submitted, note=f"{now.seconds:.1f} s")
             note = f"{rate:,.0f}/s  {now.failures:,} failed runs, {now.errors:,} given up"
@@ -116,7 +123,7 @@ class _Lines:
         self._console = console
         self._next = 0.0
 
-    def __call__(self, now: Now) -> None:
+    def __call__(self, now: DemoProgress) -> None:
         is_end = now.done + now.errors >= now.planned
         if now.seconds < self._next and not is_end:
             return

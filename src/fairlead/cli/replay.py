@@ -17,9 +17,9 @@ from rich.table import Table
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.config import Settings as Location
 from fairlead.errors import ConfigurationError, FairleadError
-from fairlead.lab.replay.report import Pickup, Report
+from fairlead.lab.replay.report import Pickup, ReplayReport
 from fairlead.lab.replay.run import Progress as Tell
-from fairlead.lab.replay.run import Settings, own_schema, replay
+from fairlead.lab.replay.run import ReplaySettings, own_schema, replay
 from fairlead.lab.trace import Tenants, survey
 from fairlead.lab.workers import WorkerEnded
 
@@ -66,13 +66,13 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     skip_bad: Annotated[bool, typer.Option(help="Leave out and count broken lines.")] = False
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False
 
-    def settings(self) -> Settings:
+    def settings(self) -> ReplaySettings:
         """Return what to replay, and how. Raises ConfigurationError."""
         if not (math.isfinite(self.time_scale) and self.time_scale >= 0):
             raise ConfigurationError(
                 f"--time-scale {self.time_scale}: use 0 (all at once) or a positive number"
             )
-        return Settings(
+        return ReplaySettings(
             trace=self.trace,
             tenants=self.tenants,
             order=self.order,
@@ -128,7 +128,7 @@ def _say(console: Console, error: Exception) -> None:
 
 
 @contextmanager
-def _progress(console: Console, settings: Settings) -> Iterator[Tell]:
+def _progress(console: Console, settings: ReplaySettings) -> Iterator[Tell]:
     """A progress bar when somebody watches."""
     if not console.is_terminal:
         yield lambda _submitted, _run: None
@@ -153,7 +153,7 @@ def _progress(console: Console, settings: Settings) -> Iterator[Tell]:
         yield tell
 
 
-def _print(report: Report, console: Console) -> None:
+def _print(report: ReplayReport, console: Console) -> None:
     table = Table(
         title=f"{report.trace} through {report.store}", title_justify="left", show_header=False
     )

@@ -14,9 +14,9 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import WRONG_USE, as_json, console, one_line_errors
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.lab.simulate.plot import check_plot, plot
-from fairlead.lab.simulate.report import OrderReport, Report
-from fairlead.lab.simulate.run import CounterKind, Settings, simulate
-from fairlead.lab.simulate.workload import Arrivals
+from fairlead.lab.simulate.report import OrderReport, SimulationReport
+from fairlead.lab.simulate.run import CounterKind, SimulationSettings, simulate
+from fairlead.lab.simulate.workload import ArrivalMode
 from fairlead.lab.trace import BrokenTrace, Tenants
 from fairlead.lab.waits import Percentiles
 
@@ -41,18 +41,20 @@ class SimulateOptions(CommandOptions, frozen=True, kw_only=True):
         ),
     ] = None
     tenants: Annotated[Tenants, typer.Option(help="Of a trace: whose work a job is.")] = (
-        Settings.tenants
+        SimulationSettings.tenants
     )
     limit: Annotated[int | None, typer.Option(help="Of a trace: only the first so many jobs.")] = (
         None
     )
-    tasks: Annotated[int, typer.Option(help="Generated: how many tasks.")] = Settings.tasks
+    tasks: Annotated[int, typer.Option(help="Generated: how many tasks.")] = (
+        SimulationSettings.tasks
+    )
     keys: Annotated[int, typer.Option(help="Generated: of how many keys, k1, k2, ...")] = (
-        Settings.keys
+        SimulationSettings.keys
     )
     zipf: Annotated[
         float, typer.Option(help="Generated: key n is as frequent as 1 / n ** zipf; 0: all alike.")
-    ] = Settings.zipf
+    ] = SimulationSettings.zipf
     weights: Annotated[
         str | None,
         typer.Option(
@@ -60,41 +62,45 @@ class SimulateOptions(CommandOptions, frozen=True, kw_only=True):
         ),
     ] = None
     arrivals: Annotated[
-        Arrivals | None,
+        ArrivalMode | None,
         typer.Option(help="When tasks come; default: recorded with a trace, else all-first."),
     ] = None
     rate: Annotated[
         float, typer.Option(help="Poisson or recorded: tasks that come with a poll, on average.")
-    ] = Settings.rate
-    slots: Annotated[int, typer.Option(help="Tasks that one poll picks up.")] = Settings.slots
+    ] = SimulationSettings.rate
+    slots: Annotated[int, typer.Option(help="Tasks that one poll picks up.")] = (
+        SimulationSettings.slots
+    )
     partitions: Annotated[
         int, typer.Option(help="Tasks are spread over so many at random; they are polled in turn.")
-    ] = Settings.partitions
+    ] = SimulationSettings.partitions
     counters: Annotated[
         CounterKind, typer.Option(help="How keys are remembered: all exactly, or as a worker does.")
-    ] = Settings.counters
+    ] = SimulationSettings.counters
     exact_keys: Annotated[
         int, typer.Option(help="With sketch: so many keys are exact, others are estimated.")
-    ] = Settings.exact_keys
+    ] = SimulationSettings.exact_keys
     buffer: Annotated[
         int, typer.Option(help="Tasks of a partition kept in memory; the others are stored.")
-    ] = Settings.buffer
+    ] = SimulationSettings.buffer
     seed: Annotated[int, typer.Option(help="The same seed makes the same workload.")] = (
-        Settings.seed
+        SimulationSettings.seed
     )
     top: Annotated[
         int, typer.Option(help="So many keys are shown and compared, those with most tasks.")
-    ] = Settings.top
+    ] = SimulationSettings.top
     picture: Annotated[
         Path | None,
         typer.Option("--plot", help="Draw waits by key: .svg, .png or .pdf.", metavar="FILE"),
     ] = None
     json: Json = False
 
-    def settings(self) -> Settings:
+    def settings(self) -> SimulationSettings:
         """Return what to simulate."""
         given = msgspec.structs.asdict(self)
-        return Settings(**{name: given[name] for name in given.keys() - {"picture", "json"}})
+        return SimulationSettings(
+            **{name: given[name] for name in given.keys() - {"picture", "json"}}
+        )
 
 
 @with_options
@@ -135,7 +141,7 @@ def simulate_command(options: SimulateOptions) -> None:
         _print(simulated.report, console if console.is_terminal else Console(width=240))
 
 
-def _print(report: Report, console: Console) -> None:
+def _print(report: SimulationReport, console: Console) -> None:
     partitions = "1 partition" if report.partitions == 1 else f"{report.partitions:,} partitions"
     console.print(
         f"{report.workload}: {report.tasks:,} tasks of {report.keys:,} keys, {partitions}, "
@@ -155,7 +161,7 @@ def _print(report: Report, console: Console) -> None:
     console.print(_by_key(report))
 
 
-def _whole(report: Report) -> Table:
+def _whole(report: SimulationReport) -> Table:
     table = Table("", *(order.order for order in report.orders), box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -175,7 +181,7 @@ def _whole(report: Report) -> Table:
     return table
 
 
-def _by_key(report: Report) -> Table:
+def _by_key(report: SimulationReport) -> Table:
     table = Table("key", "weight", "tasks", box=None, pad_edge=False)
     for order in report.orders:
         table.add_column(f"{order.order} p50 / p90 / p99 / most")

@@ -1,5 +1,5 @@
-"""The demo: several tenants, several kinds of task, failures and retries, on one SQLite file for
-the moment."""
+"""The demo: several tenants, several kinds of task, failures and retries, on a temporary SQLite
+file."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from fairlead.core.policies.retry import Exponential
 from fairlead.declare.current import current_task
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import ConfigurationError, FairleadError
-from fairlead.lab.history import Delays, counts, has_unfinished, runs
-from fairlead.lab.workers import Workers, end_with_parent
+from fairlead.lab.history import PickupDelays, counts, has_unfinished, runs
+from fairlead.lab.workers import WorkerProcesses, end_with_parent
 from fairlead.model import Outcome, State
 
 MODULE = "fairlead.lab.demo:app"
 
 TENANTS = {"acme": 12, "globex": 5, "initech": 2, "umbrella": 1}
-"""How much work each tenant brings: one of them floods the others."""
+"""Shares of the tasks, by tenant: one tenant floods the others."""
 
 _MAX_ATTEMPTS = 3
 _HOPELESS = 99
 _TICK_SECONDS = 0.1
 _MOST_EXTRA_SECONDS = 60.0
-"""Beyond the time of the submits; a demo that is still not done says so and ends."""
+"""Seconds after the last submit until an unfinished demo reports that and ends."""
 
 
 class DemoUnfinished(FairleadError):
@@ -43,37 +43,36 @@ class DemoUnfinished(FairleadError):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """One task of the workload, made from the seed."""
+    """One task of the workload, drawn from the seed."""
 
     at: float
-    """Seconds after the start at which it is submitted."""
+    """Seconds from the start to the submit."""
     tenant: str
     name: str
     fails: int
-    """How many of its runs fail."""
+    """Number of its runs that fail."""
     size: int
-    """What the handler works on: milliseconds for those that wait, rounds for those that
-    compute."""
+    """Work of the handler: milliseconds of waiting, or rounds of computing."""
 
 
 class TenantResult(msgspec.Struct, frozen=True):
-    """What one tenant (or all, tenant None) saw."""
+    """Results of one tenant, or of all tenants if `tenant` is None."""
 
     tenant: str | None
     tasks: int
     attempts: int
     failures: int
-    """Runs that failed; most of them were tried again."""
+    """Runs that failed; most of them were retried."""
     errors: int
-    """Tasks that failed for good: they are in ERROR and ask for a person."""
+    """Tasks that failed for good and wait in ERROR for a person."""
     tasks_per_s: float
     p50_ms: float | None
-    """Pick-up delay: from when a run was due to when it started."""
+    """Pick-up delay: milliseconds from the time a run was due to its start."""
     p99_ms: float | None
 
 
 class DemoResult(msgspec.Struct, frozen=True):
-    """The end of a demo."""
+    """The result of a demo."""
 
     seed: int
     workers: int
@@ -81,11 +80,11 @@ class DemoResult(msgspec.Struct, frozen=True):
     total: TenantResult
     tenants: list[TenantResult]
     kept: str | None
-    """The SQLite file, when it was to be kept."""
+    """Path of the SQLite file, if it was kept."""
 
 
-class Now(msgspec.Struct, frozen=True):
-    """How far the demo has come."""
+class DemoProgress(msgspec.Struct, frozen=True):
+    """Progress of a demo."""
 
     seconds: float
     planned: int
@@ -97,7 +96,7 @@ class Now(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """How large the workload is: `tasks` in all, submitted over `seconds`."""
+    """Size of the workload: `tasks` in all, submitted over `seconds`."""
 
     tasks: int = 3000
     seconds: float = 6.0
@@ -107,7 +106,7 @@ class DemoSettings:
 
 
 def demo_app(url: str | None = None) -> App:
-    """The application of the demo; its workers load it as `fairlead.lab.demo:app`."""
+    """Return the application of the demo; its workers load it as `fairlead.lab.demo:app`."""
     app = App(url, name="demo", lake="")
     retry = Exponential(max_attempts=_MAX_ATTEMPTS, first=0.2)
 
@@ -137,7 +136,7 @@ def _fail(fails: int, text: str) -> None:
 
 
 def workload(settings: DemoSettings) -> list[Planned]:
-    """The tasks, in the order of their submits; the same for the same seed."""
+    """Return the tasks in the order of their submits. Equal seeds give equal tasks."""
     source = random.Random(settings.seed)
     times = sorted(source.uniform(0, settings.seconds) for _ in range(settings.tasks))
     tenants = source.choices(list(TENANTS), list(TENANTS.values()), k=settings.tasks)
@@ -149,9 +148,11 @@ def workload(settings: DemoSettings) -> list[Planned]:
     return [Planned(*planned) for planned in zip(times, tenants, names, fails, sizes, strict=True)]
 
 
-def run_demo(settings: DemoSettings, tell: Callable[[Now], None] = lambda _now: None) -> DemoResult:
-    """Run the demo to its end. Raises ConfigurationError when the file to keep exists, WorkerEnded,
-    DemoUnfinished."""
+def run_demo(
+    settings: DemoSettings, on_progress: Callable[[DemoProgress], None] = lambda _progress: None
+) -> DemoResult:
+    """Run the demo to its end. Raise ConfigurationError if the file to keep exists, WorkerEnded if
+    a worker ends by itself, DemoUnfinished if the tasks take too long."""
     if settings.keep is not None and settings.keep.exists():
         raise ConfigurationError(
             f"{settings.keep} exists: the demo needs a file of its own; choose another name"
@@ -163,28 +164,32 @@ def run_demo(settings: DemoSettings, tell: Callable[[Now], None] = lambda _now: 
         app = demo_app(url)
         try:
             app.migrate()
-            with Workers(MODULE, settings.workers, folder, {"FAIRLEAD_URL": url}) as workers:
+            with WorkerProcesses(
+                MODULE, settings.workers, folder, {"FAIRLEAD_URL": url}
+            ) as workers:
                 workers.wait_until_up(app)
                 begin = app.clock.now()
-                _Submitter(app, settings, tell).run(workers)
+                _DemoSubmitter(app, settings, on_progress).run(workers)
             return _result(app, settings, begin)
         finally:
             app.close()
 
 
-class _Submitter:
-    """Submits the workload at its times, and waits until all of it has ended."""
+class _DemoSubmitter:
+    """Submit the workload at its times, and wait until every task has ended."""
 
-    def __init__(self, app: App, settings: DemoSettings, tell: Callable[[Now], None]) -> None:
+    def __init__(
+        self, app: App, settings: DemoSettings, on_progress: Callable[[DemoProgress], None]
+    ) -> None:
         self._app = app
         self._settings = settings
-        self._tell = tell
+        self._on_progress = on_progress
         self._planned = workload(settings)
         self._submitted = 0
         self._tasks: dict[tuple[str, str], Task[..., Any]] = {}
         self._pause = threading.Event()
 
-    def run(self, workers: Workers) -> None:
+    def run(self, workers: WorkerProcesses) -> None:
         clock, planned = self._app.clock, self._planned
         begin = clock.monotonic()
         while self._submitted < len(planned) or has_unfinished(self._app.sql_store):
@@ -194,14 +199,14 @@ class _Submitter:
                 self._submitted += 1
             self._app.submit_many([self._draft(task) for task in planned[first : self._submitted]])
             workers.check()
-            self._tell(self._now(now))
+            self._on_progress(self._now(now))
             if now > self._settings.seconds + _MOST_EXTRA_SECONDS:
                 raise DemoUnfinished(
                     f"not finished after {now:.0f} s; add --keep FILE and look with `fairlead"
                     " doctor`"
                 )
             self._pause.wait(_TICK_SECONDS)
-        self._tell(self._now(clock.monotonic() - begin))
+        self._on_progress(self._now(clock.monotonic() - begin))
 
     def _draft(self, planned: Planned) -> Draft:
         key = planned.tenant, planned.name
@@ -213,17 +218,17 @@ class _Submitter:
             )
         return task.draft(fails=planned.fails, size=planned.size)
 
-    def _now(self, seconds: float) -> Now:
+    def _now(self, seconds: float) -> DemoProgress:
         ended = counts(self._app.sql_store)
         done = sum(count for (outcome, _), count in ended.items() if outcome == Outcome.DONE)
         errors = sum(count for (_, state), count in ended.items() if state == State.ERROR)
-        return Now(
+        return DemoProgress(
             seconds, len(self._planned), self._submitted, done, sum(ended.values()) - done, errors
         )
 
 
 def _result(app: App, settings: DemoSettings, begin: int) -> DemoResult:
-    delays: dict[str | None, Delays] = defaultdict(Delays)
+    delays: dict[str | None, PickupDelays] = defaultdict(PickupDelays)
     attempts: Counter[str | None] = Counter()
     failures: Counter[str | None] = Counter()
     errors: Counter[str | None] = Counter()

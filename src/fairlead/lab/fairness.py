@@ -1,5 +1,5 @@
-"""How fair an order was to keys that had work waiting: Jain's index, and the gap against the bound
-of fair queueing."""
+"""Fairness of an order to keys that had work waiting: Jain's index, and the gap compared with the
+bound of fair queueing."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from itertools import permutations
 from typing import NamedTuple
 
 
-class Flow(NamedTuple):
-    """Only tasks of the same priority compete."""
+class PriorityFlow(NamedTuple):
+    """A key at one priority. Only tasks of the same priority compete."""
 
     priority: int
     key: str
 
 
 class Jain:
-    """Jain's index over service / weight, (sum x)^2 / (n sum x^2): 1 is fair, 1/n is all for one.
+    """Jain's index over service / weight, (sum x)^2 / (n sum x^2): 1 is fair, 1/n gives everything
+    to one key.
 
-    It is taken over windows of a fixed number of pick-ups, of the keys that had a task waiting all
-    through the window.
+    The index is taken over windows of a fixed number of pick-ups, for the keys that had a task
+    waiting throughout the window.
     """
 
     def __init__(self, weights: Mapping[str, float], window: int) -> None:
         self.window = window
-        """Pick-ups."""
+        """Pick-ups in a window."""
         self.indices: list[float] = []
-        """One for each window in which at least two keys were waiting throughout."""
+        """The index of each window in which at least two keys were waiting throughout."""
         self._weights = weights
         self._waiting: Counter[str] = Counter()
         self._throughout: set[str] = set()
@@ -35,11 +36,11 @@ class Jain:
         self._picked = 0
 
     def arrived(self, key: str) -> None:
-        """A task of the key now waits."""
+        """Count a task of the key that begins to wait."""
         self._waiting[key] += 1
 
     def picked(self, key: str) -> None:
-        """A task of the key was picked up."""
+        """Count a task of the key that was picked up."""
         if self._picked == 0:
             self._throughout = set(self._waiting)
         self._picked += 1
@@ -58,7 +59,7 @@ class Jain:
 
 
 def jain(shares: Sequence[float]) -> float:
-    """Of at least one share; at least one is above 0."""
+    """Return Jain's index of at least one share, all of them 0 or greater."""
     return (
         sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
         if any(shares)
@@ -66,21 +67,21 @@ def jain(shares: Sequence[float]) -> float:
     )
 
 
-class Gap:
+class FairnessGap:
     """The largest difference in service / weight between two flows over any interval in which both
-    had work waiting, as a multiple of the bound 1 / w_f + 1 / w_m (Goyal, Vin and Cheng 1996); at
-    most 1 in one fair partition."""
+    had work waiting, as a multiple of the bound 1 / w_f + 1 / w_m (Goyal, Vin and Cheng 1996). One
+    fair partition stays at or below 1."""
 
-    def __init__(self, flows: Sequence[tuple[Flow, float]]) -> None:
-        """`flows`: with their weights."""
+    def __init__(self, flows: Sequence[tuple[PriorityFlow, float]]) -> None:
+        """`flows`: the flows with their weights."""
         self.largest = 0.0
-        self.between: tuple[Flow, Flow] | None = None
+        self.between: tuple[PriorityFlow, PriorityFlow] | None = None
         self._flows = [flow for flow, _ in flows]
         self._step = [1 / weight for _, weight in flows]
         self._index = {flow: index for index, flow in enumerate(self._flows)}
         self._waiting = [0] * len(flows)
         self._lead = dict.fromkeys(permutations(range(len(flows)), 2), 0.0)
-        """What the first of the pair is ahead of the second, above the least that it was since both
+        """Lead of the first of a pair over the second, measured from its least value since both
         have work."""
         self._rivals = [
             [
@@ -91,8 +92,8 @@ class Gap:
             for index, flow in enumerate(self._flows)
         ]
 
-    def arrived(self, flow: Flow) -> None:
-        """A task of the flow now waits."""
+    def arrived(self, flow: PriorityFlow) -> None:
+        """Count a task of the flow that begins to wait."""
         index = self._index.get(flow)
         if index is None:
             return
@@ -101,8 +102,8 @@ class Gap:
             for other in self._rivals[index]:
                 self._lead[index, other] = self._lead[other, index] = 0.0
 
-    def picked(self, flow: Flow) -> None:
-        """A task of the flow was picked up."""
+    def picked(self, flow: PriorityFlow) -> None:
+        """Count a task of the flow that was picked up."""
         index = self._index.get(flow)
         if index is None:
             return

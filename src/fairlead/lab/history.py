@@ -1,4 +1,4 @@
-"""Reads the history of a store of our own in batches, and what of it is still to come."""
+"""Batched reads of the history of a store, and checks whether tasks are still unfinished."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fairlead.ports.statements import Row, Statement, Steps
 
 _BATCH = 10_000
 
-# By the index on (task_id, attempt): the same way in both stores, and no row twice.
+# In the order of the index on (task_id, attempt), which is the same in both stores and gives no row
+# twice.
 _ATTEMPTS = {
     "sqlite": (
         """SELECT task_id, attempt, partition, fairness_key, outcome, next_state, ready_at,
@@ -33,8 +34,8 @@ _ANYTHING = (
 _COUNTS = "SELECT outcome, next_state, count(*) FROM fairlead_attempts GROUP BY outcome, next_state"
 
 
-class Run(NamedTuple):
-    """One row of the history; instants in microseconds."""
+class HistoryRun(NamedTuple):
+    """One row of the history. Times are microseconds since the epoch."""
 
     task_id: str
     attempt: int
@@ -48,7 +49,7 @@ class Run(NamedTuple):
 
     @property
     def pickup_delay(self) -> int | None:
-        """Microseconds from when it might run to when it ran."""
+        """Microseconds from the time the task might run to its start; None if it did not start."""
         return (
             None
             if self.ready_at is None or self.started_at is None
@@ -56,18 +57,18 @@ class Run(NamedTuple):
         )
 
 
-class Delays:
-    """Pick-up delays in microseconds, kept exactly: eight bytes each."""
+class PickupDelays:
+    """Exact pick-up delays in microseconds, of eight bytes each."""
 
     def __init__(self) -> None:
         self._micros = array("q")
 
     def add(self, micros: int) -> None:
-        """One more."""
+        """Add one delay."""
         self._micros.append(micros)
 
     def percentiles_ms(self, *shares: float) -> list[float | None]:
-        """The nearest-rank percentiles in milliseconds; None when there is no delay at all."""
+        """Return nearest-rank percentiles in milliseconds; None for each if there is no delay."""
         ordered = sorted(self._micros)
         if not ordered:
             return [None] * len(shares)
@@ -76,20 +77,20 @@ class Delays:
         ]
 
 
-def runs(store: SqlStore) -> Iterator[Run]:
-    """Every row of the history, in the order of submission."""
+def runs(store: SqlStore) -> Iterator[HistoryRun]:
+    """Return every row of the history, in the order of submission."""
     task_id, attempt = _BEFORE_ALL, 0
     while rows := store.database.run(
         _rows(_ATTEMPTS[store.database.dialect], task_id, attempt, _BATCH)
     ):
         for row in rows:
-            run = Run(*row)
+            run = HistoryRun(*row)
             yield run
         task_id, attempt = run.task_id, run.attempt
 
 
 def counts(store: SqlStore) -> dict[tuple[str, str], int]:
-    """How many attempts ended so far, by (outcome, next state)."""
+    """Return the number of ended attempts, by (outcome, next state)."""
     return {
         (outcome, next_state): count
         for outcome, next_state, count in store.database.run(_rows(_COUNTS))
@@ -97,13 +98,13 @@ def counts(store: SqlStore) -> dict[tuple[str, str], int]:
 
 
 def has_unfinished(store: SqlStore) -> bool:
-    """True while a task waits, may run or runs; one in ERROR waits for a person, not for a
+    """Return whether a task waits, may run or runs. A task in ERROR waits for a person, not for a
     worker."""
     return bool(store.database.run(_rows(_UNFINISHED)))
 
 
 def is_empty(store: SqlStore) -> bool:
-    """True when the store holds no task and no history."""
+    """Return whether the store holds no task and no history."""
     return not store.database.run(_rows(_ANYTHING))
 
 

@@ -1,5 +1,5 @@
-"""A fair backlog over a list: the core that workers run, where no read or write takes time or
-fails."""
+"""A fair backlog over a list: the core of a worker, with reads and writes that take no time and
+never fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RANGE_ID = 1
 
 
 class ListedBacklog:
-    """One lane. `apply` hears of what may be dispatched now, and of what not any more."""
+    """One lane. `apply` gets every change of what may be dispatched."""
 
     def __init__(
         self,
@@ -25,16 +25,21 @@ class ListedBacklog:
         apply: Callable[[Changes], None],
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        """`capacity`: triggers in memory; the list has the others. `weights`: those set at run
+        """`capacity`: triggers in memory; the list holds the others. `weights`: weights set at run
         time, by key; the mapping may change while the lane is in use."""
         self._backlog = Backlog(
-            _RANGE_ID, LaneRecord(), _Passes(counters, weights), capacity, Timing(), is_new=True
+            _RANGE_ID,
+            LaneRecord(),
+            _UnstoredPasses(counters, weights),
+            capacity,
+            Timing(),
+            is_new=True,
         )
         self._store = ListStore()
         self._apply = apply
 
     def push(self, tasks: Sequence[Trigger]) -> None:
-        """These arrive."""
+        """Add tasks that arrive."""
         placed = self._backlog.place(tasks)
         if isinstance(placed, Write):
             self._store.write(placed.entries)
@@ -43,7 +48,7 @@ class ListedBacklog:
         self._settle()
 
     def dispatch(self, tasks: Sequence[Trigger]) -> None:
-        """These were picked, and are acked at once."""
+        """Take tasks that were picked, and ack them at once."""
         self._backlog.take(tasks)
         self._backlog.ack(tasks)
         self._settle()
@@ -56,10 +61,10 @@ class ListedBacklog:
             self._backlog.deleted(through, _NO_CLOCK)
 
 
-class _Passes(Passes):
+class _UnstoredPasses(Passes):
     def heaviest(
         self, most: int, unplaced: Iterable[tuple[str, int]] = ()
     ) -> list[tuple[str, int]]:
-        """None: nobody takes over in a simulation, and sorting a million keys for every write would
-        take long."""
+        """Return nothing: nobody takes over a lane of a simulation, and sorting a million keys at
+        every write is slow."""
         return []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fairlead.model import Level, Trigger
 
 _FEW = 20
-"""A write with so many times fewer entries than the list holds is inserted one by one, instead of
+"""Ratio of stored to written entries above which new entries are inserted one by one instead of
 sorted in."""
 
 

@@ -1,8 +1,8 @@
-"""One virtual node: the trigger table, the ledger of slots and limits, and the fair backlogs of its
+"""A virtual node: the trigger table, the ledger of slots and limits, and the fair backlogs of its
 partitions.
 
-`simulate` and `policies` both run on this node. Its parts are the core of a worker, put together as
-the engine does it; a task that is taken is claimed and acked at once.
+`simulate` and `policies` both run on this node. Its parts are the core of a worker, composed as in
+the engine; a task is claimed and acked when it is taken.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from fairlead.model import Trigger
 
 @dataclass(frozen=True)
 class Memory:
-    """What each fair backlog of a node keeps in memory; everything, unless told otherwise. How many
-    triggers it keeps makes no difference to their order."""
+    """Memory of each fair backlog of a node; unlimited by default. The number of triggers in memory
+    does not change their order."""
 
     exact_keys: int = maxsize
-    """Keys whose next pass is kept exactly; the passes of the others are in a sketch."""
+    """Keys whose next pass is kept exactly; a sketch holds the passes of the others."""
     triggers: int = maxsize
 
 
 IN_MEMORY = Memory()
 
 
-class Node:
+class VirtualNode:
     """A node that takes tasks by time of arrival, or fairly. Times are seconds of the simulation's
     clock."""
 
@@ -46,9 +46,9 @@ class Node:
         memory: Memory = IN_MEMORY,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        """`slots`: tasks that run here at once; `limits`: what each of them acquires besides;
-        `is_fair`: else by arrival; `weights`: those set at run time, by key, in a mapping that may
-        change while the node is in use."""
+        """`slots`: tasks that run at once. `limits`: limits of each task beside the slots.
+        `is_fair`: False for the order of arrival. `weights`: weights set at run time, by key; the
+        mapping may change while the node is in use."""
         self._ledger = SlotLedger(slots)
         self._ledger.register_queue(queue, *limits)
         self._table = TriggerTable(self._ledger)
@@ -56,15 +56,15 @@ class Node:
         self._memory = memory
         self._weights = weights
         self._lanes: dict[tuple[int, int], ListedBacklog] = {}
-        """By partition and priority."""
+        """Lanes by partition and priority."""
 
     @property
     def room(self) -> int:
-        """Slots that are free."""
+        """Number of free slots."""
         return self._ledger.room
 
     def push(self, tasks: Sequence[Trigger]) -> None:
-        """Let these arrive together; all are of one partition and priority."""
+        """Add tasks that arrive together, all of one partition and priority."""
         if not self._is_fair:
             for task in tasks:
                 self._table.push(task)
@@ -78,9 +78,9 @@ class Node:
         lane.push(tasks)
 
     def take(self, now: float) -> list[Trigger]:
-        """Start all that slots and limits have room for."""
+        """Start and return every task that slots and limits have room for."""
         taken, failed = self._table.take(maxsize, now)
-        assert not failed  # our own limits raise nothing
+        assert not failed  # limits of a simulation raise nothing
         if self._is_fair:
             for task in taken:
                 self._lanes[task.partition, task.priority].dispatch((task,))

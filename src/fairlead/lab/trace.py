@@ -1,4 +1,4 @@
-"""Reads a workload trace in the Standard Workload Format, one job at a time.
+"""A reader of workload traces in the Standard Workload Format, one job at a time.
 
 A line is a job of 18 fields; `;` starts a comment. See
 https://www.cs.huji.ac.il/labs/parallel/workload/swf.html
@@ -31,22 +31,22 @@ _NAMES = {
 _UNKNOWN = -1
 _GZIP_MAGIC = b"\x1f\x8b"
 _LONGEST_LINE = 1 << 16
-"""Characters; a longer one is no line of 18 numbers, and is never read whole."""
+"""Characters of a line; a longer line is no job, and is never read whole."""
 
 
 class BrokenTrace(FairleadError):
-    """A trace that cannot be read: names the file, the line and the reason."""
+    """A trace that cannot be read; the text names file, line and reason."""
 
 
 class Tenants(StrEnum):
-    """Which field of a job says whose work it is."""
+    """The field of a job that names its tenant."""
 
     USER = "user"
     GROUP = "group"
 
 
-class Job(NamedTuple):
-    """One job of a trace; times in seconds, `run` 0 when unknown. `user` and `group` are None when
+class TraceJob(NamedTuple):
+    """One job of a trace. Times are seconds; `run` is 0 if unknown, `user` and `group` are None if
     unknown."""
 
     number: int
@@ -56,7 +56,7 @@ class Job(NamedTuple):
     group: int | None
 
     def tenant(self, by: Tenants) -> str:
-        """Whose work it is, as a fairness key."""
+        """Return the tenant of the job, as a fairness key."""
         owner = self.user if by is Tenants.USER else self.group
         return f"{by}-{'unknown' if owner is None else owner}"
 
@@ -69,19 +69,19 @@ class BadLine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What a first reading of a trace finds."""
+class TraceSurvey:
+    """Counts from a first reading of a trace."""
 
     jobs: int
     bad_lines: int
     first_submit: float
     longest_run: float
     tenants: dict[str, int]
-    """Jobs of each tenant, the heaviest first."""
+    """Jobs of each tenant, the heaviest tenant first."""
 
     @property
     def heaviest(self) -> str:
-        """The tenant with most jobs."""
+        """The tenant with the most jobs."""
         return next(iter(self.tenants))
 
     @property
@@ -90,11 +90,11 @@ class Survey:
         return list(self.tenants)[len(self.tenants) // 2]
 
 
-def read_trace(path: Path, on_bad: Callable[[BadLine], None] | None = None) -> Iterator[Job]:
-    """The jobs of a trace, plain or gzipped, in the order of the file.
+def read_trace(path: Path, on_bad: Callable[[BadLine], None] | None = None) -> Iterator[TraceJob]:
+    """Return the jobs of a trace, plain or gzipped, in the order of the file.
 
-    A bad line is given to `on_bad`; without it BrokenTrace is raised. A file that cannot be read,
-    or a compressed one that is cut off, raises BrokenTrace in any case.
+    A bad line is passed to `on_bad`; without it, raise BrokenTrace. An unreadable or truncated file
+    raises BrokenTrace in any case.
     """
     number = 0
     try:
@@ -110,7 +110,7 @@ def read_trace(path: Path, on_bad: Callable[[BadLine], None] | None = None) -> I
                     continue
                 else:
                     job = parse_job(text)
-                    if isinstance(job, Job):
+                    if isinstance(job, TraceJob):
                         yield job
                         continue
                     reason = job
@@ -126,9 +126,9 @@ def read_trace(path: Path, on_bad: Callable[[BadLine], None] | None = None) -> I
         ) from error
 
 
-def first_jobs(path: Path, limit: int | None) -> list[Job]:
-    """Return the first `limit` jobs of a trace, at least one. Raises BrokenTrace, and
-    ConfigurationError for a trace without jobs."""
+def first_jobs(path: Path, limit: int | None) -> list[TraceJob]:
+    """Return the first `limit` jobs of a trace, at least one. Raise BrokenTrace if the trace cannot
+    be read, ConfigurationError if it has no job."""
     jobs = list(islice(read_trace(path), limit))
     if not jobs:
         raise ConfigurationError(
@@ -137,8 +137,8 @@ def first_jobs(path: Path, limit: int | None) -> list[Job]:
     return jobs
 
 
-def parse_job(text: str) -> Job | str:
-    """The job of one line, or the reason why it is none."""
+def parse_job(text: str) -> TraceJob | str:
+    """Return the job of one line, or the reason why the line is no job."""
     fields = text.split()
     if len(fields) != FIELDS:
         return f"it has {len(fields)} fields, not {FIELDS}"
@@ -151,7 +151,7 @@ def parse_job(text: str) -> Job | str:
         return f"field {_JOB + 1} (job number) is {job}: a job needs one"
     if submit < 0:
         return f"field {_SUBMIT + 1} (submit time) is {fields[_SUBMIT]}: a job needs one"
-    return Job(
+    return TraceJob(
         job,
         submit,
         max(0.0, run),
@@ -162,9 +162,9 @@ def parse_job(text: str) -> Job | str:
 
 def survey(
     path: Path, tenants: Tenants, limit: int | None = None, skip_bad: bool = False
-) -> Survey:
-    """Read a whole trace (its first `limit` jobs) and count. Raises BrokenTrace, also for a trace
-    without a job."""
+) -> TraceSurvey:
+    """Read a trace, or its first `limit` jobs, and count. Raise BrokenTrace if the trace cannot be
+    read or has no job."""
     bad_lines: list[int] = [0]
 
     def count_bad(_line: BadLine) -> None:
@@ -179,13 +179,13 @@ def survey(
     if not counts:
         raise BrokenTrace(f"{path} holds no job ({bad_lines[0]} bad lines)")
     heaviest_first = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-    return Survey(counts.total(), bad_lines[0], first, longest, heaviest_first)
+    return TraceSurvey(counts.total(), bad_lines[0], first, longest, heaviest_first)
 
 
 def _open(path: Path) -> IO[str]:
     with path.open("rb") as file:
         is_gzip = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-    # Comments hold names in any encoding; a job is ASCII, so what cannot be decoded shows up as a
+    # Comments hold names in any encoding. A job is ASCII, so an undecodable character shows up as a
     # bad field.
     if is_gzip:
         return gzip.open(path, "rt", encoding="utf-8", errors="replace")

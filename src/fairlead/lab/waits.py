@@ -1,4 +1,4 @@
-"""How long tasks and keys waited, in polls: 1 is the first poll after the arrival."""
+"""Waits of tasks and keys, in polls; 1 is the first poll after the arrival."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Of waits, in polls."""
+    """Percentiles of waits, in polls."""
 
     p50: float
     p90: float
@@ -19,34 +19,34 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class Waits:
-    """Gathers them by key."""
+    """Waits, collected by key."""
 
     def __init__(self) -> None:
         self._by_key: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))
 
     def add(self, key: str, wait: int) -> None:
-        """A task of the key was picked up after so many polls."""
+        """Record the wait of a picked task."""
         self._by_key[key].append(wait)
 
     def of_tasks(self) -> Percentiles | None:
-        """Over all tasks; None: none was picked up."""
+        """Return percentiles over all tasks; None if no task was picked up."""
         return percentiles([wait for waits in self._by_key.values() for wait in waits])
 
     def of_keys(self) -> Percentiles | None:
-        """Over all keys, each counted once with the mean wait of its tasks."""
+        """Return percentiles over all keys, each counted once with the mean wait of its tasks."""
         return percentiles(list(self.means().values()))
 
     def of(self, key: str) -> Percentiles | None:
-        """Over the tasks of the key."""
+        """Return percentiles over the tasks of the key; None if none was picked up."""
         return percentiles(self._by_key[key]) if key in self._by_key else None
 
     def means(self) -> dict[str, float]:
-        """By key, the mean wait."""
+        """Return the mean wait of each key."""
         return {key: sum(waits) / len(waits) for key, waits in self._by_key.items()}
 
 
 def percentiles(waits: Sequence[float]) -> Percentiles | None:
-    """By nearest rank."""
+    """Return nearest-rank percentiles; None without any wait."""
     if not waits:
         return None
     ordered = sorted(waits)

@@ -1,5 +1,5 @@
-"""Weights as people write them: by name, drawn for every key from a distribution, or by a rule from
-what the key did."""
+"""Weights as people write them: by name, drawn from a distribution, or by a rule from the work of
+each key."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ _RULES = (
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Weights by key; a key that is not named has the default, or draws from `low` to `high`."""
+class KeyWeights:
+    """Weights by key. A key that is not named has the default, or a draw from `low` to `high`."""
 
     named: Mapping[str, float] = field(default_factory=dict)
     low: float = DEFAULT_WEIGHT
     high: float = DEFAULT_WEIGHT
     is_log: bool = False
-    """Drawn so that every power of ten is as likely as another."""
+    """True for draws in which every power of ten is equally likely."""
 
     def of(self, keys: Sequence[str], random: random.Random) -> dict[str, float]:
-        """The weight of each key. Raises ConfigurationError if a named one is not among them."""
+        """Return the weight of each key. Raise ConfigurationError if a named key is not among
+        them."""
         for name in self.named:
             if name not in keys:
                 known = ", ".join(keys[:10]) + (", ..." if len(keys) > 10 else "")
@@ -53,10 +54,11 @@ class Weights:
         return random.uniform(self.low, self.high)
 
 
-def parse_weights(text: str | None) -> Weights:
-    """`a=5,b=1`, `uniform:LOW:HIGH` or `log:LOW:HIGH`. Raises ConfigurationError."""
+def parse_weights(text: str | None) -> KeyWeights:
+    """Parse `a=5,b=1`, `uniform:LOW:HIGH` or `log:LOW:HIGH`. Raise ConfigurationError for any other
+    form."""
     if text is None:
-        return Weights()
+        return KeyWeights()
     form, *bounds = text.split(":")
     if form in ("uniform", "log") and len(bounds) == 2:
         low, high = (_weight(bound) for bound in bounds)
@@ -64,7 +66,7 @@ def parse_weights(text: str | None) -> Weights:
             raise ConfigurationError(
                 f"--weights {text!r}: the first bound must not be above the second"
             )
-        return Weights(low=low, high=high, is_log=form == "log")
+        return KeyWeights(low=low, high=high, is_log=form == "log")
     named: dict[str, float] = {}
     for pair in text.split(","):
         key, equals, weight = pair.strip().rpartition("=")
@@ -73,25 +75,26 @@ def parse_weights(text: str | None) -> Weights:
                 f"--weights {text!r}: {pair!r} gives no key a weight; {_FORMS}"
             )
         named[key] = _weight(weight)
-    return Weights(named)
+    return KeyWeights(named)
 
 
 class Power(NamedTuple):
-    """Weights in proportion to a power of what each key did."""
+    """Weights in proportion to a power of the work of each key."""
 
     of: str
-    """usage, tasks or run."""
+    """"usage", "tasks" or "run"."""
     exponent: float
 
 
 def parse_power(rule: str) -> Power | None:
-    """Return the power that `usage^-0.5` and its like name; None: the rule is another one."""
+    """Return the power that a rule such as `usage^-0.5` names; None for any other rule."""
     found = _RULE.fullmatch(rule)
     return None if found is None else Power(found[1], float(found[2]))
 
 
 def check_rule(rule: str | Mapping[str, float]) -> None:
-    """Raise ConfigurationError unless it is a rule, or a table of weights within their bounds."""
+    """Raise ConfigurationError unless `rule` is a rule, or a table of weights within their
+    bounds."""
     if isinstance(rule, str):
         power = parse_power(rule)
         if rule not in (RECORDED, EQUAL) and (
@@ -103,9 +106,11 @@ def check_rule(rule: str | Mapping[str, float]) -> None:
         _check_bounds(weight, f"weight of {key!r}: {weight:g}")
 
 
-def _check_bounds(weight: float, told: str) -> None:
+def _check_bounds(weight: float, subject: str) -> None:
     if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
-        raise ConfigurationError(f"{told} is out of bounds; use {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+        raise ConfigurationError(
+            f"{subject} is out of bounds; use {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
+        )
 
 
 def _weight(text: str) -> float:

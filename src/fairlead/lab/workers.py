@@ -1,4 +1,4 @@
-"""Worker processes of this interpreter that end with us, whatever ends us."""
+"""Worker processes of this interpreter that end with this process, however it ends."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ _PEAK_MEMORY = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 class WorkerEnded(FairleadError):
-    """A worker process ended by itself; carries the end of its log."""
+    """A worker process ended by itself; the text has the end of its log."""
 
 
-class Workers:
-    """Some `fairlead worker` processes of one application. `with Workers(...) as workers:` starts
-    and stops them.
+class WorkerProcesses:
+    """Several `fairlead worker` processes of one application, started and stopped by `with`.
 
-    Each holds the reading end of a pipe as its standard input and ends when we, who hold the other
-    end, are gone: see `end_with_parent`, which the application's module must call.
+    Each worker reads a pipe as its standard input, and ends when this process, which holds the
+    other end, is gone. The application's module must call `end_with_parent` for that.
     """
 
     def __init__(
@@ -44,8 +43,8 @@ class Workers:
         concurrency: int | None = None,
     ) -> None:
         self.peak_memory: int | None = None
-        """Bytes of resident memory that the largest worker had at most; None where the system does
-        not tell."""
+        """Peak resident memory of the largest worker in bytes; None where the system does not
+        report it."""
         self._command = [sys.executable, "-m", "fairlead", "worker", application]
         if concurrency is not None:
             self._command += ["--concurrency", str(concurrency)]
@@ -55,12 +54,12 @@ class Workers:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pause = threading.Event()
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> WorkerProcesses:
         try:
             for number in range(self._count):
                 with self._log(number).open("wb") as log:
-                    # A session of its own: Ctrl-C in the terminal reaches us, and we stop it in
-                    # order.
+                    # A session of its own: Ctrl-C reaches only this process, which stops the
+                    # workers in order.
                     process = subprocess.Popen(
                         self._command,
                         stdin=subprocess.PIPE,
@@ -84,8 +83,8 @@ class Workers:
         self.stop(at_once=kind is not None)
 
     def wait_until_up(self, app: App) -> None:
-        """Return when as many nodes as workers serve this store. Raises WorkerEnded, also when that
-        takes too long."""
+        """Wait until as many nodes as workers serve this store. Raise WorkerEnded if a worker ends,
+        or if this takes too long."""
         deadline = time.monotonic() + _START_SECONDS
         while len(app.management.nodes()) < self._count:
             self.check()
@@ -94,8 +93,7 @@ class Workers:
             self._pause.wait(0.05)
 
     def check(self) -> None:
-        """Look at the memory of the workers. Raises WorkerEnded when one is not running any
-        more."""
+        """Record the memory of the workers. Raise WorkerEnded if one has ended."""
         for number, process in enumerate(self._processes):
             if process.poll() is not None:
                 log_end = self._log(number).read_text(errors="replace").strip()[-2000:]
@@ -106,7 +104,7 @@ class Workers:
             self._note_memory(process.pid)
 
     def stop(self, at_once: bool = False) -> None:
-        """SIGTERM to each by its own pid, SIGKILL to one that has not ended in time."""
+        """Send SIGTERM to each worker, and SIGKILL to one that has not ended in time."""
         for process in self._processes:
             if process.poll() is None:
                 self._note_memory(process.pid)
@@ -124,7 +122,7 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of those started."""
+        """Process ids of the running workers."""
         return [process.pid for process in self._processes]
 
     def _log(self, number: int) -> Path:
@@ -137,8 +135,8 @@ class Workers:
 
 
 def end_with_parent() -> None:
-    """In a process that `Workers` started, and only there: end when the parent is gone, a kill -9
-    of it included."""
+    """End this process when its parent is gone, even by kill -9. Do nothing in a process that
+    `Workers` did not start."""
     if os.environ.pop(_ENDS_WITH_STDIN, None) is None:
         return
 

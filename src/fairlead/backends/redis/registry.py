@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fairlead.backends.redis.sharded.steps import Call
+from fairlead.backends.redis.sharded.steps import RedisCall
 from fairlead.clock import MICROS
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 
@@ -29,35 +29,35 @@ class Registry:
 
     def register(self, queues: Iterable[str]) -> Asked[dict[str, QueueSettings]]:
         """Register queues, and return all registered ones."""
-        yield Call(("SADD", self._queues, *queues))
+        yield RedisCall(("SADD", self._queues, *queues))
         return (yield from self.settings())
 
     def settings(self) -> Asked[dict[str, QueueSettings]]:
         """Return the settings of every registered queue. They name no partitions, and no version of
         weights, since readers get weights from Redis itself."""
-        names = sorted(name.decode() for name in (yield Call(("SMEMBERS", self._queues))))
-        paused = {name.decode() for name in (yield Call(("SMEMBERS", self._paused)))}
+        names = sorted(name.decode() for name in (yield RedisCall(("SMEMBERS", self._queues))))
+        paused = {name.decode() for name in (yield RedisCall(("SMEMBERS", self._paused)))}
         return {name: QueueSettings(0, name in paused, 0) for name in names}
 
     def pause(self, queue: str, paused: bool) -> Asked[bool]:
         """Pause or resume a queue. Return False if the queue is not registered."""
         if queue not in (yield from self.settings()):
             return False
-        yield Call(("SADD" if paused else "SREM", self._paused, queue))
+        yield RedisCall(("SADD" if paused else "SREM", self._paused, queue))
         return True
 
     def beat(self, node: str, queues: Sequence[str]) -> Asked[None]:
         """Record that the node is alive."""
         now = yield from self._now()
-        known = yield Call(("HGET", self._nodes, node))
+        known = yield RedisCall(("HGET", self._nodes, node))
         started = now if known is None else _decode(known).started_at
-        yield Call(
+        yield RedisCall(
             ("HSET", self._nodes, node, _encode(NodeRecord(node, started, now, list(queues))))
         )
 
     def nodes(self) -> Asked[list[NodeRecord]]:
         """Return all nodes that have not left."""
-        return [_decode(found) for found in (yield Call(("HVALS", self._nodes)))]
+        return [_decode(found) for found in (yield RedisCall(("HVALS", self._nodes)))]
 
     def silent(self, silent_for: int) -> Asked[list[str]]:
         """Return the nodes without a heartbeat for `silent_for` microseconds."""
@@ -70,9 +70,9 @@ class Registry:
 
     def remove(self, node: str) -> Asked[None]:
         """Remove a node that has left or died."""
-        yield Call(("HDEL", self._nodes, node))
+        yield RedisCall(("HDEL", self._nodes, node))
 
     def _now(self) -> Asked[int]:
         """Return microseconds since the epoch, by the server's clock, which all nodes share."""
-        seconds, micros = yield Call(("TIME",))
+        seconds, micros = yield RedisCall(("TIME",))
         return int(seconds) * MICROS + int(micros)

@@ -11,7 +11,7 @@ from fairlead.model import DEFAULT_WEIGHT, Trigger, TriggerPath
 FIELD = "trigger"
 
 
-class _StoredTrigger(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t1"):
+class _TriggerBody(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="t1"):
     """The stored form of a trigger. The tag is kind and format: a field may be added at the end;
     any other change needs another tag."""
 
@@ -27,7 +27,7 @@ class _StoredTrigger(msgspec.Struct, frozen=True, array_like=True, gc=False, tag
     order_at: int
 
 
-_decoder = msgspec.json.Decoder(_StoredTrigger)
+_decoder = msgspec.json.Decoder(_TriggerBody)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -36,7 +36,7 @@ def encode(trigger: Trigger) -> Entry:
     claimed or not."""
     t = trigger
     mark = f"{t.id}:{t.version}"
-    carried = _StoredTrigger(
+    carried = _TriggerBody(
         t.id,
         t.version,
         t.partition,

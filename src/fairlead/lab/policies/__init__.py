@@ -1,5 +1,6 @@
-"""Replay: recorded arrivals through the core on a virtual clock, under many policies, to choose one
-before it is applied.
+"""Replay of recorded arrivals through the core on a virtual clock, under many policies, to choose
+one before it is applied.
 
-Only `on_spark` knows Spark; everything else runs in one process as well. pipeline.md, section 4.
+Only `on_spark` needs Spark; everything else runs in one process as well. See pipeline.md, section
+4.
 """

@@ -1,5 +1,5 @@
-"""Recorded arrivals as columns: when each task came, whose it was, how long it ran. Small enough to
-travel to every worker."""
+"""Recorded arrivals as columns: time, key and run time of each task. Small enough to send to every
+worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 UNKNOWN = -1
-"""Of a wait: nothing was recorded."""
+"""The wait of a task without a recorded one."""
 
 _TEXTS = ("keys", "names")
 _SPREAD = 1 << 31
@@ -27,31 +27,30 @@ _SPREAD = 1 << 31
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """Tasks in the order of their arrival. Times are microseconds; all arrays have one entry for
+    """Tasks in the order of their arrival. Times are microseconds; each array has one entry for
     each task."""
 
     origin: int
-    """The instant (microseconds since 1970) from which `at` counts; 0 for a trace that tells
-    none."""
+    """Instant from which `at` counts, in microseconds since 1970; 0 for a trace without one."""
     at: Ints
-    """When each came, ascending."""
+    """Times of arrival, ascending."""
     run: Ints
-    """How long it ran."""
+    """Run times."""
     wait: Ints
-    """How long it waited in the record; UNKNOWN where the record does not tell."""
+    """Recorded waits; UNKNOWN where there is none."""
     key: Ints
-    """Whose it was: an index into `keys`."""
+    """Indices into `keys`."""
     name: Ints
-    """Which task it was: an index into `names`."""
+    """Indices into `names`."""
     weight: Floats
-    """As submitted."""
+    """Weights as submitted."""
     priority: Ints
     keys: tuple[str, ...]
     names: tuple[str, ...] = ("",)
     queue: str = ""
     spread: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    """A random number for each, by which tasks without an ordering key go to partitions; drawn here
-    when it is missing."""
+    """A random number for each task, which chooses the partition of tasks without an ordering key;
+    drawn if missing."""
 
     def __post_init__(self) -> None:
         if len(self.spread) != len(self.at):
@@ -69,13 +68,13 @@ class Arrivals:
         return int(self.at[-1] - self.at[0]) if len(self) else 0
 
     def part(self, rows: npt.NDArray[Any] | slice) -> Arrivals:
-        """These tasks only: a mask, or indices in ascending order."""
+        """Return a part of the tasks. `rows`: a mask, or ascending indices."""
         columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
         return replace(self, **columns)
 
     def between(self, since: int, until: int | None = None) -> Arrivals:
-        """Those that came from `since` on and before `until` (microseconds from the first
-        arrival)."""
+        """Return the tasks that arrived from `since` on and before `until`, in microseconds after
+        the first arrival."""
         if not len(self):
             return self
         begin = int(self.at[0])
@@ -84,17 +83,17 @@ class Arrivals:
         return self.part(slice(low, high))
 
     def reordered(self, at: Ints) -> Arrivals:
-        """The same tasks come at these times. Those of one instant keep their order."""
+        """Return the tasks with these times of arrival. Tasks of one instant keep their order."""
         order = np.argsort(at, kind="stable")
         return replace(self.part(order), at=at[order])
 
     def recorded_in(self, queue: str, origin: int = 0) -> Arrivals:
-        """Return the same tasks as those of this queue, with times from `origin` on (microseconds
-        since 1970)."""
+        """Return the tasks as those of this queue, with times from `origin` on (microseconds since
+        1970)."""
         return replace(self, queue=queue, origin=origin)
 
     def digest(self) -> str:
-        """The same arrivals have the same one."""
+        """Return a digest that is equal for equal arrivals."""
         found = hashlib.sha256(repr((self.origin, self.queue, self.keys, self.names)).encode())
         for name in _COLUMNS:
             found.update(np.ascontiguousarray(getattr(self, name)).tobytes())
@@ -139,8 +138,8 @@ def arrivals_of(
 
 
 def of_trace(path: Path, tenants: Tenants = Tenants.USER, limit: int | None = None) -> Arrivals:
-    """Return the jobs of a trace, each one task; a trace tells no waits. Raises BrokenTrace, and
-    ConfigurationError for a trace without jobs."""
+    """Return the jobs of a trace as tasks, without waits, which a trace does not have. Raise
+    BrokenTrace if the trace cannot be read, ConfigurationError if it has no job."""
     jobs = first_jobs(path, limit)
     found = arrivals_of(
         at=[round(job.submit * MICROS) for job in jobs],
@@ -151,12 +150,12 @@ def of_trace(path: Path, tenants: Tenants = Tenants.USER, limit: int | None = No
 
 
 def save(arrivals: Arrivals, path: Path) -> None:
-    """As one Parquet file: the columns, and the texts in its metadata."""
+    """Write the arrivals to one Parquet file: the columns, with the texts in its metadata."""
     import msgspec
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    told = {
+    texts = {
         "origin": arrivals.origin,
         "queue": arrivals.queue,
         "keys": arrivals.keys,
@@ -164,25 +163,25 @@ def save(arrivals: Arrivals, path: Path) -> None:
     }
     table = pa.table({name: getattr(arrivals, name) for name in _COLUMNS})
     pq.write_table(
-        table.replace_schema_metadata({_METADATA: msgspec.json.encode(told)}),
+        table.replace_schema_metadata({_METADATA: msgspec.json.encode(texts)}),
         path,
         compression="zstd",
     )
 
 
 def load(path: Path) -> Arrivals:
-    """What `save` wrote."""
+    """Read arrivals that `save` wrote."""
     import msgspec
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)
-    told = msgspec.json.decode(table.schema.metadata[_METADATA])
+    texts = msgspec.json.decode(table.schema.metadata[_METADATA])
     columns = {name: table[name].to_numpy() for name in _COLUMNS}
     return Arrivals(
-        origin=told["origin"],
-        queue=told["queue"],
-        keys=tuple(told["keys"]),
-        names=tuple(told["names"]),
+        origin=texts["origin"],
+        queue=texts["queue"],
+        keys=tuple(texts["keys"]),
+        names=tuple(texts["names"]),
         **columns,
     )
 

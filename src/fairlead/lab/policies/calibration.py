@@ -1,5 +1,5 @@
-"""How far the simulation is from what was recorded: the same arrivals under the policy that they
-were recorded under."""
+"""Calibration: the distance between the simulation and the record, for the same arrivals under the
+recorded policy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from fairlead.lab.policies.arrivals import UNKNOWN, Arrivals, Ints
 from fairlead.lab.policies.measures import percentile
-from fairlead.lab.policies.virtual import Schedule
+from fairlead.lab.policies.virtual import VirtualSchedule
 
 
-class Gap(msgspec.Struct, frozen=True):
-    """Waits in the record beside those simulated; microseconds."""
+class CalibrationGap(msgspec.Struct, frozen=True):
+    """Recorded waits beside simulated ones, in microseconds."""
 
     policy: str
     tasks: int
@@ -23,18 +23,19 @@ class Gap(msgspec.Struct, frozen=True):
     recorded_mean_us: float
     simulated_mean_us: float
     ks: float
-    """Kolmogorov and Smirnov's distance of the two distributions of waits: 0 they are the same, 1
-    they do not meet."""
+    """Kolmogorov-Smirnov distance of the two distributions of waits: 0 for equal ones, 1 for
+    disjoint ones."""
 
     def error(self, which: str) -> float | None:
-        """Of p50, p99 or mean: (simulated - recorded) / recorded; None: the recorded one is 0."""
+        """Return (simulated - recorded) / recorded of "p50", "p99" or "mean"; None if the recorded
+        value is 0."""
         recorded = getattr(self, f"recorded_{which}_us")
         return (getattr(self, f"simulated_{which}_us") - recorded) / recorded if recorded else None
 
 
-def gap(policy: str, recorded: Ints, simulated: Ints) -> Gap:
-    """`recorded` and `simulated`: the waits of the same tasks, at least one."""
-    return Gap(
+def gap(policy: str, recorded: Ints, simulated: Ints) -> CalibrationGap:
+    """Compare the recorded and simulated waits of the same tasks, at least one."""
+    return CalibrationGap(
         policy=policy,
         tasks=len(recorded),
         recorded_p50_us=int(percentile(recorded, 0.5)),
@@ -48,7 +49,8 @@ def gap(policy: str, recorded: Ints, simulated: Ints) -> Gap:
 
 
 def ks_distance(one: Ints, other: Ints) -> float:
-    """The greatest difference between the shares of both that are at most x, over all x."""
+    """Return the greatest difference, over all x, between the shares of both samples that are at
+    most x."""
     edges = np.concatenate((one, other))
     shares = [
         np.searchsorted(np.sort(values), edges, side="right") / len(values)
@@ -58,18 +60,18 @@ def ks_distance(one: Ints, other: Ints) -> float:
 
 
 def has_waits(arrivals: Arrivals) -> bool:
-    """The record tells how long each task waited."""
+    """Return whether the record has the wait of every task."""
     return bool(len(arrivals)) and not (arrivals.wait == UNKNOWN).any()
 
 
-def as_recorded(arrivals: Arrivals) -> Schedule:
-    """What happened. The record tells waits."""
-    return Schedule(arrivals.at, arrivals.at + arrivals.wait, arrivals.run, arrivals.key)
+def as_recorded(arrivals: Arrivals) -> VirtualSchedule:
+    """Return the recorded schedule; the record must have waits."""
+    return VirtualSchedule(arrivals.at, arrivals.at + arrivals.wait, arrivals.run, arrivals.key)
 
 
 def most_at_once(arrivals: Arrivals) -> int:
-    """So many tasks ran at once at most, in the record; at least 1. Who ends as another starts
-    makes room for it."""
+    """Return the greatest number of tasks that ran at once in the record, at least 1. A task that
+    ends as another starts makes room for it."""
     start = arrivals.at + np.maximum(arrivals.wait, 0)
     instants = np.concatenate((start + arrivals.run, start))
     changes = np.repeat([-1, 1], len(arrivals))

@@ -1,5 +1,5 @@
-"""One run of a replay: a policy on a sample of the arrivals. What travels to a worker, and what
-comes back."""
+"""One run of a replay: a policy on a sample of the arrivals, as sent to a worker, and its
+result."""
 
 from __future__ import annotations
 
@@ -11,40 +11,41 @@ import numpy as np
 
 from fairlead.lab.policies.arrivals import Arrivals, Floats
 from fairlead.lab.policies.measures import KeyWaits, Measures, measure, waits_of_keys
-from fairlead.lab.policies.policy import Policy
-from fairlead.lab.policies.samples import resampled, shaken
+from fairlead.lab.policies.policy import CandidatePolicy
+from fairlead.lab.policies.samples import perturbed, resampled
 from fairlead.lab.policies.sessions import Sessions
 from fairlead.lab.policies.virtual import run
 from fairlead.lab.policies.weighing import weigh
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 
-Sample = Literal["recorded", "shaken", "resampled"]
+Sample = Literal["recorded", "perturbed", "resampled"]
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """The same for all runs. Microseconds."""
+    """Settings common to all runs. Times are microseconds."""
 
     train_us: int | None
-    """Policies are chosen on what came within so long of the first arrival; None: on everything."""
+    """Length of the part for choosing policies, from the first arrival; None to choose on
+    everything."""
     window_us: int
-    shake_us: int
+    perturb_us: int
     is_closed: bool = False
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A policy on a part of the arrivals: `train`, `report` (what came later), or `all`."""
+    """A policy on a part of the arrivals: "train", "report" (later arrivals) or "all"."""
 
     policy_id: int
-    policy: Policy
+    policy: CandidatePolicy
     part: Literal["train", "report", "all"]
     sample: Sample = "recorded"
     seed: int = 0
     with_keys: bool = False
-    """Answer the waits of each key too."""
+    """True to return the waits of each key too."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a trial answers."""
+    """The result of a trial."""
 
     trial: Trial
     measures: Measures
@@ -54,7 +55,8 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def part_of(arrivals: Arrivals, part: str, setup: Setup) -> Arrivals:
-    """The arrivals of a part; without a day to part them, each is everything."""
+    """Return the arrivals of a part; each part is everything if there is no time that divides
+    them."""
     if setup.train_us is None or part == "all":
         return arrivals
     return (
@@ -63,15 +65,15 @@ def part_of(arrivals: Arrivals, part: str, setup: Setup) -> Arrivals:
 
 
 def sampled(arrivals: Arrivals, trial: Trial, setup: Setup) -> Arrivals:
-    """The sample of these arrivals that the trial asks for."""
-    if trial.sample == "shaken":
-        return shaken(arrivals, trial.seed, setup.shake_us)
+    """Return the sample of these arrivals that the trial names."""
+    if trial.sample == "perturbed":
+        return perturbed(arrivals, trial.seed, setup.perturb_us)
     return resampled(arrivals, trial.seed) if trial.sample == "resampled" else arrivals
 
 
 def perform(trial: Trial, arrivals: Arrivals, setup: Setup) -> Found:
-    """Replay it. Weights by rule come from what was known when the policy was chosen: the part
-    `train`, as recorded."""
+    """Replay a trial. Weights by rule come from the part "train" as recorded, which is what was
+    known when the policy was chosen."""
     began = time.process_time()
     weights = weigh(trial.policy.weights, part_of(arrivals, "train", setup))
     sample = sampled(part_of(arrivals, trial.part, setup), trial, setup)
@@ -83,8 +85,8 @@ def perform(trial: Trial, arrivals: Arrivals, setup: Setup) -> Found:
 
 
 def entitled(arrivals: Arrivals) -> Floats:
-    """By key, what it is due whatever a policy gives it: the mean of its weights as submitted.
-    Policies with weights of their own are judged by this too: else each would be fair by its own
+    """Return the mean submitted weight of each key: its due, whatever a policy gives it. Policies
+    with their own weights are judged by it too, since otherwise each would be fair by its own
     measure."""
     tasks = np.bincount(arrivals.key, minlength=len(arrivals.keys))
     total = np.bincount(arrivals.key, arrivals.weight, minlength=len(arrivals.keys))

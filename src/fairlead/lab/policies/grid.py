@@ -1,4 +1,4 @@
-"""The grid: a TOML file with lists, of which every combination is a policy."""
+"""The grid of policies: a TOML file with lists, of which every combination is a policy."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlead.errors import ConfigurationError
-from fairlead.lab.policies.policy import Policy
+from fairlead.lab.policies.policy import CandidatePolicy
 from fairlead.lab.weights import check_rule
 
 MOST_POLICIES = 10_000
 
-_AXES = Policy.__struct_fields__
+_AXES = CandidatePolicy.__struct_fields__
 _TABLES = ("grid", "recorded")
 _EXAMPLE = "order = ['fifo', 'fair']"
 
 
-class Grid(NamedTuple):
-    """What a file asks for."""
+class PolicyGrid(NamedTuple):
+    """The policies of a file."""
 
-    policies: list[Policy]
-    """Each different from all others, in the order of the file."""
+    policies: list[CandidatePolicy]
+    """Distinct policies, in the order of the file."""
     combinations: int
-    """Before those that do the same became one."""
-    recorded: Policy | None
-    """How the recorded run was set up; None: not told."""
+    """Number of combinations, before equal policies were merged."""
+    recorded: CandidatePolicy | None
+    """The policy of the recorded run; None if the file names none."""
 
 
-def load(path: Path) -> Grid:
-    """The policies of a file. Raises ConfigurationError naming the file, the table and what is
-    wrong in it."""
+def load(path: Path) -> PolicyGrid:
+    """Return the grid of a file. Raise ConfigurationError, naming the file, the table and the
+    fault."""
     try:
-        told = tomllib.loads(path.read_text())
+        table_values = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     try:
-        return parse(told)
+        return parse(table_values)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
 
 
-def parse(told: Mapping[str, Any]) -> Grid:
-    """The same of what a file says."""
-    unknown = [name for name in told if name not in _TABLES]
+def parse(table_values: Mapping[str, Any]) -> PolicyGrid:
+    """Return the grid of a parsed file. Raise ConfigurationError, naming the table and the
+    fault."""
+    unknown = [name for name in table_values if name not in _TABLES]
     if unknown:
         raise ConfigurationError(f"unknown table {unknown[0]!r}; known: {', '.join(_TABLES)}")
-    tables = told.get("grid", [])
+    tables = table_values.get("grid", [])
     tables = [tables] if isinstance(tables, Mapping) else tables
     if (
         not isinstance(tables, list)
@@ -75,11 +76,11 @@ def parse(told: Mapping[str, Any]) -> Grid:
         for policy in _product(each)
     }
     recorded = None
-    if "recorded" in told:
-        if not isinstance(told["recorded"], Mapping):
+    if "recorded" in table_values:
+        if not isinstance(table_values["recorded"], Mapping):
             raise ConfigurationError("recorded: write a table [recorded] with single values")
-        recorded = _policy(told["recorded"], "recorded")
-    return Grid(list(policies.values()), combinations, recorded)
+        recorded = _policy(table_values["recorded"], "recorded")
+    return PolicyGrid(list(policies.values()), combinations, recorded)
 
 
 def _axes(table: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
@@ -96,17 +97,18 @@ def _axes(table: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
     return axes
 
 
-def _product(axes: Mapping[str, list[Any]]) -> Iterator[Policy]:
+def _product(axes: Mapping[str, list[Any]]) -> Iterator[CandidatePolicy]:
     for values in product(*axes.values()):
         yield _policy(dict(zip(axes, values, strict=True)), "grid")
 
 
-def _policy(told: Mapping[str, Any], where: str) -> Policy:
-    told = {
-        name: {} if name == "limits" and value == "none" else value for name, value in told.items()
+def _policy(table_values: Mapping[str, Any], where: str) -> CandidatePolicy:
+    table_values = {
+        name: {} if name == "limits" and value == "none" else value
+        for name, value in table_values.items()
     }
     try:
-        policy = msgspec.convert(told, Policy)
+        policy = msgspec.convert(table_values, CandidatePolicy)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
     try:

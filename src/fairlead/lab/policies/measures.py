@@ -1,5 +1,5 @@
-"""What a schedule was like: waits, slowdown, fairness, starvation, how well the slots were used.
-Pure functions on arrays."""
+"""Measures of a schedule: waits, slowdown, fairness, starvation and utilisation. Pure functions on
+arrays."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 
 from fairlead.clock import MICROS
 from fairlead.lab.policies.arrivals import Floats, Ints
-from fairlead.lab.policies.virtual import Schedule
-from fairlead.lab.policies.windows import Served, longest_unserved, served, whole_windows
+from fairlead.lab.policies.virtual import VirtualSchedule
+from fairlead.lab.policies.windows import WorkerTime, longest_unserved, served, whole_windows
 
 SLOWDOWN_OF = 10 * MICROS
-"""Shorter runs count as so long (microseconds): else a run of nothing that waited a second would be
-infinitely slow."""
+"""Least run time in microseconds for the slowdown; otherwise an empty run that waited a second
+would count as infinitely slow."""
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """Of one schedule. Waits and times are microseconds; percentiles are by nearest rank."""
+    """Measures of one schedule. Times are microseconds; percentiles are by nearest rank."""
 
     tasks: int
     keys: int
@@ -31,27 +31,27 @@ class Measures(msgspec.Struct, frozen=True):
     wait_p99_us: int
     wait_max_us: int
     key_wait_p50_us: float
-    """Each key counted once, with its mean wait: that of the key in the middle."""
+    """Median over keys of the mean wait of a key."""
     key_wait_p99_us: float
     key_p99_p50_us: float
-    """Each key counted once, with its 99th percentile: that of the key in the middle."""
+    """Median over keys of the 99th percentile of a key."""
     slowdown_mean: float
     slowdown_p50: float
     slowdown_p99: float
     jain_mean: float | None
-    """None: in no window had two keys work throughout."""
+    """None if two keys had work throughout in no window."""
     jain_least: float | None
     jain_windows: int
     makespan_us: int
     """From the first arrival to the last end."""
     utilisation: float
-    """Of the slots over the makespan."""
+    """Share of the slots in use over the makespan."""
     starved_keys: int
     longest_starved_us: int
 
 
 class KeyWaits(msgspec.Struct, frozen=True):
-    """One key of a schedule; microseconds."""
+    """Waits of one key of a schedule, in microseconds."""
 
     key: str
     tasks: int
@@ -63,10 +63,10 @@ class KeyWaits(msgspec.Struct, frozen=True):
     wait_max_us: int
 
 
-def measure(schedule: Schedule, slots: int, entitled: Floats, window: int) -> Measures:
-    """`slots`: of all nodes; `entitled`: by key, the weight that it is due, whatever the policy
-    gave it; `window` (microseconds): fairness is taken over such, and a key starves that waits so
-    long with none of its tasks started. At least one task."""
+def measure(schedule: VirtualSchedule, slots: int, entitled: Floats, window: int) -> Measures:
+    """Return the measures of a schedule with at least one task. `slots`: slots of all nodes.
+    `entitled`: the weight that each key is due, whatever the policy gave it. `window`: microseconds
+    of a window of fairness; a key starves if it waits that long without a start."""
     waits = schedule.wait
     by_key = list(of_keys(schedule))
     means = np.array([waits.mean() for _, waits, _ in by_key])
@@ -102,8 +102,8 @@ def measure(schedule: Schedule, slots: int, entitled: Floats, window: int) -> Me
     )
 
 
-def waits_of_keys(schedule: Schedule, keys: tuple[str, ...]) -> list[KeyWaits]:
-    """Of each key that has a task."""
+def waits_of_keys(schedule: VirtualSchedule, keys: tuple[str, ...]) -> list[KeyWaits]:
+    """Return the waits of each key that has a task."""
     return [
         KeyWaits(
             key=keys[key],
@@ -120,39 +120,39 @@ def waits_of_keys(schedule: Schedule, keys: tuple[str, ...]) -> list[KeyWaits]:
 
 
 def percentile(values: Ints | Floats, share: float) -> float:
-    """The least value that so large a share of them do not exceed (nearest rank). At least one
-    value."""
+    """Return the least value that a share of the values does not exceed (nearest rank). `values`:
+    at least one."""
     return float(np.percentile(values, share * 100, method="inverted_cdf"))
 
 
-def slowdown(schedule: Schedule) -> Floats:
-    """Bounded slowdown of each task, max(1, (wait + run) / max(run, 10 s)). Feitelson and others
-    1997."""
+def slowdown(schedule: VirtualSchedule) -> Floats:
+    """Return the bounded slowdown of each task, max(1, (wait + run) / max(run, 10 s)). Feitelson
+    and others 1997."""
     spent = (schedule.wait + schedule.run).astype(np.float64)
     return np.maximum(1.0, spent / np.maximum(schedule.run, SLOWDOWN_OF))
 
 
-def jain_by_window(schedule: Schedule, entitled: Floats, window: int) -> Floats:
-    """Jain's index (sum x)^2 / (n sum x^2) over worker-seconds / weight of the keys that had a task
-    waiting all through a window, of each window with two such keys at least, in which one of them
-    ran."""
+def jain_by_window(schedule: VirtualSchedule, entitled: Floats, window: int) -> Floats:
+    """Return Jain's index (sum x)^2 / (n sum x^2) over worker-seconds / weight for each window. The
+    keys of a window are those with a task waiting throughout; windows with fewer than two such
+    keys, or without a run of them, are left out."""
     origin = int(schedule.at.min())
     shares: list[Floats] = []
-    places: list[Ints] = []
+    numbers: list[Ints] = []
     for key, _, rows in of_keys(schedule):
         at, start, end = (
             instants[rows] - origin for instants in (schedule.at, schedule.start, schedule.end)
         )
         windows = whole_windows(at, start, window)
         if len(windows):
-            runs: Served = served(start, end)
+            runs: WorkerTime = served(start, end)
             got = runs.until((windows + 1) * window) - runs.until(windows * window)
             shares.append(got / entitled[key])
-            places.append(windows)
+            numbers.append(windows)
     if not shares:
         return np.empty(0)
-    x, (_, place) = np.concatenate(shares), np.unique(np.concatenate(places), return_inverse=True)
-    count, total, squares = np.bincount(place), np.bincount(place, x), np.bincount(place, x * x)
+    x, (_, index) = np.concatenate(shares), np.unique(np.concatenate(numbers), return_inverse=True)
+    count, total, squares = np.bincount(index), np.bincount(index, x), np.bincount(index, x * x)
     counts = (count > 1) & (squares > 0)
     return total[counts] ** 2 / (count[counts] * squares[counts])
 
@@ -161,11 +161,11 @@ class _OfKey(NamedTuple):
     key: int
     waits: Ints
     rows: Ints
-    """Of the schedule."""
+    """Indices into the schedule."""
 
 
-def of_keys(schedule: Schedule) -> Iterator[_OfKey]:
-    """Each key that has a task, with its waits, in the order of the arrivals."""
+def of_keys(schedule: VirtualSchedule) -> Iterator[_OfKey]:
+    """Return each key that has a task, with its waits, in the order of the arrivals."""
     order = np.argsort(schedule.key, kind="stable")
     keys, begins = np.unique(schedule.key[order], return_index=True)
     for key, rows in zip(keys.tolist(), np.split(order, begins[1:]), strict=True):

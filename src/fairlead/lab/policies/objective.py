@@ -1,5 +1,5 @@
-"""What is best: one measure, and what else must hold. Stated before, so that the result is not read
-into the table."""
+"""The objective: one measure to optimise, and requirements that must hold. Stated in advance, so
+that the result is not read into the table."""
 
 from __future__ import annotations
 
@@ -34,35 +34,34 @@ class Requirement(NamedTuple):
     bound: float
 
     def holds(self, measures: Measures) -> bool:
-        """Whether it does; a measure that there is none of is no failure."""
+        """Return whether the requirement holds; a measure without a value counts as met."""
         value = value_of(self.name, measures)
         return value is None or _OPERATORS[self.sign](value, self.bound)
 
 
 class Objective(NamedTuple):
-    """The measure that is to be least, or greatest, among the policies that meet all
-    requirements."""
+    """The measure to minimise or maximise among the policies that meet all requirements."""
 
     name: str
     requirements: tuple[Requirement, ...] = ()
 
     def value(self, measures: Measures) -> float | None:
-        """As measured."""
+        """Return the measure of the objective."""
         return value_of(self.name, measures)
 
     def is_met(self, measures: Measures) -> bool:
-        """All requirements hold."""
+        """Return whether all requirements hold."""
         return all(requirement.holds(measures) for requirement in self.requirements)
 
     def loss(self, measures: Measures) -> float:
-        """The less, the better; infinite where there is no value."""
+        """Return a number that is smaller for better results; infinite if there is no value."""
         value = self.value(measures)
         if value is None:
             return float("inf")
         return -value if self.name in _MORE_IS_BETTER else value
 
     def rank(self, measures: Measures) -> tuple[bool, float, int]:
-        """The least is best; of two alike the one with fewer slots."""
+        """Return a sort key, the best first; of two equal ones the one with fewer slots."""
         return not self.is_met(measures), self.loss(measures), measures.slots
 
     def __str__(self) -> str:
@@ -72,31 +71,31 @@ class Objective(NamedTuple):
 
 
 def parse_objective(name: str, requirements: Sequence[str] = ()) -> Objective:
-    """`wait_p99`, and requirements such as `utilisation >= 0.8` or `wait_p99 <= 60s`. Raises
-    ConfigurationError."""
+    """Parse a measure such as `wait_p99`, and requirements such as `utilisation >= 0.8` or
+    `wait_p99 <= 60s`. Raise ConfigurationError for unknown measures or malformed requirements."""
     return Objective(_known("--objective", name), tuple(map(_requirement, requirements)))
 
 
 def value_of(name: str, measures: Measures) -> float | None:
-    """A measure by its name, with or without `_us`."""
+    """Return a measure by its name, with or without `_us`."""
     value: float | None = getattr(measures, _FIELDS[name.removesuffix("_us")])
     return value
 
 
 def is_time(name: str) -> bool:
-    """It counts microseconds."""
+    """Return whether the measure is a time in microseconds."""
     return _FIELDS[name].endswith("_us")
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """Where 95 of 100 samples lie."""
+    """The range of 95 of 100 samples."""
 
     low: float
     high: float
 
 
 def interval(values: Sequence[float]) -> Interval | None:
-    """From the 2.5th to the 97.5th percentile of the samples; None: fewer than two."""
+    """Return the 2.5th and 97.5th percentile of the samples; None for fewer than two."""
     if len(values) < 2:
         return None
     low, high = np.percentile(values, [2.5, 97.5])
@@ -104,12 +103,12 @@ def interval(values: Sequence[float]) -> Interval | None:
 
 
 def verdict(losses: Sequence[float], baseline: Sequence[float]) -> str:
-    """Of a policy against another on the same samples, one by one.
+    """Compare a policy with another on the same samples, one by one.
 
-    `better`: the intervals do not even overlap. `better in pairs`: they do, since samples differ,
-    but the interval of the difference on the same sample lies below 0. Else `worse`, `worse in
-    pairs` or `not told apart`. A sample on which one of them has no value, an infinite loss, is
-    left out.
+    Return "better" if the intervals do not overlap; "better in pairs" if they overlap, since
+    samples differ, but the interval of the difference on the same sample lies below 0. Otherwise
+    return "worse", "worse in pairs" or "not told apart". A sample without a value, which is an
+    infinite loss, is left out.
     """
     both = [pair for pair in zip(losses, baseline, strict=True) if all(map(isfinite, pair))]
     ours, theirs = interval([one for one, _ in both]), interval([other for _, other in both])

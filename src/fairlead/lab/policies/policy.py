@@ -17,16 +17,16 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Of each node; nothing given: no limit but the slots. See `fairlead.LimitTree`."""
+    """Limits of each node; by default there is none but the slots. See `fairlead.LimitTree`."""
 
     total: Count | None = None
     per_key: Count | None = None
     keys: dict[str, Count] = {}
     names: dict[str, Count] = {}
 
-    def made(self, slots: int, keys: Iterable[str]) -> list[ConcurrencyPolicy]:
-        """Anew for each node, for they count. `keys`: those that there are; a copy of one has its
-        limit."""
+    def new_limits(self, slots: int, keys: Iterable[str]) -> list[ConcurrencyPolicy]:
+        """Return new limits for one node, since limits count. `keys`: the keys of the arrivals; a
+        copy of a key has its limit."""
         if self.total is None and not self.keys and not self.names:
             return [] if self.per_key is None else [Limit(self.per_key, per="fairness_key")]
         tree = LimitTree(
@@ -38,22 +38,22 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return [tree]
 
     def __str__(self) -> str:
-        told = [
+        parts = [
             f"{name} {getattr(self, name)}"
             for name in ("total", "per_key")
             if getattr(self, name) is not None
         ]
-        told += [f"{key}: {n}" for key, n in {**self.names, **self.keys}.items()]
-        return ", ".join(told) or "none"
+        parts += [f"{key}: {n}" for key, n in {**self.names, **self.keys}.items()]
+        return ", ".join(parts) or "none"
 
 
-class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CandidatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One point of the grid. `slots` are those of one node; all nodes together have `nodes` times
     as many."""
 
     order: Literal["fifo", "fair"] = "fair"
     weights: str | dict[str, float] = "recorded"
-    """See `lab.weights` and `policies.weighing`."""
+    """A rule or a table; see `lab.weights` and `policies.weighing`."""
     slots: Count = 1
     nodes: Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)] = 1
     partitions: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)] = 1
@@ -61,12 +61,13 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def all_slots(self) -> int:
-        """Of all nodes."""
+        """Slots of all nodes."""
         return self.slots * self.nodes
 
-    def plain(self) -> Policy:
-        """Without what has no effect: fifo knows no weights, and on one node no partitions. Two
-        policies that do the same become equal, but for weights that come to the same numbers."""
+    def plain(self) -> CandidatePolicy:
+        """Return the policy without settings that have no effect: fifo ignores weights, and on one
+        node partitions. Equivalent policies become equal, except for rules that give equal
+        weights."""
         if self.order == "fair":
             return self
         partitions = 1 if self.nodes == 1 else self.partitions

@@ -1,4 +1,5 @@
-"""Who performs the trials of a replay: this process, one after the other, or Spark (`on_spark`)."""
+"""Runners of the trials of a replay: this process, one trial after the other, or Spark
+(`on_spark`)."""
 
 from __future__ import annotations
 
@@ -9,18 +10,19 @@ from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.candidate import Found, Setup, Trial, perform
 
 Tell = Callable[[str, int], None]
-"""Hears of each part of the work that is done, with how many more."""
+"""A callback for each finished part of the work, with its name and count."""
 
 
 class Runner(Protocol):
-    """Performs trials on arrivals that it was given before."""
+    """A performer of trials on arrivals that it was given before."""
 
     def perform(self, trials: Sequence[Trial], setup: Setup, tell: Tell) -> list[Found]:
-        """Each once, answered in their order, whatever the order they were performed in."""
+        """Perform each trial once, in any order, and return the results in the order of
+        `trials`."""
 
 
 class InProcess:
-    """Without Spark."""
+    """A runner without Spark."""
 
     def __init__(self, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
@@ -33,14 +35,14 @@ class InProcess:
         return found
 
 
-def dearest_first(trials: Sequence[Trial]) -> list[int]:
-    """Their places, those that take longest first: so the last ones to end are short, and no core
-    waits long for another."""
-    return sorted(range(len(trials)), key=lambda place: _expected(trials[place]), reverse=True)
+def longest_first(trials: Sequence[Trial]) -> list[int]:
+    """Return the indices of the trials, the longest first, so that the last ones are short and no
+    core waits long for another."""
+    return sorted(range(len(trials)), key=lambda index: _expected(trials[index]), reverse=True)
 
 
 def _expected(trial: Trial) -> float:
-    """Relative cost. A fair order costs about twice what fifo does; whoever has few slots keeps
-    long queues."""
+    """Return the relative cost of a trial. A fair order costs about twice as much as fifo, and few
+    slots keep long queues."""
     fair = 2.0 if trial.policy.order == "fair" else 1.0
     return fair + 1.0 / trial.policy.all_slots

@@ -1,5 +1,5 @@
-"""Other records that could have been: arrivals shaken by seconds, users drawn anew. For intervals;
-one record is one sample.
+"""Samples of records that could have been: arrivals moved by seconds, users drawn anew. Intervals
+need them, since one record is one sample.
 
 Sources: Tsafrir and Feitelson, "Instability in parallel job scheduling simulation" (2006); Zakay
 and Feitelson, "Workload resampling for performance evaluation of parallel job schedulers" (2013).
@@ -16,25 +16,25 @@ from fairlead.lab.policies.arrivals import Arrivals, Ints
 
 WEEK = 7 * 86_400 * MICROS
 COPY = "\x1f"
-"""Stands between a key and the number of its copy; no text that people write has it."""
+"""Separator between a key and the number of its copy; no key that people write has it."""
 
 
 def person(key: str) -> str:
-    """Whose copy it is."""
+    """Return the key of which `key` is a copy, or `key` itself."""
     return key.partition(COPY)[0]
 
 
-def shaken(arrivals: Arrivals, seed: int, by: int) -> Arrivals:
-    """Each arrival earlier or later by up to `by` microseconds."""
+def perturbed(arrivals: Arrivals, seed: int, by: int) -> Arrivals:
+    """Move each arrival earlier or later by up to `by` microseconds."""
     jitter = np.random.default_rng(seed).integers(-by, by, size=len(arrivals), endpoint=True)
     return arrivals.reordered(np.maximum(arrivals.at + jitter, arrivals.at.min(initial=0)))
 
 
 def resampled(arrivals: Arrivals, seed: int, week: int = WEEK) -> Arrivals:
-    """As many keys as there are, drawn with replacement, and each with all its tasks, the second
-    time as a key of its own. Where the record has two whole weeks or more, each week of a drawn key
-    is one of its weeks at random, at the same hours: daily and weekly cycles stay. A draw that
-    brings no task at all is drawn again."""
+    """Draw as many keys as there are, with replacement, each with all its tasks; a key drawn again
+    becomes a key of its own. If the record has two whole weeks or more, each week of a drawn key is
+    one of its weeks at random, at the same hours, which keeps daily and weekly cycles. A draw
+    without any task is repeated."""
     random = np.random.default_rng(seed)
     drawn = _drawn(arrivals, random, week)
     while not len(drawn):

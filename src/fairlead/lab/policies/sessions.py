@@ -1,9 +1,10 @@
-"""Who waits for results before sending more: the closed loop of users, rebuilt from a record.
+"""Users who wait for results before they send more: the closed loop of users, rebuilt from a
+record.
 
 Source: Zakay and Feitelson, "Preserving user behavior characteristics in trace-based simulation of
-parallel job scheduling" (2014). A batch is what a user sends before what they sent is done; the
-next batch follows its end by the think time. A pause longer than `BREAK` ends a session: what comes
-after it keeps its hour, or waits for the end if that is later.
+parallel job scheduling" (2014). A batch is the work that a user sends before the previous work is
+done; the next batch follows its end by the think time. A pause longer than `BREAK` ends a session:
+the next batch keeps its recorded time, or waits for the end of the last one if that is later.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ BREAK = 20 * 60 * MICROS
 
 
 class Sessions:
-    """Of all users. A batch is released once what its user sent before is done. For one run of one
-    schedule."""
+    """The sessions of all users, for one run of one schedule. A batch is released when the previous
+    batch of its user is done."""
 
     def __init__(self, arrivals: Arrivals, pause: int = BREAK) -> None:
-        """Ends are those of the record; where it tells no wait, there was none."""
+        """Use the recorded ends; a task without a recorded wait counts as never having waited."""
         self._at: list[int] = arrivals.at.tolist()
         ends = (arrivals.at + np.maximum(arrivals.wait, 0) + arrivals.run).tolist()
         count = len(arrivals)
         self._batch = [0] * count
-        """By task."""
+        """Batch of each task."""
         self._tasks: list[list[int]] = []
-        """By batch, like the following."""
+        """Tasks of each batch."""
         self._next: list[int | None] = []
         self._think: list[int | None] = []
-        """From the end of the batch before to its first task; None: it keeps its hour."""
+        """Microseconds from the end of the previous batch to the first task of the batch; None if
+        the batch keeps its recorded time."""
         last: dict[int, int] = {}
         end: dict[int, int] = {}
         for task, (at, key) in enumerate(zip(self._at, arrivals.key.tolist(), strict=True)):
@@ -53,12 +55,12 @@ class Sessions:
             self._tasks[batch].append(task)
             end[key] = max(end[key], ends[task])
         self._first = {tasks[0] for tasks in self._tasks} - {
-            self._tasks[following][0] for following in self._next if following is not None
+            self._tasks[after][0] for after in self._next if after is not None
         }
         self._left = [len(tasks) for tasks in self._tasks]
 
     def first(self) -> list[tuple[int, int]]:
-        """(when, task) of all that wait for nothing, ascending."""
+        """Return (time, task) of all tasks that wait for nothing, ascending."""
         return sorted(
             (self._at[task], task)
             for first in self._first
@@ -66,14 +68,14 @@ class Sessions:
         )
 
     def ended(self, task: int, now: int) -> Iterator[tuple[int, int]]:
-        """The task has ended: (when, task) of what its user sends next, if they waited for just
-        this."""
+        """Return (time, task) of what the user sends next, if the user waited for the end of this
+        task."""
         batch = self._batch[task]
         self._left[batch] -= 1
-        following = self._next[batch]
-        if self._left[batch] or following is None:
+        next_batch = self._next[batch]
+        if self._left[batch] or next_batch is None:
             return
-        recorded, think = self._at[self._tasks[following][0]], self._think[following]
+        recorded, think = self._at[self._tasks[next_batch][0]], self._think[next_batch]
         begin = max(now, recorded) if think is None else now + think
-        for each in self._tasks[following]:
+        for each in self._tasks[next_batch]:
             yield begin + self._at[each] - recorded, each

@@ -1,9 +1,9 @@
-"""A study: calibrate, replay every policy on early arrivals, choose, and report on later ones, with
-intervals.
+"""A study: calibrate, replay every policy on early arrivals, choose, and report on later arrivals
+with intervals.
 
-The rules of honesty are pipeline.md's, section 4: what was chosen on some arrivals is reported on
-others; one record is one sample, so it is shaken and its users are drawn anew; and who compares
-says how far the simulation is from what happened.
+The rules of honesty are those of pipeline.md, section 4: a policy chosen on some arrivals is
+reported on others; one record is one sample, so its times are perturbed and its users drawn anew;
+and every comparison states the distance between the simulation and the record.
 """
 
 from __future__ import annotations
@@ -17,46 +17,47 @@ import msgspec
 from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals
-from fairlead.lab.policies.calibration import Gap, gap, has_waits, most_at_once
+from fairlead.lab.policies.calibration import CalibrationGap, gap, has_waits, most_at_once
 from fairlead.lab.policies.candidate import Found, Sample, Setup, Trial
-from fairlead.lab.policies.grid import Grid
+from fairlead.lab.policies.grid import PolicyGrid
 from fairlead.lab.policies.objective import Interval, Objective, interval, verdict
-from fairlead.lab.policies.policy import Policy
+from fairlead.lab.policies.policy import CandidatePolicy
 from fairlead.lab.policies.runner import Runner, Tell
 from fairlead.lab.policies.samples import WEEK
 from fairlead.lab.policies.virtual import run
 from fairlead.lab.policies.weighing import weigh
 
 BASELINE = -1
-"""The id of the policy that the others are held against, when the grid does not have it."""
+"""Id of the policy that others are compared with, if the grid does not have it."""
 
 HOUR = 3600 * MICROS
 _FAR = 0.1
 _WINDOWS = 100
-"""A record shorter than so many hours is cut into so many windows."""
+"""Number of windows in a record that has fewer hours."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is asked. Microseconds."""
+class StudyPlan:
+    """Options of a study. Times are microseconds."""
 
-    grid: Grid
+    grid: PolicyGrid
     objective: Objective
     train_us: int | None = None
-    """None: all whole weeks but the last, if there are more than one; else everything."""
+    """Length of the part for choosing; None means all whole weeks but the last if there are
+    several, otherwise everything."""
     window_us: int | None = None
-    """None: an hour, or less for a short record."""
-    shake_us: int | None = None
-    """None: 10 s, or a thousandth of a short record."""
-    shakes: int = 20
+    """Length of a window; None means an hour, or less for a short record."""
+    perturb_us: int | None = None
+    """Greatest move of an arrival; None means 10 s, or a thousandth of a short record."""
+    perturbations: int = 20
     resamples: int = 20
     finalists: int = 5
     is_closed: bool = False
     seed: int = 1
 
     def setup(self, arrivals: Arrivals) -> Setup:
-        """Of these arrivals. Raises ConfigurationError when nothing came before, or after, the time
-        that parts them."""
+        """Return the setup for these arrivals. Raise ConfigurationError if nothing arrives before
+        or after the time that divides them."""
         train = usual_train(arrivals.span) if self.train_us is None else self.train_us
         if train is not None and not 0 < train <= arrivals.span:
             raise ConfigurationError(
@@ -68,40 +69,42 @@ class Plan:
             if self.window_us is None
             else self.window_us
         )
-        shake = min(10 * MICROS, arrivals.span // 1000) if self.shake_us is None else self.shake_us
-        return Setup(train, window, shake, self.is_closed)
+        perturb = (
+            min(10 * MICROS, arrivals.span // 1000) if self.perturb_us is None else self.perturb_us
+        )
+        return Setup(train, window, perturb, self.is_closed)
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A finalist, or the baseline, on what came after it was chosen."""
+    """A finalist, or the baseline, on the arrivals after the part for choosing."""
 
     policy_id: int
-    policy: Policy
+    policy: CandidatePolicy
     trained: float | None
-    """The objective on the part that it was chosen on."""
+    """The objective on the part for choosing."""
     reported: float | None
-    """And on the part that it is reported on."""
-    shaken: Interval | None
+    """The objective on the part for reporting."""
+    perturbed: Interval | None
     resampled: Interval | None
     against_baseline: str
-    """On resampled users; see `objective.verdict`."""
-    against_baseline_shaken: str
+    """The verdict on resampled users; see `objective.verdict`."""
+    against_baseline_perturbed: str
 
 
 class Study(msgspec.Struct, frozen=True):
-    """What was found."""
+    """The results of a study."""
 
     setup: Setup
-    policies: list[Policy]
+    policies: list[CandidatePolicy]
     objective: str
     baseline: int
-    gap: Gap | None
-    """None: the record tells no waits."""
+    gap: CalibrationGap | None
+    """None if the record has no waits."""
     found: list[Found]
-    """Every run, the calibration left out."""
+    """Every run except the calibration."""
     standings: list[Standing]
-    """The best on the part for choosing first; the baseline is among them, last if it was not good
-    enough."""
+    """Finalists, the best on the part for choosing first. The baseline is among them, as the last
+    if it was not good enough."""
     notes: list[str]
 
     @property
@@ -111,14 +114,15 @@ class Study(msgspec.Struct, frozen=True):
 
 
 def usual_train(span: int) -> int | None:
-    """All whole weeks but the last begun one; None when there is no second week."""
+    """Return the length of all whole weeks but the last begun one; None if there is no second
+    week."""
     return (span - 1) // WEEK * WEEK or None if span else None
 
 
 def study(
-    arrivals: Arrivals, plan: Plan, runner: Runner, tell: Tell = lambda what, count: None
+    arrivals: Arrivals, plan: StudyPlan, runner: Runner, tell: Tell = lambda what, count: None
 ) -> Study:
-    """Replay all policies of the plan. Raises ConfigurationError when there is no arrival to report
+    """Replay all policies of the plan. Raise ConfigurationError if no arrival is left to report
     on."""
     setup = plan.setup(arrivals)
     recorded = recorded_policy(arrivals, plan.grid)
@@ -156,20 +160,20 @@ def study(
     )
 
 
-def recorded_policy(arrivals: Arrivals, grid: Grid) -> Policy | None:
-    """Under which the record came about: as the file says; else fifo with as many slots as ever ran
-    at once, if the record tells when tasks started; None: it does not."""
+def recorded_policy(arrivals: Arrivals, grid: PolicyGrid) -> CandidatePolicy | None:
+    """Return the policy of the recorded run: as in the file, or else fifo with the greatest number
+    of tasks that ran at once; None if the record has no waits."""
     if grid.recorded is not None:
         return grid.recorded
     return (
-        Policy(order="fifo", weights="equal", slots=most_at_once(arrivals))
+        CandidatePolicy(order="fifo", weights="equal", slots=most_at_once(arrivals))
         if has_waits(arrivals)
         else None
     )
 
 
-def calibrate(arrivals: Arrivals, policy: Policy) -> Gap | None:
-    """The policy of the record on its own arrivals; None: the record tells no waits."""
+def calibrate(arrivals: Arrivals, policy: CandidatePolicy) -> CalibrationGap | None:
+    """Compare the record with a simulation of its own policy; None if the record has no waits."""
     if not has_waits(arrivals):
         return None
     simulated = run(arrivals, policy, weigh(policy.weights, arrivals))
@@ -183,7 +187,7 @@ def standings(
     trained: Sequence[Found],
     reported: Sequence[Found],
 ) -> list[Standing]:
-    """Of the policies chosen, in their order."""
+    """Return the standings of the chosen policies, in their order."""
     before = {found.trial.policy_id: found for found in trained}
     after: defaultdict[tuple[int, Sample], list[Found]] = defaultdict(list)
     for found in reported:
@@ -209,37 +213,43 @@ def standings(
             policy=before[number].trial.policy,
             trained=objective.value(before[number].measures),
             reported=next(iter(values(number, "recorded")), None),
-            shaken=interval(values(number, "shaken")),
+            perturbed=interval(values(number, "perturbed")),
             resampled=interval(values(number, "resampled")),
             against_baseline=against(number, "resampled"),
-            against_baseline_shaken=against(number, "shaken"),
+            against_baseline_perturbed=against(number, "perturbed"),
         )
         for number in chosen
     ]
 
 
-def first_come(policies: Sequence[Policy]) -> Policy:
-    """The baseline for a record that tells no policy: the first of the grid, by arrival and without
-    limits."""
+def first_come(policies: Sequence[CandidatePolicy]) -> CandidatePolicy:
+    """Return the baseline for a record without a policy: the first of the grid, by arrival and
+    without limits."""
     first = policies[0]
-    return Policy(
+    return CandidatePolicy(
         order="fifo", slots=first.slots, nodes=first.nodes, partitions=first.partitions
     ).plain()
 
 
-def _samples(plan: Plan) -> list[tuple[Sample, int]]:
-    shaken: list[tuple[Sample, int]] = [("shaken", plan.seed + n) for n in range(plan.shakes)]
+def _samples(plan: StudyPlan) -> list[tuple[Sample, int]]:
+    perturbed: list[tuple[Sample, int]] = [
+        ("perturbed", plan.seed + n) for n in range(plan.perturbations)
+    ]
     return [
         ("recorded", 0),
-        *shaken,
+        *perturbed,
         *(("resampled", plan.seed + n) for n in range(plan.resamples)),
     ]
 
 
 def _notes(
-    plan: Plan, setup: Setup, measured: Gap | None, best: Found, baseline: Policy
+    plan: StudyPlan,
+    setup: Setup,
+    measured: CalibrationGap | None,
+    best: Found,
+    baseline: CandidatePolicy,
 ) -> Iterator[str]:
-    """What whoever reads the numbers has to know."""
+    """Yield remarks that a reader of the numbers must know."""
     if setup.train_us is None:
         yield (
             "chosen and reported on the same arrivals: expect less of the best than it shows; a"

@@ -1,5 +1,5 @@
-"""Arrivals under one policy, on a virtual clock: when each task starts. The core decides; here are
-only the events."""
+"""Arrivals under one policy on a virtual clock, to find when each task starts. The core decides;
+this module only handles events."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import numpy as np
 
 from fairlead.clock import MICROS
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.lab.node import Node, simulated_task
+from fairlead.lab.node import VirtualNode, simulated_task
 from fairlead.lab.policies.arrivals import Arrivals, Ints
-from fairlead.lab.policies.policy import Policy
+from fairlead.lab.policies.policy import CandidatePolicy
 from fairlead.lab.policies.samples import person
 from fairlead.lab.policies.sessions import Sessions
 from fairlead.model import DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, Trigger
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
-    """What became of the tasks, in the order of the arrivals. Microseconds, on the same scale as
+class VirtualSchedule:
+    """Start of each task, in the order of the arrivals. Times are microseconds, on the scale of
     `Arrivals.at`."""
 
     at: Ints
-    """When each came."""
+    """Times of arrival."""
     start: Ints
     run: Ints
     key: Ints
-    """An index into the keys of the arrivals."""
+    """Indices into the keys of the arrivals."""
 
     @property
     def end(self) -> Ints:
@@ -42,22 +42,23 @@ class Schedule:
 
 def run(
     arrivals: Arrivals,
-    policy: Policy,
+    policy: CandidatePolicy,
     weights: Mapping[str, float] | None = None,
     sessions: Sessions | None = None,
-) -> Schedule:
-    """Every task once, each for as long as it ran in the record.
+) -> VirtualSchedule:
+    """Run every task once, each for its recorded run time.
 
-    `weights`: by key, a copy's by its person; one that is missing has the default. None: the tasks'
-    own. With `sessions`, those of the same arrivals, a task comes when its user would send it, not
-    when it was recorded. At one instant runs end first, then tasks come, then tasks start.
+    `weights`: by key, where a copy has the weight of its original and a missing key the default;
+    None means the weights of the tasks. With `sessions` of the same arrivals, a task arrives when
+    its user would send it, not when it was recorded. At one instant, runs end first, then tasks
+    arrive, then tasks start.
     """
     tasks = _triggers(arrivals, policy, weights)
     nodes = [
-        Node(
+        VirtualNode(
             arrivals.queue,
             policy.slots,
-            policy.limits.made(policy.slots, arrivals.keys),
+            policy.limits.new_limits(policy.slots, arrivals.keys),
             policy.order == "fair",
         )
         for _ in range(policy.nodes)
@@ -71,18 +72,18 @@ def run(
     )
     came, started = [0] * len(tasks), [-1] * len(tasks)
     running: list[tuple[int, int]] = []
-    # Lists in ascending order are heaps.
+    # Ascending lists are heaps.
     while coming or running:
         now = min(heap[0][0] for heap in (coming, running) if heap)
         seconds = now / MICROS
-        touched: dict[Node, None] = {}
+        touched: dict[VirtualNode, None] = {}
         while running and running[0][0] <= now:
             ended = heappop(running)[1]
             touched[home[ended]] = None
             home[ended].release(tasks[ended], seconds)
             if sessions is not None:
-                for following in sessions.ended(ended, now):
-                    heappush(coming, following)
+                for arrival in sessions.ended(ended, now):
+                    heappush(coming, arrival)
         while coming and coming[0][0] <= now:
             arrived = heappop(coming)[1]
             came[arrived] = now
@@ -95,11 +96,11 @@ def run(
                     heappush(running, (now + takes[task.seq], task.seq))
     start = np.array(started, np.int64)
     assert not len(start) or start.min() >= 0, "the core left a task behind"
-    return Schedule(np.array(came, np.int64), start, arrivals.run, arrivals.key)
+    return VirtualSchedule(np.array(came, np.int64), start, arrivals.run, arrivals.key)
 
 
 def _triggers(
-    arrivals: Arrivals, policy: Policy, weights: Mapping[str, float] | None
+    arrivals: Arrivals, policy: CandidatePolicy, weights: Mapping[str, float] | None
 ) -> list[Trigger]:
     if weights is None:
         own = np.clip(arrivals.weight, MIN_WEIGHT, MAX_WEIGHT).tolist()

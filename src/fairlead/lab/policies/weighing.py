@@ -1,5 +1,5 @@
-"""Weights of keys under a policy: given by name, or by a rule from what the key did in the arrivals
-it is chosen on."""
+"""Weights of keys under a policy: given by name, or by a rule from the work of each key in the
+arrivals that the policy is chosen on."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from fairlead.lab.weights import RECORDED, parse_power
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 
 _SHRUNK_BY = 30
-"""The mean run of a key counts beside so many runs of the queue's mean: a few runs of a key say
-little. pipeline.md, 5."""
+"""Number of runs of the queue's mean that are added to the mean run of a key, since a few runs of a
+key say little. pipeline.md, 5."""
 
 
 def weigh(rule: str | Mapping[str, float], arrivals: Arrivals) -> dict[str, float] | None:
-    """By key; one that is missing has the default. None: each task keeps its own. Powers are scaled
-    so that the key in the middle weighs 1, and kept within the bounds of weights."""
+    """Return weights by key; a missing key has the default, and None means that each task keeps its
+    own weight. Powers are scaled so that the median key weighs 1, and kept within the bounds of
+    weights."""
     if rule == RECORDED:
         return None
     if not isinstance(rule, str):
@@ -29,11 +30,11 @@ def weigh(rule: str | Mapping[str, float], arrivals: Arrivals) -> dict[str, floa
     weights = _of_keys(power.of, arrivals) ** power.exponent
     weights = np.clip(weights / np.median(weights), MIN_WEIGHT, MAX_WEIGHT)
     seen = np.unique(arrivals.key)
-    return {arrivals.keys[key]: float(weights[place]) for place, key in enumerate(seen)}
+    return {arrivals.keys[key]: float(weights[index]) for index, key in enumerate(seen)}
 
 
 def _of_keys(what: str, arrivals: Arrivals) -> Floats:
-    """Of each key that has a task, above 0."""
+    """Return the work of each key that has a task, above 0."""
     tasks = np.bincount(arrivals.key, minlength=len(arrivals.keys)).astype(np.float64)
     usage = np.bincount(arrivals.key, arrivals.run.astype(np.float64), minlength=len(arrivals.keys))
     mean = usage.sum() / tasks.sum()

@@ -1,2 +1,2 @@
-"""Replays a recorded workload through a real queue: real submits, real worker processes, and a
-judge beside them."""
+"""Replay of a recorded workload through a real queue: real submits, real worker processes, and a
+separate judge."""

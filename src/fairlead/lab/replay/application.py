@@ -1,5 +1,5 @@
-"""The application that a replay's submitter and its workers share: one task, which notes its run
-and takes its time."""
+"""The application shared by the submitter and the workers of a replay: one task, which notes its
+run and sleeps for its run time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fairlead.lab.workers import end_with_parent
 
 QUEUE = "replay"
 FOLDER = "FAIRLEAD_REPLAY_FOLDER"
-"""The environment variable that tells a worker where to note its runs."""
+"""Environment variable with the folder in which a worker notes its runs."""
 
 ORDER = "FAIRLEAD_REPLAY_ORDER"
-"""The environment variable that tells a worker the order of the queue."""
+"""Environment variable with the order of the queue."""
 
 MODULE = "fairlead.lab.replay.application:app"
 
@@ -25,8 +25,8 @@ MODULE = "fairlead.lab.replay.application:app"
 def application(
     url: str | None = None, folder: Path | None = None, order: str | None = None
 ) -> tuple[App, Task[..., Any]]:
-    """The application on this URL ($FAIRLEAD_URL by default), and its task. Runs are noted in
-    `folder`."""
+    """Return the application on this URL ($FAIRLEAD_URL by default), and its task. Runs are noted
+    in `folder`."""
     app = App(url, name="replay", lake="")
     app.queue(QUEUE, order=order or os.environ.get(ORDER, "fair"))
     notes: list[int] = []
@@ -38,8 +38,8 @@ def application(
             notes.append(
                 os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             )
-        # Past every buffer of this process, so that a kill loses no line: the judge of the replay
-        # counts them.
+        # Written without any buffer of this process, so that a kill loses no line: the judge counts
+        # the lines.
         os.write(notes[0], b"%d\n" % job)
         if seconds:
             await asyncio.sleep(seconds)

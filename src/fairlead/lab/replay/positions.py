@@ -1,5 +1,5 @@
-"""Pick-up positions: the how-manieth of its partition each task was, and how far that is from what
-fairness allows."""
+"""Pick-up positions: the rank of each task in its partition, and its distance from what fairness
+allows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from statistics import median
 import msgspec
 
 from fairlead.lab.fairness import jain
-from fairlead.lab.history import Run
+from fairlead.lab.history import HistoryRun
 
 
 class TenantPositions(msgspec.Struct, frozen=True):
-    """Of one tenant."""
+    """Pick-up positions of one tenant."""
 
     tenant: str
     tasks: int
@@ -24,36 +24,36 @@ class TenantPositions(msgspec.Struct, frozen=True):
 
 
 class Positions(msgspec.Struct, frozen=True):
-    """How tenants were placed. Positions count the runs of a partition from 1; with several
-    partitions they are those of the partition, times the number of partitions."""
+    """Pick-up positions of all tenants. Positions count the runs of a partition from 1; with
+    several partitions they are multiplied by the number of partitions."""
 
     median_tenant_p99: float
-    """Over tenants, the median of each one's 99th percentile: the smaller, the less the others hold
-    a tenant up."""
+    """Median over tenants of each tenant's 99th percentile. The smaller it is, the less a tenant
+    waits for others."""
     heaviest_last: int
-    """Where the last task of the tenant with the most tasks was."""
+    """Position of the last task of the tenant with the most tasks."""
     jain_index: float
-    """Of the share of its tasks each tenant had got while half of all tasks had run; 1: alike in
-    proportion to what fair shares allow, 1/n: one tenant had everything."""
+    """Jain's index of the share of its tasks that each tenant had received when half of all tasks
+    had run. 1 is in proportion to what fair shares allow; 1/n gives everything to one tenant."""
     most_beyond_bound: int
-    """For everything pushed first and equal weights, the n-th task of a tenant is due by position
-    sum over tenants of min(tasks of that tenant, n); by how many positions the worst one was
-    later."""
+    """Greatest number of positions by which a task was late. With everything pushed first and equal
+    weights, the n-th task of a tenant is due by position sum over tenants of min(tasks of that
+    tenant, n)."""
     within_bound: float
-    """The share of tasks that were not later than that."""
+    """Share of tasks that were not late."""
     tenants: list[TenantPositions]
-    """Those with most tasks first."""
+    """Tenants, those with the most tasks first."""
 
 
-def positions(runs: Iterable[Run]) -> Positions | None:
-    """The positions of all runs that started; None when there were none."""
+def positions(runs: Iterable[HistoryRun]) -> Positions | None:
+    """Return the positions of all runs that started; None if there are none."""
     partitions: dict[int, list[tuple[int, str, str]]] = defaultdict(list)
     for run in runs:
         if run.started_at is not None and run.attempt == 1:
             partitions[run.partition].append((run.started_at, run.task_id, run.fairness_key))
     if not partitions:
         return None
-    places: dict[str, list[int]] = defaultdict(list)
+    ranks: dict[str, list[int]] = defaultdict(list)
     late = total = on_time = 0
     served: Counter[str] = Counter()
     entitled: Counter[str] = Counter()
@@ -62,10 +62,10 @@ def positions(runs: Iterable[Run]) -> Positions | None:
         order = [key for _, _, key in started]
         due = _due(Counter(order))
         seen: Counter[str] = Counter()
-        for place, key in enumerate(order, 1):
+        for rank, key in enumerate(order, 1):
             seen[key] += 1
-            places[key].append(place * len(partitions))
-            beyond = place - due[seen[key] - 1]
+            ranks[key].append(rank * len(partitions))
+            beyond = rank - due[seen[key] - 1]
             late = max(late, beyond)
             total += 1
             on_time += beyond <= 0
@@ -73,13 +73,13 @@ def positions(runs: Iterable[Run]) -> Positions | None:
         entitled.update(_shares(Counter(order), len(order) // 2))
     tenants = [
         TenantPositions(key, len(at), sorted(at)[int(0.99 * (len(at) - 1))])
-        for key, at in places.items()
+        for key, at in ranks.items()
     ]
     tenants.sort(key=lambda one: (-one.tasks, one.tenant))
     ratios = [served[key] / entitled[key] for key in entitled if entitled[key]]
     return Positions(
         median_tenant_p99=float(median(one.p99 for one in tenants)),
-        heaviest_last=max(places[tenants[0].tenant]),
+        heaviest_last=max(ranks[tenants[0].tenant]),
         jain_index=round(jain(ratios), 4),
         most_beyond_bound=late,
         within_bound=round(on_time / total, 4),
@@ -88,7 +88,7 @@ def positions(runs: Iterable[Run]) -> Positions | None:
 
 
 def _due(tasks: Counter[str]) -> list[int]:
-    """By n - 1: sum over tenants of min(tasks of that tenant, n)."""
+    """Return by n - 1 the sum over tenants of min(tasks of that tenant, n)."""
     with_at_least = Counter(tasks.values())
     left = len(tasks)
     steps = []
@@ -99,7 +99,7 @@ def _due(tasks: Counter[str]) -> list[int]:
 
 
 def _shares(tasks: Counter[str], served: int) -> dict[str, float]:
-    """What each tenant is due of so many served, all alike and none more than it has
+    """Return the share of each tenant in `served` tasks: equal for all, but at most its own tasks
     (water-filling)."""
     shares: dict[str, float] = {}
     left, tenants = float(served), len(tasks)

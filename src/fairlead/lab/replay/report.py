@@ -1,4 +1,4 @@
-"""What a replay found: the measures from the history, and the judgement from what the handlers
+"""The results of a replay: measures from the history, and the verdict from the runs that handlers
 noted themselves."""
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.lab.history import Delays, runs
+from fairlead.lab.history import PickupDelays, runs
 from fairlead.lab.replay.positions import Positions, positions
-from fairlead.lab.trace import Survey
+from fairlead.lab.trace import TraceSurvey
 from fairlead.model import Outcome
 from fairlead.ports.sql_store import SqlStore
 
 
 class Pickup(msgspec.Struct, frozen=True):
-    """The pick-up delay (from when a task might run to its start) of some tasks, in
-    milliseconds."""
+    """The pick-up delay of some tasks in milliseconds, from the time a task might run to its
+    start."""
 
     tenant: str | None
-    """None: of all tenants."""
+    """None for all tenants."""
     tasks: int
     p50_ms: float | None
     p99_ms: float | None
 
 
-class Report(msgspec.Struct, frozen=True):
+class ReplayReport(msgspec.Struct, frozen=True):
     """The result of one replay."""
 
     trace: str
@@ -39,13 +39,13 @@ class Report(msgspec.Struct, frozen=True):
     bad_lines: int
     submitted: int
     finished: int
-    """Tasks that the history says are done."""
+    """Tasks that are done according to the history."""
     lost: int
-    """Submitted jobs of which no handler noted a run."""
+    """Submitted jobs without a run noted by a handler."""
     ran_twice: int
     """Runs noted beyond the first of a job."""
     seconds: float
-    """From the first submit to the last finish."""
+    """Seconds from the first submit to the last finish."""
     tasks_per_s: float
     pickup_delay: Pickup
     pickup_delay_heaviest: Pickup
@@ -55,19 +55,19 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def is_sound(self) -> bool:
-        """True when every job was submitted, ran once and finished."""
+        """True if every job was submitted, ran once and finished."""
         return self.lost == 0 and self.ran_twice == 0 and self.finished == self.submitted
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """Jobs submitted against runs noted."""
+    """Differences between submitted jobs and noted runs."""
 
     lost: int
     ran_twice: int
 
 
 def judge(submitted: Iterable[int], notes: Iterable[Path]) -> Judgement:
-    """Compare the job numbers submitted with the lines of the files that the handlers wrote."""
+    """Compare the submitted job numbers with the lines of the files that the handlers wrote."""
     expected = Counter(submitted)
     noted: Counter[int] = Counter()
     for path in notes:
@@ -76,13 +76,13 @@ def judge(submitted: Iterable[int], notes: Iterable[Path]) -> Judgement:
     return Judgement((expected - noted).total(), (noted - expected).total())
 
 
-class Measures:
-    """What the history says, gathered in one pass."""
+class ReplayMeasures:
+    """Measures from the history, collected in one pass."""
 
-    def __init__(self, store: SqlStore, survey: Survey) -> None:
+    def __init__(self, store: SqlStore, survey: TraceSurvey) -> None:
         self.finished = 0
         self.last_finish = 0
-        everyone, heaviest, median = Delays(), Delays(), Delays()
+        everyone, heaviest, median = PickupDelays(), PickupDelays(), PickupDelays()
         found = list(runs(store))
         self.positions = positions(found)
         for run in found:
@@ -102,6 +102,6 @@ class Measures:
         self.median = _pickup(survey.median, survey.tenants[survey.median], median)
 
 
-def _pickup(tenant: str | None, tasks: int, delays: Delays) -> Pickup:
+def _pickup(tenant: str | None, tasks: int, delays: PickupDelays) -> Pickup:
     p50, p99 = delays.percentiles_ms(0.5, 0.99)
     return Pickup(tenant, tasks, p50, p99)

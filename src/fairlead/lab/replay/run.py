@@ -20,31 +20,31 @@ from fairlead.declare.task import Draft, Task
 from fairlead.errors import ConfigurationError
 from fairlead.lab.history import has_unfinished, is_empty
 from fairlead.lab.replay.application import FOLDER, MODULE, ORDER, application
-from fairlead.lab.replay.report import Measures, Report, judge
-from fairlead.lab.trace import BadLine, Job, Survey, Tenants, read_trace, survey
-from fairlead.lab.workers import Workers
+from fairlead.lab.replay.report import ReplayMeasures, ReplayReport, judge
+from fairlead.lab.trace import BadLine, Tenants, TraceJob, TraceSurvey, read_trace, survey
+from fairlead.lab.workers import WorkerProcesses
 
 CHUNK = 5_000
 """Jobs submitted in one transaction."""
 
-_LOOK_SECONDS = 0.2
+_CHECK_SECONDS = 0.2
 _STALLED_SECONDS = 60.0
-"""No run for this long, beyond the longest one: what is left counts as lost."""
+"""Seconds without a run, beyond the longest run, after which unfinished jobs count as lost."""
 
 Progress = Callable[[int, int], None]
-"""Called now and then with the numbers of jobs submitted and runs noted so far."""
+"""A callback with the numbers of submitted jobs and noted runs."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What to replay and how. Times of the trace are multiplied by `time_scale`; 0: all at once,
-    each a no-op."""
+class ReplaySettings:
+    """Options of a replay. Times of the trace are multiplied by `time_scale`; 0 submits everything
+    at once, as no-ops."""
 
     trace: Path
     tenants: Tenants = Tenants.USER
     order: str = "fair"
     push_first: bool = False
-    """Submit everything before the first worker starts."""
+    """True to submit everything before the first worker starts."""
     workers: int = 2
     concurrency: int | None = None
     time_scale: float = 0.0
@@ -53,13 +53,14 @@ class Settings:
 
 
 def replay(
-    url: str | None, settings: Settings, progress: Progress = lambda _submitted, _run: None
-) -> Report:
-    """Replay a trace through the store at `url`, which must be empty; None: a SQLite file for the
-    moment.
+    url: str | None, settings: ReplaySettings, progress: Progress = lambda _submitted, _run: None
+) -> ReplayReport:
+    """Replay a trace through the store at `url`, which must be empty; None means a temporary SQLite
+    file.
 
-    Raises BrokenTrace before anything is submitted, ConfigurationError, StoreUnavailable,
-    WorkerEnded.
+    Raise BrokenTrace for an unreadable trace before anything is submitted, ConfigurationError for
+    bad settings or a store in use, StoreUnavailable while the store is away, WorkerEnded if a
+    worker ends by itself.
     """
     if settings.order not in ("fair", "fifo"):
         raise ConfigurationError(f"--order {settings.order}: use 'fair' or 'fifo'")
@@ -77,8 +78,8 @@ def replay(
 
 @contextmanager
 def own_schema(url: str | None) -> Iterator[str | None]:
-    """A store for the moment: a schema of our own for a PostgreSQL URL, else None: `replay` then
-    makes a SQLite file."""
+    """Make a temporary schema for a PostgreSQL URL, and yield a URL with it. Yield None for any
+    other URL, for which `replay` makes a SQLite file."""
     if url is None or urlsplit(url).scheme not in ("postgres", "postgresql"):
         yield None
         return
@@ -107,8 +108,8 @@ class _Replay:
 
     def __init__(
         self,
-        settings: Settings,
-        found: Survey,
+        settings: ReplaySettings,
+        found: TraceSurvey,
         app: App,
         run_job: Task[..., None],
         folder: Path,
@@ -125,13 +126,13 @@ class _Replay:
         self._tenants: dict[str, Task[..., None]] = {}
         self._pause = threading.Event()
 
-    def run(self, url: str) -> Report:
+    def run(self, url: str) -> ReplayReport:
         settings, clock = self._settings, self._app.clock
         environment = {"FAIRLEAD_URL": url, FOLDER: str(self._folder), ORDER: settings.order}
         begin = clock.now()
         if settings.push_first:
             self._submit(None)
-        with Workers(
+        with WorkerProcesses(
             MODULE, settings.workers, self._folder, environment, settings.concurrency
         ) as workers:
             workers.wait_until_up(self._app)
@@ -139,10 +140,10 @@ class _Replay:
                 begin = clock.now()
                 self._submit(workers)
             self._wait(workers)
-        measures = Measures(self._app.sql_store, self._survey)
+        measures = ReplayMeasures(self._app.sql_store, self._survey)
         judgement = judge((job.number for job in self._jobs()), self._notes.paths())
         seconds = (measures.last_finish - begin) / MICROS if measures.finished else 0.0
-        return Report(
+        return ReplayReport(
             trace=settings.trace.name,
             store=self._app.sql_store.database.location,
             tenants=str(settings.tenants),
@@ -165,14 +166,14 @@ class _Replay:
             ),
         )
 
-    def _jobs(self) -> Iterator[Job]:
+    def _jobs(self) -> Iterator[TraceJob]:
         def leave_out(_line: BadLine) -> None: ...
 
         jobs = read_trace(self._settings.trace, leave_out if self._settings.skip_bad else None)
         return islice(jobs, self._settings.limit)
 
-    def _submit(self, workers: Workers | None) -> None:
-        """Each job at its scaled time; those that are due together go in together."""
+    def _submit(self, workers: WorkerProcesses | None) -> None:
+        """Submit each job at its scaled time; jobs that are due together are submitted together."""
         scale, clock = self._settings.time_scale, self._app.clock
         begin = clock.monotonic()
         chunk: list[Draft] = []
@@ -185,8 +186,8 @@ class _Replay:
             if wait > 0 or len(chunk) >= CHUNK:
                 self._send(chunk)
             while wait > 0:
-                self._pause.wait(min(wait, _LOOK_SECONDS))
-                self._look(workers)
+                self._pause.wait(min(wait, _CHECK_SECONDS))
+                self._check_progress(workers)
                 wait = begin + (job.submit - self._survey.first_submit) * scale - clock.monotonic()
             chunk.append(
                 self._of(job.tenant(self._settings.tenants)).draft(
@@ -194,7 +195,7 @@ class _Replay:
                 )
             )
             if len(chunk) == 1:
-                self._look(workers)
+                self._check_progress(workers)
         self._send(chunk)
 
     def _of(self, tenant: str) -> Task[..., None]:
@@ -208,22 +209,22 @@ class _Replay:
         self._submitted += len(chunk)
         chunk.clear()
 
-    def _wait(self, workers: Workers) -> None:
-        """Until nothing is left to run, or nothing has run for too long."""
+    def _wait(self, workers: WorkerProcesses) -> None:
+        """Wait until nothing is left to run, or nothing has run for too long."""
         clock = self._app.clock
         patience = _STALLED_SECONDS + self._survey.longest_run * self._settings.time_scale
         seen, since = -1, clock.monotonic()
         while True:
-            noted = self._look(workers)
+            noted = self._check_progress(workers)
             if noted >= self._submitted and not has_unfinished(self._app.sql_store):
                 return
             if noted != seen:
                 seen, since = noted, clock.monotonic()
             elif clock.monotonic() - since > patience:
                 return
-            self._pause.wait(_LOOK_SECONDS)
+            self._pause.wait(_CHECK_SECONDS)
 
-    def _look(self, workers: Workers | None) -> int:
+    def _check_progress(self, workers: WorkerProcesses | None) -> int:
         if workers is not None:
             workers.check()
         noted = self._notes.count()
@@ -232,18 +233,18 @@ class _Replay:
 
 
 class _Notes:
-    """The files in which the handlers note their runs, counted as they grow."""
+    """The files in which handlers note their runs, counted as they grow."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[Path, tuple[int, int]] = {}
 
     def paths(self) -> list[Path]:
-        """One file for each worker that has run a job."""
+        """Return one file for each worker that has run a job."""
         return sorted(self._folder.glob("*.runs"))
 
     def count(self) -> int:
-        """Lines so far; reads only what is new."""
+        """Return the number of lines so far, reading only new ones."""
         for path in self.paths():
             offset, lines = self._read.get(path, (0, 0))
             with path.open("rb") as file:

@@ -1,4 +1,5 @@
-"""A picture of a simulation: the mean wait of every key, and how these spread, in both orders."""
+"""A picture of a simulation: the mean wait of every key, and the spread of these waits, in both
+orders."""
 
 from __future__ import annotations
 
@@ -12,8 +13,7 @@ _COLOURS = {"fifo": "#b3541e", "fair": "#1f6f8b"}
 
 
 def check_plot(path: Path) -> None:
-    """Raises ConfigurationError if no picture can be written there: before anything long is
-    begun."""
+    """Raise ConfigurationError, before any long work, if no picture can be written to `path`."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -25,7 +25,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot(simulated: Simulated, path: Path) -> None:
-    """Draw it. Raises ConfigurationError if the file cannot be written."""
+    """Draw the simulation. Raise ConfigurationError if the file cannot be written."""
     from matplotlib.figure import Figure
 
     report = simulated.report

@@ -1,4 +1,4 @@
-"""What a simulation found."""
+"""The results of a simulation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class KeyReport(msgspec.Struct, frozen=True):
     weight: float
     tasks: int
     waits: Percentiles | None
-    """None: none of its tasks was picked up."""
+    """None if no task of the key was picked up."""
 
 
 class OrderReport(msgspec.Struct, frozen=True):
@@ -23,25 +23,25 @@ class OrderReport(msgspec.Struct, frozen=True):
     order: str
     picked: int
     left: int
-    """Tasks that a script never polled."""
+    """Tasks that the script never polled."""
     waits_of_tasks: Percentiles | None
     waits_of_keys: Percentiles | None
-    """Each key counted once, with the mean wait of its tasks."""
+    """Percentiles with each key counted once, by the mean wait of its tasks."""
     jain_mean: float | None
-    """Over the windows; None: in no window had two keys work throughout."""
+    """Mean over the windows; None if two keys had work throughout in no window."""
     jain_least: float | None
     gap: float
-    """Largest gap in service / weight between two of the keys listed, in multiples of 1 / w_f + 1 /
+    """Largest gap in service / weight between two of the listed keys, in multiples of 1 / w_f + 1 /
     w_m."""
     gap_between: tuple[str, str] | None
     keys: list[KeyReport]
-    """Those with most tasks."""
+    """The keys with the most tasks."""
     sequence: list[list[str]] | None
-    """Of a script: the keys picked up, a list for each of its polls."""
+    """The keys that a script picked up, one list for each of its polls."""
 
 
-class Report(msgspec.Struct, frozen=True):
-    """The same workload under each order."""
+class SimulationReport(msgspec.Struct, frozen=True):
+    """One workload under each order."""
 
     workload: str
     tasks: int
@@ -52,5 +52,5 @@ class Report(msgspec.Struct, frozen=True):
     counters: str
     seed: int
     jain_window: int
-    """Pick-ups."""
+    """Pick-ups in a window."""
     orders: list[OrderReport]

@@ -1,4 +1,4 @@
-"""A workload under each order, measured."""
+"""The simulation of one workload under each order, with its measures."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from fairlead.core.fair.counters import EXACT_KEYS
 from fairlead.errors import ConfigurationError
-from fairlead.lab.fairness import Flow, Gap, Jain
-from fairlead.lab.node import Memory, Node
+from fairlead.lab.fairness import FairnessGap, Jain, PriorityFlow
+from fairlead.lab.node import Memory, VirtualNode
 from fairlead.lab.simulate.orders import Order
-from fairlead.lab.simulate.report import KeyReport, OrderReport, Report
+from fairlead.lab.simulate.report import KeyReport, OrderReport, SimulationReport
 from fairlead.lab.simulate.script import MOST_TASKS
-from fairlead.lab.simulate.workload import Arrivals, Maker, Push, Workload
+from fairlead.lab.simulate.workload import ArrivalMode, Maker, Push, Workload
 from fairlead.lab.trace import Tenants
 from fairlead.lab.waits import Waits
 from fairlead.lab.weights import parse_weights
@@ -34,16 +34,16 @@ _MOST_RATE = 1e6
 
 
 class CounterKind(StrEnum):
-    """How the next passes of keys are kept."""
+    """How to keep the next passes of keys."""
 
     EXACT = "exact"
     SKETCH = "sketch"
-    """As the engine does: exact for the keys furthest ahead, a sketch for the others."""
+    """As in the engine: exact for the keys furthest ahead, a sketch for the others."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is simulated: a script, a trace, or else a generated workload."""
+class SimulationSettings:
+    """Options of a simulation: a script, a trace, or else a generated workload."""
 
     script: str | None = None
     trace: Path | None = None
@@ -53,8 +53,8 @@ class Settings:
     keys: int = 100
     zipf: float = 1.0
     weights: str | None = None
-    arrivals: Arrivals | None = None
-    """None: recorded with a trace, else all first."""
+    arrivals: ArrivalMode | None = None
+    """None means recorded with a trace, otherwise all first."""
     rate: float = 0.9
     slots: int = 1
     partitions: int = 1
@@ -65,7 +65,7 @@ class Settings:
     top: int = 10
 
     def check(self) -> None:
-        """Raises ConfigurationError unless everything is within its bounds and fits together."""
+        """Raise ConfigurationError unless all values are within bounds and fit together."""
         bounds: list[tuple[str, float | None, float, float]] = [
             ("limit", self.limit, 1, 1_000_000_000),
             ("tasks", self.tasks, 1, MOST_TASKS),
@@ -88,24 +88,25 @@ class Settings:
             raise ConfigurationError(
                 "--arrivals has no meaning with --script, which says itself when tasks come"
             )
-        if self.trace is None and self.arrivals is Arrivals.RECORDED:
+        if self.trace is None and self.arrivals is ArrivalMode.RECORDED:
             raise ConfigurationError("--arrivals recorded needs --trace FILE, which has the times")
-        if self.trace is not None and self.arrivals is Arrivals.POISSON:
+        if self.trace is not None and self.arrivals is ArrivalMode.POISSON:
             raise ConfigurationError(
                 "--arrivals poisson is for generated tasks: a trace has recorded or all-first"
             )
 
 
 class Simulated(NamedTuple):
-    """What `simulate` answers."""
+    """The result of `simulate`."""
 
-    report: Report
+    report: SimulationReport
     mean_waits: dict[str, dict[str, float]]
-    """By order, then by key, the key with most tasks first: for a picture of all of them."""
+    """Mean waits by order, then by key with the most tasks first: for a picture of all keys."""
 
 
-def simulate(settings: Settings) -> Simulated:
-    """Run the workload in both orders. Raises ConfigurationError, BrokenTrace."""
+def simulate(settings: SimulationSettings) -> Simulated:
+    """Run the workload in both orders. Raise ConfigurationError for bad settings, BrokenTrace for
+    an unreadable trace."""
     settings.check()
     workload, description = _make(settings)
     top = _flows(workload, settings.top)
@@ -120,7 +121,7 @@ def simulate(settings: Settings) -> Simulated:
         found, means = _run(name, node, workload, settings, top, window)
         orders.append(found)
         mean_waits[name] = {key: means[key] for key in workload.weights if key in means}
-    report = Report(
+    report = SimulationReport(
         workload=description,
         tasks=workload.tasks,
         keys=len(workload.weights),
@@ -135,35 +136,35 @@ def simulate(settings: Settings) -> Simulated:
     return Simulated(report, mean_waits)
 
 
-def _make(settings: Settings) -> tuple[Workload, str]:
+def _make(settings: SimulationSettings) -> tuple[Workload, str]:
     maker = Maker(parse_weights(settings.weights), settings.partitions, settings.seed)
     if settings.script is not None:
         return maker.scripted(settings.script), settings.script
     if settings.trace is not None:
-        arrivals = settings.arrivals or Arrivals.RECORDED
+        arrivals = settings.arrivals or ArrivalMode.RECORDED
         workload = maker.recorded(
             settings.trace, settings.tenants, settings.limit, arrivals, settings.rate
         )
         what = settings.trace.name
     else:
-        arrivals = settings.arrivals or Arrivals.ALL_FIRST
+        arrivals = settings.arrivals or ArrivalMode.ALL_FIRST
         workload = maker.generated(
             settings.tasks, settings.keys, settings.zipf, arrivals, settings.rate
         )
         what = f"{settings.keys:,} keys, zipf {settings.zipf:g}"
-    rate = "" if arrivals is Arrivals.ALL_FIRST else f" at {settings.rate:g} a poll"
+    rate = "" if arrivals is ArrivalMode.ALL_FIRST else f" at {settings.rate:g} a poll"
     return workload, f"{what}, {arrivals}{rate}"
 
 
-def _node(settings: Settings, is_fair: bool) -> Node:
+def _node(settings: SimulationSettings, is_fair: bool) -> VirtualNode:
     exact = sys.maxsize if settings.counters is CounterKind.EXACT else settings.exact_keys
-    return Node("", 1, (), is_fair, Memory(exact, settings.buffer))
+    return VirtualNode("", 1, (), is_fair, Memory(exact, settings.buffer))
 
 
-def _flows(workload: Workload, most: int) -> Counter[Flow]:
-    """Those with most tasks, with their number."""
+def _flows(workload: Workload, most: int) -> Counter[PriorityFlow]:
+    """Return the flows with the most tasks, with their number of tasks."""
     tasks = Counter(
-        Flow(task.priority, task.fairness_key)
+        PriorityFlow(task.priority, task.fairness_key)
         for step in workload.steps
         if isinstance(step, Push)
         for task in step.tasks
@@ -173,17 +174,17 @@ def _flows(workload: Workload, most: int) -> Counter[Flow]:
 
 def _run(
     name: str,
-    node: Callable[[], Node],
+    node: Callable[[], VirtualNode],
     workload: Workload,
-    settings: Settings,
-    top: Counter[Flow],
+    settings: SimulationSettings,
+    top: Counter[PriorityFlow],
     window: int,
 ) -> tuple[OrderReport, dict[str, float]]:
     order = Order(settings.partitions, node)
     waits, jain = Waits(), Jain(workload.weights, window)
-    gap = Gap([(flow, workload.weights[flow.key]) for flow in top])
+    gap = FairnessGap([(flow, workload.weights[flow.key]) for flow in top])
     arrived = array("q", bytes(8 * workload.tasks))
-    """By task, the polls before it came."""
+    """Polls before the arrival, by task."""
     sequence: list[list[str]] = []
     polls = pushed = picked = 0
     for step in workload.steps:
@@ -193,7 +194,7 @@ def _run(
             for task in step.tasks:
                 arrived[task.seq] = polls
                 jain.arrived(task.fairness_key)
-                gap.arrived(Flow(task.priority, task.fairness_key))
+                gap.arrived(PriorityFlow(task.priority, task.fairness_key))
             continue
         last = sys.maxsize if step.polls is None else polls + step.polls
         keys: list[str] = []
@@ -206,7 +207,7 @@ def _run(
                 picked += 1
                 waits.add(found.fairness_key, polls - arrived[found.seq])
                 jain.picked(found.fairness_key)
-                gap.picked(Flow(found.priority, found.fairness_key))
+                gap.picked(PriorityFlow(found.priority, found.fairness_key))
                 keys.append(found.fairness_key)
         sequence.append(keys)
     report = OrderReport(
@@ -225,7 +226,7 @@ def _run(
     return report, waits.means()
 
 
-def _keys(workload: Workload, waits: Waits, top: Counter[Flow]) -> list[KeyReport]:
+def _keys(workload: Workload, waits: Waits, top: Counter[PriorityFlow]) -> list[KeyReport]:
     tasks: Counter[str] = Counter()
     for flow, count in top.items():
         tasks[flow.key] += count

@@ -1,4 +1,4 @@
-"""A workload written by hand: pushes and polls, in a line."""
+"""Workloads written by hand: pushes and polls, in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD = re.compile(r"([A-Za-z]+)(?:\*([0-9]{1,7}))?(?:@([0-9]+))?")
 _PRIORITIES = re.compile(r"push((?:\s+[0-9]+)+)\s+as\s+priorities")
 
 
-class Asked(NamedTuple):
+class ScriptTask(NamedTuple):
     """A task that the script pushes."""
 
     key: str
@@ -23,24 +23,24 @@ class Asked(NamedTuple):
 
 
 class PushStep(NamedTuple):
-    """These arrive."""
+    """A step in which tasks arrive."""
 
-    tasks: list[Asked]
+    tasks: list[ScriptTask]
 
 
 class PollStep(NamedTuple):
-    """So many polls, or None: until nothing is left."""
+    """A number of polls, or None to poll until nothing is left."""
 
     polls: int | None
 
 
 def parse_script(text: str) -> list[PushStep | PollStep]:
-    """The steps, separated by `;`. A script that ends with a push is polled to its end. Raises
-    ConfigurationError.
+    """Return the steps, separated by `;`. A script that ends with a push is polled to its end.
+    Raise ConfigurationError for a step that is none of these:
 
     push WORD...              each letter is a key's task; `ab*3`: three times, `ab@2`: priority 2
     push N... as priorities   a task of each of these priorities, of a key of the same name
-    poll N, poll all          so many polls, or until nothing is left
+    poll N, poll all          N polls, or polls until nothing is left
     """
     steps = [_step(part.strip()) for part in text.split(";") if part.strip()]
     tasks = sum(len(step.tasks) for step in steps if isinstance(step, PushStep))
@@ -55,7 +55,7 @@ def _step(text: str) -> PushStep | PollStep:
     if verb == "poll" and len(words) == 1 and (words[0] == "all" or words[0].isdecimal()):
         return PollStep(None if words[0] == "all" else int(words[0]))
     if found := _PRIORITIES.fullmatch(text):
-        return PushStep([Asked(number, _priority(number)) for number in found[1].split()])
+        return PushStep([ScriptTask(number, _priority(number)) for number in found[1].split()])
     if verb == "push" and words:
         return PushStep([asked for word in words for asked in _asked(word)])
     raise ConfigurationError(
@@ -64,7 +64,7 @@ def _step(text: str) -> PushStep | PollStep:
     )
 
 
-def _asked(word: str) -> Iterator[Asked]:
+def _asked(word: str) -> Iterator[ScriptTask]:
     found = _WORD.fullmatch(word)
     if found is None:
         raise ConfigurationError(
@@ -77,7 +77,7 @@ def _asked(word: str) -> Iterator[Asked]:
     _check_size(len(letters) * times)
     for _ in range(times):
         for letter in letters:
-            yield Asked(letter, level)
+            yield ScriptTask(letter, level)
 
 
 def _check_size(tasks: int) -> None:

@@ -1,4 +1,4 @@
-"""What arrives, and when: tasks with their keys, in pushes, and the polls between them."""
+"""Workloads: pushes of tasks with their keys, and the polls between the pushes."""
 
 from __future__ import annotations
 
@@ -13,52 +13,53 @@ from typing import NamedTuple
 
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.lab.node import simulated_task
-from fairlead.lab.simulate.script import Asked, PollStep, PushStep, parse_script
+from fairlead.lab.simulate.script import PollStep, PushStep, ScriptTask, parse_script
 from fairlead.lab.trace import Tenants, first_jobs
-from fairlead.lab.weights import Weights
+from fairlead.lab.weights import KeyWeights
 from fairlead.model import DEFAULT_PRIORITY, Trigger
 
 
-class Arrivals(StrEnum):
-    """When the tasks come."""
+class ArrivalMode(StrEnum):
+    """When the tasks arrive."""
 
     ALL_FIRST = "all-first"
     POISSON = "poisson"
     RECORDED = "recorded"
-    """As in the trace, its time stretched so that `rate` tasks come with each poll on average."""
+    """As in the trace, with time scaled so that `rate` tasks arrive with each poll on average."""
 
 
 class Push(NamedTuple):
-    """These arrive. Their `seq` counts the tasks of the workload from 0."""
+    """Tasks that arrive together. Their `seq` counts the tasks of the workload from 0."""
 
     tasks: Sequence[Trigger]
 
 
 class Poll(NamedTuple):
-    """So many polls, or None: until nothing is left. Polls of an empty queue are left out."""
+    """A number of polls, or None to poll until nothing is left. Polls of an empty queue are left
+    out."""
 
     polls: int | None
 
 
 class Workload(NamedTuple):
-    """The same for every order that is tried."""
+    """A workload, equal for every order that is tried."""
 
     steps: list[Push | Poll]
     weights: dict[str, float]
-    """By key, the key with most tasks first."""
+    """Weights by key, the key with the most tasks first."""
     tasks: int
 
 
 class Maker:
-    """Makes workloads: what is drawn depends on the seed alone."""
+    """A maker of workloads, whose random draws depend on the seed alone."""
 
-    def __init__(self, weights: Weights, partitions: int, seed: int) -> None:
+    def __init__(self, weights: KeyWeights, partitions: int, seed: int) -> None:
         self._weights = weights
         self._partitions = partitions
         self._random = random.Random(seed)
 
     def scripted(self, text: str) -> Workload:
-        """See `parse_script`."""
+        """Return the workload of a script; see `parse_script`."""
         steps = parse_script(text)
         weights = self._weigh(
             asked.key for step in steps if isinstance(step, PushStep) for asked in step.tasks
@@ -76,27 +77,27 @@ class Maker:
         return Workload(made, weights, tasks)
 
     def generated(
-        self, tasks: int, keys: int, zipf: float, arrivals: Arrivals, rate: float
+        self, tasks: int, keys: int, zipf: float, arrivals: ArrivalMode, rate: float
     ) -> Workload:
-        """Keys k1, k2, ...: the n-th is asked for in proportion to 1 / n ** zipf. `rate`: tasks
-        that come with a poll."""
+        """Return a workload of keys k1, k2, ..., of which the n-th gets tasks in proportion to 1 /
+        n ** zipf. `rate`: tasks that arrive with each poll."""
         popularity = list(accumulate(n**-zipf for n in range(1, keys + 1)))
         drawn = self._random.choices(range(1, keys + 1), cum_weights=popularity, k=tasks)
-        if arrivals is Arrivals.ALL_FIRST:
+        if arrivals is ArrivalMode.ALL_FIRST:
             times = [0.0] * tasks
         else:
             times = list(accumulate(self._random.expovariate(rate) for _ in range(tasks)))
         return self._timed([f"k{n}" for n in drawn], times)
 
     def recorded(
-        self, trace: Path, tenants: Tenants, limit: int | None, arrivals: Arrivals, rate: float
+        self, trace: Path, tenants: Tenants, limit: int | None, arrivals: ArrivalMode, rate: float
     ) -> Workload:
-        """The jobs of a trace, each one task, by the tenants that submitted them. Raises
-        BrokenTrace."""
+        """Return the jobs of a trace as tasks of their tenants. Raise BrokenTrace if the trace
+        cannot be read."""
         jobs = first_jobs(trace, limit)
         jobs.sort(key=lambda job: job.submit)
         first, last = jobs[0].submit, jobs[-1].submit
-        polls = len(jobs) / rate if arrivals is Arrivals.RECORDED and last > first else 0.0
+        polls = len(jobs) / rate if arrivals is ArrivalMode.RECORDED and last > first else 0.0
         times = [polls * (job.submit - first) / max(1.0, last - first) for job in jobs]
         return self._timed([job.tenant(tenants) for job in jobs], times)
 
@@ -109,7 +110,7 @@ class Maker:
                 steps.append(Poll(at - now))
                 now = at
             steps.append(
-                Push([self._task(n, Asked(keys[n], DEFAULT_PRIORITY), weights) for n in group])
+                Push([self._task(n, ScriptTask(keys[n], DEFAULT_PRIORITY), weights) for n in group])
             )
         return Workload([*steps, Poll(None)], weights, len(keys))
 
@@ -117,6 +118,6 @@ class Maker:
         by_tasks = sorted(Counter(keys).items(), key=lambda item: (-item[1], item[0]))
         return self._weights.of([key for key, _ in by_tasks], self._random)
 
-    def _task(self, number: int, asked: Asked, weights: dict[str, float]) -> Trigger:
+    def _task(self, number: int, asked: ScriptTask, weights: dict[str, float]) -> Trigger:
         partition = partition_of(None, self._random.getrandbits(64), self._partitions)
         return simulated_task(number, asked.key, weights[asked.key], asked.priority, partition)

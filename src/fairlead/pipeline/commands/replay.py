@@ -21,7 +21,7 @@ from fairlead.pipeline.commands.replay_output import runs, show, show_plan, watc
 
 if TYPE_CHECKING:
     from fairlead.lab.policies.arrivals import Arrivals
-    from fairlead.lab.policies.study import Plan
+    from fairlead.lab.policies.study import StudyPlan
 
 
 class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
@@ -73,13 +73,15 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
             help="Fairness is taken over such windows; a longer wait starves. Default: 1h or less."
         ),
     ] = None
-    shake: Annotated[
+    perturb: Annotated[
         str | None,
         typer.Option(
-            help="Arrivals of a shaken sample are moved by up to this. Default: 10s or less."
+            help="Arrivals of a perturbed sample are moved by up to this. Default: 10s or less."
         ),
     ] = None
-    shakes: Annotated[int, typer.Option(min=0, help="Shaken samples of each finalist.")] = 20
+    perturbations: Annotated[
+        int, typer.Option(min=0, help="Perturbed samples of each finalist.")
+    ] = 20
     resamples: Annotated[
         int, typer.Option(min=0, help="Samples with users drawn anew, of each finalist.")
     ] = 20
@@ -99,25 +101,25 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: DryRun = False
     json: Json = False
 
-    def plan(self) -> Plan:
+    def plan(self) -> StudyPlan:
         """Return the study to make. Raises ConfigurationError for whatever is wrong in the file or
         in the options."""
         from fairlead.lab.policies.grid import load
         from fairlead.lab.policies.objective import parse_objective
-        from fairlead.lab.policies.study import Plan
+        from fairlead.lab.policies.study import StudyPlan
 
         since, until = self.period.instants()
         if self.trace is not None and (self.queue or since or until):
             raise ConfigurationError(
                 "--queue, --since and --until are of a lake: with --trace use --limit"
             )
-        return Plan(
+        return StudyPlan(
             grid=load(self.policies),
             objective=parse_objective(self.objective, self.require or []),
             train_us=_micros(self.train),
             window_us=_micros(self.window),
-            shake_us=_micros(self.shake),
-            shakes=self.shakes,
+            perturb_us=_micros(self.perturb),
+            perturbations=self.perturbations,
             resamples=self.resamples,
             finalists=self.finalists,
             is_closed=self.closed,

@@ -14,17 +14,17 @@ from fairlead.clock import MICROS
 
 if TYPE_CHECKING:
     from fairlead.lab.policies.arrivals import Arrivals
-    from fairlead.lab.policies.calibration import Gap
+    from fairlead.lab.policies.calibration import CalibrationGap
     from fairlead.lab.policies.candidate import Found
     from fairlead.lab.policies.objective import Interval
-    from fairlead.lab.policies.study import Plan
+    from fairlead.lab.policies.study import StudyPlan
     from fairlead.pipeline.jobs.replay import Replayed
 
 _SHOWN = 10
 """Policies in the table of all."""
 
 
-def show_plan(plan: Plan, arrivals: Arrivals, json: bool) -> None:
+def show_plan(plan: StudyPlan, arrivals: Arrivals, json: bool) -> None:
     """Print the plan of a dry run."""
     setup = plan.setup(arrivals)
     if json:
@@ -45,11 +45,11 @@ def show_plan(plan: Plan, arrivals: Arrivals, json: bool) -> None:
     )
 
 
-def runs(plan: Plan) -> int:
+def runs(plan: StudyPlan) -> int:
     """Return about how many runs there will be: all policies, then the finalists and the baseline
     on every sample."""
     chosen = min(plan.finalists, len(plan.grid.policies)) + 1
-    return len(plan.grid.policies) + chosen * (1 + plan.shakes + plan.resamples)
+    return len(plan.grid.policies) + chosen * (1 + plan.perturbations + plan.resamples)
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def watching(total: int) -> Iterator[Callable[[str, int], None]]:
         yield lambda what, count: shown.advance(line, count)
 
 
-def show(replayed: Replayed, plan: Plan, arrivals: Arrivals, json: bool) -> None:
+def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) -> None:
     """Print the best policies, and the measures of all."""
     study = replayed.study
     trained = [found for found in study.found if found.trial.part == "train"]
@@ -107,7 +107,7 @@ def show(replayed: Replayed, plan: Plan, arrivals: Arrivals, json: bool) -> None
             "policy",
             "chosen on",
             "reported",
-            "shaken",
+            "perturbed",
             "users drawn anew",
             "against the baseline",
         ),
@@ -117,7 +117,7 @@ def show(replayed: Replayed, plan: Plan, arrivals: Arrivals, json: bool) -> None
                 str(each.policy),
                 _value(plan.objective.name, each.trained),
                 _value(plan.objective.name, each.reported),
-                _interval(plan.objective.name, each.shaken),
+                _interval(plan.objective.name, each.perturbed),
                 _interval(plan.objective.name, each.resampled),
                 each.against_baseline,
             )
@@ -142,7 +142,7 @@ def show(replayed: Replayed, plan: Plan, arrivals: Arrivals, json: bool) -> None
     )
 
 
-def _print_arrivals(plan: Plan, arrivals: Arrivals, train_us: int | None) -> None:
+def _print_arrivals(plan: StudyPlan, arrivals: Arrivals, train_us: int | None) -> None:
     parted = (
         "everything" if train_us is None else f"the first {_time(train_us)}, reported on the rest"
     )
@@ -153,7 +153,7 @@ def _print_arrivals(plan: Plan, arrivals: Arrivals, train_us: int | None) -> Non
     )
 
 
-def _print_gap(gap: Gap) -> None:
+def _print_gap(gap: CalibrationGap) -> None:
     print(
         f"\nThe record beside its own policy simulated ({gap.policy}), Kolmogorov-Smirnov distance"
         f" {gap.ks:.3f}:"

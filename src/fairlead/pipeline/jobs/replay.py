@@ -11,7 +11,7 @@ import msgspec
 from fairlead.clock import Clock
 from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.runner import InProcess, Runner
-from fairlead.lab.policies.study import Plan, Study, study
+from fairlead.lab.policies.study import Study, StudyPlan, study
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.replay.tables import REPLAY_WAITS, REPLAYS, replay_rows, wait_rows
@@ -32,7 +32,7 @@ class Replayed(NamedTuple):
 
 def replay(
     arrivals: Arrivals,
-    plan: Plan,
+    plan: StudyPlan,
     lake: Lake,
     clock: Clock,
     spark: SparkSession | None = None,
@@ -66,7 +66,7 @@ def replay(
     return Replayed(run, found, replay_id)
 
 
-def identity(arrivals: Arrivals, plan: Plan) -> str:
+def identity(arrivals: Arrivals, plan: StudyPlan) -> str:
     """The same arrivals under the same plan have the same one, and the same results."""
     told = (
         plan.grid.policies,
@@ -77,10 +77,10 @@ def identity(arrivals: Arrivals, plan: Plan) -> str:
     return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()[:16]
 
 
-_OPTIONS = tuple(name for name in Plan.__dataclass_fields__ if name != "grid")
+_OPTIONS = tuple(name for name in StudyPlan.__dataclass_fields__ if name != "grid")
 
 
-def _on_spark(spark: SparkSession, arrivals: Arrivals, plan: Plan, tell: Tell) -> Study:
+def _on_spark(spark: SparkSession, arrivals: Arrivals, plan: StudyPlan, tell: Tell) -> Study:
     from fairlead.pipeline.replay.on_spark import OnSpark
 
     with OnSpark(spark, arrivals) as runner:

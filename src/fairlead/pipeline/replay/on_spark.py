@@ -16,7 +16,7 @@ import msgspec
 
 from fairlead.lab.policies.arrivals import Arrivals, load, save
 from fairlead.lab.policies.candidate import Found, Setup, Trial, perform
-from fairlead.lab.policies.runner import Tell, dearest_first
+from fairlead.lab.policies.runner import Tell, longest_first
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ class OnSpark:
         from pyspark.sql import functions as F
 
         file, encoded = self._file, msgspec.json.encode(setup)
-        order = dearest_first(trials)
+        order = longest_first(trials)
         rows = [(place, msgspec.json.encode(trials[at]).decode()) for place, at in enumerate(order)]
 
         def answer(batches: Iterable[pd.DataFrame]) -> Iterable[pd.DataFrame]:

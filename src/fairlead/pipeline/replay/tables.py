@@ -34,7 +34,7 @@ _RUN = (
     Column(
         "sample",
         "string",
-        "recorded, shaken (arrivals moved by seconds) or resampled (users drawn anew)",
+        "recorded, perturbed (arrivals moved by seconds) or resampled (users drawn anew)",
     ),
     Column("seed", "int", "of the sample; 0: recorded"),
 )

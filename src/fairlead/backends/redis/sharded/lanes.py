@@ -12,9 +12,9 @@ from fairlead.backends.redis.sharded.message import Message, message
 from fairlead.backends.redis.sharded.settings import ShardedSettings
 from fairlead.backends.redis.sharded.steps import (
     WAIT_SECONDS,
-    Call,
     QueueSteps,
     ReadGroup,
+    RedisCall,
     RunScript,
     Steps,
     WaitForEntry,
@@ -134,8 +134,8 @@ class Lanes:
         for key, entry, fields in responses:
             name = key.decode()
             if name in notifiers:
-                yield Call(("XACK", name, group, entry))
-                yield Call(("XDEL", name, entry))
+                yield RedisCall(("XACK", name, group, entry))
+                yield RedisCall(("XDEL", name, entry))
                 continue
             stream = name.rpartition(":s")[2].encode()
             now = entry.partition(b"-")[0]

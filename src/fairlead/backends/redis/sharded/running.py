@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from redis.exceptions import NoScriptError, ResponseError
 
 from fairlead.backends.redis.sharded.redis_errors import translated_errors
-from fairlead.backends.redis.sharded.steps import Call, Command, ReadGroup, Steps, WaitForEntry
+from fairlead.backends.redis.sharded.steps import Command, ReadGroup, RedisCall, Steps, WaitForEntry
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def run(redis: Any, queue: str, steps: Steps[T]) -> T:
 async def _do_async(redis: Any, command: Command) -> Any:
     if isinstance(command, WaitForEntry):
         return bool(await redis.xread(command.after, count=1, block=command.millis))
-    if isinstance(command, Call):
+    if isinstance(command, RedisCall):
         return await redis.execute_command(*command.arguments)
     if isinstance(command, ReadGroup):
         with _missing() as missing:
@@ -81,7 +81,7 @@ async def _do_async(redis: Any, command: Command) -> Any:
 def _do(redis: Any, command: Command) -> Any:
     if isinstance(command, WaitForEntry):
         return bool(redis.xread(command.after, count=1, block=command.millis))
-    if isinstance(command, Call):
+    if isinstance(command, RedisCall):
         return redis.execute_command(*command.arguments)
     if isinstance(command, ReadGroup):
         with _missing() as missing:

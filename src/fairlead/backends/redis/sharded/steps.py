@@ -62,7 +62,7 @@ class WaitForEntry(NamedTuple):
     millis: int
 
 
-class Call(NamedTuple):
+class RedisCall(NamedTuple):
     """Run one command of Redis."""
 
     arguments: tuple[bytes | str | int | float, ...]
@@ -79,7 +79,7 @@ class ReadGroup(NamedTuple):
     millis: int
 
 
-Command = RunScript | WaitForEntry | Call | ReadGroup
+Command = RunScript | WaitForEntry | RedisCall | ReadGroup
 Steps = Generator[Command, Any, T]
 
 
@@ -323,7 +323,7 @@ class QueueSteps:
 
     def marked(self, marks: Sequence[str]) -> Steps[list[bool]]:
         """Return for each mark whether a message with it is in the queue."""
-        found = yield Call(("SMISMEMBER", f"{self._settings.prefix}once", *marks))
+        found = yield RedisCall(("SMISMEMBER", f"{self._settings.prefix}once", *marks))
         return [bool(is_there) for is_there in found]
 
     def unfinished(self, beginning: str) -> Steps[tuple[int, int]]:
@@ -359,7 +359,7 @@ class QueueSteps:
 
     def weights(self) -> Steps[dict[str, float]]:
         """Return the weights that were set, by shard key."""
-        found = yield Call(("HGETALL", f"{self._settings.prefix}weights"))
+        found = yield RedisCall(("HGETALL", f"{self._settings.prefix}weights"))
         return {key.decode(): float(weight) for key, weight in found.items()}
 
     def set_weights(self, weights: Mapping[str, float]) -> Steps[None]:
