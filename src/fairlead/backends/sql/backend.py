@@ -1,4 +1,4 @@
-"""What every SQL database offers beside the tasks that live in it."""
+"""The ports that every SQL database gives beside the task store."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from fairlead.ports.trigger_channel import TriggerChannel
 
 
 class SqlBackend(Backend):
-    """Parts in the tables of the task store. A dialect brings the store, the notifier and the
-    backlog."""
+    """Channel, coordinator, task log and schedule in the tables of the task store.
+
+    A dialect adds the store, the notifier and the backlog.
+    """
 
     def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:
         return DatabaseChannel(context.store, context.notifier, context.clock)
@@ -36,8 +38,10 @@ class SqlBackend(Backend):
 
 
 def tables(store: TaskStore) -> SqlTaskStore:
-    """Return the store as one over SQL. Raises ConfigurationError for a store of another kind,
-    beside whose tasks no tables can be."""
+    """Return `store` if it is an SQL store.
+
+    Raise ConfigurationError for any other store, because it cannot have tables beside its tasks.
+    """
     if not isinstance(store, SqlTaskStore):
         raise ConfigurationError(
             f"{store.database.location} has no tables: give this part a URL of its own"

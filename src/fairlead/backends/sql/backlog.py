@@ -1,5 +1,7 @@
-"""The backlog store over SQL, on SQLite and PostgreSQL: the fence is looked at in the transaction
-of each write."""
+"""The backlog store over SQL, on SQLite and PostgreSQL.
+
+Each write checks the fence in its own transaction.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,14 @@ _encode = msgspec.json.encode
 
 
 class SqlBacklogStore(ABC):
-    """See `fairlead.ports.backlog_store.BacklogStore`. It lives in the tables of a task store's
-    database."""
+    """A `fairlead.ports.backlog_store.BacklogStore` in the database of a task store."""
 
     persist_seconds = 5.0
     delete_acks = 2000
 
     outlives_workers = True
-    """The database may lose its latest writes while workers go on that rely on them: it must
-    not."""
+    """True if a power cut of the database can leave workers running. Writes that workers rely on
+    are then made durable."""
 
     def __init__(self, store: SqlTaskStore) -> None:
         self._database = store.database
@@ -45,8 +46,8 @@ class SqlBacklogStore(ABC):
         return await self._database.run_async(self._take_over(partition))
 
     def _take_over(self, partition: PartitionKey) -> Steps[Ownership]:
-        # The update waits for a write of the owner before; what that one wrote is there when the
-        # records are read.
+        # The update waits for an unfinished write of the previous owner, so the records that are
+        # read next include that write.
         range_id = (yield self._statement("take_over", *partition))[0][0]
         rows = yield self._statement("lanes", *partition)
         return Ownership(range_id, {priority: _record.decode(record) for priority, record in rows})
@@ -74,11 +75,11 @@ class SqlBacklogStore(ABC):
 
     @abstractmethod
     def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:
-        """Rows that are there already are left."""
+        """Insert rows; leave rows that exist."""
 
     def _fenced(self, lane: LaneKey, range_id: int) -> Steps[None]:
-        found = yield self._statement("fence", lane.queue, lane.partition)
-        if not found or found[0][0] != range_id:
+        rows = yield self._statement("fence", lane.queue, lane.partition)
+        if not rows or rows[0][0] != range_id:
             raise Fenced(
                 f"partition {lane.partition} of {lane.queue} was taken over: range id {range_id} is"
                 " void"
@@ -94,7 +95,7 @@ class SqlBacklogStore(ABC):
         ]
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
-        # Not durable on its own: a power cut that undoes it leaves rows that are deleted again.
+        # Need not be durable: rows that come back after a power cut are deleted again.
         await self._database.run_async(self._delete_through(lane, range_id, level), durable=False)
 
     def _delete_through(self, lane: LaneKey, range_id: int, level: Level) -> Steps[None]:
@@ -117,7 +118,7 @@ class SqlBacklogStore(ABC):
 
     @abstractmethod
     def _ids(self, ids: list[str]) -> Any:
-        """Many ids as one parameter."""
+        """Return the ids as one parameter of the dialect."""
 
     async def records(self) -> dict[PartitionKey, Ownership]:
         return await self._database.read(self._records())
@@ -153,7 +154,7 @@ class SqlBacklogStore(ABC):
 
 
 def columns(entry: Trigger) -> tuple[Any, ...]:
-    """As the statements `write` take them, after those of the lane."""
+    """Return the parameters of the statement `write` that follow those of the lane."""
     return (
         *(entry.level or ()),
         entry.id,

@@ -1,11 +1,11 @@
-"""The trigger channel over the task store itself: wakes say where to look, the rows of the lane are
-the triggers.
+"""The trigger channel over the task store itself: the rows of a lane are its triggers, and
+notifications say where new ones are.
 
 A lane is one priority of one partition. Its reader remembers the highest ready_seq it has read and
-reads on from there, so it never passes dead rows again. A row that commits late (a lower ready_seq,
-a later commit) is announced by its own wake, which sets the reader back. A wake that was lost is
-made up for every `heal_every` seconds: the reader looks ahead again, and a sweep begins to walk
-what lies behind it.
+continues from there, so it never reads dead rows again. A row that commits late (a lower ready_seq,
+a later commit) has its own notification, which moves the reader back. Every `heal_every` seconds
+the channel makes up for lost notifications: each reader looks for newer rows, and a sweep walks the
+rows behind the reader.
 """
 
 from __future__ import annotations
@@ -32,31 +32,30 @@ from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaration, Room
 
 PAGE = 1000
-"""Triggers read at once."""
+"""Triggers in one read."""
 
 SWEEP_SHARE = 0.05
-"""Sweeps may take at most this share of the time: where much lies behind the readers they take
-longer instead."""
+"""Greatest share of the time that sweeps take. A sweep over many rows is spread over more time."""
 
-
-_NO_PLACE = 1 << 62
+_NO_SEQ = 1 << 62
 
 
 @dataclass(slots=True)
-class _Lane:
+class _LaneReader:
     key: LaneKey
     read_seq: int
-    """Everything at or below has been read, as far as is known."""
+    """Position of the reader: rows at or below it have been read, as far as is known."""
     highest_seq: int
-    """The highest ever read: what a sweep finds below it had lost its wake."""
-    set_back: int = _NO_PLACE
-    """The lowest place that a wake announced since the last read began."""
+    """Highest position ever read. A sweep that finds a new row below it has found a lost
+    notification."""
+    set_back: int = _NO_SEQ
+    """Lowest position that a notification announced since the last read began."""
     is_behind: bool = True
-    """The store may hold more above read_seq."""
+    """True if the store may hold more rows above read_seq."""
     is_reading: bool = False
-    """A read above read_seq is under way."""
+    """True while a read above read_seq is under way."""
     sweep_seq: int | None = None
-    """Where the sweep stands that walks what was read; None: it has ended."""
+    """Position of the sweep over rows that were read before; None: no sweep is under way."""
 
 
 class DatabaseChannel:
@@ -74,17 +73,17 @@ class DatabaseChannel:
         self._notifier = notifier
         self._clock = clock
         self._heal_every = heal_every
-        self._lanes: dict[LaneKey, _Lane] = {}
+        self._lanes: dict[LaneKey, _LaneReader] = {}
         self._changed = asyncio.Event()
         self._heal_at = clock.monotonic() + heal_every
         self._sweep_at = 0.0
         self._on_notification: Callable[[Notification], None] = lambda notification: None
 
     def check_queue(self, queue: QueueDeclaration) -> None:
-        """Serve any queue."""
+        """Accept any queue."""
 
     def check_tasks(self, tasks: Sequence[NewTask]) -> None:
-        """Bring any task."""
+        """Accept any task."""
 
     def carrying(
         self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
@@ -96,27 +95,27 @@ class DatabaseChannel:
 
     async def open(self, on_notification: Callable[[Notification], None]) -> None:
         self._on_notification = on_notification
-        await self._notifier.listen(self._heard)
+        await self._notifier.listen(self._on_any_notification)
 
     def join(
         self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
     ) -> None:
-        """Leases say whose the partitions are."""
+        """Do nothing: leases decide who owns the partitions."""
 
     async def leave(self) -> None:
-        """Leases say whose the partitions are."""
+        """Do nothing: leases decide who owns the partitions."""
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
         wanted = {
             LaneKey(*key, priority): priority for key in partitions for priority in PRIORITIES
         }
-        for gone in self._lanes.keys() - wanted.keys():
-            del self._lanes[gone]
+        for lost in self._lanes.keys() - wanted.keys():
+            del self._lanes[lost]
         for key in sorted(
             wanted.keys() - self._lanes.keys(), key=lambda lane: (lane.priority, lane)
         ):
             start = partitions[PartitionKey(key.queue, key.partition)].get(key.priority, 0)
-            self._lanes[key] = _Lane(key, start, start)
+            self._lanes[key] = _LaneReader(key, start, start)
         self._changed.set()
 
     def is_behind(self, lane: LaneKey) -> bool:
@@ -124,7 +123,7 @@ class DatabaseChannel:
         return found is not None and (found.is_behind or found.is_reading)
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
-        """Rows are gone when they are claimed."""
+        """Do nothing: a claimed task leaves its lane by itself."""
 
     def room_freed(self) -> None:
         self._changed.set()
@@ -162,18 +161,16 @@ class DatabaseChannel:
         return None
 
     def close_sender(self) -> None:
-        """Nothing is left to be sent."""
+        """Do nothing: nothing waits to be sent."""
 
     def _arrived(self, room: Room) -> Sequence[Trigger]:
-        """Triggers that have come by another way than their rows, for which there is room."""
+        """Return triggers that arrived by another way than their rows, as far as there is room."""
         return ()
 
-    async def _read(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
-        """What comes next."""
-        lane.is_behind, lane.set_back = (
-            False,
-            _NO_PLACE,
-        )  # before the read: a wake that comes meanwhile changes them
+    async def _read(self, lane: _LaneReader, limit: int) -> Sequence[Trigger]:
+        """Return the next triggers above the reader's position."""
+        # Reset before the read, because a notification during the read sets these again.
+        lane.is_behind, lane.set_back = False, _NO_SEQ
         lane.is_reading = True
         above = lane.read_seq
         try:
@@ -194,9 +191,9 @@ class DatabaseChannel:
         )
         return rows if rows[0].seq > known else healed(rows, known)
 
-    async def _sweep(self, lane: _Lane, limit: int) -> Sequence[Trigger]:
-        """A page of what lies behind the reader; those in it that nobody knows had lost their
-        wake."""
+    async def _sweep(self, lane: _LaneReader, limit: int) -> Sequence[Trigger]:
+        """Return one page of the rows behind the reader. Rows that are new to the node had lost
+        their notification."""
         assert lane.sweep_seq is not None
         began = self._clock.monotonic()
         rows = await self._rows(lane, lane.sweep_seq, limit)
@@ -210,7 +207,7 @@ class DatabaseChannel:
             [trigger for trigger in rows if trigger.seq <= lane.read_seq], lane.highest_seq
         )
 
-    async def _rows(self, lane: _Lane, above: int, limit: int) -> list[Trigger]:
+    async def _rows(self, lane: _LaneReader, above: int, limit: int) -> list[Trigger]:
         return await self._store.database.read(self._store.ready(lane.key, above, limit))
 
     def _begin_sweep(self) -> None:
@@ -233,15 +230,15 @@ class DatabaseChannel:
         except TimeoutError:
             pass
 
-    def _heard(self, notification: Notification) -> None:
+    def _on_any_notification(self, notification: Notification) -> None:
         if notification.is_empty:
             self.redeliver()
         for lane in notification.ready:
-            self._look_at(lane)
+            self._set_back(lane)
         self._on_notification(notification)
 
-    def _look_at(self, news: Lane) -> None:
-        """Read this lane, from there on."""
+    def _set_back(self, news: Lane) -> None:
+        """Read the lane again from the position that `news` announces."""
         found = self._lanes.get(LaneKey(news.queue, news.partition, news.priority))
         if found is not None:
             found.is_behind = True
@@ -252,7 +249,8 @@ class DatabaseChannel:
 
 
 def healed(triggers: Sequence[Trigger], known: int) -> list[Trigger]:
-    """Marked, up to the place that is known: whatever is news among them had lost its wake."""
+    """Return the triggers, those up to position `known` with the path HEAL: their notification was
+    lost, if they are new."""
     return [
         trigger if trigger.seq > known else msgspec.structs.replace(trigger, path=TriggerPath.HEAL)
         for trigger in triggers

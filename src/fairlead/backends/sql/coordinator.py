@@ -1,5 +1,5 @@
-"""The coordinator over the task store's own database: leases are rows, and its clock says when they
-expire."""
+"""The coordinator in the task store's database: leases are rows that expire by the database's
+clock."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from fairlead.ports.statements import Database, Row, Statement, Steps
 
 
 class LeaseStore(Protocol):
-    """What the coordinator needs of a task store."""
+    """The part of a task store that the coordinator uses."""
 
     @property
     def database(self) -> Database:
-        """Where the leases are kept."""
+        """The database with the leases."""
 
     @property
     def sql(self) -> Mapping[str, str]:
-        """Statements by name: acquire_lease, renew_leases, release_leases, leases, read_book,
-        new_book, change_book. Where writers do not exclude each other: lock_leases. Where nodes
-        need not share a machine: lease_clock, in microseconds since 1970."""
+        """Statements by name: acquire_lease, renew_leases, release_leases, leases, read_ledger,
+        new_ledger, change_ledger; lock_leases, if writers run concurrently; lease_clock (returns
+        microseconds since 1970), if nodes may run on several machines."""
 
     def statement(self, name: str, *params: Any) -> Statement:
-        """The named statement with its parameters."""
+        """Return the named statement with its parameters."""
 
     def announce(self, notification: Notification) -> Steps[None]:
-        """Send the wake with the transaction's commit, where the database can."""
+        """Send the notification when the transaction commits, if the database can."""
 
 
 class DatabaseCoordinator:
-    """See `fairlead.ports.coordinator.Coordinator`.
+    """A `fairlead.ports.coordinator.Coordinator` in a database.
 
-    Where all nodes share a machine, as on SQLite, `clock` is its clock; otherwise only the server's
-    clock is asked.
+    On SQLite all nodes share a machine, and leases expire by `clock`. On other databases leases
+    expire by the clock of the server.
     """
 
     def __init__(self, store: LeaseStore, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -71,7 +71,7 @@ class DatabaseCoordinator:
         return won
 
     async def renew(self, owner: str, ttl: float) -> dict[str, int]:
-        # Not durable on its own: a power cut that undoes it leaves a lease that expires sooner.
+        # Need not be durable: a power cut that undoes it leaves a lease that expires sooner.
         return await self._database.run_async(self._renew(owner, ttl), durable=False)
 
     def _renew(self, owner: str, ttl: float) -> Steps[dict[str, int]]:
@@ -114,15 +114,15 @@ class DatabaseCoordinator:
         return bool((yield self._store.statement("change_ledger", limit, ledger, version)))
 
     def close(self) -> None:
-        pass  # the database is the task store's
+        """Do nothing: the task store closes the database."""
 
     def _leases(self) -> Steps[list[Lease]]:
         now = yield from self.lease_clock()
         return [Lease(*row) for row in (yield self._store.statement("leases", now))]
 
     def lease_clock(self) -> Steps[int]:
-        """Return microseconds since 1970 by the one clock that all nodes of this database
-        share."""
+        """Return the instant of the clock that all nodes of this database share, in microseconds
+        since 1970."""
         if "lease_clock" not in self._store.sql:
             return self._clock.now()
         now: int = (yield self._store.statement("lease_clock"))[0][0]

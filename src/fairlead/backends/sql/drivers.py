@@ -1,7 +1,7 @@
-"""Runs steps through whatever connection there is: sqlite3, aiosqlite, psycopg, asyncpg, or
-SQLAlchemy around them.
+"""Run steps through the caller's connection: sqlite3, aiosqlite, psycopg, asyncpg, or SQLAlchemy
+around one of them.
 
-Nothing here begins, commits or rolls back: that belongs to whoever owns the connection.
+The owner of the connection begins and ends the transaction; nothing here does.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ ExecuteAsync = Callable[[Step], Awaitable[Sequence[Row]]]
 
 
 def drive(steps: Steps[T], execute: Execute) -> T:
-    """Run the steps one after another and answer what they return; an error is thrown into them
-    first."""
+    """Run the steps one after another and return their result; close them after an error."""
     try:
         step = next(steps)
         while True:
@@ -32,7 +31,7 @@ def drive(steps: Steps[T], execute: Execute) -> T:
 
 
 async def drive_async(steps: Steps[T], execute: ExecuteAsync) -> T:
-    """The same through an asynchronous driver."""
+    """Run the steps as `drive` does, through an asynchronous driver."""
     try:
         step = next(steps)
         while True:
@@ -45,13 +44,18 @@ async def drive_async(steps: Steps[T], execute: ExecuteAsync) -> T:
 
 
 def is_async(connection: Any) -> bool:
-    """True when statements on this connection must be awaited. Raises ConfigurationError for an
-    unknown kind."""
+    """Return whether statements on this connection must be awaited.
+
+    Raise ConfigurationError for an unknown kind of connection.
+    """
     return _kind(connection) in ("aiosqlite", "psycopg_async", "asyncpg", "sqlalchemy_async")
 
 
 def executor(connection: Any) -> Execute:
-    """How to execute a step on a synchronous connection or session."""
+    """Return a function that executes a step on a synchronous connection or session.
+
+    Raise ConfigurationError for an asynchronous or unknown kind of connection.
+    """
     kind = _kind(connection)
     if kind == "sqlalchemy":
         return executor(_sqlalchemy_driver(connection))
@@ -65,7 +69,10 @@ def executor(connection: Any) -> Execute:
 
 
 async def executor_async(connection: Any) -> ExecuteAsync:
-    """How to execute a step on an asynchronous connection or session."""
+    """Return a coroutine function that executes a step on a connection or session of any kind.
+
+    Raise ConfigurationError for an unknown kind of connection.
+    """
     kind = _kind(connection)
     if kind == "sqlalchemy_async":
         return await executor_async(await _sqlalchemy_async_driver(connection))
@@ -112,7 +119,7 @@ def _kind(connection: Any) -> str:
 
 def _sqlite3(connection: Any) -> Execute:
     def execute(step: Step) -> Sequence[Row]:
-        # A cursor of our own with plain rows: the caller may have set a row factory.
+        # Our own cursor returns plain rows, even if the caller has set a row factory.
         cursor = connection.cursor()
         cursor.row_factory = None
         if isinstance(step, Statement):
@@ -151,7 +158,7 @@ def _psycopg(connection: Any) -> Execute:
                 cursor.executemany(step.sql.encode(), step.rows)
                 return ()
             with cursor.copy(_copy_sql(step)) as copy:
-                # The server takes in one piece while the next one is made.
+                # The server reads one piece while the next one is made.
                 for piece in step.data:
                     copy.write(piece)
             return ()
@@ -180,7 +187,7 @@ def _psycopg_async(connection: Any) -> ExecuteAsync:
 
 
 def asyncpg_executor(connection: Any) -> ExecuteAsync:
-    """How to execute a step on an asyncpg connection."""
+    """Return a coroutine function that executes a step on an asyncpg connection."""
 
     async def execute(step: Step) -> Sequence[Row]:
         if isinstance(step, Statement):
@@ -189,8 +196,8 @@ def asyncpg_executor(connection: Any) -> ExecuteAsync:
         if isinstance(step, Many):
             await connection.executemany(step.sql, step.rows)
             return ()
-        # A memoryview on purpose: a file object would be read by another thread, bytes would be
-        # taken for a path.
+        # A memoryview on purpose: asyncpg reads a file object in another thread, and takes bytes
+        # for a path.
         await connection.copy_to_table(
             step.table,
             source=memoryview(b"".join(step.data)),
@@ -203,12 +210,12 @@ def asyncpg_executor(connection: Any) -> ExecuteAsync:
 
 
 def _copy_sql(step: Copy) -> bytes:
-    # Table and columns are names out of our own code, never values.
+    # Table and columns are names in our own code, never values.
     return f"COPY {step.table} ({', '.join(step.columns)}) FROM STDIN WITH (FORMAT binary)".encode()
 
 
 def _sqlalchemy_driver(source: Any) -> Any:
-    """The driver's own connection, with SQLAlchemy's transaction surely begun on it."""
+    """Return the driver's connection, after SQLAlchemy has begun its transaction there."""
     connection = source.connection() if hasattr(source, "get_bind") else source
     connection.exec_driver_sql("SELECT 1")
     return connection.connection.driver_connection

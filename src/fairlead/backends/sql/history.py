@@ -1,4 +1,4 @@
-"""The history of a store over SQL, on SQLite and PostgreSQL alike."""
+"""The history of a task store, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.ports.history import Feed, Position, Reader, Running, Totals
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
-_SUBMIT_TAKES = 5_000_000
-"""Microseconds from making a task's id to the beginning of the transaction that writes its row, at
-most, also by clocks that differ a little."""
+_SUBMIT_MICROS = 5_000_000
+"""Greatest time in microseconds between making a task's id and the beginning of the transaction
+that writes its row, with some tolerance for clocks that differ."""
 
 
 class SqlHistory:
-    """See `fairlead.ports.history.HistoryStore`."""
+    """A `fairlead.ports.history.HistoryStore` in an SQL database."""
 
     def __init__(self, database: SqlDatabase) -> None:
         self.database = database
@@ -33,7 +33,7 @@ class SqlHistory:
         return (yield Statement(self._sql["events"], (*after, *until, limit)))
 
     def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
-        return (yield Statement(self._sql["submitted"], (after, now, _SUBMIT_TAKES, limit)))
+        return (yield Statement(self._sql["submitted"], (after, now, _SUBMIT_MICROS, limit)))
 
     def newest_submitted(self, now: int) -> Steps[str]:
         return str((yield Statement(self._sql["newest_submitted"], (now,)))[0][0])

@@ -1,8 +1,8 @@
-"""Migrations: numbered plain-SQL files, applied once, in order, each set in one transaction.
+"""Migrations: numbered files of plain SQL, applied once and in order.
 
-The package of a database has the files, in `migrations/`, and in `migrations.sql` the statements
-that keep account of them: create, exists, applied, add, and lock, where writers do not exclude each
-other.
+All missing migrations are applied in one transaction. The package of a database has the files in
+`migrations/`. Its `migrations.sql` has the statements that record which ones are applied: create,
+exists, applied, add, and also lock, if writers run concurrently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STATEMENT_END = re.compile(r";[ \t]*$", re.MULTILINE)
 
 
 class Migration(NamedTuple):
-    """One file of `migrations/`."""
+    """A file of `migrations/`."""
 
     version: int
     name: str
@@ -29,7 +29,7 @@ class Migration(NamedTuple):
 
     @property
     def statements(self) -> list[str]:
-        """Its statements one by one; each ends at the end of a line with a semicolon."""
+        """Statements of the file; a semicolon at the end of a line ends a statement."""
         return [part.strip() for part in _STATEMENT_END.split(self.sql) if _has_code(part)]
 
 
@@ -43,15 +43,19 @@ def migrations(database: SqlDatabase) -> list[Migration]:
 
 
 def migrate(database: SqlDatabase) -> list[str]:
-    """Apply what is missing; answers the names applied. Safe to run twice and by many processes at
-    once. Raises SchemaMismatch when the tables are newer than this code, and then changes
-    nothing."""
+    """Apply the missing migrations and return their names.
+
+    Safe to run twice, and by many processes at once. Raise SchemaMismatch, and change nothing, if
+    the tables are newer than this code.
+    """
     return database.run(_migrate(database))
 
 
 def check(database: SqlDatabase) -> None:
-    """Raises SchemaMismatch when the tables are missing, older or newer than this code; says which
-    and what to run."""
+    """Raise SchemaMismatch if the tables are missing, older or newer than this code.
+
+    The error names the migrations and the command to run.
+    """
     applied = database.read_now(_applied(database))
     known = migrations(database)
     if not applied:
@@ -66,7 +70,7 @@ def check(database: SqlDatabase) -> None:
 
 
 def is_new(database: SqlDatabase) -> bool:
-    """True when no migration was ever applied."""
+    """Return whether no migration was ever applied."""
     return not database.read_now(_applied(database))
 
 
@@ -105,13 +109,13 @@ def _statements(database: SqlDatabase) -> dict[str, str]:
 
 
 def _refuse_newer(database: SqlDatabase, applied: list[Row] | Row) -> None:
-    """Raises SchemaMismatch unless what is applied is how our own migrations begin."""
+    """Raise SchemaMismatch unless the applied migrations are the first ones of ours."""
     ours = [(migration.version, migration.name) for migration in migrations(database)]
     theirs = [(row[0], row[1]) for row in applied]
     if theirs != ours[: len(theirs)]:
-        strange = next(name for (version, name) in theirs if (version, name) not in ours)
+        unknown = next(name for (version, name) in theirs if (version, name) not in ours)
         raise SchemaMismatch(
-            f"the tables in {database.location} are newer than this code: {strange} is not known"
+            f"the tables in {database.location} are newer than this code: {unknown} is not known"
             f" here; upgrade fairlead (this code knows {ours[-1][1]} as its last; `fairlead"
             " migrate` cannot go back)"
         )

@@ -1,4 +1,4 @@
-"""Policies over SQL, on SQLite and PostgreSQL alike."""
+"""The policy store over SQL, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fairlead.ports.statements import Row, Statement, Steps
 
 
 class SqlPolicies:
-    """See `fairlead.ports.policy_store.PolicyStore`."""
+    """A `fairlead.ports.policy_store.PolicyStore` in the database of a task store."""
 
     def __init__(self, tasks: SqlStore) -> None:
         self.tasks = tasks
@@ -59,8 +59,8 @@ class SqlPolicies:
     def switch(self, switch: Switch) -> Steps[None]:
         yield self._statement("set_switch", *switch)
         if switch.mode == SwitchMode.OFF:
-            # After the switch: a publish that came before it has committed when we have its queue,
-            # one after it is refused.
+            # Lock the queues after the switch is set: an earlier publish has committed when we get
+            # the lock, and a later one is refused.
             yield self._statement("lock_some", switch.queue)
             yield self._statement(
                 "end_some",
@@ -98,7 +98,7 @@ class SqlPolicies:
     def newest(self) -> Steps[dict[str, Policy]]:
         return {policy.queue: policy for policy in map(_policy, (yield self._statement("newest")))}
 
-    # how ------------------------------------------------------------------------------------------
+    # helpers --------------------------------------------------------------------------------------
 
     def _statement(self, name: str, *params: Any) -> Statement:
         return Statement(self._sql[name], params)
@@ -133,7 +133,7 @@ class SqlPolicies:
         yield self._statement(
             "put_limits", draft.queue, version, batch(sorted(draft.limits.items()))
         )
-        yield self._statement("forget", draft.queue, KEPT_VERSIONS)
+        yield self._statement("drop_old", draft.queue, KEPT_VERSIONS)
         yield from self.tasks.announce(Notification(control=True))
         return version
 

@@ -1,4 +1,4 @@
-"""Rows and parameters of both dialects, from the model and to it."""
+"""Conversion between rows and the model, and parameters of statements, for both dialects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NODE_LOST = "fairlead.errors.NodeLost"
 
 
 def batch(rows: Sequence[Any]) -> str:
-    """Parameter rows as one JSON array."""
+    """Return rows of parameters as one JSON array."""
     return _json.encode(rows).decode()
 
 
 def canonical(task_id: str) -> str:
-    """A task id as both databases keep it; a text that can be no id becomes the nil one, which no
-    task has."""
+    """Return a task id in the form that both databases store. A text that is not an id becomes the
+    nil id, which no task has."""
     try:
         return str(UUID(task_id))
     except ValueError:
@@ -33,8 +33,8 @@ def canonical(task_id: str) -> str:
 
 
 def lanes_of(rows: Iterable[Row]) -> list[Lane]:
-    """The lanes of rows (queue, partition, priority, ready_seq), each from its lowest sequence
-    number."""
+    """Return the lanes of rows (queue, partition, priority, ready_seq), each with its lowest
+    ready_seq."""
     first: dict[tuple[str, int, int], int] = {}
     for queue, partition, priority, seq in rows:
         lane = (queue, partition, priority)
@@ -44,14 +44,14 @@ def lanes_of(rows: Iterable[Row]) -> list[Lane]:
 
 
 def notification_for(rows: Sequence[Row]) -> Notification | None:
-    """The wake for rows (queue, partition, priority, ready_seq) that became SUBMITTED; None for no
-    rows."""
+    """Return the notification for rows (queue, partition, priority, ready_seq) that became
+    SUBMITTED, or None without rows."""
     return Notification(ready=lanes_of(rows)) if rows else None
 
 
 def storable(finish: Finish) -> Finish:
-    """As it can be kept: an error text may hold a NUL; PostgreSQL has no such text and SQLite's
-    JSON ends at it."""
+    """Return `finish` with every NUL of its error text replaced: PostgreSQL rejects a NUL in a text,
+    and SQLite's JSON ends there."""
     if "\0" not in (finish.error_text or ""):
         return finish
     return msgspec.structs.replace(
@@ -60,12 +60,12 @@ def storable(finish: Finish) -> Finish:
 
 
 def lost_attempt(task_id: str, version: int, to: State, now: int, reason: str) -> tuple[Any, ...]:
-    """The row of an attempt whose node is gone, for `record_attempts`."""
+    """Return the row for `record_attempts` of an attempt whose node died."""
     return (task_id, version, Outcome.LOST, to, None, now, NODE_LOST, reason)
 
 
 def task_record(row: Row) -> TaskRecord:
-    """Of a row of `task`, `tasks` or `incidents`."""
+    """Return the record of a row that `task`, `tasks` or `incidents` selects."""
     fields = list(row)
     fields[4] = State(fields[4])
     return TaskRecord(*fields)

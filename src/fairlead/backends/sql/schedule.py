@@ -1,8 +1,7 @@
-"""The schedule store over SQL, on SQLite and PostgreSQL: the fence is looked at in the transaction
-of each write.
+"""The schedule store over SQL, on SQLite and PostgreSQL.
 
-Keys begin with the time, so that a B-tree holds the hours in order: there are no buckets beside
-that.
+Each write checks the fence in its own transaction. Keys begin with the time, so the B-tree keeps
+the hours in order and no other buckets are needed.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from fairlead.ports.schedule_store import Fenced, Owned, ScheduleStatus
 from fairlead.ports.statements import Row, Statement, Steps
 
 CLEANED_AT_ONCE = 1000
+"""Completed keys that one `clean` deletes at most."""
 
 _record = msgspec.json.Decoder(ScheduleRecord)
 _task = msgspec.json.Decoder(NewTask)
@@ -29,9 +29,10 @@ _encode = msgspec.json.encode
 
 
 class SqlScheduleStore:
-    """See `fairlead.ports.schedule_store.ScheduleStore`. It lives in the tables of a task store's
-    database, where the history of attempts is too: a run's end and its row of the history commit
-    together."""
+    """A `fairlead.ports.schedule_store.ScheduleStore` in the database of a task store.
+
+    The end of a run and its row of the history commit in one transaction.
+    """
 
     def __init__(self, store: SqlTaskStore) -> None:
         self._database = store.database
@@ -50,8 +51,8 @@ class SqlScheduleStore:
         return await self._database.run_async(self._take_over(partition))
 
     def _take_over(self, partition: PartitionKey) -> Steps[Owned]:
-        # The update waits for a write of the owner before; what that one wrote is there when the
-        # record is read.
+        # The update waits for an unfinished write of the previous owner, so the record that is read
+        # includes that write.
         new = _encode(ScheduleRecord()).decode()
         range_id, record = (yield self._statement("take_over", *partition, new))[0]
         return Owned(range_id, _record.decode(record))
@@ -108,8 +109,8 @@ class SqlScheduleStore:
         record: ScheduleRecord,
         done: Sequence[tuple[TaskKey, TaskKey]] = (),
     ) -> None:
-        # Rows went when they were completed. Not durable on its own: a floor that a power cut takes
-        # back lies lower, and more is looked at again.
+        # Completed rows were deleted by `finish`, so `done` is not used. Need not be durable: after
+        # a power cut the low-water mark is lower, and more keys are read again.
         await self._database.run_async(self._keep(partition, range_id, record), durable=False)
 
     def _keep(self, partition: PartitionKey, range_id: int, record: ScheduleRecord) -> Steps[None]:
@@ -176,7 +177,7 @@ class SqlScheduleStore:
         return found
 
     async def close(self) -> None:
-        """The database is the task store's."""
+        """Do nothing: the task store closes the database."""
 
     def _rows(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
         return (yield self._statement(name, *params))
@@ -186,13 +187,15 @@ class SqlScheduleStore:
 
 
 def append_attempts(sql: Mapping[str, str], ends: Sequence[RunEnd]) -> Steps[None]:
-    """Put the runs into the history, each once however often its end is told. `sql`: statements of
-    the dialect's file."""
+    """Append the runs to the history, each run once even if its end is reported twice.
+
+    `sql` has the statements of the dialect's schedule.sql.
+    """
     yield Statement(sql["append_attempts"], (batch([attempt_row(end) for end in ends]),))
 
 
 def attempt_row(end: RunEnd) -> tuple[Any, ...]:
-    """A row of the history, for `append_attempts`."""
+    """Return the row of the history for `append_attempts`."""
     task, scheduled = end.scheduled.task, end.scheduled
     return (
         task.id,

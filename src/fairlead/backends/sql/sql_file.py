@@ -16,8 +16,10 @@ def package_of(database: Database) -> str:
 
 
 def load(file_name: str, package: str) -> dict[str, str]:
-    """The statements of a file in `package` (this one), by name. Each block starts with a line `--
-    name: NAME`."""
+    """Return the statements of a file in `package`, by name.
+
+    Each block starts with a line `-- name: NAME`.
+    """
     text = resources.files(package).joinpath(file_name).read_text()
     parts = _NAME.split(text)
     return {

@@ -1,8 +1,8 @@
-"""The task log over SQL, in the task store's own database: an entry is a row, deleted when it is in
-the schedule.
+"""The task log in the task store's database: an entry is a row that is deleted when it is in the
+schedule.
 
-So an append may be part of the caller's transaction, and one that commits late is read late, not
-never.
+So an append can be part of the caller's transaction, and an entry that commits late is read late
+instead of never.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fairlead.ports.task_log import Batch, Entry, decode, encode, partition_of
 log = logging.getLogger("fairlead.task_log")
 
 SWEEP_SECONDS = 2.0
-"""How often it looks though nobody has rung: a wake may be lost."""
+"""Seconds between two reads without a notification, because a notification may be lost."""
 
 _LEAST = 20
-"""Entries of each partition in one read, however many there are."""
+"""Entries of each partition that one read returns at least, however many partitions there are."""
 
 
 class SqlTaskLog:
-    """See `fairlead.ports.task_log.TaskLog`."""
+    """A `fairlead.ports.task_log.TaskLog` in the database of a task store."""
 
     joins_transactions = True
 
@@ -40,9 +40,9 @@ class SqlTaskLog:
         self._database = store.database
         self._sql = load("schedule.sql", package_of(store.database))
         self._clock = clock
-        self._look = asyncio.Event()
+        self._poked = asyncio.Event()
         self._out: set[PartitionKey] = set()
-        """Partitions with a batch that is not committed."""
+        """Partitions with a batch that is not committed yet."""
 
     @property
     def location(self) -> str:
@@ -60,18 +60,18 @@ class SqlTaskLog:
         yield Statement(
             self._sql["append"], (batch([(*partition_of(e), encode(e).decode()) for e in entries]),)
         )
-        yield from self._store.announce(news_of(entries))
+        yield from self._store.announce(notification_of(entries))
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         free = sorted(set(wanted) - self._out)
-        self._look.clear()
+        self._poked.clear()
         if free:
             rows = await self._database.read(self._receive(free, max(_LEAST, limit // len(free))))
             if rows:
                 return self._batches(rows)
         try:
             async with asyncio.timeout(SWEEP_SECONDS):
-                await self._look.wait()
+                await self._poked.wait()
         except TimeoutError:
             pass
         return ()
@@ -88,7 +88,7 @@ class SqlTaskLog:
             entry = decode(message)
             if entry is None:
                 log.error(
-                    "an entry of the task log cannot be read; it is passed over",
+                    "skipped an entry of the task log that cannot be read",
                     extra={"queue": queue, "seq": seq},
                 )
                 found[key] = into._replace(unreadable=into.unreadable + 1)
@@ -98,11 +98,11 @@ class SqlTaskLog:
         return list(found.values())
 
     async def commit(self, batch: Batch) -> None:
-        # Not durable on its own: what a power cut brings back is persisted once more, which changes
-        # nothing.
+        # Need not be durable: entries that come back after a power cut are persisted again, which
+        # changes nothing.
         await self._database.run_async(self._commit(batch), durable=False)
         self._out.discard(batch.partition)
-        self._look.set()
+        self._poked.set()
 
     def _commit(self, done: Batch) -> Steps[None]:
         yield Statement(self._sql["commit"], (batch(done.mark), *done.partition))
@@ -112,10 +112,10 @@ class SqlTaskLog:
 
     async def rewind(self, partition: PartitionKey) -> None:
         self._out.discard(partition)
-        self._look.set()
+        self._poked.set()
 
     def poke(self) -> None:
-        self._look.set()
+        self._poked.set()
 
     async def lag(self, queue: str) -> dict[int, int]:
         return dict(await self._database.read(self._lag(queue)))  # type: ignore[arg-type]
@@ -124,9 +124,9 @@ class SqlTaskLog:
         return (yield Statement(self._sql["lag"], (queue,)))
 
     async def close(self) -> None:
-        """The database is the task store's."""
+        """Do nothing: the task store closes the database."""
 
 
-def news_of(entries: Sequence[Entry]) -> Notification:
-    """The wake that tells of these."""
+def notification_of(entries: Sequence[Entry]) -> Notification:
+    """Return the notification that announces the entries."""
     return Notification(log=sorted({partition_of(entry).queue for entry in entries}))

@@ -1,8 +1,7 @@
-"""The task store over SQL: what SQLite and PostgreSQL share. A dialect brings its statements and
-its fast paths.
+"""The task store over SQL: the part that SQLite and PostgreSQL share.
 
-Both dialects name their statements alike and take the same parameters; a batch travels as one JSON
-array of arrays.
+A dialect adds its statements and its fast paths. Statements of both dialects have the same names
+and parameters; a batch is one parameter, a JSON array of arrays.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ _MOST_HELD = 100_000
 
 
 class SqlTaskStore:
-    """See `fairlead.ports.task_store.TaskStore`, which this class keeps for both dialects."""
+    """A `fairlead.ports.task_store.TaskStore` for both dialects."""
 
     def __init__(self, database: SqlDatabase, sql: dict[str, str]) -> None:
         self.database = database
         self.sql = sql
 
     def statement(self, name: str, *params: Any) -> Statement:
-        """The named statement with its parameters."""
+        """Return the named statement with its parameters."""
         return Statement(self.sql[name], params)
 
-    # what it is able to do ------------------------------------------------------------------------
+    # other ports on the same tables ---------------------------------------------------------------
 
     def prepare(self) -> None:
         check(self.database)
@@ -72,7 +71,7 @@ class SqlTaskStore:
         return migrate(self.database)
 
     def check(self, tasks: Iterable[TaskDeclaration]) -> None:
-        """Run any task."""
+        """Accept any task."""
 
     @property
     def records(self) -> TaskRecords:
@@ -87,26 +86,32 @@ class SqlTaskStore:
     def policies(self) -> PolicyStore:
         return SqlPolicies(self)
 
-    # what a dialect brings ------------------------------------------------------------------------
+    # implemented by a dialect ---------------------------------------------------------------------
 
     def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification, Mapping[str, int]]]:
-        """Insert tasks whose unique keys, if any, are already claimed. Answers their places too, by
-        id, as far as known."""
+        """Insert tasks whose unique keys, if any, are claimed already.
+
+        Return the notification, and the tasks' positions in their lanes by id, as far as known.
+        """
         raise NotImplementedError
 
     def next_seqs(self, count: int) -> Steps[Sequence[int]]:
-        """`count` new places at the end of all lanes, ascending."""
+        """Return `count` new positions, ascending, at the end of all lanes."""
         raise NotImplementedError
 
     def shared_clock(self, now: int) -> Steps[int]:
-        """The time by which nodes judge each other: the database's, where nodes may be on many
-        machines."""
+        """Return the instant by which nodes compare heartbeats, in microseconds since 1970.
+
+        The database's clock decides if nodes may run on several machines; else `now` is returned.
+        """
         return now
         yield
 
     def announce(self, notification: Notification) -> Steps[None]:
-        """Send the wake with this transaction's commit, where the database can; otherwise the
-        caller rings."""
+        """Send the notification when this transaction commits, if the database can.
+
+        Otherwise the caller sends the notification.
+        """
         return
         yield
 
@@ -117,20 +122,24 @@ class SqlTaskStore:
             return [], Notification()
         keyed = [task for task in tasks if task.unique_key is not None]
         if not keyed:
-            notification, places = yield from self.insert(tasks)
-            return [Submitted(task.id, True, places.get(task.id)) for task in tasks], notification
+            notification, positions = yield from self.insert(tasks)
+            return [
+                Submitted(task.id, True, positions.get(task.id)) for task in tasks
+            ], notification
         owners = yield from self._claim_unique(keyed)
         fresh = [
             task
             for task in tasks
             if task.unique_key is None or owners[task.queue, task.unique_key] == task.id
         ]
-        notification, places = (yield from self.insert(fresh)) if fresh else (Notification(), {})
+        notification, positions = (yield from self.insert(fresh)) if fresh else (Notification(), {})
         return [
-            Submitted(task.id, True, places.get(task.id))
+            Submitted(task.id, True, positions.get(task.id))
             if task.unique_key is None
             else Submitted(
-                owner := owners[task.queue, task.unique_key], owner == task.id, places.get(task.id)
+                owner := owners[task.queue, task.unique_key],
+                owner == task.id,
+                positions.get(task.id),
             )
             for task in tasks
         ], notification
@@ -141,19 +150,19 @@ class SqlTaskStore:
         submitted: list[Submitted] = []
         notifications: list[Notification] = []
         for tasks in pieces:
-            answers, notification = yield from self.submission(tasks)
-            submitted += answers
+            results, notification = yield from self.submission(tasks)
+            submitted += results
             notifications.append(notification)
         return submitted, notifications
 
     def _claim_unique(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:
-        """Claim the unique keys; answers the id that owns each one now, one of ours or an earlier
-        task's."""
+        """Claim the unique keys. Return the id of the task that owns each key now: one of ours, or
+        an earlier task."""
         first: dict[tuple[str, str | None], NewTask] = {}
         for task in tasks:
             first.setdefault((task.queue, task.unique_key), task)
-        # Sorted, so that two transactions that claim the same keys wait for each other instead of
-        # dead-locking.
+        # Sorted, so that two transactions with the same keys wait for each other without a
+        # deadlock.
         rows = [(*key, task.id, task.submitted_at) for key, task in sorted(first.items())]
         yield Many(self.sql["claim_unique_key"], rows)
         owners = yield self.statement("unique_key_owners", batch([row[:2] for row in rows]))
@@ -354,7 +363,7 @@ class SqlTaskStore:
         results = [(f.id, f.finished_at, f.result) for f in ending if f.result is not None]
         if results:
             yield Many(self.sql["keep_result"], results)
-        # Whoever waits for a result is told of every end: also of the ones that have none.
+        # Announce every end, also without a result, because callers wait for it.
         finished = [row[0] for row in results] + [
             f.id for f in going_on if f.next_state == State.ERROR
         ]
@@ -365,7 +374,7 @@ class SqlTaskStore:
         return Completed(refused, notification)
 
     def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
-        """Append the attempts of those that the node still holds; answers how many that were."""
+        """Append the attempts of the tasks that the node still holds, and return their number."""
         raise NotImplementedError
 
     def _delete(self, node: str, finishes: Sequence[Finish]) -> Steps[None]:
@@ -434,8 +443,8 @@ class SqlTaskStore:
         return (yield from self._make_ready([row[:2] for row in due], now, TriggerPath.POLLER))
 
     def _make_ready(self, tasks: Sequence[Row], now: int, path: TriggerPath) -> Steps[Woken]:
-        """Tasks given as (id, version), locked or alone in the database -> SUBMITTED, in this
-        order."""
+        """Make tasks SUBMITTED, in this order. Each is given as (id, version), and is locked or in
+        the hands of the only writer."""
         if not tasks:
             return Woken(0, None)
         seqs = yield from self.next_seqs(len(tasks))
@@ -477,7 +486,7 @@ class SqlTaskStore:
         if not held:
             return Woken(0, None)
         again = [row[:2] for row in held if row[3] + 1 < most_lost]
-        given_up = [row[:2] for row in held if row[3] + 1 >= most_lost]
+        failing = [row[:2] for row in held if row[3] + 1 >= most_lost]
         lost = [
             lost_attempt(
                 task_id,
@@ -489,8 +498,10 @@ class SqlTaskStore:
             for task_id, version, node, times in held
         ]
         yield self.statement("record_attempts", batch(lost), None)
-        for task_id, version in given_up:
-            reason = f"its node stopped {most_lost} times while it ran; it may be what stops them"
+        for task_id, version in failing:
+            reason = (
+                f"its node stopped {most_lost} times during its runs; the task may be the cause"
+            )
             yield self.statement(
                 "error_task", task_id, version, NODE_LOST, reason, batch(list(skipping))
             )
@@ -588,8 +599,8 @@ class SqlTaskStore:
     def nodes(self) -> Steps[list[NodeRecord]]:
         rows = yield self.statement("nodes")
         return [
-            NodeRecord(node, started, seen, msgspec.json.decode(queues))
-            for node, started, seen, queues in rows
+            NodeRecord(node, started_at, heartbeat_at, msgspec.json.decode(queues))
+            for node, started_at, heartbeat_at, queues in rows
         ]
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:

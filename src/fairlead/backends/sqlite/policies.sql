@@ -30,7 +30,7 @@ INSERT INTO fairlead_policies (queue, author, why, computed_at, input_from, inpu
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 'active', ?16, ?17, ?18)
 RETURNING version
 
--- name: forget
+-- name: drop_old
 DELETE FROM fairlead_policies
  WHERE queue = ?1
    AND version <= (SELECT version FROM fairlead_policies WHERE queue = ?1 ORDER BY version DESC LIMIT 1 OFFSET ?2)
