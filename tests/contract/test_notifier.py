@@ -543,7 +543,7 @@ def test_where_there_can_be_no_pipes_new_work_is_noticed_by_looking_and_a_log_li
 
     with caplog.at_level(logging.WARNING):
         run(test)
-    assert "no named pipes here" in caplog.text
+    assert "cannot create a named pipe" in caplog.text
 
 
 def test_where_there_can_be_no_pipes_a_wait_ends_at_the_next_commit(

@@ -1,4 +1,4 @@
-"""What `memory://` offers: wakes that stay in this process."""
+"""The ports that the URL `memory://` gives: notifications that stay in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlead.ports.trigger_channel import TriggerChannel
 
 
 class MemoryBackend(Backend):
-    """The channel beside the tasks, with a notifier that reaches this process only."""
+    """The channel of the task store, with a notifier for this process only."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"channel": "memory://"}
 

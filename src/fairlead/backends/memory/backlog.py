@@ -1,4 +1,4 @@
-"""The backlog store in memory: for tests and simulations, gone with the process."""
+"""The backlog store in memory, for tests and simulations."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from fairlead.ports.backlog_store import Fenced, Ownership
 
 
 class MemoryBacklogStore:
-    """See `fairlead.ports.backlog_store.BacklogStore`. No method waits, so each is one step to
-    everybody else."""
+    """A `fairlead.ports.backlog_store.BacklogStore` in memory.
+
+    No method awaits anything, so each is atomic.
+    """
 
     persist_seconds = 5.0
     delete_acks = 1000
 
     def __init__(self) -> None:
         self._owners: dict[PartitionKey, int] = {}
-        """Range id of the present owner."""
+        """Range id of the current owner, by partition."""
         self._records: dict[LaneKey, LaneRecord] = {}
         self._rows: defaultdict[LaneKey, list[Trigger]] = defaultdict(list)
-        """Ascending by level."""
+        """Stored triggers, ascending by level."""
 
     async def migrate(self) -> None:
         pass
@@ -40,24 +42,24 @@ class MemoryBacklogStore:
         rows = self._rows[lane]
         for entry in entries:
             level = _level(entry)
-            place = bisect_left(rows, level, key=_level)
-            if place == len(rows) or rows[place].level != level:
-                rows.insert(place, msgspec.structs.replace(entry, path=TriggerPath.SPILL))
+            position = bisect_left(rows, level, key=_level)
+            if position == len(rows) or rows[position].level != level:
+                rows.insert(position, msgspec.structs.replace(entry, path=TriggerPath.SPILL))
         self._records[lane] = record
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
-        first = self._place_after(lane, level)
+        first = self._position_after(lane, level)
         return self._rows[lane][first : first + limit]
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
         self._fence(lane, range_id)
-        del self._rows[lane][: self._place_after(lane, level)]
+        del self._rows[lane][: self._position_after(lane, level)]
 
     async def levelled(
         self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
     ) -> set[str]:
         wanted = set(tasks)
-        rows = self._rows[lane][self._place_after(lane, above) :]
+        rows = self._rows[lane][self._position_after(lane, above) :]
         return {row.id for row in rows if (row.id, row.version) in wanted}
 
     async def records(self) -> dict[PartitionKey, Ownership]:
@@ -71,17 +73,17 @@ class MemoryBacklogStore:
         return next((row for row in reversed(self._rows[lane]) if row.id == task_id), None)
 
     async def count(self, lane: LaneKey, above: Level) -> int:
-        return len(self._rows[lane]) - self._place_after(lane, above)
+        return len(self._rows[lane]) - self._position_after(lane, above)
 
     async def close(self) -> None:
-        """It has nothing to let go of."""
+        """Do nothing: there is no resource to close."""
 
     def rows(self, lane: LaneKey) -> Sequence[Trigger]:
-        """What is stored now, ascending by level: for a test to look at."""
+        """Return the stored triggers, ascending by level, for tests."""
         return self._rows[lane]
 
     def record(self, lane: LaneKey) -> LaneRecord:
-        """What is kept of the lane now: for a test to look at."""
+        """Return the stored record of the lane, for tests."""
         return self._records.get(lane) or LaneRecord()
 
     def _ownership(self, partition: PartitionKey) -> Ownership:
@@ -97,7 +99,7 @@ class MemoryBacklogStore:
                 " void"
             )
 
-    def _place_after(self, lane: LaneKey, level: Level) -> int:
+    def _position_after(self, lane: LaneKey, level: Level) -> int:
         return bisect_right(self._rows[lane], level, key=_level)
 
 

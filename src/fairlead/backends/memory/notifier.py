@@ -1,4 +1,4 @@
-"""The notifier inside one process: its listeners, and its threads that wait for tasks to finish."""
+"""The notifier inside one process: listeners, and threads that wait for tasks to finish."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ log = logging.getLogger("fairlead.notifier")
 OnNotification = Callable[[Notification], None]
 
 LINGER = 10.0
-"""Seconds an ear stays open after the last thread stopped waiting: the next one finds it listening
-already."""
+"""Seconds that a listener stays open after the last thread stopped waiting, so that the next thread
+need not open another."""
 
 _REMEMBERED = 1000
-"""Finished tasks remembered, for threads that looked just before the wake and begin to wait just
-after it."""
+"""Finished tasks that are remembered, for a thread that checked its task just before the
+notification and begins to wait just after it."""
 
 _FIRST_RETRY, _LAST_RETRY = 0.1, 5.0  # seconds
 
 
 class MemoryNotifier:
-    """See `fairlead.ports.trigger_channel.Notifier`. Reaches the notifiers of this process that
-    were made beside each other."""
+    """A `fairlead.ports.notifier.Notifier` inside one process.
+
+    A notifier made with `beside` reaches the same listeners as that one.
+    """
 
     def __init__(self, beside: MemoryNotifier | None = None) -> None:
-        self._tower: _Tower = beside._tower if beside is not None else _Tower()
+        self._hub: _Hub = beside._hub if beside is not None else _Hub()
 
     def notify(self, notification: Notification) -> None:
-        self._tower.notify(notification)
+        self._hub.notify(notification)
 
     async def listen(self, on_notification: OnNotification) -> None:
-        self._tower.listeners[self] = (asyncio.get_running_loop(), on_notification)
+        self._hub.listeners[self] = (asyncio.get_running_loop(), on_notification)
 
     async def close(self) -> None:
-        self._tower.listeners.pop(self, None)
+        self._hub.listeners.pop(self, None)
 
     def wait_finished(self, task_id: str, timeout: float) -> None:
-        self._tower.waiting.wait(task_id, timeout)
+        self._hub.waiting.wait(task_id, timeout)
 
 
-class _Tower:
-    """What notifiers beside each other share."""
+class _Hub:
+    """Listeners and waiting threads that several notifiers share."""
 
     def __init__(self) -> None:
         self.listeners: dict[MemoryNotifier, tuple[asyncio.AbstractEventLoop, OnNotification]] = {}
@@ -60,37 +62,39 @@ class _Tower:
         for notifier, (loop, on_notification) in list(self.listeners.items()):
             try:
                 loop.call_soon_threadsafe(self._deliver, notifier, on_notification, notification)
-            except RuntimeError:  # its loop was closed without closing the notifier
+            except RuntimeError:  # the loop was closed before the notifier
                 self.listeners.pop(notifier, None)
-        self.waiting.tell(notification)
+        self.waiting.notify(notification)
 
     def _deliver(
         self, notifier: MemoryNotifier, on_notification: OnNotification, notification: Notification
     ) -> None:
-        if notifier in self.listeners:  # not closed since
+        if notifier in self.listeners:  # unless it was closed meanwhile
             on_notification(notification)
 
 
-class Listener(Protocol):
-    """Hears, in a thread, what notifiers of other processes ring."""
+class ThreadListener(Protocol):
+    """Receiver, in a thread, of notifications from other processes."""
 
-    def hear(self, timeout: float) -> Sequence[Notification]:
-        """The next wakes, none after `timeout` seconds of silence. Raises any Exception when the
-        ear is lost."""
+    def receive(self, timeout: float) -> Sequence[Notification]:
+        """Return the next notifications, or none after `timeout` seconds without one.
+
+        Raise any Exception if the listener has lost its connection.
+        """
 
     def close(self) -> None:
-        """Stop hearing."""
+        """Stop listening."""
 
 
 class WaitingThreads:
-    """The threads of this process that wait for tasks to finish, and the one ear they share.
+    """Threads of this process that wait for tasks to finish, and the one listener they share.
 
-    The first thread that waits has the ear opened, by a thread of its own; it stays open for LINGER
-    seconds after the last. What was rung before it opened was not heard, so whoever waits at that
-    moment is sent to look once.
+    The first thread that waits starts a thread that opens the listener. The listener stays open for
+    LINGER seconds after the last thread stopped waiting. Notifications from before it opened are
+    lost, so all threads that wait at that moment check their tasks once.
     """
 
-    def __init__(self, open_listener: Callable[[], Listener] | None = None) -> None:
+    def __init__(self, open_listener: Callable[[], ThreadListener] | None = None) -> None:
         self._open_listener = open_listener
         self.after_fork()
         drop_when_forked(self)
@@ -107,9 +111,8 @@ class WaitingThreads:
         event = threading.Event()
         with self._lock:
             if task_id in self._finished:
-                del self._finished[
-                    task_id
-                ]  # once only: whoever comes again has seen that it was not the end
+                # Used once: a thread that waits again has seen that the task is not finished.
+                del self._finished[task_id]
                 return
             self._is_closing = False
             self._waiting.setdefault(task_id, []).append(event)
@@ -130,12 +133,12 @@ class WaitingThreads:
                 self._waiting.pop(task_id, None)
 
     def close(self) -> None:
-        """Let the ear go, within a second, unless somebody waits."""
+        """Close the listener within a second, unless a thread waits."""
         with self._lock:
             self._is_closing = True
 
-    def tell(self, notification: Notification) -> None:
-        """Let those threads go on whose tasks may have finished."""
+    def notify(self, notification: Notification) -> None:
+        """Wake the threads whose tasks may have finished."""
         if not (notification.finished or notification.is_empty):
             return
         with self._lock:
@@ -149,35 +152,35 @@ class WaitingThreads:
                     for event in events:
                         event.set()
 
-    def _listen(self, open_listener: Callable[[], Listener]) -> None:
-        trouble = ""
+    def _listen(self, open_listener: Callable[[], ThreadListener]) -> None:
+        last_reason = ""
         delay = _FIRST_RETRY
         while True:
             try:
-                self._hear_until_unused(open_listener())
+                self._listen_until_unused(open_listener())
                 return
             except Exception as error:
-                # Whatever it was: threads that wait must not be left deaf. Their own time-outs end
-                # their waiting.
+                # Try again after any error, so that waiting threads get notifications again. Their
+                # own time-outs end their waiting.
                 if self._is_unused_for(0.0):
                     return
-                if (reason := f"{type(error).__name__}: {error}") != trouble:
+                if (reason := f"{type(error).__name__}: {error}") != last_reason:
                     log.warning(
-                        "cannot hear which tasks finish, trying again", extra={"error": reason}
+                        "cannot listen for finished tasks, trying again", extra={"error": reason}
                     )
-                    trouble = reason
+                    last_reason = reason
                 else:
                     delay = min(delay * 2, _LAST_RETRY)
             if self._is_unused_for(delay):
                 return
 
-    def _hear_until_unused(self, listener: Listener) -> None:
+    def _listen_until_unused(self, listener: ThreadListener) -> None:
         try:
-            self.tell(LOOK_EVERYWHERE)
+            self.notify(LOOK_EVERYWHERE)
             used_at = time.monotonic()
             while True:
-                for notification in listener.hear(1.0):
-                    self.tell(notification)
+                for notification in listener.receive(1.0):
+                    self.notify(notification)
                 with self._lock:
                     now = time.monotonic()
                     if self._waiting:
@@ -189,7 +192,7 @@ class WaitingThreads:
             listener.close()
 
     def _is_unused_for(self, seconds: float) -> bool:
-        """Wait; True when nobody needs an ear after that."""
+        """Wait, then return whether no thread needs the listener."""
         threading.Event().wait(seconds)
         with self._lock:
             if not self._waiting:
@@ -198,18 +201,17 @@ class WaitingThreads:
 
 
 class Forkable(Protocol):
-    """Something that a forked child must let go of: locks, threads and file descriptors that are
-    its parent's."""
+    """An object whose locks, threads and file descriptors a forked child must replace."""
 
     def after_fork(self) -> None:
-        """Called in the child, before anything else runs there."""
+        """Drop the parent's resources. Called in the child before anything else runs there."""
 
 
 _forkable: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def drop_when_forked(one: Forkable) -> None:
-    """Call its `after_fork` in every forked child, for as long as it lives."""
+    """Call `one.after_fork` in every forked child while `one` is alive."""
     _forkable.add(one)
 
 

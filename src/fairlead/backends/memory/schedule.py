@@ -1,4 +1,4 @@
-"""The schedule store in memory, for the simulation: it keeps the contract of the real ones."""
+"""The schedule store in memory, for simulations; it passes the contract tests of the real ones."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, Schedul
 from fairlead.ports.schedule_store import Fenced, Owned, ScheduleStatus
 
 CLEANED_AT_ONCE = 1000
+"""Completed keys that one `clean` deletes at most."""
 
 
 @dataclass
 class Rows:
-    """One partition."""
+    """Rows of one partition."""
 
     range_id: int = 0
     record: ScheduleRecord = field(default_factory=ScheduleRecord)
     tasks: dict[TaskKey, ScheduledTask] = field(default_factory=dict)
     completed: dict[TaskKey, int] = field(default_factory=dict)
-    """When, by key."""
+    """Instants of completion, in microseconds since the epoch, by key."""
 
 
 class MemoryScheduleStore:
-    """See `fairlead.ports.schedule_store.ScheduleStore`."""
+    """A `fairlead.ports.schedule_store.ScheduleStore` in memory."""
 
     location = "memory"
 
     def __init__(self) -> None:
         self.partitions: dict[PartitionKey, Rows] = {}
         self.history: dict[tuple[str, int, int], RunEnd] = {}
-        """By task, attempt and time: a run is there once however often its end is told."""
+        """Ends of runs, by task id, attempt and time of the end, so that a repeated end counts once."""
 
     async def migrate(self) -> None:
-        """There is nothing to make."""
+        """Do nothing: there are no tables."""
 
     async def take_over(self, partition: PartitionKey) -> Owned:
         rows = self.partitions.setdefault(partition, Rows())
@@ -137,7 +138,7 @@ class MemoryScheduleStore:
         }
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is no resource to close."""
 
     def _fenced(self, partition: PartitionKey, range_id: int) -> Rows:
         rows = self.partitions.get(partition)

@@ -1,4 +1,4 @@
-"""The task log in memory, for the simulation: it keeps the contract of the real ones."""
+"""The task log in memory, for simulations; it passes the contract tests of the real ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _SWEEP_SECONDS = 2.0
 
 
 class MemoryTaskLog:
-    """See `fairlead.ports.task_log.TaskLog`. `beside`: another node's way to the same log."""
+    """A `fairlead.ports.task_log.TaskLog` in memory.
+
+    A log made with `beside` has the same entries as that one, for another node.
+    """
 
     location = "memory"
     joins_transactions = False
@@ -26,7 +29,7 @@ class MemoryTaskLog:
         self._more = TimedEvent(clock)
         self._out: set[PartitionKey] = set()
         self.entries: dict[PartitionKey, list[Entry]] = {} if beside is None else beside.entries
-        """Not committed."""
+        """Entries that are not committed, by partition."""
 
     def append(self, entries: Sequence[Entry]) -> Future[None]:
         for entry in entries:
@@ -73,4 +76,4 @@ class MemoryTaskLog:
         }
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is no resource to close."""

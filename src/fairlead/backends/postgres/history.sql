@@ -1,15 +1,15 @@
--- Statements that follow the history on PostgreSQL. A place is (xid, seq); rows below the oldest transaction still under
--- way (pg_snapshot_xmin) are settled.
+-- Statements that follow the history on PostgreSQL. A position is (xid, seq). Rows below the oldest open transaction
+-- (pg_snapshot_xmin) are settled.
 
 -- name: store_id
 SELECT store_id FROM fairlead_store
 
 -- name: horizon
--- $1: table, of no use here: one horizon holds for all
+-- $1: table, not used here: all tables have one horizon
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0 WHERE $1::text IS NOT NULL
 
 -- name: attempts
--- $1, $2: behind this place; $3, $4: before this one
+-- $1, $2: after this position; $3, $4: before this position
 SELECT xid::text::bigint, seq, task_id::text, attempt, tries, queue, name, partition, priority, fairness_key, weight,
        ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, version, payload_bytes, trigger_path
@@ -27,9 +27,9 @@ SELECT xid::text::bigint, seq, task_id::text, version, kind, at, queue, name, fa
  LIMIT $5
 
 -- name: submitted
--- $1: the last id seen, empty at the beginning; $2: now; $3: what a submit takes, at most, before its transaction begins.
--- Ids are given in the order of submits; those of a transaction that has written and is still open are greater than the id of its beginning, those
--- of a bulk submit that is not published yet than the instant of its opening.
+-- $1: the last id read, empty at the beginning; $2: now; $3: the longest time from making an id to the beginning of its
+-- transaction. Ids ascend in the order of submits. An open transaction that has written can only add ids that are greater
+-- than the id of its beginning, and an unpublished bulk submit only ids that are greater than the id of its opening.
 SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, priority, run_at
   FROM fairlead_tasks
  WHERE id > coalesce(nullif($1::text, ''), '00000000-0000-0000-0000-000000000000')::uuid
@@ -56,7 +56,7 @@ SELECT count(*), coalesce(sum(finished_at - started_at), 0)::bigint,
  WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) <= (($3::bigint)::text::xid8, $4::bigint)
 
 -- name: position_after
--- $5: how many rows are passed over
+-- $5: number of rows to skip
 SELECT xid::text::bigint, seq
   FROM fairlead_attempts
  WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND (xid, seq) <= (($3::bigint)::text::xid8, $4::bigint)

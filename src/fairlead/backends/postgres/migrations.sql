@@ -1,7 +1,7 @@
--- Statements that keep account of the migrations applied to a PostgreSQL database.
+-- Statements that record the migrations applied to a PostgreSQL database.
 
 -- name: lock
--- The advisory lock at which two migrating processes meet; in ASCII the key spells "fairlead".
+-- An advisory lock, so that one process migrates at a time; in ASCII the key spells "fairlead".
 SELECT pg_advisory_xact_lock(7377293604775354724)
 
 -- name: create

@@ -155,7 +155,7 @@ class _PostgresListener:
         self._heard_at = time.monotonic()
         return connection
 
-    def hear(self, timeout: float) -> Sequence[Notification]:
+    def receive(self, timeout: float) -> Sequence[Notification]:
         notifications = [
             decode(message.payload)
             for message in self._connection.notifies(timeout=timeout, stop_after=1)

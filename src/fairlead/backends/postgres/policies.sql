@@ -1,4 +1,5 @@
--- Statements of the policies on PostgreSQL. `lock` comes first: two that publish to a queue meet there.
+-- Statements of the policies on PostgreSQL. `lock` comes first, so that one transaction at a time publishes to a
+-- queue.
 
 -- name: lock
 UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE queue = $1 RETURNING queue
@@ -44,7 +45,7 @@ DELETE FROM fairlead_weights WHERE policy IS NOT NULL AND ($1::text = '' OR queu
 DELETE FROM fairlead_limits WHERE $1::text = '' OR queue = $1::text
 
 -- name: put_weights
--- $1: queue; $2: version; $3: [[fairness key, weight], ...]. What a person has set stays.
+-- $1: queue; $2: version; $3: [[fairness key, weight], ...]. Weights that a person has set stay.
 INSERT INTO fairlead_weights (queue, fairness_key, weight, policy)
 SELECT $1, j ->> 0, (j ->> 1)::double precision, $2 FROM json_array_elements($3::json) AS j
 ON CONFLICT (queue, fairness_key) DO NOTHING

@@ -1,4 +1,4 @@
--- Statements of ordered queues on PostgreSQL: the task log and the schedule. Batches come as one JSON array.
+-- Statements of ordered queues on PostgreSQL: the task log and the schedule. A batch is one JSON array.
 
 -- name: append
 -- $1: [[queue, partition, message], ...]
@@ -6,7 +6,7 @@ INSERT INTO fairlead_task_log (queue, partition, message)
 SELECT j ->> 0, (j ->> 1)::smallint, j ->> 2 FROM json_array_elements($1::json) WITH ORDINALITY AS g (j, n) ORDER BY n
 
 -- name: receive
--- $1: [[queue, partition], ...]; $2: entries of each
+-- $1: [[queue, partition], ...]; $2: most entries of each partition
 SELECT l.seq, l.queue, l.partition, l.message
   FROM json_array_elements($1::json) AS j
   CROSS JOIN LATERAL (SELECT seq, queue, partition, message
@@ -30,7 +30,7 @@ ON CONFLICT (queue, partition) DO UPDATE SET range_id = fairlead_schedule_owners
 RETURNING range_id, record
 
 -- name: fence
--- One write of a partition at a time: what it finds completed, or not, stays so until it commits.
+-- Allows one write of a partition at a time, so that no other write completes a key before this one commits.
 SELECT range_id, record FROM fairlead_schedule_owners WHERE queue = $1 AND partition = $2 FOR UPDATE
 
 -- name: keep
@@ -73,7 +73,7 @@ SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
  WHERE queue = $1 AND partition = $2 AND run_at = $3 AND ordering_key = $4 AND unique_key = $5
 
 -- name: append_attempts
--- $1: [[task_id, attempt, ...], ...], a row once however often it comes
+-- $1: [[task_id, attempt, ...], ...], each row once, even if it is given twice
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
        unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)

@@ -1,6 +1,6 @@
--- Statements of the PostgreSQL store. $1, $2 ... are the parameters in order. Batches come as one JSON array where they
--- are rare and as arrays of columns where every microsecond counts (insert_tasks, claim, complete_done).
--- Ids are text outside and uuid inside. Whatever writes several rows takes them in the order given, by ascending id or key.
+-- Statements of the PostgreSQL store. $1, $2 ... are the parameters in order. A batch is one JSON array, or arrays of
+-- columns in the statements that run most often (insert_tasks, claim, complete_done). Ids are text in parameters and
+-- results, and uuid in tables. A statement that writes several rows takes them in the given order, by ascending id or key.
 
 -- name: next_seqs
 SELECT nextval('fairlead_ready_seq') FROM generate_series(1, $1::integer)
@@ -24,7 +24,7 @@ SELECT k.queue, k.unique_key, k.task_id::text
 -- name: insert_tasks
 -- $1 id, $2 queue, $3 partition, $4 name, $5 priority, $6 fairness_key, $7 weight, $8 ordering_key, $9 unique_key,
 -- $10 keep_result, $11 submitted_at, $12 run_at, $13 context, $14 payload_format, $15 payload; $16: the earliest run_at of
--- those that wait, or NULL. The wake goes out with the commit; one too long for NOTIFY says "look everywhere".
+-- waiting tasks, or NULL. The notification goes out with the commit; one that is too long for NOTIFY means "look everywhere".
 WITH given AS (
     SELECT *, run_at <= submitted_at AS is_due
       FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::text[], $5::smallint[], $6::text[], $7::double precision[],
@@ -70,23 +70,23 @@ UPDATE fairlead_tasks t
   FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::bigint[]) AS w (id, version, path, stuck_at)
  WHERE t.id = w.id AND t.version = w.version AND t.state = 'SUBMITTED'
    AND (t.ordering_key IS NULL
-        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- its pass comes when all before it have ended
+        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
                          WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
                            AND (o.order_at, o.id) < (t.order_at, t.id))
-            AND NOT EXISTS (SELECT 1                    -- one that committed late may find a later one running
+            AND NOT EXISTS (SELECT 1                    -- no task that runs: this one may have committed late
                               FROM (SELECT o.state FROM fairlead_tasks o
                                      WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NOT NULL
                                      ORDER BY o.order_at, o.id LIMIT 32) AS first
                              WHERE first.state = 'PROCESSING')
-            AND NOT EXISTS (SELECT 1                    -- or one that was skipped, and is tried once more
+            AND NOT EXISTS (SELECT 1                    -- no skipped task that runs again
                               FROM fairlead_tasks o
                              WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NULL
                                AND o.state = 'PROCESSING')))
 RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context
 
 -- name: complete_done
--- The whole end of a batch that is DONE without results: attempts kept, tasks gone. $1 ids ascending, $2 versions,
--- $3 started_at, $4 finished_at; $5 node. Answers how many, and which when that is not all.
+-- Appends the attempts and deletes the tasks of a batch that is DONE without results. $1 ids ascending, $2 versions,
+-- $3 started_at, $4 finished_at; $5 node. Returns the number of tasks that ended, and their ids if some did not.
 WITH gone AS (
     DELETE FROM fairlead_tasks t
      USING unnest($1::uuid[], $2::integer[], $3::bigint[], $4::bigint[]) AS f (id, version, started_at, finished_at)
@@ -108,7 +108,8 @@ SELECT count(*), CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(tas
 
 -- name: record_attempts
 -- $1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
--- $2: the node that must hold them; NULL: whoever does. Locked here, so that what follows finds them as they were.
+-- $2: the node that must hold them; NULL: any node. The tasks are locked here, so that later
+-- statements of the transaction find them unchanged.
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
        unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)
@@ -200,7 +201,7 @@ SELECT id::text, version, node,
 SELECT id::text FROM fairlead_tasks WHERE state = 'PROCESSING' AND stuck_at < $1 ORDER BY stuck_at LIMIT $2
 
 -- name: note_event
--- $3: kind, $4: at, $5: its run_at from now on or NULL, $6: actor
+-- $3: kind, $4: at, $5: the new run_at or NULL, $6: actor
 INSERT INTO fairlead_events (task_id, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor)
 SELECT id, version, $3::text, $4::bigint, queue, name, fairness_key, weight, priority, coalesce($5::bigint, run_at), $6::text
   FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2
@@ -210,7 +211,7 @@ SELECT id, version, $3::text, $4::bigint, queue, name, fairness_key, weight, pri
 DELETE FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2 RETURNING id::text
 
 -- name: move_task
--- $3: state, $4: run_at, $5: now when SUBMITTED else NULL, $6: ready_seq or NULL, $7: true to count tries anew
+-- $3: state, $4: run_at, $5: now when SUBMITTED else NULL, $6: ready_seq or NULL, $7: true to reset tries
 UPDATE fairlead_tasks
    SET state = $3::text, version = version + 1, run_at = $4::bigint, ready_at = $5::bigint, triggered_at = $5::bigint,
        ready_seq = $6::bigint, wake_at = CASE WHEN $3::text = 'WAITING' THEN $4::bigint END, node = NULL, stuck_at = NULL,
@@ -220,7 +221,7 @@ UPDATE fairlead_tasks
 RETURNING queue, partition, priority, ready_seq
 
 -- name: error_task
--- $5: [name, ...] of tasks that do not hold the others of their ordering key then
+-- $5: [name, ...] of tasks that in ERROR do not block the others of their ordering key
 UPDATE fairlead_tasks
    SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, wake_at = NULL, claimed_at = NULL,
        node = NULL, stuck_at = NULL,
@@ -270,7 +271,7 @@ SELECT id::text, queue, partition, name, state, version, attempt, tries, priorit
 LOCK TABLE fairlead_readers IN SHARE MODE
 
 -- name: clean_attempts
--- Not what somebody who follows the history has not read; of a lake: what was not yet compared with it.
+-- Keeps rows that a reader has not read, and for a lake rows that were not compared yet.
 DELETE FROM fairlead_attempts a
  USING (SELECT xid, seq, finished_at FROM fairlead_attempts ORDER BY xid, seq LIMIT $2) AS old
  WHERE a.xid = old.xid AND a.seq = old.seq AND old.finished_at < $1
@@ -345,7 +346,7 @@ ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, range_id = l.range_id +
 RETURNING name, range_id
 
 -- name: lock_leases
--- Every transaction locks its leases in the order of their names, so that two of them wait instead of dead-locking.
+-- Every transaction locks its leases in the order of their names, so that two transactions cannot deadlock.
 SELECT name FROM fairlead_leases WHERE owner = $1 ORDER BY name FOR UPDATE
 
 -- name: lease_clock
@@ -374,13 +375,13 @@ UPDATE fairlead_permits SET version = version + 1, ledger = $2 WHERE limit_name 
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: unfinished
--- $1: JSON array of queues. Answers what is left to run or to retry, and what is in ERROR.
+-- $1: JSON array of queues. Returns the number of tasks left to run or retry, and of tasks in ERROR.
 SELECT count(*) FILTER (WHERE state IN ('SUBMITTED', 'PROCESSING') OR (state = 'WAITING' AND attempt > 0)),
        count(*) FILTER (WHERE state = 'ERROR')
   FROM fairlead_tasks WHERE queue IN (SELECT json_array_elements_text($1::json))
 
 -- name: ahead
--- How many tasks stand before this one: a better priority, or the same and an earlier place.
+-- Counts the tasks before this one: with a better priority, or with the same and an earlier position.
 SELECT count(*)
   FROM fairlead_tasks t
   JOIN fairlead_tasks a ON a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
@@ -407,7 +408,8 @@ ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight, policy
 DELETE FROM fairlead_weights WHERE queue = $1 AND fairness_key = $2 RETURNING fairness_key
 
 -- name: heaviest_keys
--- Of the keys of a queue with tasks that may run: tasks and weight; and over all such keys, their weights and number.
+-- Returns tasks and weight of the fairness keys that have tasks to run, and the sum of the weights and the number of all
+-- such keys.
 SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
   FROM (SELECT t.fairness_key, count(*) AS tasks, coalesce(max(w.weight), max(t.weight)) AS weight
           FROM fairlead_tasks t
@@ -418,7 +420,7 @@ SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
  LIMIT $2
 
 -- name: ordered
--- $1: [[queue, ordering_key], ...]; $2: how many of each, first to last
+-- $1: [[queue, ordering_key], ...]; $2: most tasks of each, in order
 SELECT t.ready_seq, t.id::text, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.order_at, t.state
   FROM json_array_elements($1::json) AS j

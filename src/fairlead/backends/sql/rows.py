@@ -50,8 +50,10 @@ def notification_for(rows: Sequence[Row]) -> Notification | None:
 
 
 def storable(finish: Finish) -> Finish:
-    """Return `finish` with every NUL of its error text replaced: PostgreSQL rejects a NUL in a text,
-    and SQLite's JSON ends there."""
+    """Return `finish` with every NUL of its error text replaced.
+
+    PostgreSQL rejects a NUL in a text, and SQLite's JSON ends there.
+    """
     if "\0" not in (finish.error_text or ""):
         return finish
     return msgspec.structs.replace(

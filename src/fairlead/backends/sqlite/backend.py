@@ -1,4 +1,4 @@
-"""What `sqlite:///tasks.db` offers."""
+"""The ports that a URL `sqlite:///tasks.db` gives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOWN = "sqlite:///tasks.db, sqlite:////absolute/path/tasks.db"
 
 
 class SqliteBackend(SqlBackend):
-    """Everything in one file."""
+    """All ports in one file."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"store": KNOWN, "backlog": "sqlite:///backlog.db"}
 

@@ -11,11 +11,10 @@ from fairlead.ports.statements import Many, Steps
 
 
 class SqliteBacklogStore(SqlBacklogStore):
-    """See `SqlBacklogStore`."""
+    """A `SqlBacklogStore` on SQLite."""
 
-    outlives_workers = (
-        False  # what a power cut undoes was relied on by processes of the same machine
-    )
+    # All workers are on the machine of the file, so a power cut ends them too.
+    outlives_workers = False
 
     def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:
         yield Many(self._sql["write"], [(*lane, *columns(entry)) for entry in entries])

@@ -32,7 +32,7 @@ SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq
 DELETE FROM fairlead_backlog WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) <= (?4, ?5)
 
 -- name: levelled
--- ?1: [id, ...]. The plus keeps the lane from being walked: each id is looked up.
+-- ?1: [id, ...]. The plus makes SQLite look up each id instead of scanning the lane.
 SELECT b.task_id, b.version
   FROM json_each(?1) j
   CROSS JOIN fairlead_backlog b ON b.task_id = j.value

@@ -1,4 +1,4 @@
-"""One SQLite file: its connections, its transactions, its single writer."""
+"""A SQLite file: connections, transactions, and the single writer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fairlead.ports.statements import Steps
 T = TypeVar("T")
 
 CHECKPOINT_PAGES = 4000
-"""Pages in the write-ahead log (16 MiB) from which it is copied into the file: a page that changes
-often is copied less."""
+"""Pages in the write-ahead log (16 MiB) at which SQLite copies the log into the file. A high number
+copies pages that change often less often."""
 
 CACHE_KIB = 8192
-"""Of pages, for each connection; a worker has three."""
+"""Page cache of each connection, in KiB; a worker has three connections."""
 
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 OLDEST_SQLITE = (3, 38, 0)  # the JSON operator ->>
@@ -35,9 +35,9 @@ OLDEST_SQLITE = (3, 38, 0)  # the JSON operator ->>
 class SqliteDatabase:
     """Connections to one SQLite file in WAL mode.
 
-    Writes of the event loop go through one thread that puts all that wait into one transaction
-    (group commit): one fsync for many batches. `synchronous` is SQLite's own setting; FULL (the
-    default) survives a power cut.
+    Writes of the event loop go through one thread that puts all waiting writes into one transaction
+    (group commit), so many batches cost one fsync. `synchronous` is SQLite's own setting; FULL, the
+    default, survives a power cut.
     """
 
     dialect = "sqlite"
@@ -67,8 +67,10 @@ class SqliteDatabase:
         )
 
     def connect(self) -> sqlite3.Connection:
-        """A new connection with our settings; the caller closes it. Raises StoreUnavailable when
-        the file cannot be opened."""
+        """Return a new connection with our settings, which the caller closes.
+
+        Raise StoreUnavailable if the file cannot be opened.
+        """
         try:
             connection = sqlite3.connect(
                 self.path,
@@ -88,7 +90,7 @@ class SqliteDatabase:
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection for a moment, from those at rest."""
+        """Lend an idle connection, or a new one, for the block."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -107,8 +109,8 @@ class SqliteDatabase:
 
     @asynccontextmanager
     async def transaction_async(self) -> AsyncIterator[sqlite3.Connection]:
-        # One at a time in this process, and SQLite's lock is waited for in a thread: a second
-        # transaction that waited for it on the event loop would keep the first from ever ending.
+        # One transaction at a time in this process, and a thread waits for SQLite's lock: a second
+        # transaction that waited for the lock on the event loop would block the end of the first.
         async with self._transaction_lock():
             connection, held = await asyncio.to_thread(self._begin)
             try:
@@ -129,7 +131,7 @@ class SqliteDatabase:
             except BaseException:
                 self.writer_lock.release(held)
                 raise
-        self._idle.remove(connection)  # it stays with the caller
+        self._idle.remove(connection)  # the caller keeps the connection
         return connection, held
 
     def _transaction_lock(self) -> asyncio.Lock:
@@ -148,19 +150,24 @@ class SqliteDatabase:
             return drive(steps, executor(connection))
 
     async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
-        """`durable=False`: a power cut (not a crash of the process) may undo it, if no later
-        transaction was durable."""
+        """Run the steps in a transaction of the writer thread.
+
+        With `durable=False`, a power cut (not a crash of the process) may undo the transaction,
+        unless a later one was durable.
+        """
         return await asyncio.wrap_future(self._writer.enqueue(steps, durable))
 
     async def run_quickly(self, steps: Callable[[], Steps[T]]) -> T:
-        """The same, not durable, for very little work: right here on the event loop, which spares
-        two changes of thread, if nobody holds the lock; else by the writer."""
+        """Run a few cheap steps in a transaction that need not be durable.
+
+        If the lock is free, they run here on the event loop, which saves two changes of thread;
+        otherwise the writer thread runs them.
+        """
         if self._quick is None:
             self._quick = self.connect()
             for setting in ("synchronous = NORMAL", "busy_timeout = 0", "wal_autocheckpoint = 0"):
-                self._quick.execute(
-                    f"PRAGMA {setting}"
-                )  # a checkpoint takes long: the writer's connection does it
+                # No checkpoint here, because it takes long: the writer's connection does it.
+                self._quick.execute(f"PRAGMA {setting}")
         with failures():
             held = self.writer_lock.acquire(wait=False)
         if held is None:
@@ -168,7 +175,7 @@ class SqliteDatabase:
         try:
             try:
                 self._quick.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:  # held by somebody who does not know our lock
+            except sqlite3.OperationalError:  # held by a writer without our lock
                 self.writer_lock.release(held)
                 held = None
                 return await self.run_async(steps(), durable=False)
@@ -184,7 +191,7 @@ class SqliteDatabase:
             self.writer_lock.release(held)
 
     async def read(self, steps: Steps[T]) -> T:
-        # A reader never waits for a writer in WAL mode: quicker here than through any thread.
+        # In WAL mode a reader never waits for a writer, so reading here is faster than in a thread.
         if self._reader is None:
             self._reader = self.connect()
         with failures():
@@ -200,7 +207,7 @@ class SqliteDatabase:
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Close every connection at rest; what waits to be written is written first."""
+        """Finish the waiting writes, then close every idle connection."""
         self._writer.close()
         for own in (self._reader, self._quick):
             if own is not None:
@@ -212,8 +219,8 @@ class SqliteDatabase:
 
 
 def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
-    """Raises sqlite3.OperationalError when others keep the file for longer than `patience`
-    seconds."""
+    """Switch to WAL mode. Raise sqlite3.OperationalError if others hold the file for longer than
+    `patience` seconds."""
     until = time.monotonic() + patience
     while True:
         try:
@@ -222,15 +229,15 @@ def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
                 raise
-        # Where several open a new file at once SQLite answers so without waiting, as two of them
-        # could wait for each other.
+        # SQLite fails at once if several processes open a new file, because they could wait for
+        # each other forever.
         time.sleep(0.02)
 
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """SQLite's own outages (a lock not to be had, a full disk, a file gone) become
-    StoreUnavailable."""
+    """Raise StoreUnavailable in place of SQLite's outages: a lock held too long, a full disk, a
+    missing file."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -243,8 +250,8 @@ def failures() -> Iterator[None]:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """BEGIN IMMEDIATE to COMMIT, or ROLLBACK when anything is raised; what the block raises comes
-    out as it is."""
+    """Run the block between BEGIN IMMEDIATE and COMMIT; after an exception, roll back and raise it
+    unchanged."""
     with failures():
         connection.execute("BEGIN IMMEDIATE")
     try:
@@ -261,7 +268,7 @@ _Outcome = tuple[Future[Any], Any, BaseException | None]
 
 
 class _Writer:
-    """The thread that writes for the event loop: everything that waits goes into one
+    """The thread that writes for the event loop and puts all waiting writes into one
     transaction."""
 
     def __init__(self, database: SqliteDatabase) -> None:
@@ -295,8 +302,7 @@ class _Writer:
         try:
             self._serve()
         except BaseException as error:
-            # The file cannot even be opened: whoever waits is told, and the next one to come tries
-            # anew.
+            # The file cannot be opened. Fail all waiting writes; the next one starts a new thread.
             with self._condition:
                 self._thread = None
                 waiting = list(self._waiting)
@@ -314,8 +320,8 @@ class _Writer:
                         self._condition.wait()
                     if not self._waiting:
                         break
-                # First the lock, then a look at what there is: what came while others wrote goes in
-                # together.
+                # Take the lock first, so that the batch includes all writes that arrived while
+                # another process wrote.
                 held = self._database.writer_lock.acquire()
                 with self._condition:
                     batch = list(self._waiting)
@@ -337,8 +343,8 @@ class _Writer:
             connection.execute(f"PRAGMA synchronous = {self._database.synchronous}")
 
     def _write(self, connection: sqlite3.Connection, batch: list[_Work]) -> list[_Outcome]:
-        """All in one transaction. Each has its savepoint, so that one that fails takes no other
-        with it."""
+        """Run the batch in one transaction, with a savepoint for each entry, so that a failed entry
+        undoes no other."""
         execute = executor(connection)
         outcome: list[_Outcome] = []
         try:

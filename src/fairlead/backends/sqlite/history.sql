@@ -1,15 +1,15 @@
--- Statements that follow the history on SQLite. A place is (0, seq): its first number is given and not looked at. There is
--- one writer, so what can be read is settled.
+-- Statements that follow the history on SQLite. A position is (0, seq); the first number is not used. There is one writer,
+-- so rows that can be read are settled.
 
 -- name: store_id
 SELECT store_id FROM fairlead_store
 
 -- name: horizon
--- ?1: table. Its rows are numbered upwards, also when the last ones were deleted.
+-- ?1: table. Its numbers ascend, even if the last rows were deleted.
 SELECT 0, 1 + coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?1), 0)
 
 -- name: attempts
--- ?1, ?2: behind this place; ?3, ?4: before this one
+-- ?1, ?2: after this position; ?3, ?4: before this position
 SELECT 0, seq, task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key,
        submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome, next_state, error_type,
        error_text, node, version, payload_bytes, trigger_path
@@ -26,7 +26,7 @@ SELECT 0, seq, task_id, version, kind, at, queue, name, fairness_key, weight, pr
  LIMIT ?5
 
 -- name: submitted
--- ?1: the last seq seen, empty at the beginning; ?2 and ?3 are for stores where a row may commit late
+-- ?1: the last seq read, empty at the beginning; ?2 and ?3 are for stores where a row may commit late
 SELECT cast(seq AS TEXT), id, submitted_at, queue, name, fairness_key, weight, priority, run_at
   FROM fairlead_tasks
  WHERE seq > cast(?1 AS INTEGER) AND (attempt = 0 OR (attempt = 1 AND state = 'PROCESSING'))
@@ -34,7 +34,7 @@ SELECT cast(seq AS TEXT), id, submitted_at, queue, name, fairness_key, weight, p
  LIMIT ?4
 
 -- name: newest_submitted
--- ?1: now, of no use here
+-- ?1: now, not used here
 SELECT cast(coalesce((SELECT max(seq) FROM fairlead_tasks), 0) AS TEXT) WHERE ?1 >= 0
 
 -- name: running
@@ -48,7 +48,7 @@ SELECT count(*), coalesce(sum(finished_at - started_at), 0),
  WHERE seq > ?2 AND seq <= ?4
 
 -- name: position_after
--- ?5: how many rows are passed over
+-- ?5: number of rows to skip
 SELECT 0, seq FROM fairlead_attempts WHERE seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT 1 OFFSET ?5
 
 -- name: readers

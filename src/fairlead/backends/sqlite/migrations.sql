@@ -1,5 +1,5 @@
--- Statements that keep account of the migrations applied to a SQLite file. Here `lock` is not needed: the transaction that
--- migrates begins as the only writer.
+-- Statements that record the migrations applied to a SQLite file. No `lock` is needed, because a transaction begins as the
+-- only writer.
 
 -- name: create
 CREATE TABLE IF NOT EXISTS fairlead_schema (

@@ -1,4 +1,4 @@
--- Statements of the policies on SQLite, whose transactions begin as the only writer.
+-- Statements of the policies on SQLite. A transaction begins as the only writer.
 
 -- name: lock
 UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE queue = ?1 RETURNING queue
@@ -44,7 +44,7 @@ DELETE FROM fairlead_weights WHERE policy IS NOT NULL AND (?1 = '' OR queue = ?1
 DELETE FROM fairlead_limits WHERE ?1 = '' OR queue = ?1
 
 -- name: put_weights
--- ?1: queue; ?2: version; ?3: [[fairness key, weight], ...]. What a person has set stays.
+-- ?1: queue; ?2: version; ?3: [[fairness key, weight], ...]. Weights that a person has set stay.
 INSERT INTO fairlead_weights (queue, fairness_key, weight, policy)
 SELECT ?1, j.value ->> 0, j.value ->> 1, ?2 FROM json_each(?3) AS j WHERE true
 ON CONFLICT (queue, fairness_key) DO NOTHING

@@ -1,4 +1,4 @@
--- Statements of ordered queues on SQLite: the task log and the schedule. Batches come as one JSON array.
+-- Statements of ordered queues on SQLite: the task log and the schedule. A batch is one JSON array.
 
 -- name: append
 -- ?1: [[queue, partition, message], ...]
@@ -6,7 +6,7 @@ INSERT INTO fairlead_task_log (queue, partition, message)
 SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1) ORDER BY key
 
 -- name: receive
--- ?1: [[queue, partition], ...]; ?2: entries of each
+-- ?1: [[queue, partition], ...]; ?2: most entries of each partition
 SELECT l.seq, l.queue, l.partition, l.message
   FROM json_each(?1) j
   CROSS JOIN fairlead_task_log l ON l.seq IN (SELECT seq FROM fairlead_task_log
@@ -70,7 +70,7 @@ SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
  WHERE queue = ?1 AND partition = ?2 AND run_at = ?3 AND ordering_key = ?4 AND unique_key = ?5
 
 -- name: append_attempts
--- ?1: [[task_id, attempt, ...], ...], a row once however often it comes
+-- ?1: [[task_id, attempt, ...], ...], each row once, even if it is given twice
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
        unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)

@@ -15,12 +15,12 @@ from fairlead.ports.statements import Many, Row, Steps
 from fairlead.ports.task_store import Claim, Completed
 
 FEW = 8
-"""Tasks whose claim is quicker done than handed to another thread."""
+"""Tasks whose claim takes less time than the change to another thread."""
 
 
 class SqliteTaskStore(SqlTaskStore):
-    """Tasks in SQLite. There is one writer at a time, so what a transaction has read stays true
-    until it commits."""
+    """A task store on SQLite. One transaction writes at a time, so rows that a transaction has read
+    do not change until it commits."""
 
     database: SqliteDatabase
 
@@ -28,7 +28,7 @@ class SqliteTaskStore(SqlTaskStore):
         super().__init__(database, load("task_store.sql", __package__))
 
     def prepare(self) -> None:
-        # A file of one's own starts with nothing else; a server is an operator's to migrate.
+        # Create the tables in a new file. Only an operator migrates tables that exist.
         if is_new(self.database):
             self.migrate()
         super().prepare()
@@ -40,12 +40,12 @@ class SqliteTaskStore(SqlTaskStore):
     def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification, dict[str, int]]]:
         rows = []
         ready = []
-        places: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for seq, t in zip((yield from self.next_seqs(len(tasks))), tasks, strict=True):
             if t.run_at <= t.submitted_at:
                 state, ready_at, ready_seq = State.SUBMITTED.value, t.submitted_at, seq
                 ready.append((t.queue, t.partition, t.priority, seq))
-                places[t.id] = seq
+                positions[t.id] = seq
             else:
                 state, ready_at, ready_seq = State.WAITING.value, None, None
             rows.append(
@@ -74,10 +74,10 @@ class SqliteTaskStore(SqlTaskStore):
         yield Many(self.sql["insert_task"], rows)
         return Notification(
             ready=lanes_of(ready), due=min((t.run_at for t in tasks if not t.is_due), default=None)
-        ), places
+        ), positions
 
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        # Not durable on its own: a power cut that undoes a claim also ends the run it stood for.
+        # Need not be durable: a power cut that undoes a claim also ends its run.
         if len(wanted) <= FEW:
             return await self.database.run_quickly(lambda: self._claim(node, wanted, now))
         return await self.database.run_async(self._claim(node, wanted, now), durable=False)

@@ -1,5 +1,5 @@
--- Statements of the SQLite store. ?1, ?2 ... are the parameters in order; batches come as one JSON array, so that each
--- batch is one step of the engine, however many tasks it holds.
+-- Statements of the SQLite store. ?1, ?2 ... are the parameters in order. A batch is one JSON array, so SQLite runs one
+-- statement however many tasks the batch has.
 
 -- name: next_seqs
 UPDATE fairlead_sequence SET value = value + ?1 RETURNING value - ?1
@@ -35,16 +35,16 @@ UPDATE fairlead_tasks
   FROM (SELECT value ->> 0 AS id, value ->> 1 AS version FROM json_each(?1)) AS w
  WHERE fairlead_tasks.id = w.id AND fairlead_tasks.version = w.version AND state = 'SUBMITTED'
    AND (fairlead_tasks.ordering_key IS NULL
-        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- its pass comes when all before it have ended
+        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
                          WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                            AND (o.order_at, o.id) < (fairlead_tasks.order_at, fairlead_tasks.id))
-            AND NOT EXISTS (SELECT 1                    -- one that committed late may find a later one running
+            AND NOT EXISTS (SELECT 1                    -- no task that runs: this one may have committed late
                               FROM (SELECT o.state FROM fairlead_tasks o
                                      WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                        AND o.order_at IS NOT NULL
                                      ORDER BY o.order_at, o.id LIMIT 32) AS first
                              WHERE first.state = 'PROCESSING')
-            AND NOT EXISTS (SELECT 1                    -- or one that was skipped, and is tried once more
+            AND NOT EXISTS (SELECT 1                    -- no skipped task that runs again
                               FROM fairlead_tasks o
                              WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                AND o.order_at IS NULL AND o.state = 'PROCESSING')))
@@ -60,7 +60,7 @@ DELETE FROM fairlead_claims WHERE node = ?1 AND batch IN (SELECT value FROM json
 DELETE FROM fairlead_claims WHERE node = ?1
 
 -- name: record_done
--- ?1: [[seq, version, started_at, finished_at], ...] of tasks this node (?2) holds
+-- ?1: [[seq, version, started_at, finished_at], ...] of tasks that this node (?2) holds
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
        unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, node, trigger_path, payload_bytes)
@@ -72,12 +72,12 @@ SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fai
  WHERE t.version = j.value ->> 1 AND t.state = 'PROCESSING' AND t.node = ?2
 
 -- name: delete_done
--- ?1: [seq, ...]: all were found held when they were recorded, in this same transaction
+-- ?1: [seq, ...] of tasks that `record_done` found held by the node, in the same transaction
 DELETE FROM fairlead_tasks WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- name: record_attempts
 -- ?1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
--- ?2: the node that must hold them; NULL: whoever does
+-- ?2: the node that must hold them; NULL: any node
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
        unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)
@@ -166,7 +166,7 @@ SELECT t.id
  LIMIT ?2
 
 -- name: note_event
--- ?3: kind, ?4: at, ?5: its run_at from now on or NULL, ?6: actor
+-- ?3: kind, ?4: at, ?5: the new run_at or NULL, ?6: actor
 INSERT INTO fairlead_events (task_id, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor)
 SELECT id, version, ?3, ?4, queue, name, fairness_key, weight, priority, coalesce(?5, run_at), ?6
   FROM fairlead_tasks WHERE id = ?1 AND version = ?2
@@ -175,7 +175,7 @@ SELECT id, version, ?3, ?4, queue, name, fairness_key, weight, priority, coalesc
 DELETE FROM fairlead_tasks WHERE id = ?1 AND version = ?2 RETURNING id
 
 -- name: move_task
--- ?3: state, ?4: run_at, ?5: now when SUBMITTED else NULL, ?6: ready_seq or NULL, ?7: 1 to count tries anew
+-- ?3: state, ?4: run_at, ?5: now when SUBMITTED else NULL, ?6: ready_seq or NULL, ?7: 1 to reset tries
 UPDATE fairlead_tasks
    SET state = ?3, version = version + 1, run_at = ?4, ready_at = ?5, triggered_at = ?5, ready_seq = ?6, node = NULL,
        stuck_at = NULL, claimed_at = NULL, trigger_path = 'hook', tries = CASE WHEN ?7 THEN 0 ELSE tries END,
@@ -184,7 +184,7 @@ UPDATE fairlead_tasks
 RETURNING queue, partition, priority, ready_seq
 
 -- name: error_task
--- ?5: [name, ...] of tasks that do not hold the others of their ordering key then
+-- ?5: [name, ...] of tasks that in ERROR do not block the others of their ordering key
 UPDATE fairlead_tasks
    SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, claimed_at = NULL,
        node = NULL, stuck_at = NULL, error_type = ?3, error_text = ?4,
@@ -229,7 +229,7 @@ SELECT id, queue, partition, name, state, version, attempt, tries, priority, fai
   FROM fairlead_tasks WHERE state = 'ERROR' ORDER BY submitted_at LIMIT ?1
 
 -- name: clean_attempts
--- Not what somebody who follows the history has not read; of a lake: what was not yet compared with it.
+-- Keeps rows that a reader has not read, and for a lake rows that were not compared yet.
 DELETE FROM fairlead_attempts
  WHERE seq IN (SELECT seq FROM fairlead_attempts ORDER BY seq LIMIT ?2) AND finished_at < ?1
    AND NOT EXISTS (SELECT 1 FROM fairlead_readers r
@@ -324,13 +324,13 @@ UPDATE fairlead_permits SET version = version + 1, ledger = ?2 WHERE limit_name 
 SELECT changes()
 
 -- name: unfinished
--- ?1: JSON array of queues. Answers what is left to run or to retry, and what is in ERROR.
+-- ?1: JSON array of queues. Returns the number of tasks left to run or retry, and of tasks in ERROR.
 SELECT coalesce(sum(state IN ('SUBMITTED', 'PROCESSING') OR (state = 'WAITING' AND attempt > 0)), 0),
        coalesce(sum(state = 'ERROR'), 0)
   FROM fairlead_tasks WHERE queue IN (SELECT value FROM json_each(?1))
 
 -- name: ahead
--- How many tasks stand before this one: a better priority, or the same and an earlier place.
+-- Counts the tasks before this one: with a better priority, or with the same and an earlier position.
 SELECT count(*)
   FROM fairlead_tasks t
   JOIN fairlead_tasks a ON a.queue = t.queue AND a.partition = t.partition AND a.state = 'SUBMITTED'
@@ -357,7 +357,8 @@ ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight, policy
 DELETE FROM fairlead_weights WHERE queue = ?1 AND fairness_key = ?2 RETURNING fairness_key
 
 -- name: heaviest_keys
--- Of the keys of a queue with tasks that may run: tasks and weight; and over all such keys, their weights and number.
+-- Returns tasks and weight of the fairness keys that have tasks to run, and the sum of the weights and the number of all
+-- such keys.
 SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
   FROM (SELECT t.fairness_key, count(*) AS tasks, coalesce(max(w.weight), max(t.weight)) AS weight
           FROM fairlead_tasks t
@@ -368,7 +369,7 @@ SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
  LIMIT ?2
 
 -- name: ordered
--- ?1: [[queue, ordering_key], ...]; ?2: how many of each, first to last
+-- ?1: [[queue, ordering_key], ...]; ?2: most tasks of each, in order
 SELECT t.ready_seq, t.id, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.order_at, t.state
   FROM json_each(?1) j

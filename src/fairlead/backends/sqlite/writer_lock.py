@@ -1,8 +1,8 @@
-"""The lock of the writers of one SQLite file, which the kernel hands on at once.
+"""A lock for the writers of one SQLite file, which the kernel passes on at once.
 
-SQLite's own lock is waited for by sleeping, longer each time; with two busy writers most of the
-time goes into that. Here a writer takes this lock first, so SQLite's is free when it comes to it.
-SQLite still keeps apart the writers that do not know this lock. A process that dies releases it.
+SQLite waits for its own lock by sleeping, longer each time; two busy writers lose most of their
+time that way. A writer that takes this lock first finds SQLite's lock free. SQLite's lock still
+separates writers that do not use this one. The kernel releases the lock of a process that dies.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # no such locks here: SQLite's own are enough, only slower
+except ImportError:  # without such locks, SQLite's own is enough, only slower
     fcntl = None  # type: ignore[assignment]
 
 
 class WriterLock:
-    """The right to write to one file, kept in a file `<name>-turn` beside it."""
+    """A lock on the file `<name>-writer` beside a database file."""
 
     def __init__(self, path: Path) -> None:
-        self._path = f"{path}-turn"
+        self._path = f"{path}-writer"
         self._descriptors: deque[int] = deque()
         self._pid = os.getpid()
 
@@ -37,8 +37,10 @@ class WriterLock:
             self.release(descriptor)
 
     def acquire(self, wait: bool = True) -> int | None:
-        """Take the lock; return what `release` needs, or None, with `wait=False`, when another
-        writer has it."""
+        """Take the lock and return a handle for `release`.
+
+        With `wait=False`, return None if another writer holds the lock.
+        """
         if fcntl is None:
             return -1
         descriptor = self._descriptor()
@@ -53,21 +55,20 @@ class WriterLock:
         return descriptor
 
     def release(self, descriptor: int | None) -> None:
-        """Give the lock back, if it was acquired."""
+        """Release the lock, if `descriptor` is not None."""
         if fcntl is None or descriptor is None:
             return
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         self._descriptors.append(descriptor)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all open descriptors."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
     def _descriptor(self) -> int:
         if self._pid != os.getpid():
-            # After a fork these are the parent's locks too: a lock of one's own needs a file opened
-            # anew.
+            # After a fork the parent shares these locks, so the child opens the file again.
             self.close()
             self._pid = os.getpid()
         try:
