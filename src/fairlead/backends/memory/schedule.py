@@ -31,7 +31,7 @@ class MemoryScheduleStore:
     def __init__(self) -> None:
         self.partitions: dict[PartitionKey, Rows] = {}
         self.history: dict[tuple[str, int, int], RunEnd] = {}
-        """Ends of runs, by task id, attempt and time of the end, so that a repeated end counts once."""
+        """Ends of runs by task id, attempt and time of the end; a repeated end counts once."""
 
     async def migrate(self) -> None:
         """Do nothing: there are no tables."""
