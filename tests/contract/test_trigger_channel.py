@@ -36,7 +36,7 @@ class DatabaseKit(ChannelKit):
         return app
 
     def lose_announcements(self, app: App) -> None:
-        app.channel._heard = lambda notification: None  # type: ignore[attr-defined]
+        app.channel._on_any_notification = lambda notification: None  # type: ignore[attr-defined]
 
     def sweep_every(self, app: App, seconds: float) -> None:
         app.channel._heal_every = seconds  # type: ignore[attr-defined]

@@ -124,7 +124,7 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
         if fate > 0.15 or (loses == "messages" and fate < 0.05):
             await rows.a_while(20)
             if fate > 0.2:
-                channel._heard(Notification(ready=[news]))
+                channel._on_any_notification(Notification(ready=[news]))
         if loses == "messages" and fate > 0.2 and chance.random() < 0.2:
             return  # all messages are lost: the wake finds no twin
         # One sent long ago, from a place that was passed, is left to the sweeps.
@@ -217,7 +217,7 @@ async def test_a_message_that_comes_while_an_older_read_is_under_way_is_not_pass
         begin(channel)
         await has_seen.wait()
         rows.committed[lane] = dict(triggers)
-        channel._look_at(Lane(*lane, 20))
+        channel._set_back(Lane(*lane, 20))
         channel._received([receiver.Received(PARTITION, 0, time.time(), triggers[5])])
         may_answer.set()
         async with asyncio.timeout(PATIENCE):

@@ -236,9 +236,9 @@ class KafkaChannel(DatabaseChannel):
 
     # notifications from the database --------------------------------------------------------------
 
-    def _heard(self, notification: Notification) -> None:
+    def _on_any_notification(self, notification: Notification) -> None:
         if notification.is_empty:
-            super()._heard(notification)
+            super()._on_any_notification(notification)
             return
         now = self._clock.monotonic()
         for lane in notification.ready:
@@ -252,7 +252,7 @@ class KafkaChannel(DatabaseChannel):
         """Read the lanes of which Kafka has brought nothing."""
         missing, again = self._twins.missing(self._clock.monotonic())
         for lane in missing:
-            self._look_at(lane)
+            self._set_back(lane)
         self._is_waiting_for_twins = again is not None
         if again is not None:
             asyncio.get_running_loop().call_later(again, self._wait_for_twins)
@@ -331,7 +331,7 @@ class KafkaChannel(DatabaseChannel):
                 continue
             if isinstance(content, Lane):
                 self._twins.brought(content, now)
-                self._look_at(content)
+                self._set_back(content)
             corrupt += content is None
             self._progress.done(key, offset)
         if corrupt:
@@ -370,7 +370,7 @@ class KafkaChannel(DatabaseChannel):
             waiting = self._waiting.pop(key)
             self._arrived_count -= len(waiting)
             self.settled(waiting)
-            self._look_at(Lane(*key, min(trigger.seq for trigger in waiting)))
+            self._set_back(Lane(*key, min(trigger.seq for trigger in waiting)))
 
     def _tick(self) -> None:
         """Commit the offsets that are done, every second."""

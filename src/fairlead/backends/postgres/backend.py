@@ -1,4 +1,4 @@
-"""What `postgresql://user:password@host:port/database` offers."""
+"""The ports that a URL `postgresql://user:password@host:port/database` gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXAMPLE = "postgresql://user:password@host:port/database"
 
 
 class PostgresBackend(SqlBackend):
-    """Everything in one database."""
+    """All ports in one database."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"store": _EXAMPLE, "backlog": _EXAMPLE}
     modules = ("asyncpg", "psycopg")

@@ -37,11 +37,11 @@ _COLUMNS = (
 )
 
 _FIXED = struct.Struct(">iqiqi16siiiqiqid")
-"""From `turn` to `weight`, each after its length."""
+"""Columns from `pass` to `weight`, each after its length."""
 
 
 class PostgresBacklogStore(SqlBacklogStore):
-    """See `SqlBacklogStore`. Large writes go in by COPY, at a third of the cost of an INSERT."""
+    """A `SqlBacklogStore` on PostgreSQL. Large writes use COPY, a third of the cost of INSERT."""
 
     async def write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
@@ -49,8 +49,8 @@ class PostgresBacklogStore(SqlBacklogStore):
         try:
             await super().write(lane, range_id, entries, record)
         except asyncpg.UniqueViolationError:
-            # An earlier try of this write has landed; levels are never given twice, so nothing else
-            # can have.
+            # An earlier try of this write has succeeded. No other write can have these levels,
+            # because a level is never given twice.
             await self._database.run_async(
                 self._write(lane, range_id, entries, record, self._insert_missing)
             )

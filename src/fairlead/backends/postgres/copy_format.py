@@ -1,12 +1,14 @@
-"""Values in PostgreSQL's binary COPY format: a field is its length and its bytes, big-endian. See
-the documentation of COPY."""
+"""Values in PostgreSQL's binary COPY format: a field is its length and its bytes, big-endian.
+
+Source: the documentation of COPY.
+"""
 
 from __future__ import annotations
 
 import struct
 
 COPY_FROM = 50
-"""Rows from which COPY is quicker than one INSERT."""
+"""Number of rows from which COPY is faster than one INSERT."""
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER = struct.pack(">h", -1)
@@ -18,7 +20,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class Texts(dict[str | None, bytes]):
-    """Encoded texts, each made when first asked for."""
+    """Encoded text fields by text; each is made at its first use."""
 
     def __missing__(self, value: str | None) -> bytes:
         encoded = self[value] = text(value)
@@ -26,7 +28,7 @@ class Texts(dict[str | None, bytes]):
 
 
 def text(value: str | None) -> bytes:
-    """A text field."""
+    """Return a text field."""
     if value is None:
         return NULL
     encoded = value.encode()
@@ -34,15 +36,15 @@ def text(value: str | None) -> bytes:
 
 
 def smallint(value: int) -> bytes:
-    """A smallint field."""
+    """Return a smallint field."""
     return _SMALLINT.pack(2, value)
 
 
 def bigint(value: int | None) -> bytes:
-    """A bigint field."""
+    """Return a bigint field."""
     return NULL if value is None else _BIGINT.pack(8, value)
 
 
 def uuid(value: str) -> bytes:
-    """The 16 bytes of a UUID in canonical text, without their length."""
+    """Return the 16 bytes of a UUID given as canonical text, without their length."""
     return bytes.fromhex(value.replace("-", ""))

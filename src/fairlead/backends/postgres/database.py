@@ -1,4 +1,4 @@
-"""One PostgreSQL database: its connections, its transactions, and what its failures mean."""
+"""A PostgreSQL database: connections, transactions, and the errors of its drivers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from fairlead.ports.statements import Row, Statement, Step, Steps
 T = TypeVar("T")
 
 CONNECT_TIMEOUT = 10
-"""Seconds to wait for a connection unless the URL says connect_timeout."""
+"""Seconds to wait for a connection, unless the URL has connect_timeout."""
 
 _NODE_SETTINGS = {
-    # A batch meets the table by primary key, a lane by its index. A plan made while the table was
-    # empty would scan it whole and be kept while the table grows, so the other ways are closed; a
-    # statement that has no index to go by (counts, incidents) still scans.
+    # A batch finds its rows by primary key, a lane by its index. A plan made while the table was
+    # empty would scan the whole table and be kept while the table grows, so other plans are turned
+    # off. A statement without a useful index (counts, incidents) still scans.
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_material": "off",
@@ -48,18 +48,18 @@ _HANDLER_SETTINGS: dict[str, str] = {}
 
 
 class Kind(Enum):
-    """What an asynchronous connection is for; the value: the server settings it starts with."""
+    """Purpose of an asynchronous connection; the value has its server settings."""
 
     NODE = _NODE_SETTINGS
     RELAXED = _NODE_SETTINGS | {"synchronous_commit": "off"}
-    HANDLER = _HANDLER_SETTINGS  # a user's own statements are planned as the server is set up
+    HANDLER = _HANDLER_SETTINGS  # a user's statements are planned by the server's own settings
 
 
 _RETRIABLE = ("08", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
-"""SQLSTATEs after which another try may work: connection, lost race, resources, shutdown, system,
-read-only standby, lock timeout; and the database or role that an operator still has to make."""
+"""SQLSTATE prefixes after which another try may work: connection, serialization failure, resources,
+shutdown, system, read-only standby, lock timeout, and a missing database or role."""
 
-_PROTOCOL_VIOLATION = "08P01"  # filed under connections, but a mistake of ours
+_PROTOCOL_VIOLATION = "08P01"  # a connection error by its number, but a bug of ours
 _LIBPQ_ONLY = {
     "connect_timeout",
     "keepalives",
@@ -71,17 +71,19 @@ _LIBPQ_ONLY = {
 
 
 class Single(Generator[Step, Sequence[Row], T]):
-    """Steps of one statement only. Run alone they cost one round trip instead of three; as a part
-    of other steps (`yield from`) they are steps like any."""
+    """Steps of a single statement.
 
-    def __init__(self, statement: Statement, answer: Callable[[Sequence[Row]], T]) -> None:
+    Alone they cost one round trip instead of three. Other steps can include them (`yield from`).
+    """
+
+    def __init__(self, statement: Statement, result: Callable[[Sequence[Row]], T]) -> None:
         self.statement = statement
-        self.answer = answer
+        self.result = result
         self._is_begun = False
 
     def send(self, value: Sequence[Row] | None) -> Step:
         if self._is_begun:
-            raise StopIteration(self.answer(value or ()))
+            raise StopIteration(self.result(value or ()))
         self._is_begun = True
         return self.statement
 
@@ -92,8 +94,8 @@ class Single(Generator[Step, Sequence[Row], T]):
 class PostgresDatabase:
     """Connections to one PostgreSQL database: psycopg from threads, asyncpg from event loops.
 
-    At most `pool_size` connections from threads, and for each event loop as many of each kind. All
-    are opened when first needed and dropped when found dead.
+    Threads share at most `pool_size` connections. Each event loop has at most `pool_size` of each
+    kind. A connection is opened when it is first needed, and dropped when it is found dead.
     """
 
     dialect = "postgres"
@@ -112,7 +114,10 @@ class PostgresDatabase:
     # threads --------------------------------------------------------------------------------------
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A new psycopg connection in autocommit; the caller closes it. Raises StoreUnavailable."""
+        """Return a new psycopg connection in autocommit, which the caller closes.
+
+        Raise StoreUnavailable if the server cannot be reached.
+        """
         with self.failures():
             return psycopg.connect(
                 self.url,
@@ -124,10 +129,10 @@ class PostgresDatabase:
 
     @contextmanager
     def connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """A connection for a moment, from those at rest; one that is given back inside a
+        """Lend an idle connection, or a new one, for the block. A connection that is left inside a
         transaction is closed."""
         with self._permits:
-            connection = self._rested() or self.connect()
+            connection = self._take_idle() or self.connect()
             try:
                 yield connection
             finally:
@@ -139,9 +144,9 @@ class PostgresDatabase:
                 else:
                     connection.close()
 
-    def _rested(self) -> psycopg.Connection[Any] | None:
+    def _take_idle(self) -> psycopg.Connection[Any] | None:
         if self._pid != os.getpid():
-            # After a fork these sockets are the parent's: kept, never used, never closed.
+            # After a fork these sockets belong to the parent: never use or close them.
             self._inherited, self._idle, self._pid = self._idle, [], os.getpid()
         while True:
             try:
@@ -152,8 +157,8 @@ class PostgresDatabase:
                 return connection
             connection.close()
 
-    def _close_rested(self) -> None:
-        while (connection := self._rested()) is not None:
+    def _close_idle(self) -> None:
+        while (connection := self._take_idle()) is not None:
             connection.close()
 
     @contextmanager
@@ -174,8 +179,8 @@ class PostgresDatabase:
         with self.connection() as connection, self.failures(connection):
             execute = executor(connection)
             if isinstance(steps, Single):
-                answer: T = steps.answer(execute(steps.statement))
-                return answer
+                result: T = steps.result(execute(steps.statement))
+                return result
             with connection.transaction():
                 return drive(steps, execute)
 
@@ -186,7 +191,10 @@ class PostgresDatabase:
     # event loops ----------------------------------------------------------------------------------
 
     async def connect_async(self, kind: Kind = Kind.NODE) -> asyncpg.Connection:
-        """A new asyncpg connection; the caller closes it. Raises StoreUnavailable."""
+        """Return a new asyncpg connection, which the caller closes.
+
+        Raise StoreUnavailable if the server cannot be reached.
+        """
         with self.failures():
             return await asyncpg.connect(
                 self._asyncpg_url,
@@ -198,8 +206,8 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def connection_async(self, kind: Kind = Kind.NODE) -> AsyncIterator[asyncpg.Connection]:
-        """A connection for a moment, from those at rest in the running loop; dropped when left in a
-        transaction."""
+        """Lend an idle connection of the running loop, or a new one, for the block. A connection
+        that is left in a transaction is dropped."""
         pool = self._pool(kind)
         connection = await pool.acquire()
         is_cut_off = True
@@ -239,8 +247,8 @@ class PostgresDatabase:
             with self.failures(connection):
                 execute = asyncpg_executor(connection)
                 if isinstance(steps, Single):
-                    answer: T = steps.answer(await execute(steps.statement))
-                    return answer
+                    single: T = steps.result(await execute(steps.statement))
+                    return single
                 await connection.execute("BEGIN")
                 try:
                     result = await drive_async(steps, execute)
@@ -264,14 +272,17 @@ class PostgresDatabase:
     async def join_async(self, connection: Any, steps: Steps[T]) -> T:
         return await drive_async(steps, await executor_async(connection))
 
-    # all of them ----------------------------------------------------------------------------------
+    # errors and closing ---------------------------------------------------------------------------
 
     @contextmanager
     def failures(
         self, connection: psycopg.Connection[Any] | asyncpg.Connection | None = None
     ) -> Iterator[None]:
-        """What the drivers raise becomes StoreUnavailable if a new try may work, SchemaMismatch for
-        missing tables."""
+        """Translate the drivers' errors.
+
+        Raise StoreUnavailable if another try may work, SchemaMismatch for missing tables or
+        columns, ConfigurationError for a bad setting of the connection.
+        """
         try:
             yield
         except (psycopg.Error, asyncpg.PostgresError) as error:
@@ -282,9 +293,9 @@ class PostgresDatabase:
                 ) from error
             is_stale_plan = "cached plan must not change result type" in str(error)
             if is_stale_plan and isinstance(connection, psycopg.Connection):
-                # The others have prepared it too. (asyncpg forgets its own.)
+                # The other connections have the same stale plan. (asyncpg drops its own.)
                 connection.close()
-                self._close_rested()
+                self._close_idle()
             lost = (
                 isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
             )
@@ -300,31 +311,29 @@ class PostgresDatabase:
         except asyncpg.ClientConfigurationError as error:
             raise ConfigurationError(f"{self.location}: {_line(error)}") from None
         except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            # Of our own mistakes the driver also speaks as InterfaceError; what tells them apart is
-            # the connection.
+            # InterfaceError can also mean a bug of ours; a lost connection is closed.
             if isinstance(connection, asyncpg.Connection) and connection.is_closed():
                 raise StoreUnavailable(f"{self.location}: the connection was lost") from error
             raise
 
     def close(self) -> None:
-        """Close what is at rest: the threads' connections, and those of event loops without waiting
-        for the server."""
-        self._close_rested()
+        """Close all idle connections; those of event loops without waiting for the server."""
+        self._close_idle()
         for loop, pools in list(self._pools.items()):
             for pool in pools.values():
                 pool.terminate(loop)
         self._pools.clear()
 
     async def close_async(self) -> None:
-        """Close everything at rest, and the running loop's connections politely."""
+        """Close all idle connections; those of the running loop with a goodbye to the server."""
         pools = self._pools.pop(asyncio.get_running_loop(), {})
         await asyncio.gather(*(pool.close() for pool in pools.values()))
         self.close()
 
 
 class _AsyncPool:
-    """Connections of one event loop, last used first out: few are busy, and those have their
-    statements prepared."""
+    """Idle connections of one event loop, last used first, so that a few busy connections have
+    their statements prepared."""
 
     def __init__(self, database: PostgresDatabase, kind: Kind) -> None:
         self._database = database
@@ -345,8 +354,8 @@ class _AsyncPool:
             raise
 
     def release(self, connection: asyncpg.Connection, is_cut_off: bool) -> None:
-        """Take it back; one that was cut off in the middle of something is dropped, which undoes
-        its work."""
+        """Take the connection back. A connection that was cut off during its work is dropped, so
+        that the server undoes the work."""
         self._permits.release()
         if connection.is_closed():
             return
@@ -372,8 +381,10 @@ class _AsyncPool:
 
 
 def _is_alive(connection: psycopg.Connection[Any]) -> bool:
-    """False when the server spoke while the connection was at rest: a last word before it hung up,
-    as a rule. No round trip, only a look at the socket."""
+    """Return whether the connection is usable, by its socket only, without a round trip.
+
+    A server that sent something to an idle connection has usually closed it.
+    """
     if connection.closed:
         return False
     poll = select.poll()
@@ -382,26 +393,26 @@ def _is_alive(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of what went wrong."""
+    """Return the first line of the error's text."""
     text = str(error).strip() or type(error).__name__
     return re.sub(r"\s+", " ", text.splitlines()[0])
 
 
 def _read_url(url: str) -> tuple[str, str, str, int]:
-    """The URL for psycopg, what may be shown of it, the URL for asyncpg, and the time-out for
-    connecting in seconds."""
+    """Return the URL for psycopg, the location without secrets, the URL for asyncpg, and the seconds
+    that connecting may take. Raise ConfigurationError."""
     try:
         parts = urlsplit(url)
         scheme = parts.scheme.partition("+")[0]
         if scheme not in ("postgresql", "postgres"):
             raise ValueError(scheme)
-        _ = parts.port  # raises ValueError for one that is no number
+        _ = parts.port  # raises ValueError if the port is not a number
         parts = parts._replace(scheme="postgresql")
         clean = urlunsplit(parts)
         known = psycopg.conninfo.conninfo_to_dict(clean)
         timeout = int(known.get("connect_timeout") or CONNECT_TIMEOUT)
     except (ValueError, psycopg.Error):
-        # Not chained, not quoted: the text may hold a password.
+        # Neither chained nor quoted, because the text may contain a password.
         raise ConfigurationError(
             "cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database"
         ) from None

@@ -1,8 +1,7 @@
-"""The notifier of a PostgreSQL database: NOTIFY inside the transactions themselves, and whoever
-listens.
+"""The notifier of a PostgreSQL database: transactions contain NOTIFY, and listeners use LISTEN.
 
-Listening needs a connection that stays one server session: a pooler in transaction mode cannot
-carry it.
+To listen needs a connection that stays one session of the server, so a pooler in transaction mode
+does not work.
 """
 
 from __future__ import annotations
@@ -26,32 +25,35 @@ log = logging.getLogger("fairlead.notifier")
 NOTIFY_CHANNEL = "fairlead_wake"
 
 KEEPALIVE_EVERY = 10.0
-"""Seconds of silence after which a listening connection must show that it is alive."""
+"""Seconds without a notification after which a listening connection is checked."""
 KEEPALIVE_TIMEOUT = 5.0
-"""Seconds it has for that."""
+"""Seconds that the check may take."""
 FIRST_RETRY, LAST_RETRY = 0.1, 5.0
-"""Seconds between two tries to connect, doubled each time up to the last."""
-# seconds after which waiting threads listen on a new connection: the old one may have died silently
+"""Seconds between two tries to connect: the first pause, and the longest one after doubling."""
+# Seconds after which waiting threads open a new connection, because the old one may have died
+# without a sign.
 _SILENCE = 60.0
 
 
 class Connects(Protocol):
-    """What the notifier needs of a PostgresDatabase."""
+    """The part of a PostgresDatabase that the notifier uses."""
 
     @property
     def location(self) -> str:
-        """Which database, for log lines; no secrets."""
+        """The database for log lines, without secrets."""
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A new connection in autocommit, for threads."""
+        """Return a new connection in autocommit, for threads."""
 
     async def connect_async(self) -> asyncpg.Connection:
-        """A new connection for the event loop."""
+        """Return a new connection for the event loop."""
 
 
 class PostgresNotifier:
-    """See `fairlead.ports.trigger_channel.Notifier`. `ring` does nothing: the transaction's own
-    NOTIFY carried the wake."""
+    """A `fairlead.ports.notifier.Notifier` on PostgreSQL.
+
+    `notify` does nothing, because the transaction's own NOTIFY has sent the notification.
+    """
 
     def __init__(self, database: Connects) -> None:
         self._database = database
@@ -62,8 +64,10 @@ class PostgresNotifier:
         pass
 
     async def listen(self, on_notification: OnNotification) -> None:
-        """Returns after the first try to connect; one that failed is repeated until the server
-        answers."""
+        """Listen; return after the first try to connect.
+
+        A failed try is repeated in the background until the server responds.
+        """
         if self._listening is not None:
             raise RuntimeError("this notifier listens already; close it first, or make another")
         tried = asyncio.Event()
@@ -83,17 +87,17 @@ class PostgresNotifier:
         self._waiting.wait(task_id, timeout)
 
     async def _keep_listening(self, on_notification: OnNotification, tried: asyncio.Event) -> None:
-        trouble = ""
+        last_reason = ""
         delay = FIRST_RETRY
         was_connected = False
 
         def connected() -> None:
-            nonlocal trouble, delay, was_connected
-            if trouble:
+            nonlocal last_reason, delay, was_connected
+            if last_reason:
                 log.info("listening again", extra={"database": self._database.location})
-            if trouble or was_connected:
+            if last_reason or was_connected:
                 on_notification(LOOK_EVERYWHERE)
-            trouble, delay, was_connected = "", FIRST_RETRY, True
+            last_reason, delay, was_connected = "", FIRST_RETRY, True
             tried.set()
 
         while True:
@@ -101,16 +105,16 @@ class PostgresNotifier:
                 await self._listen_once(on_notification, connected)
                 reason = "the connection was lost"
             except Exception as error:
-                # Whatever it was: a node must not stay deaf.
+                # Try again after any error, so that the node gets notifications again.
                 reason = str(error) or type(error).__name__
-            if reason != trouble:
+            if reason != last_reason:
                 log.warning(
                     "not listening, trying again",
                     extra={"database": self._database.location, "error": reason},
                 )
-                trouble = reason
+                last_reason = reason
             tried.set()
-            # Not all nodes at the same moment: the server has just come back.
+            # A random pause, so that not all nodes connect at once to a server that has restarted.
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, LAST_RETRY)
 
@@ -139,7 +143,7 @@ class PostgresNotifier:
 
 
 class _PostgresListener:
-    """The ear of threads: a connection of its own."""
+    """A `ThreadListener` with a connection of its own."""
 
     def __init__(self, database: Connects) -> None:
         self._database = database
@@ -152,7 +156,7 @@ class _PostgresListener:
         except BaseException:
             connection.close()
             raise
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         return connection
 
     def receive(self, timeout: float) -> Sequence[Notification]:
@@ -161,8 +165,8 @@ class _PostgresListener:
             for message in self._connection.notifies(timeout=timeout, stop_after=1)
         ]
         if notifications:
-            self._heard_at = time.monotonic()
-        elif time.monotonic() - self._heard_at > _SILENCE:
+            self._received_at = time.monotonic()
+        elif time.monotonic() - self._received_at > _SILENCE:
             old, self._connection = self._connection, self._listen()
             old.close()
             return (LOOK_EVERYWHERE,)

@@ -34,8 +34,8 @@ _lane_fields = attrgetter("queue", "partition", "priority")
 
 
 class PostgresTaskStore(SqlTaskStore):
-    """Tasks in PostgreSQL. What happens often is one statement for a whole batch, and one round
-    trip."""
+    """A task store on PostgreSQL. Frequent operations are one statement and one round trip for a
+    whole batch."""
 
     database: PostgresDatabase
 
@@ -48,13 +48,13 @@ class PostgresTaskStore(SqlTaskStore):
         if 0 < len(tasks) < COPY_FROM and all(task.unique_key is None for task in tasks):
             params, due = _columns(tasks)
 
-            def answer(rows: Sequence[Row]) -> tuple[list[Submitted], Notification]:
-                notification, places = _inserted(rows, due)
+            def result(rows: Sequence[Row]) -> tuple[list[Submitted], Notification]:
+                notification, positions = _inserted(rows, due)
                 return [
-                    Submitted(task.id, True, places.get(task.id)) for task in tasks
+                    Submitted(task.id, True, positions.get(task.id)) for task in tasks
                 ], notification
 
-            return Single(self.statement("insert_tasks", *params), answer)
+            return Single(self.statement("insert_tasks", *params), result)
         return super().submission(tasks)
 
     def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification, dict[str, int]]]:
@@ -64,7 +64,7 @@ class PostgresTaskStore(SqlTaskStore):
         ready = [task for task in tasks if task.run_at <= task.submitted_at]
         lanes: list[Lane] = []
         if ready:
-            # A place before all of theirs: the rows take their own from the column's default.
+            # A position before all rows of the batch, which get theirs from the column's default.
             seq = (yield from self.next_seqs(1))[0]
             lanes = [Lane(*lane, seq) for lane in sorted(set(map(_lane_fields, ready)))]
             yield Copy(
@@ -86,8 +86,8 @@ class PostgresTaskStore(SqlTaskStore):
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
     ) -> Steps[tuple[list[Submitted], list[Notification]]]:
-        """What may run now and has no unique key goes in by one COPY, as it is encoded; the rest
-        after it."""
+        """Insert by one COPY, while encoding, the tasks that may run now and have no unique key;
+        then insert the others."""
         first = (yield from self.next_seqs(1))[0]
         all_tasks: list[NewTask] = []
         rest: list[NewTask] = []
@@ -119,8 +119,8 @@ class PostgresTaskStore(SqlTaskStore):
         if not rest:
             return [Submitted(task.id, True) for task in all_tasks], notifications
         submitted, notification = yield from self.submission(rest)
-        answers = dict(zip((task.id for task in rest), submitted, strict=True))
-        return [answers.get(task.id) or Submitted(task.id, True) for task in all_tasks], [
+        others = dict(zip((task.id for task in rest), submitted, strict=True))
+        return [others.get(task.id) or Submitted(task.id, True) for task in all_tasks], [
             *notifications,
             notification,
         ]
@@ -130,7 +130,7 @@ class PostgresTaskStore(SqlTaskStore):
         for task in tasks:
             first.setdefault((task.queue, task.unique_key), task)
         owners: dict[tuple[str, str | None], str] = {}
-        # More than once only when the cleaner deletes a taken key between the two statements.
+        # Repeated only if the cleaner deletes a used key between the two statements.
         while missing := sorted(key for key in first if key not in owners):
             queues, keys = [key[0] for key in missing], [key[1] for key in missing]
             ids, times = (
@@ -157,13 +157,12 @@ class PostgresTaskStore(SqlTaskStore):
     # the node's side ------------------------------------------------------------------------------
 
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        # Not durable on its own: a crash of the server that undoes a claim also refuses the end of
+        # Need not be durable: if a crash of the server undoes a claim, the store refuses the end of
         # its run.
         return await self.database.run_async(self._claim(node, wanted, now), durable=False)
 
     def _claim(self, node: str, wanted: Sequence[Claim], now: int) -> Steps[list[ClaimedTask]]:
-        # By id, so that two nodes that want the same tasks wait for each other instead of
-        # dead-locking.
+        # Sorted by id, so that two nodes with the same tasks cannot deadlock.
         wanted = sorted(wanted, key=_by_id)
         ids, versions = [w.id for w in wanted], [w.version for w in wanted]
         paths, stuck_ats = [w.path for w in wanted], [w.stuck_at for w in wanted]
@@ -171,7 +170,7 @@ class PostgresTaskStore(SqlTaskStore):
         return Single(statement, lambda rows: [ClaimedTask(*row) for row in rows])
 
     async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
-        return  # the rows themselves say who holds them; nothing more was noted
+        """Do nothing: the rows of the tasks name the node that holds them."""
 
     async def drop_node(self, node: str) -> None:
         await self.database.run_async(Single(self.statement("drop_node", node), lambda rows: None))
@@ -189,13 +188,13 @@ class PostgresTaskStore(SqlTaskStore):
         ids, versions = [f.id for f in finishes], [f.version for f in finishes]
         starts, ends = [f.started_at for f in finishes], [f.finished_at for f in finishes]
 
-        def answer(rows: Sequence[Row]) -> Completed:
+        def result(rows: Sequence[Row]) -> Completed:
             count, kept = rows[0]
             return Completed(
                 [] if count == len(ids) else sorted(set(ids).difference(kept or ())), None
             )
 
-        return Single(self.statement("complete_done", ids, versions, starts, ends, node), answer)
+        return Single(self.statement("complete_done", ids, versions, starts, ends, node), result)
 
     def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
         rows = [
@@ -216,8 +215,7 @@ class PostgresTaskStore(SqlTaskStore):
     # pollers --------------------------------------------------------------------------------------
 
     def _clean(self, name: str, before: int, limit: int) -> Steps[int]:
-        # Who registers as a reader meanwhile waits until we have committed: what it then finds,
-        # stays.
+        # A new reader waits until this transaction commits, so no row that it finds is deleted.
         yield self.statement("hold_readers")
         return (yield from super()._clean(name, before, limit))
 
@@ -244,15 +242,15 @@ _insert_fields = attrgetter(
 
 
 def _columns(tasks: Sequence[NewTask]) -> tuple[tuple[Any, ...], int | None]:
-    """Parameters of insert_tasks, and when the first of those that wait is due."""
+    """Return the parameters of `insert_tasks`, and the earliest run_at of waiting tasks."""
     due = min((task.run_at for task in tasks if not task.is_due), default=None)
     return (*map(list, zip(*map(_insert_fields, tasks), strict=True)), due), due
 
 
 def _inserted(rows: Sequence[Row], due: int | None) -> tuple[Notification, dict[str, int]]:
     lanes = [row for row in rows if row[3] is not None]
-    places = {id: seq for row in lanes for id, seq in zip(row[4], row[5], strict=True)}
-    return Notification(ready=[Lane(*row[:4]) for row in lanes], due=due), places
+    positions = {id: seq for row in lanes for id, seq in zip(row[4], row[5], strict=True)}
+    return Notification(ready=[Lane(*row[:4]) for row in lanes], due=due), positions
 
 
 # bulk submit --------------------------------------------------------------------------------------
@@ -271,8 +269,7 @@ _SHARED_COLUMNS = (
     "payload_format",
 )
 _STATE_COLUMNS = ("state", "ready_at", "triggered_at", "wake_at")
-# ready_seq: left to its default, the next place, for those that are ready; given as NULL for those
-# that wait.
+# ready_seq is the column's default, the next position, for ready tasks, and NULL for waiting tasks.
 _READY_COLUMNS = (
     "id",
     *_SHARED_COLUMNS,
@@ -297,11 +294,11 @@ _shared_fields = attrgetter(*_SHARED_COLUMNS)
 
 
 def copy_rows(tasks: Sequence[NewTask], waiting: bool) -> bytes:
-    """The tasks as rows of the binary COPY format, columns as in _READY_COLUMNS or
+    """Return the tasks as rows in the binary COPY format, with the columns of _READY_COLUMNS or
     _WAITING_COLUMNS.
 
-    What tasks of a batch have in common is encoded once for each distinct combination; the rest is
-    joined from whole columns, about a microsecond for a task.
+    Fields that tasks of a batch share are encoded once for each distinct combination; the rest is
+    joined from whole columns, which takes about a microsecond for a task.
     """
     heads = repeat(struct.pack(">hi", len(_WAITING_COLUMNS if waiting else _READY_COLUMNS), 16))
     ids = [uuid(task.id) for task in tasks]
@@ -319,8 +316,7 @@ def copy_rows(tasks: Sequence[NewTask], waiting: bool) -> bytes:
 
 
 class _Shared(dict[tuple[Any, ...], bytes]):
-    """Encoded fields that many tasks of a batch have in common, by their values, each made when
-    first asked for."""
+    """Encoded fields that tasks of a batch share, by value; each is made at its first use."""
 
     def __init__(self, waiting: bool) -> None:
         super().__init__()

@@ -357,11 +357,11 @@ class RedisChannel(DatabaseChannel):
             for priority in await consumer.do(queue, lanes.known()):
                 await consumer.do(queue, lanes.at(priority).set_weights(weights))
 
-    def _heard(self, notification: Notification) -> None:
+    def _on_any_notification(self, notification: Notification) -> None:
         if notification.is_empty or notification.control:
             self._are_weights_changed.set()
         if notification.is_empty:
-            super()._heard(notification)
+            super()._on_any_notification(notification)
             return
         if notification.ready:
             if not self._news:
@@ -372,4 +372,4 @@ class RedisChannel(DatabaseChannel):
     def _compare_news(self) -> None:
         news, self._news = self._news, []
         for lane in news:
-            self._look_at(lane)
+            self._set_back(lane)
