@@ -399,8 +399,8 @@ def _line(error: BaseException) -> str:
 
 
 def _read_url(url: str) -> tuple[str, str, str, int]:
-    """Return the URL for psycopg, the location without secrets, the URL for asyncpg, and the seconds
-    that connecting may take. Raise ConfigurationError."""
+    """Return the URL for psycopg, the location without secrets, the URL for asyncpg, and the
+    time-out of a connection attempt in seconds. Raise ConfigurationError."""
     try:
         parts = urlsplit(url)
         scheme = parts.scheme.partition("+")[0]
