@@ -57,7 +57,7 @@ class MemoryKit(DatabaseKit):
         notifier: Any = app.channel._notifier  # type: ignore[attr-defined]
         if self._first is None:
             self._first = notifier
-        notifier._tower = self._first._tower
+        notifier._hub = self._first._hub
         return app
 
 
