@@ -152,7 +152,10 @@ def test_published_step_by_step_each_version_after_the_trial_of_the_one_before(
         and policy.reasons["long"] == "one step of x1.25"
     )
     again = world.tune()["q"]
-    assert (again.outcome, again.holds) == ("held", [f"version {first.version} is on trial"])
+    assert (again.outcome, again.holds) == (
+        "held",
+        [f"version {first.version} is in its canary window"],
+    )
     world.hours(1)
     second = world.tune()["q"]
     assert (
@@ -282,10 +285,10 @@ def test_a_trial_takes_a_full_hour_of_which_the_tables_know(world: World) -> Non
     world.hours(1)  # 14:00 to 15:00; published at 13:20
     assert world.tune()["q"].trial.startswith(f"version {first} stays")
     second = world.tune()["q"]
-    assert second.holds == [f"version {second.version} is on trial"]
+    assert second.holds == [f"version {second.version} is in its canary window"]
     world.clock.at += timedelta(minutes=119)
     assert world.tune()["q"].holds == [
-        f"version {second.version} is on trial"
+        f"version {second.version} is in its canary window"
     ]  # the tables do not know that hour
 
 
@@ -308,7 +311,7 @@ def test_the_queue_with_least_work_goes_first_and_the_others_when_it_has_come_th
     both(world, 3)
     found = world.tune()
     assert (found["q"].outcome, found["other"].outcome) == ("published", "held")
-    assert found["other"].holds == ["queue q goes first, and has not come through its trial"]
+    assert found["other"].holds == ["queue q goes first, and is not through its canary window"]
     assert all(change.guarded == change.now for change in found["other"].changes)
     assert world.tune()["other"].holds == found["other"].holds  # still on trial
     assert world.weights("other") == {}
@@ -324,7 +327,7 @@ def test_a_canary_that_is_rolled_back_holds_the_others(world: World) -> None:
     both(world, 1, {"short": 100.0, "long": 1900.0})
     found = world.tune()
     assert "rolled back" in found["q"].trial
-    assert found["other"].holds == ["queue q goes first, and has not come through its trial"]
+    assert found["other"].holds == ["queue q goes first, and is not through its canary window"]
     both(world, 25)
     found = world.tune()
     assert (found["q"].outcome, found["other"].outcome) == (

@@ -94,7 +94,7 @@ def test_it_shows_what_it_would_do_and_does_it_when_told_to(shop: Shop) -> None:
         "short": pytest.approx(1.2),
     }
     held = shop.run("tune", "plan")
-    assert "payouts: held; version 1 counts" in held and "version 1 is on trial" in held
+    assert "payouts: held; version 1 counts" in held and "version 1 is in its canary window" in held
 
 
 def test_limits_are_shown_as_a_diff_and_published_when_asked_for(shop: Shop) -> None:
@@ -117,7 +117,9 @@ def test_limits_are_shown_as_a_diff_and_published_when_asked_for(shop: Shop) -> 
         ["long", "13"]
     ]
     held = shop.run("tune", "plan", "--queue", "mail")
-    assert "version 1 is on trial" in held and "limits are computed with --limits" in held
+    assert (
+        "version 1 is in its canary window" in held and "limits are computed with --limits" in held
+    )
     shop.run("policies", "rollback", "0", "--queue", "mail")
     assert shop.app.management.limits("mail") == {}
     (queue,) = shop.told("tune", "plan", "--limits", "--queue", "mail")["queues"]

@@ -84,9 +84,9 @@ def test_published_in_the_version_of_the_weights_step_by_step_and_it_comes_to_re
         "long",
         "short",
     }
-    assert world.tuned().holds == [f"version {first.version} is on trial"] and world.limits() == {
-        "long": 7
-    }
+    assert world.tuned().holds == [
+        f"version {first.version} is in its canary window"
+    ] and world.limits() == {"long": 7}
     seen = []
     for _ in range(6):
         held = 2.0 * world.limits()["long"]

@@ -346,7 +346,7 @@ class Simulation:
             triggers[:kept],
             triggers[kept:],
         )
-        write = owner.backlog.relocate(triggers[:kept], triggers[kept:])
+        write = owner.backlog.evict(triggers[:kept], triggers[kept:])
         self._check_given(owner, triggers, self._begin_write(owner, write, triggers))
         return True
 
@@ -443,7 +443,7 @@ class Simulation:
         self._say("owner %d takes %s", owner.range_id, triggers)
 
         def given_back() -> None:
-            owner.backlog.give_back(triggers)
+            owner.backlog.take_back(triggers)
             owner.table.update((level_of(trigger), trigger) for trigger in triggers)
 
         self._call(

@@ -369,7 +369,7 @@ def test_what_is_taken_is_in_memory_but_not_to_be_dispatched_until_it_is_given_b
     found = first(backlog)
     backlog.take(found)
     assert ids(backlog.loaded()) == "b1" and found[0] in backlog and len(backlog) == 1
-    backlog.give_back(found)
+    backlog.take_back(found)
     assert ids(backlog.loaded()) == "a1 b1" and found[0] in backlog
     dispatch(backlog, 2)
     assert found[0] not in backlog and not backlog.loaded()
@@ -379,7 +379,7 @@ def test_what_was_given_back_holds_the_ack_level() -> None:
     backlog, _ = stored_beyond_memory(capacity=4, tasks=9)
     found = first(backlog, 2)
     backlog.take(found)
-    backlog.give_back(found[:1])
+    backlog.take_back(found[:1])
     backlog.ack(found[1:])
     assert backlog.ack_level < level(found[0])
 
@@ -611,7 +611,7 @@ class Lane:
     def give_back(self, number: int) -> None:
         if self._taken:
             one = self._taken.pop(number % len(self._taken))
-            self.backlog.give_back([one])
+            self.backlog.take_back([one])
             self._ready[level(one)] = one
 
     def ack(self, number: int) -> None:

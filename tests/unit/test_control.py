@@ -260,7 +260,7 @@ def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
         (Situation(input_age=0.0, failed="the last build failed"), "the last build failed"),
         (Situation(input_age=0.0, incidents=("queue q is paused",)), "incident: queue q is paused"),
         (Situation(input_age=0.0, switch="switched off by ann: test"), "switched off by ann: test"),
-        (Situation(input_age=0.0, on_trial=4), "version 4 is on trial"),
+        (Situation(input_age=0.0, on_trial=4), "version 4 is in its canary window"),
         (
             Situation(input_age=0.0, rolled_back=(4, 23 * HOUR)),
             "version 4 was rolled back 23.0 h ago",

@@ -129,8 +129,8 @@ def test_keys_that_the_virtual_time_has_passed_make_room_and_need_no_sketch() ->
 def test_a_key_of_the_tail_that_comes_back_is_exact_again_from_what_was_estimated() -> None:
     passes = Passes(Counters(exact=4))
     for key in "abcdefgh":
-        passes.give(key, 1.0, 0)
-    turns = [passes.give("a", 1.0, 0) for _ in range(3)]
+        passes.assign(key, 1.0, 0)
+    turns = [passes.assign("a", 1.0, 0) for _ in range(3)]
     assert turns == [1_000_000, 2_000_000, 3_000_000]
 
 

@@ -88,7 +88,7 @@ def test_what_is_held_for_too_long_is_given_up_and_the_rest_is_not() -> None:
     for offset, at in enumerate([1.0, 2.0, 9.0]):
         progress.read(KEY, offset)
         progress.hold(f"task-{offset}", KEY, offset, at)
-    progress.give_up(before=2.0)
+    progress.release_before(2.0)
     assert progress.to_commit() == {KEY: 2} and progress.holds("task-2")
 
 

@@ -38,7 +38,7 @@ class Queue:
 
     def push(self, key: str) -> None:
         self._pushed += 1
-        pass_ = self._passes.give(key, self._weights[key], self.virtual_time)
+        pass_ = self._passes.assign(key, self._weights[key], self.virtual_time)
         heappush(self._heap, (pass_, self._pushed, key))
 
     def poll(self) -> str | None:
@@ -124,24 +124,24 @@ def test_a_stride_is_the_inverse_of_the_weight_to_within_half_a_unit(weight) -> 
 
 def test_a_key_that_was_idle_has_saved_nothing() -> None:
     passes = Passes(Counters())
-    assert [passes.give("a", 1.0, 0), passes.give("a", 1.0, 0)] == [0, STRIDE_SCALE]
-    assert passes.give("b", 1.0, 5 * STRIDE_SCALE) == 5 * STRIDE_SCALE
+    assert [passes.assign("a", 1.0, 0), passes.assign("a", 1.0, 0)] == [0, STRIDE_SCALE]
+    assert passes.assign("b", 1.0, 5 * STRIDE_SCALE) == 5 * STRIDE_SCALE
 
 
 def test_a_weight_set_at_run_time_counts_instead_of_the_tasks_own() -> None:
     weights = {"a": 2.0}
     passes = Passes(Counters(), weights)
-    assert [passes.give("a", 1.0, 0), passes.give("a", 1.0, 0)] == [0, STRIDE_SCALE // 2]
+    assert [passes.assign("a", 1.0, 0), passes.assign("a", 1.0, 0)] == [0, STRIDE_SCALE // 2]
     weights["a"] = 4.0
-    passes.give("a", 1.0, 0)
-    assert passes.give("a", 1.0, 0) == STRIDE_SCALE + STRIDE_SCALE // 4
+    passes.assign("a", 1.0, 0)
+    assert passes.assign("a", 1.0, 0) == STRIDE_SCALE + STRIDE_SCALE // 4
 
 
 def test_a_task_that_an_earlier_owner_placed_is_counted_once() -> None:
     passes = Passes(Counters())
-    passes.saw("a", 1.0, 7 * STRIDE_SCALE, 0)
-    passes.saw("a", 1.0, 6 * STRIDE_SCALE, 0)
-    assert passes.give("a", 1.0, 0) == 8 * STRIDE_SCALE
+    passes.observe("a", 1.0, 7 * STRIDE_SCALE, 0)
+    passes.observe("a", 1.0, 6 * STRIDE_SCALE, 0)
+    assert passes.assign("a", 1.0, 0) == 8 * STRIDE_SCALE
 
 
 @given(
@@ -151,7 +151,7 @@ def test_a_task_that_an_earlier_owner_placed_is_counted_once() -> None:
 def test_the_next_owner_gives_the_heaviest_keys_the_passes_this_one_would_have(given, most) -> None:
     before, after = Passes(Counters()), Passes(Counters())
     for key, weight in given:
-        before.give(key, weight, 0)
+        before.assign(key, weight, 0)
     kept = before.heaviest(most)
     assert [following for _, following in kept] == sorted(
         (following for _, following in kept), reverse=True
@@ -159,7 +159,7 @@ def test_the_next_owner_gives_the_heaviest_keys_the_passes_this_one_would_have(g
     for key, following in kept:
         after.resume(key, following)
     for key, _ in kept:
-        assert after.give(key, 1.0, 0) == before.give(key, 1.0, 0)
+        assert after.assign(key, 1.0, 0) == before.assign(key, 1.0, 0)
 
 
 @given(
@@ -172,14 +172,16 @@ def test_a_key_is_not_charged_twice_for_tasks_that_the_next_owner_places_anew(
 ) -> None:
     before, after = Passes(Counters()), Passes(Counters())
     for key in stored:
-        before.give(key, weights[key], 0)
-    unplaced = [(key, before.give(key, weights[key], 0)) for key in unstored]
+        before.assign(key, weights[key], 0)
+    unplaced = [(key, before.assign(key, weights[key], 0)) for key in unstored]
     for key, following in before.heaviest(10, unplaced):
         after.resume(key, following)
-    assert [(key, after.give(key, weights[key], 0)) for key in unstored] == unplaced
+    assert [(key, after.assign(key, weights[key], 0)) for key in unstored] == unplaced
 
 
 @pytest.mark.parametrize("weight", [MIN_WEIGHT, 1.0, MAX_WEIGHT])
 def test_a_lone_key_is_given_every_stride(weight: float) -> None:
     passes = Passes(Counters())
-    assert [passes.give("a", weight, 0) for _ in range(4)] == [n * stride(weight) for n in range(4)]
+    assert [passes.assign("a", weight, 0) for _ in range(4)] == [
+        n * stride(weight) for n in range(4)
+    ]

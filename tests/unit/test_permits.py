@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from fairlead.core.limits.permits import (
     DRIFT,
+    ROTATION_SECONDS,
     STOP_AT,
-    TURN_SECONDS,
+    LedgerProposal,
     PermitLedger,
     Permits,
-    Proposal,
     decode,
     encode,
     fair_shares,
@@ -80,7 +80,7 @@ def used_up(permits: Permits, total: int, wanted: int) -> PermitLedger:
             pass
         ledger = do_round(permits, ledger, 0.0)
     while permits.running:
-        permits.give("total")
+        permits.release("total")
     return ledger
 
 
@@ -114,7 +114,7 @@ def test_permits_are_not_booked_after_their_time_and_again_when_they_are_renewed
     permits.take("total", 3, 0.0)
     ledger = do_round(permits, PermitLedger(), 0.0)
     assert permits.take("total", 3, 0.0)
-    permits.give("total")
+    permits.release("total")
     assert not permits.take("total", 3, TTL * STOP_AT)
     do_round(permits, ledger, TTL + 1)
     assert permits.take("total", 3, TTL + 1)
@@ -162,9 +162,9 @@ def test_nobody_waits_for_ever_for_a_permit_that_cannot_be_shared() -> None:
     nodes = {name: Permits(name, TTL) for name in ("a", "b", "c")}
     ledger, got, running = PermitLedger(), dict.fromkeys(nodes, 0), []
     for step in range(200):
-        now = step * TURN_SECONDS / 4
+        now = step * ROTATION_SECONDS / 4
         while len(running) == 2:
-            nodes[running.pop(0)].give("partner")
+            nodes[running.pop(0)].release("partner")
         for name, permits in nodes.items():
             if permits.take("partner", 2, now):
                 running.append(name)
@@ -181,7 +181,7 @@ def test_pools_that_nobody_uses_leave_the_book() -> None:
         permits.take(f"key {n}", 3, 0.0)
         ledger = do_round(permits, ledger, 0.0)
         assert permits.take(f"key {n}", 3, 0.0)
-        permits.give(f"key {n}")
+        permits.release(f"key {n}")
     ledger = do_round(permits, do_round(permits, ledger, 1.0), 2.0)
     assert len(encode(ledger)) < 100 and len(permits._pools) == 0
 
@@ -269,7 +269,7 @@ class Node:
         if self.clock() >= self.permits.until:
             for pool, running in self.running.items():
                 for _ in range(running):
-                    self.permits.give(pool)
+                    self.permits.release(pool)
                 self.running[pool] = 0
         for pool, total in world.totals.items():
             for _ in range(world.random.randrange(4)):
@@ -280,7 +280,7 @@ class Node:
             for _ in range(world.random.randrange(4)):
                 if self.running[pool] and world.random.random() < self.ends:
                     self.running[pool] -= 1
-                    self.permits.give(pool)
+                    self.permits.release(pool)
         fate = world.random.random()
         if fate < 0.01:
             self.paused_until = world.now + world.random.uniform(0, 3 * TTL)
@@ -309,7 +309,7 @@ class Node:
             # died.
             self.world.at(self.delay(), lambda: self.land(proposal, version, mine))
 
-    def land(self, proposal: Proposal, version: int, mine: object) -> None:
+    def land(self, proposal: LedgerProposal, version: int, mine: object) -> None:
         world = self.world
         if world.random.random() < 0.05 or version != world.version:
             return
@@ -317,7 +317,7 @@ class Node:
         if world.random.random() < 0.9:
             world.at(self.delay(), self.alive(lambda: self.confirm(proposal, mine)))
 
-    def confirm(self, proposal: Proposal, mine: object) -> None:
+    def confirm(self, proposal: LedgerProposal, mine: object) -> None:
         if self.under_way is mine:
             self.permits.written(proposal)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.schedule.schedule import Read, Schedule, just_before
+from fairlead.core.schedule.schedule import Schedule, ScheduleRead, just_before
 from fairlead.core.schedule.throughput import Window
 from fairlead.model import BEFORE_ALL, NewTask, ScheduledTask, TaskKey
 from tests.tiers import examples
@@ -48,7 +48,7 @@ class Stored:
         self.completed: set[TaskKey] = set()
         self.low_water_mark = BEFORE_ALL
 
-    def read(self, read: Read) -> list[ScheduledTask]:
+    def read(self, read: ScheduleRead) -> list[ScheduledTask]:
         found = [
             row
             for row_key, row in sorted(self.rows.items())
@@ -214,7 +214,7 @@ def test_o13_a_full_page_is_read_on_from_its_last_key_and_a_partial_one_ends_the
     stored.write(None, [task(n, f"k{n}") for n in range(7)])
     schedule = Schedule(BEFORE_ALL, window)
     read = schedule.next_read(50)
-    assert read == Read(None, BEFORE_ALL, just_before(151), 5)
+    assert read == ScheduleRead(None, BEFORE_ALL, just_before(151), 5)
     assert schedule.next_read(50) is None, "one at a time"
     schedule.read_done(stored.read(read))
     assert schedule.read_through == key(4, "k4")

@@ -45,7 +45,7 @@ def passes_of(expected: int | None = SECOND) -> TimePasses:
 
 def test_a_key_moves_on_by_what_its_tasks_are_expected_to_take_divided_by_its_weight() -> None:
     passes = passes_of(3 * SECOND)
-    assert [passes.give("a", 2.0, 0, "pay") for _ in range(3)] == [
+    assert [passes.assign("a", 2.0, 0, "pay") for _ in range(3)] == [
         0,
         3 * STRIDE_SCALE // 2,
         3 * STRIDE_SCALE,
@@ -54,46 +54,46 @@ def test_a_key_moves_on_by_what_its_tasks_are_expected_to_take_divided_by_its_we
 
 def test_a_run_that_took_longer_puts_off_what_comes_next_and_no_task_that_has_a_level() -> None:
     passes = passes_of()
-    assert [passes.give("a", 1.0, 0, "pay") for _ in range(2)] == [0, STRIDE_SCALE]
+    assert [passes.assign("a", 1.0, 0, "pay") for _ in range(2)] == [0, STRIDE_SCALE]
     passes.ended("a", 1.0, "pay", 5 * SECOND)
-    assert passes.give("a", 1.0, 0, "pay") == (2 + 4) * STRIDE_SCALE
+    assert passes.assign("a", 1.0, 0, "pay") == (2 + 4) * STRIDE_SCALE
 
 
 def test_what_a_run_did_not_use_lets_the_next_tasks_follow_more_closely_but_not_before_their_own_key() -> (
     None
 ):
     passes = passes_of(10 * SECOND)
-    assert [passes.give("a", 1.0, 0, "pay") for _ in range(2)] == [0, 10 * STRIDE_SCALE]
+    assert [passes.assign("a", 1.0, 0, "pay") for _ in range(2)] == [0, 10 * STRIDE_SCALE]
     passes.ended("a", 1.0, "pay", SECOND)
-    turns = [passes.give("a", 1.0, 0, "pay") for _ in range(3)]
+    turns = [passes.assign("a", 1.0, 0, "pay") for _ in range(3)]
     assert turns == [20 * STRIDE_SCALE, 21 * STRIDE_SCALE, 31 * STRIDE_SCALE]
 
 
 def test_a_key_that_has_been_idle_has_saved_nothing() -> None:
     passes = passes_of(10 * SECOND)
-    passes.give("a", 1.0, 0, "pay")
+    passes.assign("a", 1.0, 0, "pay")
     passes.ended("a", 1.0, "pay", SECOND)
     now = 50 * STRIDE_SCALE
-    assert [passes.give("a", 1.0, now, "pay") for _ in range(2)] == [now, now + 10 * STRIDE_SCALE]
+    assert [passes.assign("a", 1.0, now, "pay") for _ in range(2)] == [now, now + 10 * STRIDE_SCALE]
 
 
 def test_a_run_that_hangs_puts_its_key_off_by_a_bounded_amount() -> None:
     passes = passes_of()
     for _ in range(3):
-        passes.give("a", 1.0, 0, "pay")
+        passes.assign("a", 1.0, 0, "pay")
     passes.ended("a", 1.0, "pay", 10**12 * SECOND)
     passes.ended("a", 1.0, "pay", 10**12 * SECOND)
-    assert passes.give("a", 1.0, 0, "pay") == (3 + MOST_OWED) * STRIDE_SCALE
+    assert passes.assign("a", 1.0, 0, "pay") == (3 + MOST_OWED) * STRIDE_SCALE
 
 
 def test_what_a_key_owes_is_told_to_the_next_owner_with_what_was_learnt() -> None:
     passes = TimePasses(Counters(), None, RunTimes())
     for _ in range(20):
-        passes.give("a", 1.0, 0, "pay")
+        passes.assign("a", 1.0, 0, "pay")
         passes._run_times.ended("pay", "a", 2 * SECOND)
     passes.ended("a", 1.0, "pay", 10 * SECOND)
     (following,) = passes.heaviest(10)
-    assert following == ("a", passes.give("a", 1.0, 0, "pay"))
+    assert following == ("a", passes.assign("a", 1.0, 0, "pay"))
     record = passes.run_times()
     assert record == RunTimesRecord(2 * SECOND, [("pay", "a", 2 * SECOND, 20)])
     after = TimePasses(Counters(), None, RunTimes())
@@ -115,7 +115,7 @@ def test_what_was_placed_by_another_owner_is_charged_when_it_is_read_and_by_this
     for range_id, charged in ((1, 1), (2, 2)):
         passes = passes_of()
         backlog = Backlog(2, LaneRecord(), passes, 10, Timing(), is_new=False)
-        backlog._passes.give("a", 1.0, 0, "pay")  # at the level below, if it is this owner's
+        backlog._passes.assign("a", 1.0, 0, "pay")  # at the level below, if it is this owner's
         assert backlog.next_read() is not None
         backlog.read([trigger("a", 1, Level(0, (range_id << 40) + 1))])
         assert passes._charged["pay", "a"][0] == 3 - charged
@@ -133,7 +133,7 @@ def test_when_all_of_a_key_has_ended_it_was_charged_exactly_what_it_took(tasks, 
     took: Counter[str] = Counter()
     waiting = []
     for key, cost in tasks:
-        passes.give(key, 1.0, 0, "pay")
+        passes.assign(key, 1.0, 0, "pay")
         waiting.append((key, cost))
     random.shuffle(waiting)
     for key, cost in waiting:

@@ -1,1 +1,1 @@
-"""Pure algorithms: values in, values out. No I/O, no clock of their own, no asyncio."""
+"""Pure algorithms: values in, values out. No I/O, no clock, no asyncio."""

@@ -7,7 +7,7 @@ import threading
 
 _VERSION = 7 << 76
 _VARIANT = 2 << 62
-_RANDOM_BITS = 74  # what RFC 9562 leaves beside time, version and variant
+_RANDOM_BITS = 74  # bits that RFC 9562 leaves beside time, version and variant
 _LOW_BITS = 62
 _LOW_MASK = (1 << _LOW_BITS) - 1
 
@@ -23,8 +23,8 @@ class IdSource:
         self._pid = 0
 
     def block(self, count: int, now: int) -> list[int]:
-        """`count` ids as 128-bit integers, ascending, later than every block before; `now` in
-        microseconds."""
+        """Return `count` ids as 128-bit integers, ascending, later than every block before. `now`:
+        microseconds since the epoch."""
         with self._lock:
             millis = max(now // 1000, self._millis)
             if millis > self._millis or os.getpid() != self._pid:
@@ -33,7 +33,7 @@ class IdSource:
             self._random += count
             if (
                 self._random >> _RANDOM_BITS
-            ):  # one chance in millions: the random part ran over, take the next millisecond
+            ):  # about once in millions of blocks the random part overflows: use the next ms
                 self._start(millis + 1)
                 first = self._random + 1
                 self._random += count
@@ -50,11 +50,11 @@ class IdSource:
     def _start(self, millis: int) -> None:
         self._millis = millis
         self._pid = os.getpid()  # a forked child must not repeat its parent's ids
-        # The top bit stays free, so that a block can grow for as long as the millisecond lasts.
+        # The top bit starts at 0, so that blocks can grow within the millisecond.
         self._random = int.from_bytes(os.urandom(10)) >> (80 - _RANDOM_BITS + 1)
 
 
 def id_text(value: int) -> str:
-    """The canonical 36 characters of a 128-bit id."""
+    """Return the canonical 36 characters of a 128-bit id."""
     digits = f"{value:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -1,4 +1,4 @@
-"""The bytes of a payload as they are stored: JSON, compressed when that pays."""
+"""Payloads as stored bytes: JSON, compressed if that makes it smaller."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fairlead.errors import InvalidTask
 from fairlead.model import PayloadFormat
 
 COMPRESS_ABOVE = 1024
-"""Bytes; a smaller payload is never worth the cycles."""
+"""Size in bytes up to which compressing a payload is not worth the CPU time."""
 
 
 def pack(encoded: bytes) -> tuple[bytes, str]:
-    """The stored bytes and their format: compressed above COMPRESS_ABOVE bytes when that makes them
-    smaller."""
+    """Return the bytes to store and their format: compressed above COMPRESS_ABOVE bytes if that
+    makes them smaller."""
     if len(encoded) > COMPRESS_ABOVE:
         smaller = zlib.compress(encoded, 6)
         if len(smaller) < len(encoded):
@@ -22,8 +22,8 @@ def pack(encoded: bytes) -> tuple[bytes, str]:
 
 
 def unpack(stored: bytes, payload_format: str) -> bytes:
-    """The JSON bytes of a stored payload. Raises InvalidTask for an unknown format or broken
-    bytes."""
+    """Return the JSON bytes of a stored payload. Raises InvalidTask for an unknown format or
+    corrupt bytes."""
     if payload_format == PayloadFormat.JSON:
         return stored
     if payload_format == PayloadFormat.JSON_ZLIB:

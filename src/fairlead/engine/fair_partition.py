@@ -20,7 +20,7 @@ from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.time_passes import TimePasses
-from fairlead.core.triggers.evictions import StandAside
+from fairlead.core.triggers.evictions import Evictions
 from fairlead.core.triggers.table import Held, TriggerTable
 from fairlead.engine.context import NodeEvents
 from fairlead.engine.ordering import Ordering
@@ -74,7 +74,7 @@ class _Lane:
     look_at: float = 0.0
     """Monotonic seconds: when more may be looked at again."""
     write: Write | None = None
-    aside: StandAside = field(default_factory=StandAside)
+    evictions: Evictions = field(default_factory=Evictions)
     recent: dict[str, int] = field(default_factory=dict)
     """Version by id of what was given a level."""
     less_recent: dict[str, int] = field(default_factory=dict)
@@ -260,7 +260,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is not None:
             lane.backlog.ack(triggers)
-            lane.aside.ran += len(triggers)
+            lane.evictions.ran += len(triggers)
             self._work.set()
 
     def refused(self, priority: int, triggers: Sequence[Trigger]) -> None:
@@ -282,7 +282,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         known = [] if lane is None else [trigger for trigger in triggers if trigger in lane.backlog]
         if lane is not None:
-            lane.backlog.give_back(known)
+            lane.backlog.take_back(known)
             if lane.shares is not None:
                 lane.shares.returned(known, self._clock.monotonic())
             self._push(lane, known)
@@ -316,9 +316,9 @@ class FairPartition:
         """Seconds until something is to be done that nobody tells of."""
         now = self._clock.monotonic()
         looks = [
-            lane.aside.look_at - now
+            lane.evictions.check_at - now
             for lane in self._lanes.values()
-            if lane.aside.look_at is not None
+            if lane.evictions.check_at is not None
         ]
         return max(0.0, min([_LONGEST_WAIT, *looks]))
 
@@ -388,18 +388,18 @@ class FairPartition:
             self._apply(lane, placed)
 
     def _make_room(self, lane: _Lane) -> None:
-        """Let triggers that limits hold back stand aside for others that are stored, and may
+        """Evict triggers that limits hold back in favour of stored ones that may
         run."""
         now = self._clock.monotonic()
-        if lane.is_ordering or not lane.aside.is_due(lane.backlog, now):
+        if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now):
             return
         held = self._table.held_back(lane.key)
         if lane.shares is not None:
             held = [_with_those_behind(column, lane.shares) for column in held]
-        chosen = lane.aside.choose(lane.backlog, held, now)
+        chosen = lane.evictions.choose(lane.backlog, held, now)
         if chosen is not None:
-            self._remove(lane, [*chosen.carried, *chosen.behind])
-            lane.write = lane.backlog.relocate(*chosen)
+            self._remove(lane, [*chosen.kept, *chosen.evicted])
+            lane.write = lane.backlog.evict(*chosen)
 
     def _apply(self, lane: _Lane, changes: Changes) -> None:
         if lane.is_ordering:

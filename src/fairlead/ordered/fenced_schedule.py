@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.core.schedule.schedule import Read
+from fairlead.core.schedule.schedule import ScheduleRead
 from fairlead.model import (
     NewTask,
     PartitionKey,
@@ -30,7 +30,7 @@ class FencedSchedule:
         """Add the tasks and keep the record; return the keys that were completed before."""
         return await self._store.persist(self.partition, self._range_id, tasks, record)
 
-    async def read(self, read: Read) -> list[ScheduledTask]:
+    async def read(self, read: ScheduleRead) -> list[ScheduledTask]:
         """Return the unfinished tasks that a schedule asks for."""
         return await self._store.read(
             self.partition, read.after, read.through, read.limit, read.ordering_key

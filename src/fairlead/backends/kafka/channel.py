@@ -376,7 +376,7 @@ class KafkaChannel(DatabaseChannel):
         """Commit the offsets that are done, every second."""
         now = self._clock.monotonic()
         self._twins.drop(now - MOST_GRACE)
-        self._progress.give_up(now - HOLD_SECONDS)
+        self._progress.release_before(now - HOLD_SECONDS)
         if self._receiver is not None:
             if news := self._progress.to_commit():
                 self._receiver.commit(news)

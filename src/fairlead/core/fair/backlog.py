@@ -1,12 +1,12 @@
-"""The fair backlog of one lane: which levels are in memory, which are only stored, and what is done
-with.
+"""The fair backlog of one lane: the levels in memory, the levels only in the store, and the ack
+level, below which everything is done.
 
-A (ack level): everything at or below has been dispatched. R (read level): memory holds exactly what
-is stored in (A, R]. M (max level): nothing is stored above. It does no I/O: it says what to read,
-write and delete, and is told how that went.
+A (ack level): everything at or below it has been dispatched. R (read level): memory holds exactly
+the stored entries in (A, R]. M (max level): nothing is stored above it. The backlog does no I/O: it
+returns what to read, write and delete, and the caller reports each outcome.
 
-Two rules carry it. Nothing is read or written at or below A, and A only moves forward. A is pinned
-below every level that has been given and not yet merged.
+Two rules keep it correct. Nothing is read or written at or below A, and A only moves forward. A is
+pinned below every level that was given and not yet merged.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from fairlead.core.fair.passes import Passes
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 MOST_REMEMBERED = 10_000
-"""Acked levels above A that a second read is kept from dispatching again; beyond it the oldest are
-forgotten, which costs a claim that is refused."""
+"""Acked levels above A that are remembered, so that a second read does not dispatch them again.
+Beyond this number the oldest are dropped, at the cost of a refused claim."""
 
 HEAVIEST_KEPT = 1000
-"""Keys whose next pass is handed to the next owner."""
+"""Keys whose next pass is saved for the next owner."""
 
 _ACKS_SHARE = 3
-"""A moves when one in so many of the triggers in memory has been acked since it last did."""
+"""A moves once this fraction (one in _ACKS_SHARE) of the triggers in memory has been acked since it
+last moved."""
 
 _ID_BITS = 40
-"""Of a level's id: below them counts one owner, above them stands its range id, so that no two
-owners give the same."""
+"""Low bits of a level's id, which count within one owner; the high bits are its range id, so that
+no two owners give the same id."""
 
 
 class Changes(NamedTuple):
-    """What came into memory and may be dispatched, and what left it and is only in the store
-    now."""
+    """Triggers that came into memory and may be dispatched, and triggers that left memory and are
+    only in the store now."""
 
     added: Sequence[Trigger] = ()
     dropped: Sequence[Trigger] = ()
@@ -49,18 +50,19 @@ NO_CHANGES = Changes()
 
 @dataclass(eq=False)
 class Write:
-    """To be written in one piece, with the record. Tried again until it is known to have landed, or
+    """A write to do in one piece, with the record. Repeat it until it is known to have landed, or
     the owner is fenced."""
 
     entries: list[Trigger]
     record: LaneRecord
     leaving: Sequence[Trigger] = ()
-    """Done with at their old levels once it has landed: the entries have them anew."""
+    """Triggers to ack at their old levels once the write has landed; the entries hold them at new
+    levels."""
 
 
 @dataclass(eq=False)
 class Read:
-    """To be read: what is stored above a level, ascending, at most `limit`."""
+    """A read to do: entries stored above a level, ascending, at most `limit`."""
 
     above: Level
     limit: int
@@ -68,9 +70,9 @@ class Read:
 
 @dataclass(frozen=True)
 class Timing:
-    """When what has been dispatched leaves the store. Seconds, and counts of acks.
+    """Intervals (seconds) and ack counts at which dispatched entries leave the store.
 
-    After a crash at most `persist_seconds` times the rate is dispatched again.
+    After a crash, at most `persist_seconds` times the dispatch rate is dispatched again.
     """
 
     delete_seconds: float = 15.0
@@ -79,7 +81,7 @@ class Timing:
 
 
 class Backlog:
-    """One owner's view of one lane. `capacity`: triggers in memory."""
+    """The backlog of one lane in the memory of its owner. `capacity`: triggers in memory."""
 
     def __init__(
         self,
@@ -90,14 +92,14 @@ class Backlog:
         timing: Timing,
         is_new: bool = False,
     ) -> None:
-        """`is_new`: the store has never kept anything of this lane."""
+        """`is_new`: the store has never stored anything of this lane."""
         self.capacity = capacity
         self.ack_level = record.ack_level
         self.read_level = record.ack_level
         self.max_level = record.max_level
         self.is_at_end = is_new
-        """Nothing is stored above R. Not even a record that says so is trusted: an older one may
-        have landed late."""
+        """Whether nothing is stored above R. A record that says so is not trusted, because an older
+        write may have landed after it."""
         self.virtual_time = max(record.virtual_time, record.ack_level.pass_)
         self.read_seq = record.read_seq
         self.range_id = range_id
@@ -105,27 +107,26 @@ class Backlog:
         self._timing = timing
         self._last_id = range_id << _ID_BITS
         self._loaded: dict[Level, Trigger] = {}
-        """In memory, not yet taken for dispatch."""
+        """Triggers in memory that are not yet taken for dispatch."""
         self._taken: dict[Level, Trigger] = {}
-        """On their way: taken, and not yet acked."""
+        """Triggers taken for dispatch and not yet acked."""
         self._unstored: dict[Level, Trigger] = {}
-        """Of both, those that no write has carried yet."""
+        """Loaded or taken triggers that are not yet in the store."""
         self._acked: dict[Level, None] = {}
         """Stored levels above A that were acked, oldest ack first."""
         self._waiting: defaultdict[str, int] = defaultdict(int)
-        """By task name, how many are loaded or taken."""
+        """Number of loaded or taken triggers by task name."""
         self._served: dict[str, int] = {}
-        """By task name, its own virtual time: behind the lane's while a limit holds the name
-        back."""
+        """Virtual time by task name; behind the lane's while a limit holds the name back."""
         self._writing: Write | None = None
         self._landed: Write | None = None
-        """A write that came back while a read was under way, to be merged after it."""
+        """Write that landed while a read was under way; merged after the read."""
         self._reading: Read | None = None
         self._acks = 0
-        """Since the last delete."""
+        """Acks since the last delete."""
         self._acks_unseen = 0
-        """Since A was last moved."""
-        self._deleted_through = LOWEST  # the owner before may not have come to it
+        """Acks since A last moved."""
+        self._deleted_through = LOWEST  # the previous owner may not have deleted anything
         self._deleted_at: float | None = None
         self._recorded = record
         self._recorded_at: float | None = None
@@ -138,38 +139,38 @@ class Backlog:
         return len(self._loaded)
 
     def __contains__(self, trigger: Trigger) -> bool:
-        """It is in memory: loaded, or on its way."""
+        """Return whether the trigger is in memory: loaded, or taken."""
         return trigger.level in self._loaded or trigger.level in self._taken
 
     def loaded(self) -> list[Trigger]:
-        """What may be dispatched, lowest level first."""
+        """Return the triggers that may be dispatched, lowest level first."""
         return [self._loaded[level] for level in sorted(self._loaded)]
 
     @property
     def is_stored(self) -> bool:
-        """Something may be stored above A."""
+        """Whether entries may be stored above A."""
         return self.max_level > self.ack_level
 
     @property
     def acks(self) -> int:
-        """How many triggers were acked since the store last deleted any."""
+        """Number of triggers acked since the last delete."""
         return self._acks
 
     @property
     def is_writing(self) -> bool:
-        """A write has been given out and is not settled."""
+        """Whether a write was returned whose outcome is not yet known."""
         return self._writing is not None
 
     # new triggers ---------------------------------------------------------------------------------
 
     @property
     def may_be_empty(self) -> bool:
-        """A read would tell whether new triggers can stay in memory."""
+        """Whether a read could show that new triggers can stay in memory."""
         return not self.is_at_end and not self.is_stored
 
     def place(self, triggers: Sequence[Trigger]) -> Write | Changes:
-        """Give new triggers their levels. They stay in memory if everything fits there; otherwise
-        they are to be written, and so is whatever memory alone has held. Not while a write is under
+        """Give new triggers their levels. If all fit in memory, they stay there; otherwise return a
+        write of them and of all triggers not yet in the store. Not allowed while a write is under
         way."""
         assert self._writing is None
         placed = [self._level(trigger) for trigger in triggers]
@@ -181,19 +182,20 @@ class Backlog:
             return Changes(added=placed)
         return self._write(placed, [])
 
-    def relocate(self, carried: Sequence[Trigger], behind: Sequence[Trigger]) -> Write:
-        """Give triggers in memory, which a limit holds back, new levels: `carried` at the virtual
-        time, so that they no longer pin A; `behind` after all others of their keys, so that they
-        leave memory to what may run. As if they came now, which is how start-time fair queueing
-        sees a flow that could not be served. Not while a write is under way."""
+    def evict(self, kept: Sequence[Trigger], evicted: Sequence[Trigger]) -> Write:
+        """Give triggers in memory that a limit holds back new levels. `kept` get the virtual
+        time, so that they no longer pin A; `evicted` get levels after all others of their keys, so
+        that they make room in memory for triggers that may run. All count as newly arrived, as
+        start-time fair queueing treats a flow that could not be served. Not allowed while a write
+        is under way."""
         assert self._writing is None
-        for level in map(_level, [*carried, *behind]):
+        for level in map(_level, [*kept, *evicted]):
             self._taken[level] = self._loaded.pop(level)
-        for trigger in behind:
-            self._passes.left(trigger.fairness_key, trigger.name)
+        for trigger in evicted:
+            self._passes.withdraw(trigger.fairness_key, trigger.name)
         return self._write(
-            [*(self._renew(trigger) for trigger in carried), *map(self._level, behind)],
-            [*carried, *behind],
+            [*(self._renew(trigger) for trigger in kept), *map(self._level, evicted)],
+            [*kept, *evicted],
         )
 
     def _write(self, placed: Sequence[Trigger], leaving: Sequence[Trigger]) -> Write:
@@ -211,7 +213,7 @@ class Backlog:
         return write
 
     def written(self, write: Write) -> Changes:
-        """The write has landed."""
+        """Record that the write has landed."""
         assert write is self._writing
         if self._reading is not None:
             self._landed = write
@@ -219,8 +221,8 @@ class Backlog:
         return self._merge(write)
 
     def write_failed(self) -> None:
-        """The write failed, or timed out: it may have landed all the same, or may land later. It
-        must be tried again."""
+        """Record that the write failed or timed out, and must be repeated: such a write may have
+        landed, or may land later."""
         self.is_at_end = False
 
     def _merge(self, write: Write) -> Changes:
@@ -240,8 +242,8 @@ class Backlog:
         return changes
 
     def _trim(self) -> list[Trigger]:
-        """Keep the first `capacity` of what is loaded, once it is a quarter more; the store has the
-        rest."""
+        """Drop all but the first `capacity` loaded triggers once there are a quarter more; the
+        store has the rest."""
         if len(self._loaded) <= self.capacity + self.capacity // 4:
             return []
         levels = sorted(self._loaded)
@@ -257,7 +259,8 @@ class Backlog:
     # reading --------------------------------------------------------------------------------------
 
     def next_read(self, most: int | None = None) -> Read | None:
-        """What to read now, at most `most`, if memory has room and the store may have more."""
+        """Return the read to do now, of at most `most` entries, if memory has room and the store
+        may have more."""
         if self._reading is not None or self._landed is not None or self.is_at_end:
             return None
         if len(self._loaded) > self.capacity // 2:
@@ -267,7 +270,7 @@ class Backlog:
         return self._reading
 
     def read(self, entries: Sequence[Trigger]) -> Changes:
-        """What the read has found."""
+        """Record the entries that the read returned."""
         reading, self._reading = self._reading, None
         assert reading is not None
         new = [trigger for trigger in entries if self._is_news(_level(trigger))]
@@ -275,7 +278,7 @@ class Backlog:
             self._load(trigger)
             pass_, number = _level(trigger)
             if number >> _ID_BITS != self.range_id:
-                self._passes.saw(
+                self._passes.observe(
                     trigger.fairness_key, trigger.weight, pass_, self.virtual_time, trigger.name
                 )
         if entries:
@@ -289,7 +292,7 @@ class Backlog:
         return _changes([*new, *added], dropped)
 
     def read_failed(self) -> Changes:
-        """The read failed: nothing was learnt."""
+        """Record that the read failed."""
         self._reading = None
         return NO_CHANGES if self._landed is None else self._merge(self._landed)
 
@@ -304,7 +307,7 @@ class Backlog:
     # dispatch -------------------------------------------------------------------------------------
 
     def take(self, triggers: Iterable[Trigger]) -> None:
-        """These are on their way to be claimed."""
+        """Take triggers for dispatch, to be claimed."""
         loaded, taken, served = self._loaded, self._taken, self._served
         furthest = self.virtual_time
         for trigger in triggers:
@@ -317,15 +320,15 @@ class Backlog:
                 furthest = pass_
         self.virtual_time = furthest
 
-    def give_back(self, triggers: Iterable[Trigger]) -> None:
-        """Nobody knows whether these were claimed: they may be dispatched again."""
+    def take_back(self, triggers: Iterable[Trigger]) -> None:
+        """Make taken triggers dispatchable again, because the outcome of their claim is unknown."""
         for trigger in triggers:
             level = _level(trigger)
             self._loaded[level] = self._taken.pop(level)
 
     def ack(self, triggers: Iterable[Trigger]) -> None:
-        """These are done with: claimed, or found to be somebody else's. Those not in memory are
-        passed over."""
+        """Record that triggers are done: this node claimed them, or their claim was refused. Those
+        not in memory are ignored."""
         unstored, acked, is_writing = self._unstored, self._acked, self._writing is not None
         count = 0
         for trigger in triggers:
@@ -339,20 +342,19 @@ class Backlog:
         self._acks_unseen += count
         while len(acked) > MOST_REMEMBERED:
             del acked[next(iter(acked))]
-        # A may lag: it is looked for once for many acks, for it takes a walk over everything that
-        # is not acked.
+        # A may lag: moving it scans everything unacked, so do it once for many acks.
         if self._acks_unseen * _ACKS_SHARE >= len(self._loaded) + len(self._taken):
             self._advance()
 
     def ended(self, trigger: Trigger, cost: int) -> None:
-        """One that was placed here has run, for so many microseconds; or it never will: 0."""
+        """Record that a task levelled here ran for `cost` microseconds, or (0) will never run."""
         self._passes.ended(trigger.fairness_key, trigger.weight, trigger.name, cost)
 
     def _advance(self) -> None:
         self._acks_unseen = 0
         unacked = [min(levels) for levels in (self._loaded, self._taken) if levels]
-        # Not past the virtual time: a key that comes now starts there, and its level must be above
-        # A.
+        # Not past the virtual time: a key that arrives now starts there, and its level must be
+        # above A.
         bound = min(self.read_level, Level(self.virtual_time, self._last_id))
         if unacked:
             bound = min(bound, _before(min(unacked)))
@@ -363,15 +365,15 @@ class Backlog:
             if self._acked:
                 self._acked = {level: None for level in self._acked if level > bound}
         if not unacked and self.is_at_end and self._writing is None and self._reading is None:
-            # Everything has been dispatched: nothing stored is of use to anybody.
+            # Everything has been dispatched, so nothing stored is needed.
             self.ack_level = self.read_level = max(self.read_level, self.max_level)
             self._acked.clear()
 
-    # what is kept ---------------------------------------------------------------------------------
+    # deletes and records --------------------------------------------------------------------------
 
     def next_delete(self, now: float) -> Level | None:
-        """Delete what is stored at or below this level now; None: not yet. `now`: monotonic
-        seconds."""
+        """Return the level at or below which to delete entries now, or None if it is too early.
+        `now`: monotonic seconds."""
         if self._deleted_at is None:
             self._deleted_at = now
         if self.ack_level <= self._deleted_through or self.max_level <= self._deleted_through:
@@ -382,12 +384,12 @@ class Backlog:
         return self.ack_level
 
     def deleted(self, through: Level, now: float) -> None:
-        """That has been deleted."""
+        """Record that the entries through this level were deleted."""
         self._deleted_through, self._deleted_at, self._acks = through, now, 0
 
     def next_record(self, now: float) -> LaneRecord | None:
-        """What to keep now; None: not yet, and never while a write is under way, whose triggers it
-        would pass over. `now`: monotonic seconds."""
+        """Return the record to save now, or None if it is too early. Never returns one while a
+        write is under way, whose triggers the record would skip. `now`: monotonic seconds."""
         if self._writing is not None:
             return None
         if self._recorded_at is None:
@@ -399,11 +401,11 @@ class Backlog:
         return self.record()
 
     def recorded(self, record: LaneRecord, now: float) -> None:
-        """That has been kept."""
+        """Record that the lane's record was saved."""
         self._recorded, self._recorded_at = record, now
 
     def record(self, are_all_stored: bool = False) -> LaneRecord:
-        """What the next owner needs."""
+        """Return the record for the next owner."""
         unstored = () if are_all_stored else self._unstored.values()
         first = min((trigger.seq for trigger in unstored), default=None)
         return LaneRecord(
@@ -425,11 +427,11 @@ class Backlog:
     def _level(self, trigger: Trigger) -> Trigger:
         name = trigger.name
         if not self._waiting.get(name):
-            # A name that was idle or new starts with the lane; one that a limit holds back keeps
-            # its own time.
+            # A name that was idle or is new starts at the lane's virtual time; a name that a limit
+            # holds back keeps its own.
             self._served[name] = self.virtual_time
-        floor = max(self._served[name], self.ack_level.pass_)
-        pass_ = self._passes.give(trigger.fairness_key, trigger.weight, floor, name)
+        start = max(self._served[name], self.ack_level.pass_)
+        pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
         self._last_id += 1
         self.read_seq = max(self.read_seq, trigger.seq)
         return msgspec.structs.replace(trigger, level=Level(pass_, self._last_id))
@@ -457,7 +459,7 @@ class Backlog:
 
 
 def _changes(added: Sequence[Trigger], dropped: Sequence[Trigger]) -> Changes:
-    """Without what came and went at once."""
+    """Return the changes without triggers that were added and dropped at once."""
     if not dropped:
         return Changes(added)
     came, left = {trigger.level for trigger in added}, {trigger.level for trigger in dropped}

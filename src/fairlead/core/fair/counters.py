@@ -1,5 +1,5 @@
-"""Next passes by key in bounded memory: exact for the keys furthest ahead, a sketch for the tail
-beyond them."""
+"""Next passes by key in bounded memory: exact for the keys furthest ahead, a sketch for the
+others."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ EXACT_KEYS = 10_000
 _DEPTH = 4
 _NARROWEST = 1 << 12
 WIDEST = 1 << 18
-"""Cells in a row of the sketch at most: 4 rows of 8 bytes a cell, 8 MB."""
+"""Most cells in a row of the sketch: 4 rows of 8 bytes a cell, 8 MB."""
 
 
 class Counters:
-    """What a key's next pass is; 0 for one that is not known.
+    """Next passes by key; 0 for an unknown key.
 
-    A key whose next pass has been overtaken by the virtual time is as good as unknown and is
-    forgotten. While more than `exact` keys are ahead of it, the nearest of them move into a sketch,
-    which may answer more than was put, never less: an error can only make a key of the tail wait,
-    by at most what the keys that share its cells are ahead.
+    A key whose next pass lies behind the virtual time is equivalent to an unknown one and is
+    dropped. While more than `exact` keys are ahead, the nearest of them move into a sketch, which
+    returns the value that was put or more, never less. An error can only delay a key in the sketch,
+    by at most the lead of the keys that share its cells.
     """
 
     def __init__(self, exact: int = EXACT_KEYS, widest: int = WIDEST) -> None:
@@ -34,11 +34,11 @@ class Counters:
 
     @property
     def sketch_bytes(self) -> int:
-        """Memory of the sketch."""
+        """Memory of the sketch in bytes."""
         return 0 if self._sketch is None else self._sketch.size
 
     def next_pass(self, key: str) -> int:
-        """The next pass of the key, or more; 0 if it is unknown."""
+        """Return the next pass of the key, or more; 0 if it is unknown."""
         found = self._exact.get(key)
         if found is not None:
             return found
@@ -51,7 +51,7 @@ class Counters:
             self._make_room(virtual_time)
 
     def heaviest(self, most: int) -> list[tuple[str, int]]:
-        """(key, next pass) of the `most` keys furthest ahead, furthest first."""
+        """Return (key, next pass) of the `most` keys furthest ahead, furthest first."""
         return nsmallest(most, self._exact.items(), key=lambda item: (-item[1], item[0]))
 
     def _make_room(self, virtual_time: int) -> None:
@@ -60,7 +60,7 @@ class Counters:
         self._exact = {
             key: following for key, following in self._exact.items() if following > virtual_time
         }
-        # Half at once, so that the sorting costs each key O(log n).
+        # Drop half at once, so that sorting costs O(log n) per key.
         if len(self._exact) <= self._most_exact * 3 // 4:
             return
         ahead = self.heaviest(len(self._exact))
@@ -74,11 +74,11 @@ class Counters:
 
 class Sketch:
     """A count-min sketch of maxima (Cormode and Muthukrishnan 2005, with the conservative update):
-    never answers too little.
+    never returns too small a value.
 
-    It doubles its width, up to `widest`, when values were raised as often as a row has cells: both
-    halves take the old values, which keeps every answer an upper bound. (Keys cannot be counted: in
-    a doubled row no cell is empty.)
+    The sketch doubles its width, up to `widest`, once values were raised as often as a row has
+    cells: both halves get the old values, which keeps every estimate an upper bound. (Counting keys
+    instead is impossible: a doubled row has no empty cell.)
     """
 
     def __init__(self, width: int, widest: int) -> None:
@@ -87,19 +87,19 @@ class Sketch:
         self._rows = [array("q", bytes(8 * width)) for _ in range(_DEPTH)]
         self._raised = 0
         self.highest = 0
-        """The greatest value ever put."""
+        """Greatest value ever put."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Memory in bytes."""
         return 8 * self._width * _DEPTH
 
     def estimate(self, key: str) -> int:
-        """The key's value, or more."""
+        """Return the key's value, or more."""
         return min(row[cell] for row, cell in zip(self._rows, self._cells(key), strict=True))
 
     def raise_to(self, key: str, value: int) -> None:
-        """Let the key's value be at least this."""
+        """Raise the key's value to at least this."""
         cells = self._cells(key)
         if value > min(row[cell] for row, cell in zip(self._rows, cells, strict=True)):
             self._raised += 1

@@ -1,8 +1,8 @@
-"""Passes: start-time fair queueing. Each key moves on by its stride for every task; the lowest pass
-goes first.
+"""Passes by start-time fair queueing: each key advances by its stride for every task, and the
+lowest pass goes first.
 
-Goyal, Vin and Cheng 1996, "Start-time Fair Queuing". For keys that are backlogged throughout,
-counts served divided by weight never differ by more than 1/w_f + 1/w_m tasks.
+Goyal, Vin and Cheng 1996, "Start-time Fair Queuing". For keys that stay backlogged, served counts
+divided by weight never differ by more than 1/w_f + 1/w_m tasks.
 """
 
 from __future__ import annotations
@@ -18,52 +18,53 @@ STRIDE_SCALE = 1_000_000
 
 @lru_cache(1000)
 def stride(weight: float) -> int:
-    """Virtual time one task of this weight takes (dimensionless, >= 1). Waldspurger 1995, section
-    3."""
-    # Integer on purpose: passes are compared by the store, which has no floats to disagree about.
+    """Return the virtual time of one task of this weight (dimensionless, >= 1). Waldspurger 1995,
+    section 3."""
+    # Integers, because the stores compare passes, and floats would compare differently.
     return max(1, round(STRIDE_SCALE / weight))
 
 
 class Passes:
-    """Gives each task of a lane its pass: the later of the lane's virtual time and the next pass of
-    the task's key."""
+    """Gives each task of a lane its pass: the later of the lane's virtual time and the key's next
+    pass."""
 
     def __init__(self, counters: Counters, weights: Mapping[str, float] | None = None) -> None:
         self._counters = counters
-        # An empty mapping is kept too: weights that are set later come into the same one.
+        # Keep an empty mapping too: weights set later are added to the same object.
         self.weights: Mapping[str, float] = {} if weights is None else weights
-        """Weights set at run time, by key; they count instead of the task's own."""
+        """Weights set at run time, by key, which replace the weights of tasks."""
 
-    def give(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
-        """The pass of one more task of the key. `weight`: the task's own; `name`: of the task."""
+    def assign(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
+        """Return the pass of one more task of the key. `weight`, `name`: of the task."""
         pass_ = max(virtual_time, self._counters.next_pass(key))
         self._counters.put(key, pass_ + stride(self.weights.get(key, weight)), virtual_time)
         return pass_
 
-    def saw(self, key: str, weight: float, pass_: int, virtual_time: int, name: str = "") -> None:
-        """A task of the key has this pass already, given by an earlier owner: the key's next one
-        comes after it."""
+    def observe(
+        self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
+    ) -> None:
+        """Advance the key's next pass beyond a task that an earlier owner has given this pass."""
         following = pass_ + stride(self.weights.get(key, weight))
         if following > self._counters.next_pass(key):
             self._counters.put(key, following, virtual_time)
 
     def ended(self, key: str, weight: float, name: str, cost: int) -> None:
-        """A task of the key is through. Every task has been charged the same, whatever it took."""
+        """Record that a task of the key is done. Ignored here: every task costs the same."""
 
-    def left(self, key: str, name: str) -> None:
-        """A task of the key gives its place up and will be given another one."""
+    def withdraw(self, key: str, name: str) -> None:
+        """Record that a task of the key lost its level and will get a new one."""
 
     def resume(self, key: str, following: int) -> None:
-        """The next pass of the key as an earlier owner left it."""
+        """Restore the next pass of the key from an earlier owner."""
         self._counters.put(key, max(following, self._counters.next_pass(key)), 0)
 
     def heaviest(
         self, most: int, unplaced: Iterable[tuple[str, int]] = ()
     ) -> list[tuple[str, int]]:
-        """(key, next pass) of those furthest ahead, to be kept for the next owner.
+        """Return (key, next pass) of the keys furthest ahead, to save for the next owner.
 
-        `unplaced`: (key, pass) of tasks whose place will not outlive this owner; they will be given
-        one anew, so their keys are not charged for them.
+        `unplaced`: (key, pass) of tasks whose levels end with this owner. The next owner levels
+        them again, so their keys are not charged for them.
         """
         first: dict[str, int] = {}
         for key, pass_ in unplaced:
@@ -75,9 +76,8 @@ class Passes:
         return sorted(kept, key=lambda pair: (-pair[1], pair[0]))
 
     def run_times(self) -> RunTimesRecord | None:
-        """What has been learnt of run times, for the next owner; None: nothing, tasks are
-        counted."""
+        """Return the measured run times, for the next owner; None if tasks are counted."""
         return None
 
     def resume_run_times(self, record: RunTimesRecord) -> None:
-        """What an earlier owner had learnt."""
+        """Restore run times that an earlier owner measured."""

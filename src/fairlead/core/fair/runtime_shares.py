@@ -1,25 +1,25 @@
-"""Turns by run time: which key of a lane goes next is settled when its task comes to the fore, not
-when it was placed.
+"""Shares of run time: the key of a lane that goes next is decided when its task reaches the trigger
+table, not when the task arrives.
 
-A level is given when a task comes, by what its run is expected to take, and is kept. Here each key
-has an account of what its runs did take: those that ended, and of those that run what they were
-charged, or what they have taken by now if that is more. The first tasks of each key stand in the
-trigger table, at the turn that the account says when they come to stand there; the others of the
-key wait here, in the order of their levels.
+A level is given when a task arrives, from its expected run time, and does not change. Here each key
+has an account of its actual run time: of ended runs the time they took, and of current runs their
+charge, or the time so far if that is more. The first tasks of each key are in the trigger table, at
+the pass that the account gives when they get there; the others of the key wait here, in the order
+of their levels.
 
-The bound. Let two keys, f and m, both have tasks in memory that no limit holds back, all through an
-interval, and let S be the run time of the tasks of a key that were taken in it, in whole. Then
+The bound. Let two keys, f and m, both have tasks in memory that no limit holds back throughout an
+interval, and let S be the total run time of the tasks of a key taken in it. Then
 
     | S_f / w_f - S_m / w_m |  <=  (c_f + 5 u_f) / w_f + (c_m + 5 u_m) / w_m
 
-where c is the most that one task of the key was charged, and u the most that was in doubt of the
-key at one moment: the sum of |took - charged| over its tasks that run or stand in the table. With
-exact charges u is 0, and this is the bound of start-time fair queueing (Goyal, Vin and Cheng 1996)
-in seconds. Why: let t(k) be the turn of the first task of k that stands in the table. Over the
-interval t(k) moves on by S_k / w_k, but for what is in doubt at its two ends (2 u). And t(f) is
-never further above t(m) than c_f + u_f + 2 u_m: f was taken last when it was not above, moved on by
-its charge and by corrections, and m has since moved back by corrections at most. It holds while the
-unit of run times stands still, and no key owes or has saved more than MOST_OWED.
+where c is the greatest charge of one task of the key, and u the greatest uncertainty of the key at
+one moment: the sum of |took - charged| over its tasks that run or are in the table. With exact
+charges u is 0, and this is the bound of start-time fair queueing (Goyal, Vin and Cheng 1996) in
+seconds. Why: let t(k) be the pass of the first task of k in the table. Over the interval t(k)
+advances by S_k / w_k, except for the uncertainty at its two ends (2 u). And t(f) is never further
+above t(m) than c_f + u_f + 2 u_m: when f was last taken, t(f) was not above t(m); since then f has
+advanced by its charge and by corrections, and m has gone back by corrections at most. The bound
+holds while the unit of run times does not change, and no key owes or has saved more than MOST_OWED.
 """
 
 from __future__ import annotations
@@ -34,72 +34,72 @@ from fairlead.core.fair.run_times import RunTimes
 from fairlead.model import Level, Trigger
 
 MOST_OWED = 1000
-"""Units, which are mean runs of the queue: a key is behind or ahead of the others by at most this,
-divided by its weight. One run that hangs puts its key off for no longer; the rest is forgiven."""
+"""Most units (mean runs of the queue), divided by its weight, that a key is behind or ahead of the
+others. A run that hangs delays its key by no more; the excess is dropped."""
 
 SHOWN = 50_000
-"""Microseconds of expected run time: so much of a key and name stands in the table at once, or one
+"""Expected run time of one key and name that is in the table at once (microseconds); at least one
 task."""
 
 MOST_SHOWN = 100
 
 MOST_IDLE = 10_000
-"""Keys without a task here that are remembered because they are ahead."""
+"""Keys without tasks here that are kept because they are ahead."""
 
 
 class Shown(NamedTuple):
-    """To be put into the table."""
+    """A trigger to put into the table."""
 
     trigger: Trigger
     pass_: int
-    """Virtual time of this lane, instead of its level's."""
+    """Virtual time of this lane, used instead of the pass of its level."""
 
 
 @dataclass(eq=False)
-class _Key:
+class _KeyAccount:
     account: int
-    """Virtual time: where the key would stand if nothing of it ran."""
+    """Virtual time of the key if none of its tasks ran."""
     weight: float
     waiting: int = 0
-    """Those in the table included."""
+    """Tasks that wait, including those in the table."""
     shown: int = 0
-    """What those in the table are charged."""
+    """Total charge of its tasks in the table."""
     running: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
-    """By task id and version, its charge and since when it runs (monotonic seconds)."""
+    """Charge and start (monotonic seconds) of each run, by task id and version."""
 
 
 @dataclass(eq=False)
 class _Flow:
-    """What the same limits stop: if the first of it cannot run, nor can the others."""
+    """Triggers that the same limits stop: if the first cannot run, neither can the others."""
 
     waiting: list[tuple[Level, Trigger]] = field(default_factory=list)
-    """A heap."""
+    """Heap of triggers that are not in the table."""
     shown: dict[Level, tuple[int, int]] = field(default_factory=dict)
-    """In the table: turn and charge."""
+    """Pass and charge of the triggers in the table."""
 
 
 _FlowKey = tuple[str, str, str | None]
 
 
 class RuntimeShares:
-    """Of one lane. What its tasks are charged in virtual time is divided by the weight of their
+    """Shares of one lane. The charge of a task in virtual time is divided by the weight of its
     key."""
 
     def __init__(self, weights: Mapping[str, float], run_times: RunTimes) -> None:
         self.virtual_time = 0
-        """The furthest turn taken."""
+        """Highest pass taken."""
         self._weights = weights
         self._run_times = run_times
-        self._keys: dict[str, _Key] = {}
+        self._keys: dict[str, _KeyAccount] = {}
         self._flows: dict[_FlowKey, _Flow] = {}
         self._touched: dict[_FlowKey, None] = {}
 
     def add(self, triggers: Iterable[Trigger], now: float) -> None:
-        """These are in memory and may run. `now`: monotonic seconds."""
+        """Add triggers that are in memory and may run. `now`: monotonic seconds."""
         for trigger in triggers:
             key = self._key(trigger)
             if not key.waiting:
-                # Whoever had nothing waiting starts with the lane: an idle key saves nothing up.
+                # A key that had nothing waiting starts at the virtual time: idle keys save nothing.
                 self._keep_within(key, now, saved=0)
             key.waiting += 1
             flow = self._flows.setdefault(_flow(trigger), _Flow())
@@ -107,7 +107,7 @@ class RuntimeShares:
             self._touched[_flow(trigger)] = None
 
     def next(self, now: float) -> list[Shown]:
-        """What comes to stand in the table now."""
+        """Return the triggers to put into the table now."""
         standing: dict[str, int] = {}
         found: list[Shown] = []
         touched = [
@@ -121,8 +121,8 @@ class RuntimeShares:
             if fairness_key not in standing:
                 standing[fairness_key] = self._keep_within(key, now, saved=MOST_OWED)
             room = self._room(name, fairness_key) if ordering_key is None else len(flow.waiting)
-            # Never before one of its flow that stands there already, whatever a run that has ended
-            # gave back since.
+            # Never before a trigger of its flow that is in the table already, whatever an ended run
+            # has given back since.
             latest = max(
                 (pass_ for pass_, _ in flow.shown.values()), default=standing[fairness_key]
             )
@@ -136,27 +136,27 @@ class RuntimeShares:
         return found
 
     def taken(self, triggers: Iterable[Trigger], now: float) -> None:
-        """These have left the table, to run."""
+        """Record that triggers left the table to run."""
         for trigger in triggers:
             pass_, charge = self._hide(trigger)
             self._keys[trigger.fairness_key].running[trigger.id, trigger.version] = charge, now
             self.virtual_time = max(self.virtual_time, pass_)
 
     def ended(self, trigger: Trigger, cost: int) -> None:
-        """A run has ended, after so many microseconds; or it never began: 0."""
+        """Record that a run ended after `cost` microseconds, or (0) never began."""
         key = self._key(trigger)
         key.running.pop((trigger.id, trigger.version), None)
         key.account += round(self._run_times.virtual(cost) / key.weight)
-        self._forget_idle(trigger.fairness_key, key)
+        self._drop_idle(trigger.fairness_key, key)
 
     def returned(self, triggers: Sequence[Trigger], now: float) -> None:
-        """These were taken and have not run: they wait again."""
+        """Record that triggers were taken and did not run; they wait again."""
         for trigger in triggers:
             self._keys[trigger.fairness_key].running.pop((trigger.id, trigger.version), None)
         self.add(triggers, now)
 
     def remove(self, triggers: Iterable[Trigger]) -> list[Trigger]:
-        """Take these out; answers those that stand in the table."""
+        """Remove triggers; return those that are in the table."""
         shown = []
         gone: dict[_FlowKey, set[Level]] = {}
         for trigger in triggers:
@@ -175,27 +175,27 @@ class RuntimeShares:
         return shown
 
     def behind(self, trigger: Trigger) -> list[Trigger]:
-        """What waits here behind one that stands in the table, and would be stopped by the same
-        limits; by level."""
+        """Return the triggers that wait behind one in the table and that the same limits stop, by
+        level."""
         flow = self._flows.get(_flow(trigger))
         return [] if flow is None else [waiting for _, waiting in sorted(flow.waiting)]
 
     def waiting(self) -> Iterator[Trigger]:
-        """All that does not stand in the table."""
+        """Yield all triggers that are not in the table."""
         for flow in self._flows.values():
             yield from (trigger for _, trigger in flow.waiting)
 
-    def _key(self, trigger: Trigger) -> _Key:
+    def _key(self, trigger: Trigger) -> _KeyAccount:
         key = self._keys.get(trigger.fairness_key)
         weight = self._weights.get(trigger.fairness_key, trigger.weight)
         if key is None:
-            key = self._keys[trigger.fairness_key] = _Key(self.virtual_time, weight)
+            key = self._keys[trigger.fairness_key] = _KeyAccount(self.virtual_time, weight)
         key.weight = weight
         return key
 
-    def _keep_within(self, key: _Key, now: float, saved: int) -> int:
-        """Where the key stands, what runs included; moved so that it owes and has saved no more
-        than it may."""
+    def _keep_within(self, key: _KeyAccount, now: float, saved: int) -> int:
+        """Return the virtual time of the key, its runs included, after moving its account so that
+        it owes and has saved no more than allowed."""
         virtual = self._run_times.virtual
         standing = key.account + sum(
             max(charge, round(virtual(round((now - since) * 1e6)) / key.weight))
@@ -211,7 +211,7 @@ class RuntimeShares:
         return kept
 
     def _hide(self, trigger: Trigger) -> tuple[int, int]:
-        """It leaves the table: its turn and its charge."""
+        """Remove a trigger from the table; return its pass and charge."""
         name = _flow(trigger)
         flow, key = self._flows[name], self._keys[trigger.fairness_key]
         pass_, charge = flow.shown.pop(_level(trigger))
@@ -226,7 +226,7 @@ class RuntimeShares:
         elif not flow.shown:
             del self._flows[name]
 
-    def _forget_idle(self, fairness_key: str, key: _Key) -> None:
+    def _drop_idle(self, fairness_key: str, key: _KeyAccount) -> None:
         if key.waiting or key.running:
             return
         if key.account <= self.virtual_time:
@@ -245,7 +245,7 @@ class RuntimeShares:
         return max(1, min(SHOWN // expected, MOST_SHOWN)) if expected else 1
 
     @staticmethod
-    def _stride(charge: int, key: _Key) -> int:
+    def _stride(charge: int, key: _KeyAccount) -> int:
         return max(1, round(charge / key.weight))
 
 

@@ -1,26 +1,25 @@
-"""Passes that move on by run time: a key is charged what its task is expected to take, and what it
-took once it has ended.
+"""Passes by run time: a key is charged the expected time of its task at first, and the difference
+to the actual time once the task has ended.
 
 Start-time fair queueing (`fairlead.core.fair.passes`) needs the length of a task before it runs.
-Here it is expected (`fairlead.core.fair.run_times`), and the difference is made up for by the tasks
-of the key that are placed from then on; those that have a level keep it. A task that took longer
-puts off the key's next one; one that took less lets the next ones follow more closely, but never
-before tasks of their own key, and never before the moment at which the lane stands: a key that has
-been idle has saved nothing.
+Here the length is an expectation (`fairlead.core.fair.run_times`). Tasks of the key that get their
+levels later make up for the difference; given levels do not change. A task that took longer delays
+the key's next task. A task that took less lets the next tasks follow more closely, but never before
+tasks of their own key and never before the lane's virtual time: an idle key saves nothing.
 
-The bound. Let two keys, f and m, both have tasks waiting all through an interval, and let S be the
-run time of the tasks of a key that were dispatched in it, in whole. Then
+The bound. Let two keys, f and m, both have tasks waiting throughout an interval, and let S be the
+total run time of the tasks of a key dispatched in it. Then
 
     | S_f / w_f - S_m / w_m |  <=  (c_f + 3 u_f) / w_f + (c_m + 3 u_m) / w_m
 
-where c is the most that one task of the key was charged, and u the most that the key had in doubt
-at one moment: the sum of |took - charged| over its tasks that wait or run, and what it has saved
-and not yet used. For each key the levels of what is dispatched
-span the same virtual time, but for one distance between two levels (at most c + u); and
-distances add up to what the tasks took, but for what is in doubt when the first one and the one
-after the last one are placed (u each). With exact expectations u is 0, and this is the bound of
-start-time fair queueing, in seconds. It holds while the unit of the queue's run times stands still,
-and while nobody owes or saves more than MOST_OWED.
+where c is the greatest charge of one task of the key, and u the greatest uncertainty of the key at
+one moment: the sum of |took - charged| over its tasks that wait or run, plus its unused savings.
+For each key, the levels dispatched span the same virtual time, except for one distance between two
+levels (at most c + u). The distances add up to the actual run times, except for the uncertainty
+when the first of these tasks and the one after the last get their levels (u each). With exact
+expectations u is 0, and this is the bound of start-time fair queueing, in seconds. The bound holds
+while the unit of the queue's run times does not change, and while no key owes or saves more than
+MOST_OWED.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from fairlead.core.fair.run_times import RunTimes
 from fairlead.model import RunTimesRecord
 
 MOST_OWED = 1000
-"""Units, which are mean runs of the queue: what a key owes, or has saved, between two of its tasks
-is at most this, by its weight. What is beyond is forgiven, or lost."""
+"""Most units (mean runs of the queue), divided by its weight, that a key owes or has saved between
+two of its tasks. Any excess is dropped."""
 
 MOST_REMEMBERED = 10_000
-"""Pairs of task name and key whose charges are known, and keys that owe or have saved; beyond, the
-oldest are forgotten."""
+"""Most pairs of task name and key with known charges, and most keys that owe or have saved; beyond
+it, the oldest are dropped."""
 
 
 class TimePasses(Passes):
-    """Passes of one lane. `run_times` may be shared by the lanes of a queue."""
+    """Passes of one lane by run time. The lanes of a queue may share `run_times`."""
 
     def __init__(
         self, counters: Counters, weights: Mapping[str, float] | None, run_times: RunTimes
@@ -50,13 +49,13 @@ class TimePasses(Passes):
         super().__init__(counters, weights)
         self._run_times = run_times
         self._charged: dict[tuple[str, str], list[int]] = {}
-        """By task name and key: of those that wait or run, how many there are and what they were
-        charged together. Which of them was charged what is not kept: there may be millions."""
+        """Number of tasks that wait or run, and their total charge, by task name and key. Single
+        charges are not kept, because there may be millions."""
         self._owed: dict[str, int] = {}
-        """By key, virtual time: above 0 what puts off its next task, below 0 what it has saved."""
+        """Virtual time by key: positive if its next task is delayed, negative if it has savings."""
 
-    def give(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
-        """The pass of one more task of the key."""
+    def assign(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
+        """Return the pass of one more task of the key."""
         following = self._counters.next_pass(key)
         owed = self._owed.pop(key, 0)
         if owed > 0:
@@ -70,24 +69,25 @@ class TimePasses(Passes):
         self._counters.put(key, pass_ + step, virtual_time)
         return pass_
 
-    def saw(self, key: str, weight: float, pass_: int, virtual_time: int, name: str = "") -> None:
-        """A task of the key has this pass already, given by an earlier owner: the key's next one
-        comes after it."""
+    def observe(
+        self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
+    ) -> None:
+        """Advance the key's next pass beyond a task that an earlier owner has given this pass."""
         following = pass_ + self._stride(self._charge(name, key), self.weights.get(key, weight))
         if following > self._counters.next_pass(key):
             self._counters.put(key, following, virtual_time)
 
     def ended(self, key: str, weight: float, name: str, cost: int) -> None:
-        """A task of the key is through: its run took so many microseconds, or 0 if it never ran."""
+        """Record that a task of the key ran for `cost` microseconds, or (0) will never run."""
         weight = self.weights.get(key, weight)
         charged = self._discharge(name, key)
         more = round((self._run_times.virtual(cost) - charged) / weight)
         most = round(MOST_OWED * STRIDE_SCALE / weight)
         self._owe(key, max(-most, min(self._owed.pop(key, 0) + more, most)))
 
-    def left(self, key: str, name: str) -> None:
-        """A task of the key gives its place up and will be given another one: it is charged anew
-        then."""
+    def withdraw(self, key: str, name: str) -> None:
+        """Record that a task of the key lost its level and will get a new one, with a new
+        charge."""
         self._discharge(name, key)
 
     def heaviest(
@@ -121,8 +121,8 @@ class TimePasses(Passes):
         return charge
 
     def _discharge(self, name: str, key: str) -> int:
-        """What one of the tasks that wait or run was charged: their mean, so that all of them
-        together come out exactly."""
+        """Remove one task that waits or runs; return its charge. The charge is the mean of all, so
+        that the charges of all tasks add up exactly."""
         charges = self._charged.get((name, key))
         if charges is None:
             return self._run_times.charge(name, key)

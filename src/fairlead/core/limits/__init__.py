@@ -1,1 +1,2 @@
-"""Limits of what runs at once: slots of a node, trees, rates, permits of the cluster."""
+"""Limits on concurrent tasks and on starts: slots of a node, trees, rates, permits of the
+cluster."""

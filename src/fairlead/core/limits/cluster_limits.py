@@ -1,5 +1,5 @@
-"""Limits that hold over the whole cluster: how many tasks may run at once, or start in a while, on
-all nodes together."""
+"""Cluster-wide limits: how many tasks may run at once, or start within a time, on all nodes
+together."""
 
 from __future__ import annotations
 
@@ -21,48 +21,49 @@ from fairlead.model import Trigger
 
 
 class OnNode(ConcurrencyPolicy, Protocol):
-    """A cluster-wide limit as one node books it, from the permits it has."""
+    """The part of a cluster-wide limit on one node, which acquires from the node's permits."""
 
     def roomy(self, pools: Iterable[str]) -> list[Hashable]:
-        """These pools have room again: the limits to tell the table."""
+        """Return the limits to release in the table, for pools that have room again."""
 
     def pass_time(self, now: float) -> None:
-        """Before a round: give back what time has freed."""
+        """Release what time has freed; called before each round."""
 
 
 class ClusterWide(Protocol):
-    """What is declared; each node makes its own of it."""
+    """A declared limit that each node makes its own part of."""
 
     name: str | None
-    """Its name in the cluster; None: that of the queue or task it belongs to."""
+    """Name of the limit in the cluster; None: the name of the queue or task it belongs to."""
     linger: float
-    """Seconds for which a booking counts though its node may be gone."""
+    """Seconds for which an acquired permit counts although its node may be gone."""
     ends_runs: bool
-    """Runs must end when the permits end that they were booked from."""
+    """Whether runs must end when their permits expire."""
     is_cluster_wide: bool
-    """False: it holds on each node by itself, and needs no permits."""
+    """Whether the limit holds over the cluster; if not, it holds on each node and needs no
+    permits."""
 
     def on_node(self, permits: Permits, press: Callable[[], None]) -> OnNode:
-        """For one node. `press` asks for a round soon."""
+        """Return the limit's part on one node. `press`: asks for a round soon."""
 
 
 AnyLimit = ConcurrencyPolicy | ClusterWide
-"""What a queue or a task may declare."""
+"""Any limit that a queue or a task may declare."""
 
 
 def needs_permits(limit: AnyLimit | None) -> TypeGuard[ClusterWide]:
-    """Whether it holds over the whole cluster, at some level at least."""
+    """Return whether the limit, or one of its levels, holds over the whole cluster."""
     return bool(getattr(limit, "is_cluster_wide", False))
 
 
 class ClusterLimit:
-    """At most `n` at once in the whole cluster; with `per`, at most `n` for each fairness key or
-    each task name.
+    """At most `n` tasks at once in the whole cluster; with `per`, at most `n` for each fairness key
+    or each task name. Raises ConfigurationError for bad values.
 
-    It holds exactly as long as clocks run at the same rate within 5 %, and processes that are told
-    to end do: see docs/explanation/cluster-limits.md for what a handler must do when its machine
-    may be paused. A limit for several queues or tasks needs a `name`; all processes must declare
-    the same `n`.
+    The limit is exact as long as clocks run at the same rate within 5 %, and processes end when
+    they must: docs/explanation/cluster-limits.md says what a handler must do if its machine may be
+    paused. A limit for several queues or tasks needs a `name`; all processes must declare the same
+    `n`.
     """
 
     linger = 0.0
@@ -75,7 +76,7 @@ class ClusterLimit:
         self.name = name
 
     def __repr__(self) -> str:
-        told = [
+        options = [
             str(self.n),
             *(
                 f"{key}={value!r}"
@@ -83,18 +84,17 @@ class ClusterLimit:
                 if value
             ),
         ]
-        return f"ClusterLimit({', '.join(told)})"
+        return f"ClusterLimit({', '.join(options)})"
 
     def on_node(self, permits: Permits, press: Callable[[], None]) -> OnNode:
-        return _Limit(self, permits, press)
+        return _NodeLimit(self, permits, press)
 
 
 class ClusterRateLimit:
     """At most `n` + t * `n` / `per` starts in any t seconds in the whole cluster; with `key`, for
-    each fairness key or name.
+    each fairness key or name. Raises ConfigurationError for bad values.
 
-    n units, each of which starts one task in `per` seconds: a start books its unit for so long. See
-    `ClusterLimit`.
+    The limit consists of n units; a start takes one unit for `per` seconds. See `ClusterLimit`.
     """
 
     ends_runs = False
@@ -109,16 +109,16 @@ class ClusterRateLimit:
         self.name = name
 
     def __repr__(self) -> str:
-        told = [
+        options = [
             f"{key}={value!r}" for key, value in (("key", self.key), ("name", self.name)) if value
         ]
-        return f"ClusterRateLimit({', '.join([str(self.n), f'per={self.per:g}', *told])})"
+        return f"ClusterRateLimit({', '.join([str(self.n), f'per={self.per:g}', *options])})"
 
     def on_node(self, permits: Permits, press: Callable[[], None]) -> OnNode:
-        return _RateLimit(self, permits, press)
+        return _NodeRateLimit(self, permits, press)
 
 
-class _Limit:
+class _NodeLimit:
     def __init__(self, declared: ClusterLimit, permits: Permits, press: Callable[[], None]) -> None:
         self._declared = declared
         self._permits = permits
@@ -136,7 +136,7 @@ class _Limit:
 
     def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         pool = _pool(self._declared.per, trigger)
-        if self._permits.give(pool):
+        if self._permits.release(pool):
             return ((self, pool),)
         if self._permits.owes(pool):
             self._press()
@@ -151,7 +151,7 @@ class _Limit:
         pass
 
 
-class _RateLimit:
+class _NodeRateLimit:
     def __init__(
         self, declared: ClusterRateLimit, permits: Permits, press: Callable[[], None]
     ) -> None:
@@ -159,10 +159,9 @@ class _RateLimit:
         self._permits = permits
         self._press = press
         self._cooling: deque[tuple[float, str]] = deque()
-        """Until when a unit is booked, and of which pool; in this order, as all are booked for the
-        same time."""
+        """End of use and pool of each unit, in order, because all units are used equally long."""
         self._of_pool: dict[str, deque[tuple[float, str]]] = {}
-        """The same by pool, with the id of the task that started."""
+        """End of use and id of the started task of each unit, by pool."""
 
     def column(self, trigger: Trigger) -> Hashable:
         return key_of(self._declared.key, trigger)
@@ -188,8 +187,8 @@ class _RateLimit:
         for unit in cooling:
             if unit[1] == trigger.id:
                 cooling.remove(unit)
-                return ((self, pool),) if self._permits.give(pool) else ()
-        return ()  # it has cooled meanwhile
+                return ((self, pool),) if self._permits.release(pool) else ()
+        return ()  # the unit is free again already
 
     def roomy(self, pools: Iterable[str]) -> list[Hashable]:
         return [(self, pool) for pool in pools]
@@ -200,7 +199,7 @@ class _RateLimit:
             cooling = self._of_pool.get(pool)
             if cooling and cooling[0][0] <= now:
                 cooling.popleft()
-                self._permits.give(pool)
+                self._permits.release(pool)
             if not cooling:
                 self._of_pool.pop(pool, None)
 

@@ -1,5 +1,5 @@
-"""Limits of fairness keys that are set while a node runs: how many tasks of a key of a queue run at
-once on it."""
+"""Limits of fairness keys, set while a node runs: how many tasks of a key of a queue run at once on
+this node."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from fairlead.model import Trigger
 
 
 class KeyLimit(msgspec.Struct, frozen=True):
-    """What tasks of a key wait for that has as many running as it may."""
+    """Identity of the limit of a fairness key."""
 
     queue: str
     fairness_key: str
 
 
 class KeyLimits:
-    """Counts what runs of every key, limited or not, so that a limit that comes later knows what
-    runs already."""
+    """Limits of fairness keys. Counts the running tasks of every key, limited or not, so that a new
+    limit includes tasks that run already."""
 
     def __init__(self) -> None:
         self._limits: dict[str, dict[str, int]] = {}
-        """By queue and fairness key; of a queue without limits there is nothing."""
+        """Limits by queue and fairness key; queues without limits are absent."""
         self._running: dict[tuple[str, str], int] = {}
-        """By queue and fairness key, of those that have any."""
+        """Number of running tasks by queue and fairness key, where there are any."""
         self.has_any = False
-        """Whether there is any limit: most nodes have none, and every task is asked about."""
+        """Whether there is any limit; checked first, because most nodes have none."""
 
     def of(self, trigger: Trigger) -> KeyLimit | None:
-        """The limit of its key; None: it has none."""
+        """Return the limit of the trigger's fairness key; None if it has none."""
         limits = self._limits.get(trigger.queue)
         if limits is None or trigger.fairness_key not in limits:
             return None
         return KeyLimit(trigger.queue, trigger.fairness_key)
 
     def full(self, trigger: Trigger) -> KeyLimit | None:
-        """The limit that stops it now."""
+        """Return the limit if it stops the trigger now."""
         limits = self._limits.get(trigger.queue)
         if limits is None:
             return None
@@ -48,18 +48,18 @@ class KeyLimits:
         return KeyLimit(trigger.queue, key)
 
     def acquire(self, trigger: Trigger) -> None:
-        """It runs. The caller has seen that nothing is full."""
+        """Count a task that starts. The caller has checked `full`."""
         key = (trigger.queue, trigger.fairness_key)
         self._running[key] = self._running.get(key, 0) + 1
 
     def release(self, trigger: Trigger) -> KeyLimit | None:
-        """It runs no more; answers its limit if that has room again."""
+        """Count a task that ended; return its limit if that has room again."""
         key = (trigger.queue, trigger.fairness_key)
         left = self._running[key] - 1
         if left:
             self._running[key] = left
         else:
-            del self._running[key]  # as small as what runs
+            del self._running[key]  # keeps the size of the dict to the keys that run
         if not self.has_any:
             return None
         limits = self._limits.get(trigger.queue)
@@ -68,16 +68,16 @@ class KeyLimits:
         return KeyLimit(*key)
 
     def running(self, queue: str, fairness_key: str) -> int:
-        """How many of its tasks run now."""
+        """Return how many tasks of the key run now."""
         return self._running.get((queue, fairness_key), 0)
 
     def limits(self, queue: str) -> Mapping[str, int]:
-        """Those of a queue, by fairness key."""
+        """Return the limits of a queue, by fairness key."""
         return self._limits.get(queue, {})
 
     def set(self, queue: str, limits: Mapping[str, int]) -> list[KeyLimit]:
-        """Have these in a queue, and no others; answers those that have room now. What runs goes
-        on, also beyond a limit: then nothing of the key begins until fewer run."""
+        """Replace the limits of a queue; return those that have room now. Running tasks go on, even
+        beyond a limit: then no task of the key starts until fewer run."""
         self._limits.pop(queue, None)
         if limits:
             self._limits[queue] = dict(limits)

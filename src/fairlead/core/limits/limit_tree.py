@@ -1,4 +1,4 @@
-"""Limits inside a limit: on each node, or, level by level, over the whole cluster."""
+"""Nested limits: on each node or, level by level, over the whole cluster."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from fairlead.core.limits.permits import Permits
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 
-Place = tuple[str, str]
-"""A level of a tree: ("total", ""), ("name", the task's) or ("fairness_key", the key)."""
+LevelName = tuple[str, str]
+"""Identity of a level: ("total", ""), ("name", the task's) or ("fairness_key", the key)."""
 
 
-class Level(NamedTuple):
-    """One limit on a trigger's way."""
+class TreeLevel(NamedTuple):
+    """One limit that applies to a trigger."""
 
-    place: Place
+    level: LevelName
     n: int
     is_cluster_wide: bool
 
 
 class LimitTree:
-    """Limits inside a limit; all on a task's way must have room, or none is taken.
+    """Nested limits; a task needs a slot of every level that applies to it.
 
     `LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})` lets 30 run in total, of these
     15 payouts and 3 of acme's, on each node. `per_fairness_key` holds for every key not named. A
     level given as `ClusterLimit(n)` holds over the whole cluster: `LimitTree(ClusterLimit(30),
-    names={"payout": ClusterLimit(15)}, per_fairness_key=3)`. `name` is the tree's in the cluster;
-    without one it is that of the queue or task it belongs to.
+    names={"payout": ClusterLimit(15)}, per_fairness_key=3)`. `name`: of the tree in the cluster, by
+    default the name of the queue or task it belongs to. Raises ConfigurationError for bad values.
     """
 
     linger = 0.0
@@ -55,13 +55,13 @@ class LimitTree:
             None if per_fairness_key is None else _level("fairness_key", "", per_fairness_key)
         )
         self.name = name
-        self._running: dict[Place, int] = {}
+        self._running: dict[LevelName, int] = {}
         self._permits = Permits("", 0.0)
         self._press: Callable[[], None] = lambda: None
 
     @property
     def is_cluster_wide(self) -> bool:
-        """At least one level is."""
+        """Whether at least one level holds over the whole cluster."""
         levels = (self._total, *self._names.values(), *self._keys.values(), self._per_key)
         return any(level.is_cluster_wide for level in levels if level is not None)
 
@@ -78,22 +78,22 @@ class LimitTree:
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
         running = self._running
         levels = self._levels(trigger)
-        for number, (place, n, is_cluster_wide) in enumerate(levels):
+        for number, (level, n, is_cluster_wide) in enumerate(levels):
             if is_cluster_wide:
-                if self._permits.take(_pool(place), n, now):
+                if self._permits.take(_pool(level), n, now):
                     continue
                 self._press()
             else:
-                count = running.get(place, 0)
+                count = running.get(level, 0)
                 if count < n:
-                    running[place] = count + 1
+                    running[level] = count + 1
                     continue
-            self._give_back(levels[:number])
-            return Full((self, place))
+            self._release_levels(levels[:number])
+            return Full((self, level))
         return None
 
     def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        return self._give_back(self._levels(trigger))
+        return self._release_levels(self._levels(trigger))
 
     cancel = release
 
@@ -104,41 +104,41 @@ class LimitTree:
     def pass_time(self, now: float) -> None:
         """See `fairlead.core.limits.cluster_limits.OnNode`."""
 
-    def running(self) -> Mapping[Place, int]:
-        """What runs now on this node at each level that is its own, as {("total", ""): 3, ("name",
-        "payout"): 2, ...}."""
+    def running(self) -> Mapping[LevelName, int]:
+        """Return how many tasks run now on this node, by level that holds on each node, as
+        {("total", ""): 3, ("name", "payout"): 2, ...}."""
         return dict(self._running)
 
-    def _give_back(self, levels: Iterable[Level]) -> list[Hashable]:
-        """Answers those that have room here."""
+    def _release_levels(self, levels: Iterable[TreeLevel]) -> list[Hashable]:
+        """Release the slots of levels; return the levels that have room here."""
         running = self._running
         freed: list[Hashable] = []
-        for place, _, is_cluster_wide in levels:
+        for level, _, is_cluster_wide in levels:
             if is_cluster_wide:
-                pool = _pool(place)
-                if self._permits.give(pool):
-                    freed.append((self, place))
+                pool = _pool(level)
+                if self._permits.release(pool):
+                    freed.append((self, level))
                 elif self._permits.owes(pool):
                     self._press()
                 continue
-            left = running[place] - 1
+            left = running[level] - 1
             if left:
-                running[place] = left
+                running[level] = left
             else:
-                del running[place]  # as small as what runs
-            freed.append((self, place))
+                del running[level]  # keeps the size of the dict to the levels in use
+            freed.append((self, level))
         return freed
 
-    def _levels(self, trigger: Trigger) -> list[Level]:
-        """The levels on this trigger's path, the narrowest first: a parked column waits for what it
-        really needs."""
+    def _levels(self, trigger: Trigger) -> list[TreeLevel]:
+        """Return the levels that apply to the trigger, narrowest first, so that a parked column
+        waits for what it really needs."""
         levels = []
         key, name = trigger.fairness_key, trigger.name
         if key in self._keys:
             levels.append(self._keys[key])
         elif self._per_key is not None:
             levels.append(
-                Level(("fairness_key", key), self._per_key.n, self._per_key.is_cluster_wide)
+                TreeLevel(("fairness_key", key), self._per_key.n, self._per_key.is_cluster_wide)
             )
         if name in self._names:
             levels.append(self._names[name])
@@ -146,17 +146,17 @@ class LimitTree:
         return levels
 
 
-def _pool(place: Place) -> str:
-    """What its permits are called."""
-    return f"{place[0]}:{place[1]}"
+def _pool(level: LevelName) -> str:
+    """Return the name of the pool of a level's permits."""
+    return f"{level[0]}:{level[1]}"
 
 
-def _level(kind: str, key: str, n: int | ClusterLimit) -> Level:
+def _level(kind: str, key: str, n: int | ClusterLimit) -> TreeLevel:
     what = f"LimitTree {kind} {key!r}" if key else "LimitTree"
     if not isinstance(n, ClusterLimit):
-        return Level((kind, key), positive(what, n), False)
+        return TreeLevel((kind, key), positive(what, n), False)
     if n.per is not None or n.name is not None:
         raise ConfigurationError(
-            f"{what}: {n!r} as a level takes a number only; the tree itself has the name"
+            f"{what}: {n!r} as a level takes a number only; give the name to the tree"
         )
-    return Level((kind, key), n.n, True)
+    return TreeLevel((kind, key), n.n, True)

@@ -1,4 +1,4 @@
-"""How many tasks may run at once, or start in a while: the concurrency policies."""
+"""Concurrency policies: limits on tasks that run at once, or that start within a time."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ Per = Literal["fairness_key", "name"]
 
 
 class Full(NamedTuple):
-    """No room now. The trigger's column is parked until the limit frees a slot, or until
-    `retry_at`."""
+    """Result of an acquire without a free slot. The trigger's column is parked until the limit
+    frees a slot, or until `retry_at`."""
 
     limit: Hashable
-    """Names the limit that is full, not None; all that wait for an equal one are let in one after
-    the other."""
+    """Identity of the full limit, not None. Columns that wait for equal limits are released one
+    after the other."""
     retry_at: float | None = None
-    """Monotonic seconds; for limits that time frees, and for policies that only know a time."""
+    """Monotonic seconds, for limits that time frees and for policies that only know a time."""
 
 
 class ConcurrencyPolicy(Protocol):
-    """What a limit must answer; write your own by these four methods. All are called on the node's
-    event loop and must not block. One that raises fails the attempt of that task and harms nothing
-    else."""
+    """A limit; write your own by these four methods. All are called on the node's event loop and
+    must not block. A policy that raises fails the attempt of that task and affects nothing else."""
 
     def column(self, trigger: Trigger) -> Hashable:
-        """Triggers of one name with different columns never hold each other up; None: by name
-        alone."""
+        """Return the column of the trigger: triggers of one name in different columns never delay
+        each other. None: one column for the name."""
 
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
-        """Take a slot for this trigger (None), or say what is full. `now`: monotonic seconds."""
+        """Acquire a slot and return None, or return what is full. `now`: monotonic seconds."""
 
     def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        """The run has ended: give the slot back; answers the limits that have room again."""
+        """Release the slot of a run that has ended; return the limits that have room again."""
 
     def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        """The booking led to no run (another node was quicker): undo it; answers the limits that
-        have room again."""
+        """Release a slot whose task did not run here (another node was quicker); return the limits
+        that have room again."""
 
 
 class Limit:
-    """At most `n` at once on each node; with `per`, at most `n` for each fairness key or each task
-    name."""
+    """At most `n` tasks at once on each node; with `per`, at most `n` for each fairness key or each
+    task name. Raises ConfigurationError for bad values."""
 
     def __init__(self, n: int, per: Per | None = None) -> None:
         self.n = positive("Limit", n)
@@ -72,7 +71,7 @@ class Limit:
         if left:
             self._running[key] = left
         else:
-            del self._running[key]  # a limit per key stays as small as what runs
+            del self._running[key]  # keeps the size of the dict to the keys that run
         return ((self, key),)
 
     cancel = release
@@ -82,9 +81,9 @@ class RateLimit:
     """A token bucket: at most `burst` (default: n) + t * n / per starts in any t seconds, on each
     node; exact to the nanosecond.
 
-    Waiting for a token spends no attempt and holds up no other name. With `key`, each fairness key
-    or name has a bucket of its own; a bucket that has filled up again is forgotten, so that many
-    keys cost nothing.
+    Waiting for a token spends no attempt and delays no other name. With `key`, each fairness key or
+    name has a bucket of its own; full buckets are dropped, so that many keys cost nothing. Raises
+    ConfigurationError for bad values.
     """
 
     def __init__(
@@ -94,22 +93,22 @@ class RateLimit:
         self.per = seconds("RateLimit per", per)
         self.key = checked_per("RateLimit", key)
         self.burst = self.n if burst is None else positive("RateLimit burst", burst)
-        # The generic cell rate algorithm keeps one number for each bucket: when it will be full
-        # again. Its unit is 1/n of a nanosecond, so that a token takes a whole number of them and
-        # nothing is ever rounded.
+        # The generic cell rate algorithm keeps one number per bucket: when it is full again. The
+        # unit is 1/n of a nanosecond, so that a token takes a whole number of units and nothing is
+        # rounded.
         self._token = max(1, round(self.per * 1e9))
         self._burst_before = (self.burst - 1) * self._token
         self._full_at: dict[str | None, int] = {}
-        self._forget_above = 1024
+        self._drop_above = 1024
         self._latest = 0
         self._started: set[str] = set()
-        """Ids of what was booked at `_latest`."""
+        """Ids of tasks that acquired a token at `_latest`."""
 
     def __repr__(self) -> str:
         return f"RateLimit({self.n}, per={self.per:g}, key={self.key!r}, burst={self.burst})"
 
     def __len__(self) -> int:
-        """Buckets in memory."""
+        """Return the number of buckets in memory."""
         return len(self._full_at)
 
     def column(self, trigger: Trigger) -> Hashable:
@@ -122,8 +121,8 @@ class RateLimit:
         opens_at = full_at - self._burst_before
         if opens_at > instant:
             return Full((self, key), -(-opens_at // self.n) / 1e9)
-        if len(self._full_at) >= self._forget_above:
-            self._forget_full_ones(instant)
+        if len(self._full_at) >= self._drop_above:
+            self._drop_full(instant)
         self._full_at[key] = full_at + self._token
         if instant != self._latest:
             self._latest = instant
@@ -135,9 +134,8 @@ class RateLimit:
         return ()
 
     def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        # A token goes back only while nothing was booked after it: a bucket that has filled up
-        # since would overflow with it, and the rate be exceeded. What a claim loses comes back in
-        # time.
+        # Return a token only if none was acquired at a later instant: a bucket that has filled up
+        # since would overflow, and the rate would be exceeded. Time restores a token lost that way.
         if trigger.id not in self._started:
             return ()
         self._started.remove(trigger.id)
@@ -145,36 +143,36 @@ class RateLimit:
         self._full_at[key] -= self._token
         return ((self, key),)
 
-    def _forget_full_ones(self, instant: int) -> None:
+    def _drop_full(self, instant: int) -> None:
         self._full_at = {
             key: full_at for key, full_at in self._full_at.items() if full_at > instant
         }
-        self._forget_above = max(1024, 2 * len(self._full_at))
+        self._drop_above = max(1024, 2 * len(self._full_at))
 
 
 def key_of(per: Per | None, trigger: Trigger) -> str | None:
-    """Whose slots a trigger books."""
+    """Return the key whose slots a trigger acquires; None if all triggers share the slots."""
     if per is None:
         return None
     return trigger.fairness_key if per == "fairness_key" else trigger.name
 
 
 def positive(what: str, n: int) -> int:
-    """`n`, if it is a limit. Raises ConfigurationError."""
+    """Return `n` if it is a valid limit. Raises ConfigurationError."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigurationError(f"{what}: {n!r} is no limit; use a whole number of at least 1")
     return n
 
 
 def seconds(what: str, given: float) -> float:
-    """`given`, if it is a time. Raises ConfigurationError."""
+    """Return `given` as seconds if it is a valid time. Raises ConfigurationError."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise ConfigurationError(f"{what}={given!r}: use a number of seconds above 0")
     return float(given)
 
 
 def checked_per(what: str, per: Per | None) -> Per | None:
-    """`per`, if it is known. Raises ConfigurationError."""
+    """Return `per` if it is known. Raises ConfigurationError."""
     if per not in (None, "fairness_key", "name"):
         raise ConfigurationError(
             f"{what}: {per!r} is unknown; use 'fairness_key', 'name' or nothing"

@@ -1,10 +1,11 @@
-"""Permits: limits that hold over the whole cluster, though every booking is local. Pure.
+"""Permits: cluster-wide limits whose slots each node acquires locally. Pure.
 
-Each node holds some of a limit's permits and books from those. What each holds is written in one
-book per limit, which is changed by compare-and-set only, so that the sum never exceeds the limit. A
-node uses its permits until `ttl` after it began the last write that was confirmed; whoever sees a
-node's beat unchanged for longer than that, by its own clock, takes its permits back. So no clocks
-are compared, and setting one does no harm; only their rates must agree within `DRIFT`.
+Each node holds some of a limit's permits and acquires slots from those. One ledger per limit
+records what each node holds; it is changed by compare-and-set only, so that the sum never exceeds
+the limit. A node uses its permits until `ttl` after it began the last confirmed write; a node that
+sees another node's heartbeat unchanged for longer, by its own clock, takes that node's permits
+back. So no clocks are compared and setting a clock does no harm; only the rates of the clocks must
+agree within `DRIFT`.
 
 Source: leases (Gray and Cheriton, 1989), with expiry by observation as in the lock client of
 Amazon's DynamoDB; shares by max-min fairness (Bertsekas and Gallager, Data Networks, 6.5.2).
@@ -18,63 +19,63 @@ from typing import NamedTuple
 import msgspec
 
 DRIFT = 0.05
-"""How much faster one clock may run than another, as a part: those of today's machines differ by
-less than a thousandth."""
+"""Fraction by which one clock may run faster than another; those of today's machines differ by less
+than a thousandth."""
 
 STOP_AT = 0.8
-"""Part of the time without a renewal after which nothing more is booked, and what runs has to
+"""Fraction of the `ttl` without a renewal after which no permit is acquired and runs have to
 end."""
 
-TURN_SECONDS = 1.0
-"""For so long at least the same nodes come first for what cannot be shared evenly."""
+ROTATION_SECONDS = 1.0
+"""Shortest time for which the same nodes come first for permits that cannot be shared evenly."""
 
 
 class Share(msgspec.Struct, array_like=True, frozen=True):
-    """A node's part of one pool: a level of a limit, or one key of it."""
+    """Share of a node in one pool: a level of a limit, or one key of it."""
 
     held: int
     wanted: int
-    """What it could use now."""
+    """Permits that the node could use now."""
 
 
 class Holding(msgspec.Struct, array_like=True, frozen=True):
-    """All that a node holds of a limit."""
+    """Permits of a limit that a node holds."""
 
     beat: int
-    """Raised at each write of this node: it lives."""
+    """Heartbeat: a number that each write of this node raises."""
     shares: dict[str, Share]
 
 
 class PermitLedger(msgspec.Struct, array_like=True, frozen=True):
-    """Who holds what of one limit."""
+    """Permits of one limit, by node."""
 
     nodes: dict[str, Holding] = {}
     rotation: int = 0
-    """Who comes first for permits that cannot be shared evenly."""
+    """Offset of the node that comes first for permits that cannot be shared evenly."""
 
 
 def encode(ledger: PermitLedger) -> bytes:
-    """As it is kept."""
+    """Return the ledger as stored bytes."""
     return msgspec.json.encode(ledger)
 
 
 def decode(data: bytes) -> PermitLedger:
-    """Raises msgspec.DecodeError."""
+    """Return the ledger of stored bytes. Raises msgspec.DecodeError."""
     return msgspec.json.decode(data, type=PermitLedger) if data else PermitLedger()
 
 
 def fair_shares(total: int, wanted: Mapping[str, int], rotation: int) -> dict[str, int]:
-    """Whole permits for each node, at most what it wants: max-min fair, the rest by turns in the
-    order of their names.
+    """Return whole permits for each node, at most what it wants: max-min fair; the nodes get the
+    rest one by one in rotation, by name.
 
-    total: permits; turn: which of the nodes that still want more gets the first of the rest. Sums
-    to min(total, wants).
+    total: permits; rotation: which of the nodes that still want more gets the first of the rest.
+    Sums to min(total, wants).
     """
     shares = dict.fromkeys(wanted, 0)
     thirsty = sorted(node for node, want in wanted.items() if want > 0)
     left = total
     while thirsty and left >= len(thirsty):
-        # All get as much as the one that wants least, or as there is.
+        # All nodes get as much as the node that wants least, or as much as there is.
         each = min(left // len(thirsty), min(wanted[node] - shares[node] for node in thirsty))
         for node in thirsty:
             shares[node] += each
@@ -86,54 +87,55 @@ def fair_shares(total: int, wanted: Mapping[str, int], rotation: int) -> dict[st
 
 
 class _Pool:
-    """One pool as this node sees it."""
+    """One pool on this node."""
 
     __slots__ = ("due", "most", "recorded", "refused", "running", "total", "usable")
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.recorded = 0
-        """Permits that are ours by the book, as it was last confirmed."""
+        """Permits of this node in the last confirmed ledger."""
         self.usable = 0
-        """Of these what we still book from: the rest is on its way back."""
+        """Recorded permits that this node may still acquire; the others are being returned."""
         self.due = 0
-        """Our fair share, as of the last round: what is above it goes back when it is free."""
+        """Fair share of this node in the last round; free permits above it are returned."""
         self.running = 0
         self.most = 0
-        """The most that ran at once since the last round."""
+        """Most permits in use at once since the last round."""
         self.refused = False
-        """Something had to wait, and there has been no room since."""
+        """Whether a trigger had to wait and there has been no room since."""
 
     @property
     def is_owing(self) -> bool:
-        """Some permits are free and no longer booked from: they are to go back."""
+        """Whether free permits may no longer be acquired and have to be returned."""
         return self.recorded > max(self.usable, self.running)
 
     @property
     def want(self) -> int:
-        """What it could use: the most that ran lately; twice as many as it has, when that was not
-        enough."""
+        """Permits that the node could use: the most in use lately; twice as many as it has if that
+        was not enough."""
         want = max(self.running, self.most)
         if self.refused:
             want = max(want + 1, 2 * self.usable)
         return min(want, self.total)
 
 
-class Proposal(NamedTuple):
-    """What to write into the book, and what it does to us."""
+class LedgerProposal(NamedTuple):
+    """A ledger to write, and its effects on this node."""
 
     ledger: PermitLedger
     began: float
-    """Monotonic seconds, before the write is sent: permits count from here."""
+    """Monotonic seconds before the write is sent; the permits' `ttl` begins here."""
     is_news: bool
-    """It changes more than our beat: worth a write before the permits have to be renewed."""
+    """Whether it changes more than our heartbeat, so that the write should not wait for the
+    renewal."""
 
 
 class Permits:
-    """One node's permits of one limit. Times are monotonic seconds of this node's clock.
+    """Permits of one limit on one node. Times are monotonic seconds of this node's clock.
 
-    A round: read the book, `propose`, write that by compare-and-set on what was read, and if that
-    is confirmed, `written`.
+    A round: read the ledger, `propose`, write the proposal by compare-and-set on the version that
+    was read and, if the write is confirmed, call `written`.
     """
 
     def __init__(
@@ -143,36 +145,36 @@ class Permits:
         linger: float = 0.0,
         busy: Callable[[bool], None] = lambda is_busy: None,
     ) -> None:
-        """`linger`: seconds for which a permit counts as used after its node may no longer book
-        from it. `busy` is told when the first permit is booked, before anything runs on it, and
-        when the last one was given back."""
+        """`linger`: seconds for which a permit counts as used after its node may no longer acquire
+        it. `busy`: called with True when the first permit is acquired, before anything runs on it,
+        and with False when the last one is released."""
         self._node = node
         self._ttl = ttl
         self._linger = linger
         self._busy = busy
         self.running = 0
-        """Bookings that are not yet given back, in all pools."""
+        """Permits in use, in all pools."""
         self._pools: dict[str, _Pool] = {}
         self._until = float("-inf")
         self._seen: dict[str, tuple[int, float]] = {}
-        """Of each other node the beat, and since when we have seen it."""
+        """Heartbeat of each other node, and when this node first saw it (monotonic seconds)."""
         self._rotation_seen: tuple[int, float] = (0, float("-inf"))
         self._beat = 0
 
     @property
     def until(self) -> float:
-        """Up to here the permits may be used; what still runs on them must have ended by then."""
+        """Time up to which permits may be used; runs on them must have ended by then."""
         return self._until
 
     @property
     def usable_until(self) -> float:
-        """Up to here permits are booked; between this and `until` what runs has time to end."""
+        """Time up to which permits may be acquired; between this and `until`, runs can end."""
         return self._until - (1 - STOP_AT) * self._ttl
 
-    # booking --------------------------------------------------------------------------------------
+    # acquire and release --------------------------------------------------------------------------
 
     def take(self, name: str, total: int, now: float) -> bool:
-        """Book one permit of a pool of so many. False: none is here."""
+        """Acquire one permit of a pool of `total`; return False if this node has none free."""
         pool = self._pools.get(name)
         if pool is None:
             pool = self._pools[name] = _Pool(total)
@@ -186,9 +188,9 @@ class Permits:
             self._busy(True)
         return True
 
-    def give(self, name: str) -> bool:
-        """Give a booked permit back; True if this node may book it again at once, False if others
-        have waited for it."""
+    def release(self, name: str) -> bool:
+        """Release a permit; return True if this node may acquire it again at once, False if other
+        nodes wait for it."""
         pool = self._pools[name]
         pool.running -= 1
         self.running -= 1
@@ -200,26 +202,27 @@ class Permits:
 
     @property
     def holds(self) -> bool:
-        """Some permits are this node's by the book, and have to be renewed."""
+        """Whether the ledger records permits of this node, which have to be renewed."""
         return any(pool.recorded for pool in self._pools.values())
 
     def owes(self, name: str) -> bool:
-        """Others wait for a permit of this pool that is free here: a round should not wait."""
+        """Return whether other nodes wait for a permit that is free here, so that a round should
+        not wait."""
         return self._pools[name].is_owing
 
     @property
     def is_pressing(self) -> bool:
-        """The same of any pool, or something waits for a permit here."""
+        """Whether any pool owes permits, or a trigger waits for a permit here."""
         return any(pool.refused or pool.is_owing for pool in self._pools.values())
 
     # rounds ---------------------------------------------------------------------------------------
 
-    def propose(self, ledger: PermitLedger, now: float) -> Proposal:
-        """What this node would write into the book as it was read just now. From here on permits
-        that the proposal gives back are not booked any more, whatever becomes of it."""
+    def propose(self, ledger: PermitLedger, now: float) -> LedgerProposal:
+        """Return what this node would write into the ledger as just read. From now on, permits that
+        the proposal returns cannot be acquired, whatever becomes of the proposal."""
         others = self._living(ledger, now)
         if self._node not in ledger.nodes:
-            # Never was, or taken back: by somebody whose clock runs too fast, or by hand.
+            # New in the ledger, or removed from it: by a node whose clock is too fast, or by hand.
             self._lose()
         rotation = self._rotation(ledger, now)
         shares: dict[str, Share] = {}
@@ -242,14 +245,14 @@ class Permits:
             or rotation != ledger.rotation
             or (before is not None and before.shares != shares)
         )
-        return Proposal(
+        return LedgerProposal(
             PermitLedger({**others, **mine}, rotation),
             now,
             is_news or len(others) + 1 < len(ledger.nodes),
         )
 
-    def written(self, proposal: Proposal) -> list[str]:
-        """The proposal is in the book. Answers the pools that have room."""
+    def written(self, proposal: LedgerProposal) -> list[str]:
+        """Record that the proposal is in the ledger; return the pools that have room."""
         mine = proposal.ledger.nodes.get(self._node)
         if mine is None:
             self._lose()
@@ -265,7 +268,7 @@ class Permits:
                 if not pool.running and not pool.refused:
                     del self._pools[name]
                 continue
-            # What became free since the proposal and is beyond our share goes back the next time.
+            # Permits above our share that were released since the proposal are returned next time.
             pool.recorded = share.held
             pool.usable = min(share.held, max(pool.due, pool.running))
             pool.most = pool.running
@@ -275,8 +278,8 @@ class Permits:
         return roomy
 
     def leave(self, ledger: PermitLedger) -> PermitLedger:
-        """The book without this node, which books nothing any more; what is still booked stays its,
-        until it is taken back."""
+        """Return the ledger without this node, which acquires nothing any more. Permits still in
+        use stay recorded until other nodes take them back."""
         self._lose()
         nodes = {node: holding for node, holding in ledger.nodes.items() if node != self._node}
         before = ledger.nodes.get(self._node)
@@ -291,8 +294,8 @@ class Permits:
             pool.usable = pool.recorded = 0
 
     def _living(self, ledger: PermitLedger, now: float) -> dict[str, Holding]:
-        """The other nodes, less those whose beat has not changed for longer than they may use their
-        permits."""
+        """Return the other nodes without those whose heartbeat has not changed for longer than they
+        may use their permits."""
         seen: dict[str, tuple[int, float]] = {}
         for node, holding in ledger.nodes.items():
             if node != self._node:
@@ -307,18 +310,19 @@ class Permits:
         }
 
     def _rotation(self, ledger: PermitLedger, now: float) -> int:
-        """The next one's, when somebody here waits and the turn has not changed for a while."""
+        """Advance the rotation if a trigger waits here and the rotation has not changed for a
+        while."""
         rotation, since = self._rotation_seen
         if rotation != ledger.rotation:
             rotation, since = ledger.rotation, now
-        if now - since >= TURN_SECONDS and any(pool.refused for pool in self._pools.values()):
+        if now - since >= ROTATION_SECONDS and any(pool.refused for pool in self._pools.values()):
             rotation, since = rotation + 1, now
         self._rotation_seen = (rotation, since)
         return rotation
 
 
 def held(ledger: PermitLedger, pool: str) -> int:
-    """Permits of a pool that are given out."""
+    """Return the number of permits of a pool that nodes hold."""
     return sum(
         holding.shares[pool].held for holding in ledger.nodes.values() if pool in holding.shares
     )

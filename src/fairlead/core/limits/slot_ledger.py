@@ -1,4 +1,4 @@
-"""SlotLedger: the right to run one task now, from every limit on its way, or from none."""
+"""The slot ledger: acquires a slot of every limit that applies to a trigger, or of none."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from fairlead.core.limits.key_limits import KeyLimit, KeyLimits
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full
 from fairlead.model import Trigger
 
-log = logging.getLogger("fairlead.booking")
+log = logging.getLogger("fairlead.slots")
 
 SHORTEST_WAIT = 0.001
-"""Seconds until a policy is asked again that is full and says "now"."""
+"""Seconds until a full policy is tried again whose `retry_at` has passed."""
 
 Chain = tuple[ConcurrencyPolicy, ...]
 
 
 class OrderingKey(NamedTuple):
-    """The limit that lets one trigger of an ordering key run at a time."""
+    """Identity of the limit that lets one task of an ordering key run at a time."""
 
     queue: str
     ordering_key: str
 
 
 class PolicyFailed(Exception):
-    """A policy raised, or answered nonsense, while booking. Nothing is booked for that trigger."""
+    """Raised if a policy raises or returns an invalid value; no slot is held for the trigger."""
 
     def __init__(self, policy: object, trigger: Trigger, error: Exception) -> None:
         super().__init__(
@@ -39,8 +39,7 @@ class PolicyFailed(Exception):
 
 
 class _Chains(dict[tuple[str, str], Chain]):
-    """What each (queue, name) books, put together when first asked for: nothing else is done for
-    every trigger."""
+    """Policies of each (queue, name), joined at first use, so that a trigger costs one look-up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,10 +52,9 @@ class _Chains(dict[tuple[str, str], Chain]):
 
 
 class SlotLedger:
-    """The limits of one node. `slots` bounds all that runs here; queues and tasks add their own
-    chains; triggers of one ordering key of a queue run one at a time; of a fairness key at most as
-    many as `set_limits` allows. The limits of the chains count beside those: the tighter one
-    stops."""
+    """The limits of one node. `slots` bounds all that runs here; queues and tasks add policies.
+    Tasks of one ordering key run one at a time, tasks of a fairness key at most as `set_limits`
+    allows. All limits apply together, so the tightest one stops a trigger."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -64,49 +62,50 @@ class SlotLedger:
         self._chains = _Chains()
         self._keys = KeyLimits()
         self._ordering_keys: dict[OrderingKey, str] = {}
-        """By key, the id of the task whose turn it is."""
+        """Id of the task that holds each ordering key: it runs, or has the reservation."""
         self._awaited: set[OrderingKey] = set()
-        """Those whose turn is kept for a task that is not booked now: it failed and waits for its
-        next try, or runs elsewhere."""
+        """Ordering keys reserved for a task without a slot: it waits for a retry, or runs on
+        another node."""
 
     @property
     def acquired(self) -> int:
-        """Slots of the node that are taken."""
+        """Number of slots of the node that are taken."""
         return self._acquired
 
     @property
     def room(self) -> int:
-        """Slots of the node that are free: with none, no booking can succeed."""
+        """Number of slots of the node that are free; with none, no acquire can succeed."""
         return self._slots - self._acquired
 
     def register_queue(self, queue: str, *policies: ConcurrencyPolicy | None) -> None:
-        """Every task of the queue books these. Before the first booking."""
+        """Apply policies to every task of the queue. Call it before the first acquire."""
         self._chains.of_queue[queue] = tuple(policy for policy in policies if policy is not None)
         self._chains.clear()
 
     def register_task(self, queue: str, name: str, *policies: ConcurrencyPolicy | None) -> None:
-        """Tasks of this name book these too, ahead of their queue's. Before the first booking."""
+        """Apply policies to tasks of this name, ahead of their queue's. Call it before the first
+        acquire."""
         self._chains.of_task[queue, name] = tuple(
             policy for policy in policies if policy is not None
         )
         self._chains.clear()
 
     def limits(self, queue: str) -> Mapping[str, int]:
-        """What `set_limits` has set: by fairness key, how many of its tasks run here at once."""
+        """Return the limits set by `set_limits`: tasks at once on this node, by fairness key."""
         return self._keys.limits(queue)
 
     def set_limits(self, queue: str, limits: Mapping[str, int]) -> list[KeyLimit]:
-        """At any time; answers those that have room. When other keys than before have a limit,
-        triggers have other columns: it is the table that is to be told."""
+        """Set the limits of fairness keys at any time; return those that have room. If the set of
+        limited keys changes, columns change too, so call TriggerTable.set_limits instead."""
         return self._keys.set(queue, limits)
 
     def uses(self, trigger: Trigger, policy: ConcurrencyPolicy) -> bool:
-        """Whether the trigger books this policy."""
+        """Return whether the policy applies to the trigger."""
         return policy in self._chains[trigger.queue, trigger.name]
 
     def column(self, trigger: Trigger) -> Hashable:
-        """Triggers with equal columns are stopped by the same limits: they wait behind one another,
-        no others do."""
+        """Return the column of a trigger. Triggers wait behind each other if and only if their
+        columns are equal, which means that the same limits stop them."""
         key = (trigger.queue, trigger.name)
         chain = self._chains[key]
         limit = self._keys.of(trigger) if self._keys.has_any else None
@@ -116,8 +115,8 @@ class SlotLedger:
             parts = tuple([policy.column(trigger) for policy in chain])
             hash(parts)
         except Exception as error:
-            # It is reported when it books, if it still fails there; until then the whole name waits
-            # in one column.
+            # The acquire reports the failure if it still occurs then; until then the whole name
+            # waits in one column.
             log.debug(
                 "a policy failed to name a column",
                 extra={"task": trigger.name, "error": repr(error)},
@@ -130,8 +129,8 @@ class SlotLedger:
         )
 
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
-        """Book every limit on the way, or none. The caller has looked at `room`. Raises
-        PolicyFailed."""
+        """Acquire a slot of every limit, or return the limit that is full and acquire none. The
+        caller has checked `room`. Raises PolicyFailed."""
         chain = self._chains[trigger.queue, trigger.name]
         if not chain and trigger.ordering_key is None:
             if self._keys.has_any and (limit := self._keys.full(trigger)) is not None:
@@ -139,8 +138,8 @@ class SlotLedger:
             self._keys.acquire(trigger)
             self._acquired += 1
             return None
-        # The ordering key comes first: of all limits it is the narrowest, so a parked trigger waits
-        # for what it needs.
+        # The ordering key comes first, because it is the narrowest limit: a parked trigger then
+        # waits for what it really needs.
         ordering_key = (
             OrderingKey(trigger.queue, trigger.ordering_key)
             if trigger.ordering_key is not None
@@ -151,16 +150,16 @@ class SlotLedger:
             return Full(ordering_key)
         if self._keys.has_any and (limit := self._keys.full(trigger)) is not None:
             return Full(limit)
-        for place, policy in enumerate(chain):
+        for count, policy in enumerate(chain):
             try:
                 full = policy.acquire(trigger, now)
                 if full is not None:
                     full = _checked(full, now)
             except Exception as error:
-                self._give_back(chain[:place], "cancel", trigger, now)
+                self._release_all(chain[:count], "cancel", trigger, now)
                 raise PolicyFailed(policy, trigger, error) from error
             if full is not None:
-                self._give_back(chain[:place], "cancel", trigger, now)
+                self._release_all(chain[:count], "cancel", trigger, now)
                 return full
         if ordering_key is not None:
             self._ordering_keys[ordering_key] = trigger.id
@@ -170,19 +169,20 @@ class SlotLedger:
         return None
 
     def reserve(self, ordering_key: OrderingKey, task_id: str) -> None:
-        """Until `give_turn`, no other task of the key can be booked."""
+        """Reserve an ordering key for one task, which alone may acquire it until
+        `release_reservation`."""
         self._ordering_keys[ordering_key] = task_id
         self._awaited.add(ordering_key)
 
     def release_reservation(self, ordering_key: OrderingKey) -> list[Hashable]:
-        """It is nobody's turn: whoever is first may be booked. Answers the limit that has room
-        again."""
+        """Release the reservation of an ordering key, so that any task of it may acquire it; return
+        the limit that has room again."""
         self._ordering_keys.pop(ordering_key, None)
         self._awaited.discard(ordering_key)
         return [ordering_key]
 
     def has_reservation(self, trigger: Trigger) -> bool:
-        """Its ordering key waits for this very task."""
+        """Return whether the ordering key of the trigger is reserved for this task."""
         return (
             trigger.ordering_key is not None
             and self._ordering_keys.get(OrderingKey(trigger.queue, trigger.ordering_key))
@@ -190,14 +190,14 @@ class SlotLedger:
         )
 
     def release(self, trigger: Trigger, now: float) -> list[Hashable]:
-        """The run has ended; answers the limits that have room again. Exactly once for each
-        booking, or `unbook`. Its ordering key stays booked: its end must be in the store before the
-        next one's turn comes."""
+        """Release the slots of a run that has ended; return the limits that have room again. Call
+        `release` or `cancel` exactly once for each acquire. The ordering key stays reserved,
+        because the end must be in the store before the next task of the key may run."""
         return self._release("release", trigger, now)
 
     def cancel(self, trigger: Trigger, now: float) -> list[Hashable]:
-        """The booking led to no run; answers the limits that have room again. Its ordering key
-        stays booked."""
+        """Release the slots of a task that did not run; return the limits that have room again. The
+        ordering key stays reserved."""
         return self._release("cancel", trigger, now)
 
     def _release(
@@ -205,13 +205,13 @@ class SlotLedger:
     ) -> list[Hashable]:
         self._acquired -= 1
         chain = self._chains[trigger.queue, trigger.name]
-        freed = self._give_back(chain, how, trigger, now) if chain else []
+        freed = self._release_all(chain, how, trigger, now) if chain else []
         if (limit := self._keys.release(trigger)) is not None:
             freed.append(limit)
         return freed
 
     @staticmethod
-    def _give_back(
+    def _release_all(
         chain: Chain, how: Literal["release", "cancel"], trigger: Trigger, now: float
     ) -> list[Hashable]:
         freed: list[Hashable] = []
@@ -222,21 +222,20 @@ class SlotLedger:
                     if how == "release"
                     else policy.cancel(trigger, now)
                 )
-                freed += dict.fromkeys(
-                    limits
-                )  # finds out here, not in the table, what cannot be hashed
+                # A value that cannot be hashed raises here, not in the table.
+                freed += dict.fromkeys(limits)
             except Exception:
-                # It has lost its own count, nobody else's.
+                # Only this policy's own count is wrong now.
                 log.exception(
-                    "a concurrency policy failed to give back", extra={"task": trigger.name}
+                    "a concurrency policy failed to release a slot", extra={"task": trigger.name}
                 )
         return freed
 
 
 def _checked(full: Full, now: float) -> Full:
-    """A policy's answer, fit for the table. Raises TypeError or ValueError with what is wrong."""
+    """Return a policy's result, fit for the table. Raises TypeError or ValueError."""
     if not isinstance(full, Full):
-        raise TypeError(f"book() answered {full!r}: answer None or a fairlead.Full")
+        raise TypeError(f"acquire() returned {full!r}: return None or a fairlead.Full")
     if full.limit is None:
         raise TypeError(
             "Full.limit is None: name the limit, so that those it stops can wait for it"
@@ -246,5 +245,5 @@ def _checked(full: Full, now: float) -> Full:
         return full
     if not math.isfinite(full.retry_at):
         raise ValueError(f"Full.retry_at={full.retry_at!r}: use monotonic seconds, or None")
-    # A time that has passed would have the node try again without a pause.
+    # A time that has passed would make the node retry without a pause.
     return full if full.retry_at > now else Full(full.limit, now + SHORTEST_WAIT)

@@ -1,1 +1,1 @@
-"""Retry and processing policies of a task."""
+"""Retry and processing policies of tasks."""

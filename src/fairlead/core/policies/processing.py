@@ -1,4 +1,4 @@
-"""How long a run may take, and what happens to a task that is stuck: the processing policy."""
+"""Processing policies: how long a run may take, and what happens to a stuck task."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ WhenStuck = Literal["resume", "error", "ignore"]
 
 
 class ProcessingPolicy(Protocol):
-    """What a processing policy must answer; seconds throughout."""
+    """A rule for runs and stuck tasks; times in seconds."""
 
     @property
     def timeout(self) -> float | None:
-        """How long one run may take; None: as long as it likes."""
+        """Longest time of one run; None for no limit."""
 
     @property
     def max_stuck(self) -> float | None:
-        """How long a task may be in PROCESSING, whatever its node says; None: until its node
+        """Longest time of a task in PROCESSING, even while its node lives; None: until its node
         dies."""
 
     @property
     def when_stuck(self) -> WhenStuck:
-        """Past `max_stuck`: run it again, put it into ERROR, or leave it."""
+        """Action past `max_stuck`: run the task again, move it to ERROR, or leave it."""
 
 
 @dataclass(frozen=True)
 class Processing:
-    """The processing policy most tasks need. `max_stuck` None with a `timeout`: twice the timeout
-    and a minute more."""
+    """The processing policy for most tasks. `max_stuck` defaults to twice the `timeout` plus a
+    minute. Raises ConfigurationError for bad values."""
 
     timeout: float | None = None
     max_stuck: float | None = None
@@ -57,7 +57,7 @@ class Processing:
         ):
             raise ConfigurationError(
                 f"Processing max_stuck={self.max_stuck!r} is not above timeout={self.timeout!r}: "
-                "a task would be given to another while it may still run"
+                "another node would get the task while it may still run"
             )
         if self.max_stuck is None and self.timeout is not None:
             object.__setattr__(self, "max_stuck", 2 * self.timeout + 60)

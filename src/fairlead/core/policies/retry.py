@@ -1,4 +1,4 @@
-"""When a failed attempt is tried again: the retry policies."""
+"""Retry policies: when a failed attempt is tried again."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Errors = tuple[type[BaseException], ...]
 
 
 class RetryPolicy(Protocol):
-    """What a retry policy must answer. One that raises fails the attempt for good and harms nothing
-    else."""
+    """A rule for retries; write your own by this method. A policy that raises fails the attempt for
+    good and affects nothing else."""
 
     def delay(self, tries: int, error: BaseException) -> float | None:
-        """Seconds until the next try after `tries` (from 1) failed, the last with `error`; None: no
-        further try."""
+        """Return the seconds until the next try, after `tries` tries (from 1) have failed, the last
+        with `error`; None for no further try."""
 
 
 @dataclass(frozen=True)
 class _Selective:
-    """Retries on some errors only."""
+    """A policy that retries on some errors only. Raises ConfigurationError for bad values."""
 
     on: Errors = field(default=(Exception,), kw_only=True)
-    """Retry on these and their subclasses."""
+    """Errors to retry on, with their subclasses."""
     never_on: Errors = field(default=(), kw_only=True)
-    """But not on these."""
+    """Exceptions from `on`."""
 
     def __post_init__(self) -> None:
         for kind in (*self.on, *self.never_on):
@@ -50,7 +50,7 @@ class _Selective:
 
 @dataclass(frozen=True)
 class NoRetry(_Selective):
-    """One attempt."""
+    """One attempt, no retry."""
 
     def _delay(self, tries: int) -> float | None:
         return None
@@ -58,7 +58,7 @@ class NoRetry(_Selective):
 
 @dataclass(frozen=True)
 class Fixed(_Selective):
-    """`max_attempts` in all, `seconds` apart."""
+    """At most `max_attempts` attempts, `seconds` apart."""
 
     seconds: float
     max_attempts: int = 5
@@ -73,8 +73,8 @@ class Fixed(_Selective):
 
 @dataclass(frozen=True)
 class Exponential(_Selective):
-    """`max_attempts` in all; waits of `first`, `first * factor`, `first * factor**2` ... seconds,
-    at most `max_delay`.
+    """At most `max_attempts` attempts, with waits of `first`, `first * factor`,
+    `first * factor**2` ... seconds, up to `max_delay`.
 
     With `jitter` j each wait is drawn from [wait * (1 - j), wait], so that tasks that failed
     together do not all come back together (0: exact waits).
@@ -107,7 +107,7 @@ class Exponential(_Selective):
 
 @dataclass(frozen=True)
 class Delays(_Selective):
-    """One more attempt after each of these delays, in seconds."""
+    """One more attempt after each of these delays (seconds)."""
 
     delays: Sequence[float]
 
@@ -131,5 +131,5 @@ def _check(max_attempts: int, *seconds: float) -> None:
 
 
 UNTIL_DONE = Exponential(max_attempts=2**31 - 1, first=20.0, max_delay=120.0)
-"""For ever: what tasks of ordered queues have by default. 10 to 20 s after the first failure, up to
-60 to 120 s later on."""
+"""Default policy of ordered queues: retry for ever, 10 to 20 s after the first failure, 60 to 120 s
+after later ones."""

@@ -1,16 +1,17 @@
-"""The schedule of one partition of an ordered queue, as far as it is in memory: what is read, what
-may run, what is done.
+"""The schedule of one partition of an ordered queue: the part in memory, the tasks that may run,
+and what is done.
 
-No I/O and no clock: it says what to read and is told what came, what was written, and which runs
-have ended. Two things hold at every moment, whatever is told in whatever order:
+No I/O and no clock: the schedule returns what to read, and the caller reports what was read and
+written and which runs have ended. Two rules hold at every moment, in whatever order the reports
+come:
 
-- Every unfinished task of the store with a key at or below `read_through` is in memory, or behind
-  the `skipped_after` of its ordering key; beyond either, only what runs is in memory. So the first
-  one in memory of an ordering key is the first there is.
-- Every unfinished task of the store has a key above `floor`. So whoever begins there misses
-  nothing, however old it is.
+- Every unfinished stored task with a key at or below `read_through` is in memory, or beyond the
+  `skipped_after` of its ordering key. Beyond either, only running tasks are in memory. So the first
+  task of an ordering key in memory is the first of all.
+- Every unfinished stored task has a key above `low_water_mark`. So an owner that begins to read
+  there misses nothing, however old it is.
 
-One read may be on its way at a time, and no write meanwhile; runs may end at any time.
+One read may be under way at a time, and no write meanwhile; runs may end at any time.
 """
 
 from __future__ import annotations
@@ -28,76 +29,77 @@ from fairlead.model import BEFORE_ALL, NewTask, ScheduledTask, TaskKey
 _MOST_OVER = 50_000
 
 
-class Read(NamedTuple):
-    """What to read: unfinished tasks with after < key <= through, ascending, at most `limit`."""
+class ScheduleRead(NamedTuple):
+    """A read to do: unfinished tasks with after < key <= through, ascending, at most `limit`."""
 
     ordering_key: str | None
-    """Of this ordering key only; None: of all."""
+    """Ordering key to read; None: all."""
     after: TaskKey
     through: TaskKey
     limit: int
 
 
 def just_before(run_at: int) -> TaskKey:
-    """Below every task of this time, above every earlier one: keys have no empty texts."""
+    """Return a key below every task of this time and above every earlier one. No task's key has
+    empty texts."""
     return TaskKey(run_at, "", "")
 
 
 class Schedule:
-    """See the module."""
+    """The schedule of one partition in memory; see the module."""
 
     def __init__(
         self, low_water_mark: TaskKey, window: Window, running: Iterable[ScheduledTask] = ()
     ) -> None:
-        """`floor`: as it was kept in the store. `running`: tasks of the store whose runs go on from
-        before."""
+        """`low_water_mark`: as saved in the store. `running`: stored tasks whose runs go on from an
+        earlier tenure."""
         self.read_through = low_water_mark
         self._window = window
         self._lines: dict[str, Line] = {}
         self._held: set[str] = set()
         self._keys: list[TaskKey] = []
-        """Of all tasks in memory, ascending."""
+        """Keys of all tasks in memory, ascending."""
         self._ready: list[tuple[int, TaskKey]] = []
-        """A heap of (ready_at, key) with the next task of every line; others in it are stale."""
+        """Heap of (ready_at, key) of each line's next task; other entries are stale."""
         self._short: dict[str, None] = {}
-        """Ordering keys of which more is to be read."""
-        self._reading: Read | None = None
+        """Ordering keys of which more tasks must be read."""
+        self._reading: ScheduleRead | None = None
         self._ended_meanwhile: dict[TaskKey, ScheduledTask | None] = {}
-        """What the read that is on its way may bring as it was before its run ended, and what came
-        of it."""
+        """Tasks whose runs ended during the current read, which may return them as they were
+        before: the task for its next run, or None if completed."""
         self._ended_first = BEFORE_ALL
-        """The last key that ended while it was the first of all: what is at or below it and in the
-        store came later."""
+        """Last key that ended while it was the first in memory. A stored task at or below it was
+        submitted later."""
         self._over: deque[TaskKey] = deque(maxlen=_MOST_OVER)
-        """Keys that were completed since `done` was asked."""
+        """Keys completed since the last `done`."""
         self._is_turn_of_short = False
         self._is_passing_over = False
-        """Most of the last page stayed in the store: a key with very much behind it."""
+        """Whether most of the last page stayed in the store, because one key has many tasks."""
         for task in running:
             self._load(task)
             self._lines[task.key.ordering_key].running = task.key
             self._changed(task.key.ordering_key)
 
     def resize(self, window: Window) -> None:
-        """So much may be in memory from now on."""
+        """Change the limits of tasks in memory."""
         self._window = window
         if self._reading is None:
             self._evict()
 
-    # looking at it --------------------------------------------------------------------------------
+    # state ----------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Tasks in memory."""
+        """Return the number of tasks in memory."""
         return len(self._keys)
 
     @property
     def live(self) -> int:
-        """Ordering keys in memory whose first task does not wait for a retry."""
+        """Number of ordering keys in memory whose first task does not wait for a retry."""
         return len(self._lines) - len(self._held)
 
     @property
     def low_water_mark(self) -> TaskKey:
-        """Every task with this key or a lower one has ended."""
+        """Key at or below which every task has ended."""
         if self._keys:
             first = self._keys[0]
             bound = just_before(first.run_at)
@@ -109,44 +111,45 @@ class Schedule:
 
     @property
     def _known_through(self) -> TaskKey:
-        """Every unfinished task with this key or a lower one is in memory."""
+        """Key at or below which every unfinished task is in memory."""
         skipped = (
             line.skipped_after for line in self._lines.values() if line.skipped_after is not None
         )
         return min(self.read_through, min(skipped, default=self.read_through))
 
     def done(self, most: int) -> list[tuple[TaskKey, TaskKey]]:
-        """Pairs of keys above the floor between which, themselves left out, no task of the store is
-        unfinished: those where most tasks have ended since it was last asked."""
-        low_water_mark, bound = self.low_water_mark, self._known_through
+        """Return at most `most` pairs of keys above the low-water mark between which, both
+        excluded, no stored task is unfinished: the pairs with most tasks ended since the last
+        call."""
+        mark, bound = self.low_water_mark, self._known_through
         ended = Counter[tuple[TaskKey, TaskKey]]()
         for key in self._over:
-            if low_water_mark < key < bound:
-                place = bisect_left(self._keys, key)
-                above = max(low_water_mark, self._keys[place - 1]) if place else low_water_mark
-                ended[above, min([bound, *self._keys[place : place + 1]])] += 1
+            if mark < key < bound:
+                n = bisect_left(self._keys, key)
+                above = max(mark, self._keys[n - 1]) if n else mark
+                ended[above, min([bound, *self._keys[n : n + 1]])] += 1
         self._over.clear()
         return [pair for pair, _ in ended.most_common(most)]
 
     def due_before(self, run_at: int) -> int:
-        """How many tasks in memory were due before this time."""
+        """Return how many tasks in memory were due before this time."""
         return bisect_left(self._keys, just_before(run_at))
 
     def get(self, key: TaskKey) -> ScheduledTask | None:
-        """The task with this key, if it is in memory."""
+        """Return the task with this key, if it is in memory."""
         line = self._lines.get(key.ordering_key)
         return None if line is None else line.get(key)
 
     def is_running(self, key: TaskKey) -> bool:
-        """It has been handed out, and its end was not told yet."""
+        """Return whether the task was handed out and its end not yet reported."""
         line = self._lines.get(key.ordering_key)
         return line is not None and line.running == key
 
     # reading --------------------------------------------------------------------------------------
 
-    def next_read(self, now: int) -> Read | None:
-        """What to read now; then tell `read_done` or `read_failed`. None: nothing, or one is on its
-        way."""
+    def next_read(self, now: int) -> ScheduleRead | None:
+        """Return the read to do now, to be followed by `read_done` or `read_failed`. None: there is
+        nothing to read, or a read is under way."""
         if self._reading is not None:
             return None
         page, short = self._page(now), self._next_short()
@@ -158,12 +161,12 @@ class Schedule:
         return self._reading
 
     def next_read_at(self) -> int | None:
-        """When the next page is to be read (microseconds), if there is room for it by then."""
+        """Return when to read the next page (microseconds since the epoch), if there is room."""
         if not self._window.room(self.live, len(self)):
             return None
         return self.read_through.run_at - self._window.prefetch
 
-    def _page(self, now: int) -> Read | None:
+    def _page(self, now: int) -> ScheduleRead | None:
         at = self.next_read_at()
         if at is None or at > now:
             return None
@@ -171,22 +174,22 @@ class Schedule:
         if through <= self.read_through:
             return None
         room = self._window.room(self.live, len(self))
-        return Read(
+        return ScheduleRead(
             None, self.read_through, through, self._window.page if self._is_passing_over else room
         )
 
-    def _next_short(self) -> Read | None:
+    def _next_short(self) -> ScheduleRead | None:
         for ordering_key in list(self._short):
             line = self._lines.get(ordering_key)
             if line is not None and line.skipped_after is not None:
-                return Read(
+                return ScheduleRead(
                     ordering_key, line.skipped_after, self.read_through, self._window.per_key
                 )
             del self._short[ordering_key]
         return None
 
     def read_done(self, rows: Sequence[ScheduledTask]) -> None:
-        """The read has answered these."""
+        """Record the tasks that the read returned."""
         read, self._reading = self._reading, None
         assert read is not None
         if read.ordering_key is None:
@@ -201,7 +204,7 @@ class Schedule:
         self._ended_meanwhile.clear()
         if read.ordering_key is None:
             is_mostly_passed = 2 * (len(self) - loaded_before) < len(rows)
-            # A page that was too large may leave nothing behind, so the next one is as large as
+            # A page that was too large may leave nothing behind, so make the next one as large as
             # there is room.
             self._is_passing_over = not self._evict() and is_mostly_passed
         else:
@@ -211,7 +214,7 @@ class Schedule:
             self._changed(read.ordering_key)
 
     def read_failed(self) -> None:
-        """The read has answered nothing."""
+        """Record that the read failed."""
         read, self._reading = self._reading, None
         self._ended_meanwhile.clear()
         if read is not None and read.ordering_key is not None:
@@ -220,13 +223,14 @@ class Schedule:
     # writing --------------------------------------------------------------------------------------
 
     def low_water_mark_with(self, tasks: Iterable[NewTask]) -> TaskKey:
-        """The floor to keep with the write of these: some may be older than all that was there."""
+        """Return the low-water mark to save with a write of these tasks, some of which may be older
+        than all before."""
         return min([self.low_water_mark, *(just_before(task.run_at) for task in tasks)])
 
     def written(self, tasks: Iterable[NewTask], completed: Collection[TaskKey]) -> None:
-        """These are in the store now, but for those whose keys were completed before. What lies in
-        the part that was read goes straight to memory; if that is too much, the last by key leave
-        it, to be read again later."""
+        """Record that these tasks are in the store, except those whose keys were completed before.
+        Tasks in the part that was read go straight to memory; if memory overflows, the last ones by
+        key leave it and are read again later."""
         for task in tasks:
             scheduled = ScheduledTask.of(task)
             if scheduled.key in completed:
@@ -259,41 +263,40 @@ class Schedule:
         self._changed(task.key.ordering_key)
 
     def _evict(self) -> bool:
-        """Forget the last by key of what does not run, until the rest may stay; False when all
-        may."""
+        """Drop the last tasks by key that do not run from memory until the rest is within the
+        limits; return False if nothing had to be dropped."""
         lowest = None
-        place = len(self._keys) - 1
-        while place >= 0 and self._window.is_exceeded(self.live, len(self)):
-            key = self._keys[place]
-            place -= 1
+        n = len(self._keys) - 1
+        while n >= 0 and self._window.is_exceeded(self.live, len(self)):
+            key = self._keys[n]
+            n -= 1
             if not self.is_running(key):
                 self._unload(key)
                 line = self._lines[key.ordering_key]
                 if not line.tasks:
-                    line.skipped_after = (
-                        None  # all that was passed over lies above what counts as read from here on
-                    )
+                    # All skipped tasks lie above the part that counts as read from here on.
+                    line.skipped_after = None
                 self._changed(key.ordering_key)
                 lowest = key
         if lowest is None:
             return False
-        # Up to the last that stays below it, not to a time: a million tasks may be due at the same
-        # one.
+        # Up to the last task that stays below, not up to a time: a million tasks may be due at the
+        # same time.
         below = bisect_left(self._keys, lowest) - 1
         self.read_through = min(
             self.read_through, self._keys[below] if below >= 0 else just_before(lowest.run_at)
         )
         for ordering_key, line in list(self._lines.items()):
             if line.skipped_after is not None and line.skipped_after >= self.read_through:
-                line.skipped_after = None  # all of that is above what counts as read
+                line.skipped_after = None  # all skipped tasks are above the part read
                 self._changed(ordering_key)
         return True
 
     # running --------------------------------------------------------------------------------------
 
     def due(self, now: int) -> list[ScheduledTask]:
-        """Tasks that may run now, the longest due first: of each ordering key the first one, if
-        none of it runs. They count as running from here on."""
+        """Return the tasks that may run now, longest due first: the first of each ordering key, if
+        no task of it runs. They count as running from now on."""
         found = []
         for task in self._due(now):
             self._lines[task.key.ordering_key].running = task.key
@@ -307,7 +310,7 @@ class Schedule:
                 yield task
 
     def next_due(self) -> int | None:
-        """When the next of the tasks in memory may run (microseconds)."""
+        """Return when the next task in memory may run (microseconds since the epoch)."""
         while self._ready:
             if self._fresh(self._ready[0]) is not None:
                 return self._ready[0][0]
@@ -323,8 +326,8 @@ class Schedule:
         )
 
     def ended(self, key: TaskKey, again: ScheduledTask | None) -> None:
-        """The end of its run, or of the task without one, is in the store. `again`: the task as it
-        waits for its next run; None: its key is completed."""
+        """Record that the end of a run, or of a task without a run, is in the store. `again`: the
+        task for its next run, or None if its key is completed."""
         if self._reading is not None:
             self._ended_meanwhile[key] = again
         line = self._lines.get(key.ordering_key)
@@ -345,7 +348,7 @@ class Schedule:
         self._changed(key.ordering_key)
 
     def returned(self, key: TaskKey) -> None:
-        """It was handed out and has not run: it may run at once."""
+        """Record that a task was handed out and has not run: it may run at once."""
         line = self._lines.get(key.ordering_key)
         if line is not None and line.running == key:
             line.running = None
@@ -354,12 +357,12 @@ class Schedule:
             self._changed(key.ordering_key)
 
     def _is_beyond(self, line: Line, key: TaskKey) -> bool:
-        """There may be others before it in the store that are not in memory."""
+        """Return whether tasks before this one may be in the store and not in memory."""
         return key > self.read_through or (
             line.skipped_after is not None and key > line.skipped_after
         )
 
-    # its lines ------------------------------------------------------------------------------------
+    # lines ----------------------------------------------------------------------------------------
 
     def _load(self, task: ScheduledTask) -> None:
         if self._lines.setdefault(task.key.ordering_key, Line()).put(task):
@@ -370,7 +373,7 @@ class Schedule:
         del self._keys[bisect_left(self._keys, key)]
 
     def _changed(self, ordering_key: str) -> None:
-        """Something of this line is another: what follows from it is made anew."""
+        """Update everything that depends on this ordering key's line."""
         line = self._lines.get(ordering_key)
         if line is None:
             return

@@ -9,58 +9,56 @@ from fairlead.model import ScheduledTask, TaskKey
 
 
 class Line:
-    """Tasks in the order of their keys. What is stored beyond `skipped_after` is left there until
-    the line is short."""
+    """Tasks of one ordering key in the order of their keys. Stored tasks beyond `skipped_after`
+    stay in the store until the line is short."""
 
     __slots__ = ("running", "skipped_after", "tasks")
 
     def __init__(self) -> None:
         self.tasks: list[ScheduledTask] = []
-        """With the one that runs."""
+        """Tasks in memory, including the running one."""
         self.running: TaskKey | None = None
-        """It has been handed out, and its end is not in the store yet."""
+        """Key of the task that was handed out and whose end is not in the store yet."""
         self.skipped_after: TaskKey | None = None
-        """Stored tasks of this ordering key with a greater key are not in memory."""
+        """Key above which stored tasks of this ordering key are not in memory."""
 
     @property
     def is_held(self) -> bool:
-        """Its first task waits for another try, and with it all others."""
+        """Whether the first task waits for a retry, and all others behind it."""
         return self.running is None and bool(self.tasks) and self.tasks[0].retry_at is not None
 
     @property
     def next(self) -> ScheduledTask | None:
-        """What may be handed out when its time has come."""
+        """The task that may be handed out at its time."""
         return self.tasks[0] if self.running is None and self.tasks else None
 
     @property
     def last_idle(self) -> ScheduledTask | None:
-        """The last one that does not run."""
+        """The last task that does not run."""
         for task in reversed(self.tasks):
             if task.key != self.running:
                 return task
         return None
 
     def get(self, key: TaskKey) -> ScheduledTask | None:
-        """The task with this key, if it is in memory."""
-        place = self._place(key)
-        return (
-            self.tasks[place] if place < len(self.tasks) and self.tasks[place].key == key else None
-        )
+        """Return the task with this key, if it is in memory."""
+        n = self._index(key)
+        return self.tasks[n] if n < len(self.tasks) and self.tasks[n].key == key else None
 
     def put(self, task: ScheduledTask) -> bool:
-        """Add it, or put it in the place of the one with its key; True: there was none."""
-        place = self._place(task.key)
-        if place < len(self.tasks) and self.tasks[place].key == task.key:
-            self.tasks[place] = task
+        """Add the task, or replace the one with its key; return True if it was added."""
+        n = self._index(task.key)
+        if n < len(self.tasks) and self.tasks[n].key == task.key:
+            self.tasks[n] = task
             return False
-        self.tasks.insert(place, task)
+        self.tasks.insert(n, task)
         return True
 
     def pop(self, key: TaskKey) -> None:
-        """Take it out of memory."""
-        del self.tasks[self._place(key)]
+        """Remove a task from memory."""
+        del self.tasks[self._index(key)]
 
-    def _place(self, key: TaskKey) -> int:
+    def _index(self, key: TaskKey) -> int:
         return bisect_left(self.tasks, key, key=_key_of)
 
 

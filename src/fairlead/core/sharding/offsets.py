@@ -1,5 +1,4 @@
-"""Which offset of a log may be committed, when what was read from it is done with in another
-order."""
+"""Offsets of a log: how far they may be committed when messages are completed out of order."""
 
 from __future__ import annotations
 
@@ -10,21 +9,21 @@ from fairlead.model import PartitionKey, Trigger
 
 
 class Offsets:
-    """Of one partition of a log, read from front to back. `len()`: read, and not yet released."""
+    """Offsets of one partition, read in order. `len()`: offsets read and not yet released."""
 
     def __init__(self) -> None:
         self._held: deque[int] = deque()
         self._done: set[int] = set()
         self.position: int | None = None
-        """Everything below is done with, so reading may begin here next time; None: nothing is
-        known."""
+        """Offset below which everything is done, so that reading may begin here next time; None if
+        nothing was read."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def read(self, offset: int) -> None:
-        """This one was read, after all before it; logs may have gaps. One at or below the last one
-        is a repetition: it is done with when that is."""
+        """Record that an offset was read, in ascending order; logs may have gaps. An offset at or
+        below the last one is a repetition and adds nothing."""
         if self._held and offset <= self._held[-1]:
             return
         if not self._held and self.position is not None and offset < self.position:
@@ -34,7 +33,7 @@ class Offsets:
         self._held.append(offset)
 
     def done(self, offset: int) -> None:
-        """This one is done with. One that was never read, or is released, changes nothing."""
+        """Record that an offset is done. An unknown or released offset changes nothing."""
         held, done = self._held, self._done
         if not held or not held[0] <= offset <= held[-1]:
             return
@@ -47,60 +46,59 @@ class Offsets:
 
 
 class Progress:
-    """What was read of the partitions of a log, whose triggers are held, and how far each may be
-    committed."""
+    """Progress in the partitions of a log: messages read, triggers held, and offsets to commit."""
 
     def __init__(self) -> None:
         self._offsets: dict[PartitionKey, Offsets] = {}
         self._committed: dict[PartitionKey, int] = {}
         self._held: dict[str, tuple[PartitionKey, int, float]] = {}
-        """By task, in the order of arrival: the message that its trigger came with, and when
-        (monotonic seconds)."""
+        """Partition, offset and arrival (monotonic seconds) of each held trigger's message, by
+        task, in the order of arrival."""
 
     def __contains__(self, key: PartitionKey) -> bool:
         return key in self._offsets
 
     def begin(self, keys: Iterable[PartitionKey]) -> None:
-        """These are read from now on."""
+        """Start reading partitions."""
         for key in keys:
             self._offsets[key] = Offsets()
 
     def end(self, keys: Collection[PartitionKey]) -> None:
-        """These are no longer read."""
+        """Stop reading partitions."""
         for key in keys:
             self._offsets.pop(key, None)
             self._committed.pop(key, None)
-        gone = set(keys)
+        ended = set(keys)
         self._held = {
-            task_id: message for task_id, message in self._held.items() if message[0] not in gone
+            task_id: message for task_id, message in self._held.items() if message[0] not in ended
         }
 
     def read(self, key: PartitionKey, offset: int) -> None:
-        """A message of a partition that is read."""
+        """Record that a message of a partition was read."""
         self._offsets[key].read(offset)
 
     def done(self, key: PartitionKey, offset: int) -> None:
-        """Nobody needs it any more."""
+        """Record that a message is no longer needed."""
         if (offsets := self._offsets.get(key)) is not None:
             offsets.done(offset)
 
     def hold(self, task_id: str, key: PartitionKey, offset: int, now: float) -> None:
-        """It is done with when its trigger is."""
+        """Hold a message until its trigger is settled."""
         self._held[task_id] = (key, offset, now)
 
     def holds(self, task_id: str) -> bool:
-        """A message with its trigger is not done with."""
+        """Return whether a message with the task's trigger is held."""
         return task_id in self._held
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
-        """These are done with."""
+        """Complete the messages of triggers that are no longer needed."""
         for trigger in triggers:
             if (message := self._held.pop(trigger.id, None)) is not None:
                 self.done(message[0], message[1])
 
-    def give_up(self, before: float) -> None:
-        """Those that have been held since then (monotonic seconds), or for longer, are left to the
-        rows."""
+    def release_before(self, before: float) -> None:
+        """Complete messages held since `before` (monotonic seconds) or longer; their triggers are
+        read from the rows instead."""
         while self._held:
             task_id, (key, offset, since) = next(iter(self._held.items()))
             if since > before:
@@ -109,7 +107,7 @@ class Progress:
             self.done(key, offset)
 
     def to_commit(self, keys: Iterable[PartitionKey] | None = None) -> dict[PartitionKey, int]:
-        """Where these (all by default) may be read on from, as far as that is news."""
+        """Return the offsets to commit, by partition (all by default), as far as they are new."""
         found = {}
         for key in self._offsets if keys is None else keys:
             offsets = self._offsets.get(key)

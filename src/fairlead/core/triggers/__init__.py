@@ -1,1 +1,1 @@
-"""The triggers in memory: the sorted table, its columns, and what leaves it for the store."""
+"""The triggers in memory: the sorted table, its columns, and evictions to the store."""

@@ -1,4 +1,4 @@
-"""Columns of triggers that the same limits stop, and the lines in which they wait for those
+"""Columns of triggers that the same limits stop, and the lines in which columns wait for those
 limits."""
 
 from __future__ import annotations
@@ -11,47 +11,47 @@ from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.model import Trigger
 
 _MOST_TAKEN = 500
-"""Entries taken that may stay in the list of a column."""
+"""Most taken entries that stay in the list of a column."""
 
 _FEW = 20
-"""Entries so many times fewer than the others are inserted one by one, rather than sorted in."""
+"""Ratio of old to new entries above which new ones are inserted one by one instead of sorted."""
 
 Order = tuple[int, int, int]
-"""(rank, id of the level or 0, number of the push): no two triggers of a table share it."""
+"""(rank, id of the level or 0, number of the push): unique in a table."""
 
 Entry = tuple[int, int | str, int, Order, Trigger]
-"""(three that sort it within its column, its order among all, the trigger); flat, for it is
-compared often."""
+"""(three values that sort it within its column, its order in the table, the trigger); flat, because
+entries are compared often."""
 
 
 class Entries:
-    """Entries, least first. They come and go in runs, so what falls in between is sorted in when it
-    is needed: for a run that costs less than a heap."""
+    """Entries of a column, least first. New entries that fall in between are sorted in only when
+    needed: entries come in runs, for which that costs less than a heap."""
 
     __slots__ = ("_between", "_rows", "_start")
 
     def __init__(self) -> None:
         self._rows: list[Entry] = []
-        """Ascending; those before `_start` have been taken."""
+        """Ascending entries; those before `_start` have been taken."""
         self._start = 0
         self._between: list[Entry] = []
-        """Each above the first, in any order."""
+        """Entries above the first, in any order."""
 
     def __len__(self) -> int:
         return len(self._rows) - self._start + len(self._between)
 
     def __iter__(self) -> Iterator[Entry]:
-        """In any order."""
+        """Yield the entries in any order."""
         yield from self._rows[self._start :]
         yield from self._between
 
     @property
     def first(self) -> Entry:
-        """There must be one."""
+        """The least entry; only if there is one."""
         return self._rows[self._start]
 
     def add(self, entry: Entry) -> bool:
-        """Add one; True if it is the first now."""
+        """Add an entry; return True if it is now the first."""
         rows, start = self._rows, self._start
         if start == len(rows):
             rows.append(entry)
@@ -70,13 +70,13 @@ class Entries:
         return False
 
     def pop(self) -> None:
-        """Take the first."""
+        """Remove the first entry."""
         self._start += 1
         if self._between or (self._start > _MOST_TAKEN and self._start > len(self._rows) // 4):
             self._tidy()
 
     def replace(self, entries: Iterable[Entry]) -> None:
-        """Have these instead."""
+        """Replace all entries."""
         self._rows, self._start, self._between = sorted(entries), 0, []
 
     def _tidy(self) -> None:
@@ -93,8 +93,8 @@ class Entries:
 
 
 class Column:
-    """Triggers that the same limits stop, first to last: by arrival, by level, or in the order of
-    their ordering key."""
+    """Triggers that the same limits stop, in order: by arrival, by level, or by the order of their
+    ordering key."""
 
     __slots__ = (
         "behind",
@@ -103,7 +103,7 @@ class Column:
         "key",
         "line",
         "ordering_key",
-        "place",
+        "position",
         "priority",
         "released_by",
         "taken",
@@ -118,103 +118,99 @@ class Column:
             else OrderingKey(trigger.queue, trigger.ordering_key)
         )
         self.entries = Entries()
-        self.place: Place | None = None
-        """Where it stands among those that are ready or parked; any other place of it that is met
-        there is stale."""
+        self.position: ColumnPosition | None = None
+        """Position among the ready or parked columns. An older position found there is stale."""
         self.is_held = False
-        """A limit stopped it, or one that it waits behind, when it was last tried."""
+        """Whether a limit stopped the column, or one it waits behind, when it was last tried."""
         self.line: tuple[Hashable, Hashable] = (None, None)
-        """The limit that stopped it last, and a different one that did before."""
+        """Limit that stopped the column last, and the different limit that stopped it before."""
         self.released_by: Hashable = None
-        """The limit that brought it back and has not been answered yet."""
+        """Limit that released the column, until the column is tried."""
         self.taken = 0
-        """Since `held_back` was asked."""
+        """Triggers taken since the last `held_back`."""
         self.behind: list[Column] = []
-        """While it is parked: columns of the same key at lower priorities, which need not be tried
-        either."""
+        """Columns of the same key at lower priorities, which are not tried while this one is
+        parked."""
 
     def __lt__(self, other: Column) -> bool:
-        """Columns that have run empty share a place; which of them is looked at first does not
-        matter."""
+        """Return False: empty columns may share a position, and their order does not matter."""
         return False
 
     def add(self, order: Order, trigger: Trigger) -> bool:
-        """Add a trigger; True if it is the first now."""
+        """Add a trigger; return True if it is now the first."""
         if self.ordering_key is None:
             return self.entries.add((*order, order, trigger))
         return self.entries.add((trigger.order_at, trigger.id, order[2], order, trigger))
 
     def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
-        """Take out what is not to be kept."""
+        """Remove and return the triggers for which `is_kept` is false."""
         out = [entry[4] for entry in self.entries if not is_kept(entry[4])]
         if out:
             self.entries.replace([entry for entry in self.entries if is_kept(entry[4])])
         return out
 
 
-Place = tuple[int, Order, Column]
-"""(priority, order of the head, column): no two columns share the first two, but those that have
-run empty."""
+ColumnPosition = tuple[int, Order, Column]
+"""(priority, order of the head, column): unique in the first two, except for empty columns."""
 
 
 class Parked:
-    """Columns that wait for a limit. They stand in lines, one for each pair (the limit, the one
-    that stopped them before): when two limits are full by turns, a whole line changes sides at
-    once."""
+    """Columns that wait for a limit, in lines by (the limit, the limit that stopped them before).
+    When two limits are full alternately, a whole line moves at once."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[Hashable, Hashable], list[Place]] = {}
+        self._lines: dict[tuple[Hashable, Hashable], list[ColumnPosition]] = {}
         self._heads: dict[Hashable, list[tuple[int, Order, int, tuple[Hashable, Hashable]]]] = {}
-        """By limit, a heap of the heads of its lines; a head that has left is skipped when it is
-        met."""
+        """Heap of the heads of a limit's lines, by limit; heads that have left are skipped."""
         self._tie = 0
 
     def park(self, column: Column, limit: Hashable) -> None:
-        """Let the column wait for the limit."""
+        """Add the column to those that wait for the limit."""
         if column.line[0] != limit:
             column.line = (limit, column.line[0])
         line = self._lines.setdefault(column.line, [])
-        column.place = (column.priority, column.entries.first[3], column)
-        heappush(line, column.place)
+        column.position = (column.priority, column.entries.first[3], column)
+        heappush(line, column.position)
         self._show_head(column.line, line)
 
     def release(self, limit: Hashable) -> Column | None:
-        """The best-placed column that waits for the limit waits no longer."""
+        """Remove and return the best-placed column that waits for the limit; None if there is
+        none."""
         heads = self._heads.get(limit, [])
         while heads:
             priority, order, _, name = heappop(heads)
             line = self._lines.get(name, [])
             if not line or line[0][:2] != (priority, order):
                 continue
-            place = heappop(line)
+            position = heappop(line)
             if line:
                 self._show_head(name, line)
             else:
                 del self._lines[name]
-            column = place[2]
-            if column.place is place:
+            column = position[2]
+            if column.position is position:
                 column.line = name
                 return column
         self._heads.pop(limit, None)
         return None
 
     def cross_over(self, limit: Hashable, other: Hashable) -> None:
-        """Those that wait for `limit` and were stopped by `other` before, which is full now, wait
-        for that one."""
+        """Make the columns that wait for `limit` and were stopped by `other` before, which is full
+        now, wait for `other`."""
         here = self._lines.pop((limit, other), None)
         if here:
             there = self._lines.get((other, limit), [])
             small, large = sorted((here, there), key=len)
-            for place in small:
-                heappush(large, place)
+            for position in small:
+                heappush(large, position)
             self._lines[other, limit] = large
             self._show_head((other, limit), large)
 
     def clear(self) -> None:
-        """Nothing waits."""
+        """Drop all waiting columns."""
         self._lines.clear()
         self._heads.clear()
 
-    def _show_head(self, name: tuple[Hashable, Hashable], line: list[Place]) -> None:
+    def _show_head(self, name: tuple[Hashable, Hashable], line: list[ColumnPosition]) -> None:
         self._tie += 1
         heappush(self._heads.setdefault(name[0], []), (line[0][0], line[0][1], self._tie, name))

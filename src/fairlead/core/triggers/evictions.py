@@ -1,8 +1,7 @@
-"""Who stands aside: of the triggers in memory that limits hold back, those that leave it to others
-which may run.
+"""Evictions: triggers that limits hold back leave memory to triggers that may run.
 
-Start-time fair queueing knows no flow that cannot be served; here one that is held back counts as
-one that comes anew.
+Start-time fair queueing has no notion of a flow that cannot be served; here such a flow counts as
+one that arrives anew.
 """
 
 from __future__ import annotations
@@ -16,79 +15,83 @@ from fairlead.core.triggers.table import Held
 from fairlead.model import LOWEST, Level, Trigger
 
 KEPT_SHARE = 4
-"""One in so many triggers of a full memory may be held back; the others stand aside."""
+"""Fraction (one in KEPT_SHARE) of a full memory that held-back triggers may keep; the others are
+evicted."""
 
 ENOUGH_SHARE = 10
-"""Nobody stands aside while one in so many triggers of a full memory may run."""
+"""Fraction (one in ENOUGH_SHARE) of a full memory that, while it may run, prevents evictions."""
 
 MOST_PINNED = 50_000
-"""Triggers acked and still stored, because one that is held back stands before them."""
+"""Acked triggers still stored, because one that is held back precedes them, that cause
+evictions."""
 
 SOON = 5.0
-"""Seconds: what a limit lets through in that time, as fast as it did last, counts as what may
-run."""
+"""Seconds of a limit's throughput, at its latest rate, that count as triggers that may run."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 15.0
-"""Seconds between looks. Twice as long each time, unless a quarter as many ran as had stood aside:
-that pays for it."""
+"""Seconds between checks. The pause doubles each time, unless a quarter as many triggers ran as
+were evicted, which makes the evictions worthwhile."""
 
 _PAYS = 4
 
 
-class Aside(NamedTuple):
-    """Both go out of the table, and get new levels."""
+class Eviction(NamedTuple):
+    """Triggers to remove from the table, each of which gets a new level."""
 
-    carried: list[Trigger]
-    """They stay in memory."""
-    behind: list[Trigger]
+    kept: list[Trigger]
+    """Triggers that stay in memory."""
+    evicted: list[Trigger]
+    """Triggers that leave memory."""
 
 
-class StandAside:
-    """Of one lane. Times are monotonic seconds."""
+class Evictions:
+    """Evictions of one lane. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self.look_at: float | None = None
-        """When to look next; None: there is no need."""
+        self.check_at: float | None = None
+        """Time of the next check; None if none is needed."""
         self.ran = 0
-        """Triggers dispatched since some stood aside."""
-        self._stood = 0
+        """Triggers dispatched since the last eviction."""
+        self._evicted = 0
         self._pause = FIRST_PAUSE
-        self._looked_at = float("-inf")
+        self._checked_at = float("-inf")
         self._next = 0.0
 
     def is_due(self, backlog: Backlog, now: float) -> bool:
-        """Memory is full while more is stored, or what has been dispatched cannot be deleted; and
-        it is time to look."""
+        """Return whether a check is due: memory is full while more is stored, or dispatched entries
+        cannot be deleted; and the pause is over."""
         is_full = not backlog.is_at_end and len(backlog) > backlog.capacity // 2
-        self.look_at = self._next if is_full or _is_pinned(backlog) else None
-        return self.look_at is not None and now >= self.look_at
+        self.check_at = self._next if is_full or _is_pinned(backlog) else None
+        return self.check_at is not None and now >= self.check_at
 
-    def choose(self, backlog: Backlog, columns: Sequence[Held], now: float) -> Aside | None:
-        """Who stands aside now; None: nobody. `columns`: what limits hold back, with what they let
-        through since the last look."""
-        passed, self._looked_at = now - self._looked_at, now
+    def choose(self, backlog: Backlog, columns: Sequence[Held], now: float) -> Eviction | None:
+        """Return the triggers to evict now, or None if there are none. `columns`: triggers that
+        limits hold back, with the number that passed since the last check."""
+        passed, self._checked_at = now - self._checked_at, now
         self._pause = (
-            FIRST_PAUSE if self.ran * _PAYS >= self._stood else min(2 * self._pause, LONGEST_PAUSE)
+            FIRST_PAUSE
+            if self.ran * _PAYS >= self._evicted
+            else min(2 * self._pause, LONGEST_PAUSE)
         )
         self._next = now + self._pause
         if not 0 < passed <= 2 * LONGEST_PAUSE:
-            return None  # how fast limits let through is not known
+            return None  # the rates of the limits are unknown
         may_run = len(backlog)
         ranked: list[tuple[int, Level, Trigger]] = []
         for triggers, taken in columns:
             soon = round(taken * SOON / passed)
             may_run -= max(0, len(triggers) - soon)
             ranked += [
-                (max(0, place - soon), t.level or LOWEST, t) for place, t in enumerate(triggers)
+                (max(0, number - soon), t.level or LOWEST, t) for number, t in enumerate(triggers)
             ]
         if not ranked or (may_run >= backlog.capacity // ENOUGH_SHARE and not _is_pinned(backlog)):
             return None
-        # The first of each column are kept before the second of any: whichever limit has a slot
-        # next, one is there for it.
+        # Keep the first trigger of each column before the second of any, so that whichever limit
+        # frees a slot next has a trigger here.
         held = [trigger for *_, trigger in sorted(ranked, key=itemgetter(0, 1))]
-        self._stood, self.ran = len(held), 0
+        self._evicted, self.ran = len(held), 0
         kept = max(1, backlog.capacity // KEPT_SHARE)
-        return Aside(held[:kept], held[kept:])
+        return Eviction(held[:kept], held[kept:])
 
 
 def _is_pinned(backlog: Backlog) -> bool:

@@ -9,22 +9,21 @@ from typing import NamedTuple
 
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
-from fairlead.core.triggers.columns import Column, Parked, Place
+from fairlead.core.triggers.columns import Column, ColumnPosition, Parked
 from fairlead.model import LaneKey, PartitionKey, Trigger
 
 
 class Held(NamedTuple):
-    """A column that limits stop."""
+    """Triggers of a column that limits stop."""
 
     triggers: list[Trigger]
-    """First to last."""
+    """Triggers in order, first to last."""
     taken: int
-    """How many others of the column have left since."""
+    """Triggers of the column that left it since the last call."""
 
 
-class _Lane:
-    """How the levels of one lane of a fair queue stand among everything else of the table: `base` +
-    pass is the rank."""
+class _LaneRank:
+    """Offset between passes of one fair lane and ranks of the table: `base` + pass is the rank."""
 
     __slots__ = ("base", "size")
 
@@ -34,50 +33,51 @@ class _Lane:
 
 
 class TriggerTable:
-    """A column for each priority and kind of trigger, ordered by priority and the rank of its head.
+    """A table of triggers: a column for each priority and kind, ordered by priority and rank of its
+    head.
 
-    Ranks are virtual time, as in start-time fair queueing: all fifo queues together are one flow,
-    served in order of arrival, and each key of a fair lane is one; lanes that have lain idle start
-    with the others. Within a lane the order is that of the levels.
+    Ranks are virtual time, as in start-time fair queueing. All fifo queues together are one flow,
+    served in order of arrival; each key of a fair lane is one. Lanes that were idle start with the
+    others. Within a lane the order is that of the levels.
 
-    A column whose head cannot be booked is parked on the limit that stopped it: it costs nothing
-    until that limit frees a slot. A column parked at one priority is not tried at a lower one. A
-    freed slot brings back one column, the best placed; whatever becomes of that one, unless the
-    limit stops it again, brings back the next: so a freed slot costs O(log n) however many columns
-    wait for it, and none is forgotten.
+    A column whose head cannot acquire its slots is parked on the limit that stopped it, and costs
+    nothing until that limit frees a slot. A column parked at one priority is not tried at a lower
+    one. A freed slot releases one column, the best placed. Unless the limit stops that column
+    again, the column then releases the next. So a freed slot costs O(log n) however many columns
+    wait for it, and no column is left behind.
     """
 
     def __init__(self, slot_ledger: SlotLedger) -> None:
         self._slot_ledger = slot_ledger
         self._columns: dict[tuple[int, Hashable], Column] = {}
-        self._ready: list[Place] = []
+        self._ready: list[ColumnPosition] = []
         self._parked = Parked()
         self._full: dict[Hashable, Column] = {}
-        """By column key, the parked column that those of lower priorities wait behind."""
-        self._alarms: list[tuple[float, int, Hashable]] = []
-        self._alarm_of: dict[Hashable, float] = {}
-        """The one alarm that counts for each limit; others in the heap are stale."""
+        """Parked column by column key; columns of lower priorities wait behind it."""
+        self._retries: list[tuple[float, int, Hashable]] = []
+        self._retry_of: dict[Hashable, float] = {}
+        """Valid retry time of each limit; others in the heap are stale."""
         self._paused: dict[str, list[Column]] = {}
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
         self._served: defaultdict[int, int] = defaultdict(int)
-        """By priority, the furthest rank taken."""
+        """Highest rank taken, by priority."""
         self._next_fifo: defaultdict[int, int] = defaultdict(int)
-        """By priority, the rank of the next fifo trigger."""
-        self._lanes: defaultdict[tuple[str, int, int], _Lane] = defaultdict(_Lane)
-        """By queue, partition and priority."""
+        """Rank of the next fifo trigger, by priority."""
+        self._lanes: defaultdict[tuple[str, int, int], _LaneRank] = defaultdict(_LaneRank)
+        """Lanes by queue, partition and priority."""
         self._ordered: defaultdict[OrderingKey, list[Column]] = defaultdict(list)
 
     def __len__(self) -> int:
         return sum(self._sizes.values())
 
     def sizes(self) -> dict[int, int]:
-        """Triggers by priority."""
+        """Return the number of triggers by priority."""
         return {priority: size for priority, size in sorted(self._sizes.items()) if size}
 
     def push(self, trigger: Trigger, pass_: int | None = None) -> None:
-        """Add a trigger: one of a fair lane at its level, any other behind all that came before it.
-        `turn`: where in its lane it stands, if that is not the turn of its level."""
+        """Add a trigger: one of a fair lane at its level, any other behind all before it. `pass_`:
+        replaces the pass of its level."""
         priority = trigger.priority
         self._sequence += 1
         self._sizes[priority] += 1
@@ -98,7 +98,7 @@ class TriggerTable:
             self._move_up(column)
 
     def _column(self, trigger: Trigger) -> Column:
-        """Where it belongs."""
+        """Return the column of a trigger, after making it if needed."""
         key = (trigger.priority, self._slot_ledger.column(trigger))
         column = self._columns.get(key)
         if column is None:
@@ -108,30 +108,30 @@ class TriggerTable:
         return column
 
     def _move_up(self, column: Column) -> None:
-        """It has a better head than the one it waits with: it is tried anew."""
-        if column.place is not None or len(column.entries) == 1:
+        """Offer a column again whose new head comes before the old one."""
+        if column.position is not None or len(column.entries) == 1:
             if self._full.get(column.key) is column:
                 self._lift(column)
             self._offer(column)
 
     def remove(self, triggers: Collection[Trigger]) -> None:
-        """Take these out again; nothing is booked for them."""
-        gone = set(map(_which, triggers))
+        """Remove triggers, which hold no slots."""
+        removed = set(map(_which, triggers))
         columns = {(t.priority, self._slot_ledger.column(t)) for t in triggers}
         for key in columns:
             column = self._columns.get(key)
             if column is not None:
-                self._left(column.keep(lambda trigger: _which(trigger) not in gone))
+                self._left(column.keep(lambda trigger: _which(trigger) not in removed))
 
     def waiting(self, ordering_key: OrderingKey) -> list[Trigger]:
-        """What waits here of one ordering key."""
+        """Return the triggers of one ordering key."""
         return [
             entry[4] for column in self._ordered.get(ordering_key, ()) for entry in column.entries
         ]
 
     def held_back(self, lane: LaneKey) -> list[Held]:
-        """What waits here of a fair lane and is stopped by limits, by column; each tells what it
-        gave since it was asked last."""
+        """Return the triggers of a fair lane that limits stop, by column, with the number of
+        triggers that left each column since the last call."""
         found = []
         for column in self._columns.values():
             if column.priority == lane.priority:
@@ -148,9 +148,9 @@ class TriggerTable:
         return found
 
     def try_again(self, ordering_key: OrderingKey) -> None:
-        """It is another one's turn of this ordering key: whatever waits for it may be tried."""
+        """Offer the columns of an ordering key again, whose reservation has changed."""
         for column in self._ordered.get(ordering_key, ()):
-            if column.place is not None:
+            if column.position is not None:
                 self._offer(column)
 
     def _left(self, triggers: Iterable[Trigger]) -> None:
@@ -160,21 +160,22 @@ class TriggerTable:
                 self._lanes[trigger.queue, trigger.partition, trigger.priority].size -= 1
 
     def take(self, limit: int, now: float) -> tuple[list[Trigger], list[PolicyFailed]]:
-        """At most `limit` triggers, booked, by priority and then by rank; and those whose policy
-        raised, for which nothing is booked. `now`: monotonic seconds."""
-        self._ring(now)
+        """Take at most `limit` triggers and acquire their slots, by priority and then by rank; also
+        return the failures of policies that raised, for which no slot is held. `now`: monotonic
+        seconds."""
+        self._release_due(now)
         taken: list[Trigger] = []
         failed: list[PolicyFailed] = []
         limit = min(limit, self._slot_ledger.room)
         ready = self._ready
         while ready and (left := limit - len(taken) - len(failed)) > 0:
-            place = heappop(ready)
-            column = place[2]
-            if column.place is not place:
+            position = heappop(ready)
+            column = position[2]
+            if column.position is not position:
                 continue
-            column.place = None
+            column.position = None
             if not column.entries:
-                self._forget(column)
+                self._drop(column)
                 continue
             queue = column.entries.first[4].queue
             standing = self._full.get(column.key)
@@ -190,7 +191,7 @@ class TriggerTable:
         return taken, failed
 
     def freed(self, limits: Iterable[Hashable]) -> None:
-        """These limits have a slot again: the first that waits for each may be tried."""
+        """Offer the first column that waits for each of these limits, which have a free slot."""
         for limit in limits:
             column = self._parked.release(limit)
             if column is not None:
@@ -200,20 +201,19 @@ class TriggerTable:
                     self._lift(column)
 
     def _lift(self, column: Column) -> None:
-        """It is tried again: those behind it may be too."""
+        """Offer the columns behind a parked column that is tried again."""
         del self._full[column.key]
         for lower in column.behind:
             self._offer(lower)
         column.behind.clear()
 
     def set_limits(self, queue: str, limits: Mapping[str, int]) -> None:
-        """From now on at most so many tasks of these fairness keys of the queue run here at once,
-        and of the others as many as there is room for. What waits keeps its place; what runs goes
-        on."""
+        """Limit how many tasks of these fairness keys of the queue run here at once, from now on;
+        other keys have no such limit. Waiting triggers keep their rank; running tasks go on."""
         if self._slot_ledger.limits(queue).keys() == limits.keys():
             self.freed(self._slot_ledger.set_limits(queue, limits))
             return
-        # A key with a limit has a column of its own, so that it holds up no other.
+        # A key with a limit has a column of its own, so that it delays no other key.
         moved = [
             c for c in self._columns.values() if c.entries and c.entries.first[4].queue == queue
         ]
@@ -226,34 +226,35 @@ class TriggerTable:
         self._start_over()
 
     def next_retry(self) -> float | None:
-        """When a parked column may be tried again though nothing was freed (monotonic seconds)."""
-        alarms = self._alarms
-        while alarms and self._alarm_of.get(alarms[0][2]) != alarms[0][0]:
-            heappop(alarms)
-        return alarms[0][0] if alarms else None
+        """Return when a parked column may be tried again although no slot was freed (monotonic
+        seconds), or None."""
+        retries = self._retries
+        while retries and self._retry_of.get(retries[0][2]) != retries[0][0]:
+            heappop(retries)
+        return retries[0][0] if retries else None
 
     def drop(self, partitions: Collection[PartitionKey]) -> list[Trigger]:
-        """Take out every trigger of these partitions; nothing is booked for them."""
-        gone = set(partitions)
-        queues = {queue for queue, _ in gone}
+        """Remove and return all triggers of these partitions, which hold no slots."""
+        removed = set(partitions)
+        queues = {queue for queue, _ in removed}
         dropped: list[Trigger] = []
         for column in self._columns.values():
             if column.entries and column.entries.first[4].queue in queues:
                 dropped += column.keep(
-                    lambda trigger: (trigger.queue, trigger.partition) not in gone
+                    lambda trigger: (trigger.queue, trigger.partition) not in removed
                 )
         self._left(dropped)
-        for lane in [lane for lane in self._lanes if lane[:2] in gone]:
+        for lane in [lane for lane in self._lanes if lane[:2] in removed]:
             del self._lanes[lane]
         self._start_over()
         return dropped
 
     def pause(self, queue: str) -> None:
-        """Give out no trigger of this queue until `resume`."""
+        """Take no trigger of this queue until `resume`."""
         self._paused.setdefault(queue, [])
 
     def resume(self, queue: str) -> None:
-        """Give them out again, where they stood."""
+        """Take triggers of this queue again, at their old positions."""
         for column in self._paused.pop(queue, ()):
             self._offer(column)
 
@@ -265,7 +266,7 @@ class TriggerTable:
         taken: list[Trigger],
         failed: list[PolicyFailed],
     ) -> None:
-        """Take at most `left` from one column, for as long as its head is the first of all."""
+        """Take at most `left` triggers from one column, as long as its head is the first of all."""
         entries, ready, ledger, priority = (
             column.entries,
             self._ready,
@@ -287,7 +288,7 @@ class TriggerTable:
             else:
                 if stop is not None:
                     if stop.retry_at is not None:
-                        self._set_alarm(stop.limit, stop.retry_at)
+                        self._set_retry(stop.limit, stop.retry_at)
                     self._park(column, stop.limit)
                     break
                 taken.append(trigger)
@@ -306,8 +307,8 @@ class TriggerTable:
             self._sizes[priority] -= count
             self._served[priority] = max(self._served[priority], first[0])
 
-    def _forget(self, column: Column) -> None:
-        """A column that others have emptied."""
+    def _drop(self, column: Column) -> None:
+        """Drop a column that other calls have emptied."""
         if (column.priority, column.key) in self._columns:
             self._delete(column)
         if self._full.get(column.key) is column:
@@ -324,16 +325,16 @@ class TriggerTable:
 
     def _offer(self, column: Column) -> None:
         order = column.entries.first[3] if column.entries else (0, 0, 0)
-        column.place = (column.priority, order, column)
+        column.position = (column.priority, order, column)
         column.is_held = False
-        heappush(self._ready, column.place)
+        heappush(self._ready, column.position)
 
     def _park(self, column: Column, limit: Hashable) -> None:
         released_by, before = column.released_by, column.line[1]
         self._parked.park(column, limit)
         column.is_held = True
         standing = self._full.get(column.key)
-        # Of an ordering key the next in turn may have a lower priority than one that must wait for
+        # The next trigger of an ordering key may have a lower priority than one that must wait for
         # it.
         if column.ordering_key is None and (
             standing is None or column.priority < standing.priority
@@ -347,30 +348,30 @@ class TriggerTable:
             self._pass_on(column)
 
     def _pass_on(self, column: Column) -> None:
-        """The limit that brought this column back did not stop it: the next one waiting for that
-        limit may be tried."""
+        """Release the next column that waits for a limit, if that limit has released this column
+        and did not stop it."""
         limit, column.released_by = column.released_by, None
         if limit is not None:
             self.freed((limit,))
 
-    def _set_alarm(self, limit: Hashable, at: float) -> None:
-        if at < self._alarm_of.get(limit, float("inf")):
-            self._alarm_of[limit] = at
+    def _set_retry(self, limit: Hashable, at: float) -> None:
+        if at < self._retry_of.get(limit, float("inf")):
+            self._retry_of[limit] = at
             self._sequence += 1
-            heappush(self._alarms, (at, self._sequence, limit))
+            heappush(self._retries, (at, self._sequence, limit))
 
-    def _ring(self, now: float) -> None:
+    def _release_due(self, now: float) -> None:
         while (at := self.next_retry()) is not None and at <= now:
-            limit = heappop(self._alarms)[2]
-            del self._alarm_of[limit]
+            limit = heappop(self._retries)[2]
+            del self._retry_of[limit]
             self.freed((limit,))
 
     def _start_over(self) -> None:
-        """Heads have changed: every column is tried anew, which is harmless, and rare."""
+        """Try every column again after heads have changed; harmless, and rare."""
         self._parked.clear()
         self._full.clear()
-        self._alarms.clear()
-        self._alarm_of.clear()
+        self._retries.clear()
+        self._retry_of.clear()
         for paused in self._paused.values():
             paused.clear()
         for column in [column for column in self._columns.values() if not column.entries]:
@@ -383,5 +384,6 @@ class TriggerTable:
 
 
 def _which(trigger: Trigger) -> tuple[str, int, int]:
-    """Of one task several versions may wait here, until all but one are refused."""
+    """Return what identifies a trigger: several versions of a task may wait until all but one are
+    refused."""
     return trigger.id, trigger.version, trigger.order_at

@@ -1,1 +1,1 @@
-"""Control laws: weights and limits from what was measured, behind guard rails."""
+"""Control laws: weights and limits from measurements, behind guard rails."""

@@ -1,4 +1,4 @@
-"""The trial of a published version: what became worse, and how much worse is too much."""
+"""The canary window of a published version: what became worse, and how much worse is too much."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from fairlead.core.tuning.guard_rails import Guards
 
 
 class Wait(NamedTuple):
-    """How long the tasks of a key waited for a worker."""
+    """Wait of a key's tasks for a worker."""
 
     tasks: int
     p99: float
-    """Seconds."""
+    """99th percentile in seconds."""
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A queue over some full hours."""
+    """Measurements of a queue over some full hours."""
 
     waits: Mapping[str, Wait]
-    """Of the keys that the version did not touch."""
+    """Waits of the keys that the version did not change."""
     astray: float | None
-    """Part of the worker time that went to others than it was due to, 0 to 1; None: there was
-    none."""
+    """Fraction of the worker time that went to other keys than those it was due to, 0 to 1; None:
+    there was no worker time."""
     busy: float = 0.0
     """Worker-seconds of all keys."""
     kept_waiting: float = 0.0
-    """Worker-seconds that the keys with a limit in the version could have used beside what they
-    got; 0: it has none."""
+    """Worker-seconds that the keys with a limit in the version could have used in addition; 0 if it
+    has no limits."""
     others: Wait | None = None
-    """Of all keys without a limit in it together; None: there were none."""
+    """Wait over all keys without a limit in the version; None if there were none."""
 
 
 class Verdict(NamedTuple):
-    """What becomes of a version."""
+    """Verdict on a version."""
 
     is_kept: bool
     why: str
 
 
 def judge(before: Measured, after: Measured, guards: Guards) -> Verdict:
-    """Rolled back when a key that the version did not touch waits much longer, when the objective
-    is farther away, or when limits leave workers unused and nobody has the good of it."""
+    """Judge a version. Roll it back if a key that it did not change waits much longer, if the
+    worker time is further from what is due, or if limits leave workers unused and no key gains."""
     for key, wait in after.waits.items():
         earlier = before.waits.get(key)
-        # The p99 of a few tasks is the wait of one of them.
+        # The p99 of a few tasks is the wait of one of them, so it is not compared.
         if earlier is None or min(earlier.tasks, wait.tasks) < guards.least_tasks:
             continue
         longer = wait.p99 - earlier.p99
@@ -82,7 +82,7 @@ def judge(before: Measured, after: Measured, guards: Guards) -> Verdict:
 
 
 def _wait_less(before: Measured, after: Measured, guards: Guards) -> bool:
-    """Whether the keys without a limit have gained by it; what cannot be told is no gain."""
+    """Return whether the keys without a limit wait less; False if that is unknown."""
     if before.others is None or after.others is None:
         return False
     if min(before.others.tasks, after.others.tasks) < guards.least_tasks:
@@ -93,10 +93,10 @@ def _wait_less(before: Measured, after: Measured, guards: Guards) -> bool:
 def entitled(
     demand: Mapping[str, float], due: Mapping[str, float], capacity: float
 ) -> dict[str, float]:
-    """Capacity poured into the keys by what is due to each, none above its demand; all in
+    """Divide the capacity among the keys by what is due to each, none above its demand; all in
     worker-seconds. The sum is the capacity, or the demand if that is less."""
     thirstiest_last = sorted(demand, key=lambda key: demand[key] / due[key])
-    # Summed from the end, so that rounding never leaves the last ones without a part.
+    # Summed from the end, so that rounding never leaves the last keys without a part.
     parts = list(accumulate(due[key] for key in reversed(thirstiest_last)))
     filled: dict[str, float] = {}
     left = capacity
@@ -109,6 +109,6 @@ def entitled(
 def astray(
     busy: Mapping[str, float], demand: Mapping[str, float], due: Mapping[str, float]
 ) -> float:
-    """Worker-seconds that keys got beyond what was due to them, out of all that were spent."""
+    """Return the fraction of the worker-seconds spent that keys got beyond what was due to them."""
     mine = entitled(demand, due, sum(busy.values()))
     return sum(max(0.0, busy[key] - mine[key]) for key in busy)

@@ -1,10 +1,10 @@
-"""The control law: from what each key took of the workers, the weight it should have. One pure
-function, `propose`.
+"""The control law of weights: the weight that each key should have, from its use of the workers.
+One pure function, `propose`.
 
 A fair queue shares dispatches by weight, so a key whose tasks run long gets more of the workers
-than its weight says. With weight w and mean run time r a key gets worker time in proportion to w r:
-the weight that gives it its due is due / r. The guard rails stand between that number and the one
-that may be published; docs/how-to/tune.md tells of each.
+than its weight says. With weight w and mean run time r, a key gets worker time in proportion to
+w r, so the weight that gives the key its due is due / r. The guard rails stand between that number
+and the published one; docs/how-to/tune.md explains each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlead.core.tuning.guard_rails import Guards, Situation, holds
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 
 _HALVINGS = 7
-"""What is older than so many half-lives counts for less than a hundredth: it need not be read."""
+"""Half-lives after which use counts for less than a hundredth and need not be read."""
 
 _ROUNDING = 1e-6
 
@@ -27,60 +27,59 @@ _HOUR = 3600.0
 
 
 class Used(NamedTuple):
-    """What a key took in one stretch of time."""
+    """Use of workers by a key in one time window."""
 
     age: float
-    """Seconds from the end of the stretch until now."""
+    """Seconds from the end of the window until now."""
     busy: float
     """Worker-seconds."""
     tasks: int
-    """Dispatches."""
+    """Number of dispatches."""
     seconds: float = _HOUR
-    """Length of the stretch."""
+    """Length of the window in seconds."""
     asked: float = 0.0
-    """Worker-seconds it could have used; infinite, if it had tasks waiting all the time."""
+    """Worker-seconds it could have used; infinite if it had tasks waiting all the time."""
     peak: float = 0.0
     """Workers it had at once, on all nodes, in its busiest minute."""
     waited: bool = False
-    """Whether it had tasks waiting all through some minute."""
+    """Whether it had tasks waiting throughout some minute."""
 
 
 class Key(msgspec.Struct, frozen=True):
-    """A fairness key of a queue."""
+    """A fairness key of a queue, with its use."""
 
     due: float
-    """Its part of the worker time, against that of the others: its contract, or else the weight of
-    its tasks."""
+    """Part of the worker time relative to other keys: its contract, or the weight of its tasks."""
     now: float
-    """The weight that counts today."""
+    """Weight in force today."""
     use: Sequence[Used] = ()
     fixed: str | None = None
-    """Why its weight is nobody's to change; None: it may be tuned."""
+    """Reason why its weight may not be tuned; None if it may."""
     limit: int | None = None
-    """Slots of each node that it may hold today; None: as many as there are."""
+    """Slots of each node that it may hold today; None for no limit."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What becomes of the weight of a key."""
+    """Change of the weight of a key."""
 
     fairness_key: str
     now: float
     raw: float
-    """As computed."""
+    """Computed weight."""
     guarded: float
-    """As the guard rails leave it: this may be published."""
+    """Weight within the guard rails, which may be published."""
     reason: str
     is_tuned: bool
-    """False: nothing was computed for it, and `raw` is its weight today."""
+    """Whether a weight was computed; if not, `raw` is the weight of today."""
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """What `propose` answers."""
+    """Result of `propose`."""
 
     changes: list[Change]
-    """Every key given, in that order."""
+    """Changes of all given keys, in their order."""
     holds: list[str]
-    """Why nothing may be published now. While there is any, each `guarded` is the weight of
+    """Reasons why nothing may be published now. If there are any, each `guarded` is the weight of
     today."""
 
     @property
@@ -90,16 +89,16 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 def horizon(guards: Guards) -> float:
-    """Seconds: use that is older than this is not worth reading."""
+    """Return the age in seconds beyond which use is not worth reading."""
     return _HALVINGS * guards.half_life
 
 
 def propose(keys: Mapping[str, Key], situation: Situation, guards: Guards) -> Proposal:
-    """The weights that give each key its due, raw and guarded, and why.
+    """Return the weights that give each key its due, raw and guarded, with reasons.
 
-    The guarded weights add up to those of today; each lies within a step of today's and, unless
-    today's does not, within the bounds. Keys inside the dead band move at most together. Nothing
-    moves while something holds.
+    The guarded weights have the same sum as those of today; each lies within a step of today's and,
+    unless today's does not, within the bounds. Keys inside the dead band move only to keep the sum.
+    No weight changes while there are reasons to hold.
     """
     means = {name: _mean_run(key.use, guards.half_life) for name, key in keys.items()}
     left_alone = {
@@ -121,34 +120,34 @@ def propose(keys: Mapping[str, Key], situation: Situation, guards: Guards) -> Pr
 
 
 def decay(age: float, half_life: float) -> float:
-    """How much counts what was used `age` seconds ago, 0 to 1."""
+    """Return how much use from `age` seconds ago counts, 0 to 1."""
     return math.exp2(-max(0.0, age) / half_life)
 
 
 class _Mean(NamedTuple):
     tasks: float
-    """Decayed."""
+    """Decayed number of tasks."""
     busy: float
     """Decayed worker-seconds."""
 
 
 def _mean_run(use: Sequence[Used], half_life: float) -> _Mean:
     tasks = busy = 0.0
-    for stretch in use:
-        counts = decay(stretch.age, half_life)
-        tasks += stretch.tasks * counts
-        busy += stretch.busy * counts
+    for window in use:
+        counts = decay(window.age, half_life)
+        tasks += window.tasks * counts
+        busy += window.busy * counts
     return _Mean(tasks, busy)
 
 
 def untouched(key: Key, guards: Guards) -> str | None:
-    """Why nothing is computed for the key; None: it is."""
+    """Return why nothing is computed for the key, or None if it is tuned."""
     if key.fixed is not None:
         return key.fixed
-    tasks = sum(stretch.tasks for stretch in key.use)
+    tasks = sum(window.tasks for window in key.use)
     if tasks < guards.least_tasks:
         return f"too little data: {tasks} tasks, {guards.least_tasks} needed"
-    seconds = sum(stretch.seconds for stretch in key.use if stretch.tasks)
+    seconds = sum(window.seconds for window in key.use if window.tasks)
     if seconds < guards.least_time:
         return (
             f"too little data: {seconds / _HOUR:.1f} h with tasks, {guards.least_time / _HOUR:.1f}"
@@ -158,9 +157,9 @@ def untouched(key: Key, guards: Guards) -> str | None:
 
 
 def _raw(tuned: Mapping[str, Key], means: Mapping[str, _Mean], guards: Guards) -> dict[str, float]:
-    """due / mean run, on the scale of today's weights: they add up to the same. So the keys that
-    are not touched keep their part of the dispatches, and the median run time by which the design
-    multiplies would cancel out."""
+    """Return due / mean run, scaled to the sum of today's weights, so that the keys that are not
+    changed keep their part of the dispatches. A common factor, such as the median run time, would
+    cancel out."""
     tasks, busy = (
         (sum(numbers) for numbers in zip(*means.values(), strict=True)) if means else (0.0, 0.0)
     )
@@ -194,8 +193,8 @@ def _is_near(now: float, raw: float, dead_band: float) -> bool:
 
 
 def _room(key: Key, guards: Guards) -> tuple[float, float]:
-    """Between which weights the key may be after this publish; a weight out of bounds comes nearer
-    by steps."""
+    """Return the least and the greatest weight of the key after this publish; a weight out of
+    bounds approaches them by steps."""
     least = min(
         max(guards.lowest * key.due, key.now / guards.step, MIN_WEIGHT), key.now * guards.step
     )
@@ -208,8 +207,8 @@ def _room(key: Key, guards: Guards) -> tuple[float, float]:
 def _clamped(
     goals: Mapping[str, float], room: Mapping[str, tuple[float, float]], total: float
 ) -> dict[str, float]:
-    """The goals times one number, each within its room, so that they add up to `total`; as nearly
-    as the room allows."""
+    """Scale the goals by one number and clamp each to its room, so that they sum to `total`, or as
+    nearly as the room allows."""
 
     def at(scale: float) -> dict[str, float]:
         return {
@@ -219,7 +218,7 @@ def _clamped(
 
     low = min(room[name][0] / goal for name, goal in goals.items())
     high = max(room[name][1] / goal for name, goal in goals.items())
-    # The sum grows with the scale: halve until floats cannot tell any more.
+    # The sum grows with the scale: bisect to the precision of floats.
     while low < (middle := math.sqrt(low) * math.sqrt(high)) < high:
         if sum(at(middle).values()) < total:
             low = middle

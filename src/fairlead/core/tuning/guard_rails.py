@@ -1,5 +1,4 @@
-"""The guard rails of the feedback: numbers that bound each change, and states in which nothing is
-changed at all."""
+"""Guard rails of the feedback: bounds of each change, and states in which nothing is changed."""
 
 from __future__ import annotations
 
@@ -11,45 +10,45 @@ _HOUR = 3600.0
 
 
 class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far the feedback may go. Times in seconds. Raises ConfigurationError for a number that
-    makes no sense."""
+    """Bounds of the feedback; times in seconds. Raises ConfigurationError for a number out of
+    range."""
 
     half_life: float = 24 * _HOUR
-    """What was used so long ago counts half."""
+    """Age at which use counts half."""
     prior_tasks: float = 30.0
-    """A key's mean run time is drawn to the queue's as if so many more of its tasks had run like
-    the queue's."""
+    """Strength of the pull of a key's mean run time towards the queue's, as a number of tasks with
+    the queue's mean."""
     least_tasks: int = 100
-    """A key with fewer is not touched."""
+    """Fewest tasks of a key that is changed."""
     least_time: float = 2 * _HOUR
-    """Nor is one that had tasks in less time than this."""
+    """Least time with tasks of a key that is changed."""
     lowest: float = 0.1
-    """No weight goes below this multiple of the key's due."""
+    """Lower bound of a weight, as a multiple of the key's due."""
     highest: float = 10.0
-    """Nor above this one."""
+    """Upper bound of a weight, as a multiple of the key's due."""
     step: float = 1.25
-    """No weight grows or shrinks by more than this factor in one publish."""
+    """Greatest factor by which a weight grows or shrinks in one publish."""
     dead_band: float = 0.10
-    """A weight so near to what it should be, by ratio, stays."""
+    """Ratio to the right weight, minus 1, within which a weight stays."""
     stale_after: float = 2 * _HOUR
-    """Input older than this is refused."""
+    """Age above which input is refused."""
     cool_down: float = 24 * _HOUR
-    """Nothing is published in a queue for so long after a version was rolled back."""
+    """Time after a rollback in which nothing is published in the queue."""
     trial_hours: int = 1
-    """A version is compared over so many full hours with as many before it."""
+    """Full hours of the canary window, compared with as many hours before the version."""
     worse_wait: float = 1.5
-    """Rolled back when a key that was not touched waits this many times as long (p99)."""
+    """Factor of the wait (p99) of an unchanged key above which a version is rolled back."""
     worse_wait_seconds: float = 1.0
-    """And this much longer: a wait of milliseconds may double."""
+    """Seconds by which the wait must also grow: a wait of milliseconds may double."""
     worse_share: float = 0.05
-    """Rolled back when this much more of the worker time goes to others than it was due to."""
+    """Increase of the worker time that goes to others than it was due to, as a fraction, above
+    which a version is rolled back."""
     headroom: float = 1.25
-    """A limit is this multiple of the slots that are due to the key. Above 1, or limits would
-    tighten by themselves: a key at its limit is due what it gets, as long as nobody else asks for
-    more."""
+    """Limit of a key as a multiple of the slots due to it. Above 1, or limits would tighten by
+    themselves: a key at its limit is due what it gets as long as no other key asks for more."""
     worse_use: float = 0.05
-    """Rolled back when limits leave this part of the worker time unused and nobody waits less for
-    it."""
+    """Fraction of the worker time that limits may leave unused without any key waiting less; above
+    it a version is rolled back."""
 
     def __post_init__(self) -> None:
         positive = (
@@ -83,28 +82,28 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known when the feedback runs, beside the numbers of the keys."""
+    """State of a queue when the feedback runs, beside the numbers of its keys."""
 
     input_age: float | None
-    """Seconds since the newest attempt that the tables know; None: they know none."""
+    """Seconds since the newest attempt in the tables; None if they are empty."""
     is_known: bool = True
     """Whether the store knows the queue."""
     failed: str | None = None
-    """What failed its checks."""
+    """Name and result of a failed check."""
     incidents: tuple[str, ...] = ()
-    """What is going wrong just now."""
+    """Incidents that are going on now."""
     switch: str | None = None
-    """Who has switched the feedback off, or frozen it, and why."""
+    """Author and reason of a switch that stops the feedback."""
     on_trial: int | None = None
-    """The version that has not been judged yet."""
+    """Version whose canary window has not been judged."""
     rolled_back: tuple[int, float] | None = None
-    """The last version that was rolled back, and how many seconds ago."""
+    """Last version that was rolled back, and how many seconds ago."""
     canary: str | None = None
-    """The queue that goes first and has not come through."""
+    """Queue that goes first and is not through its canary window."""
 
 
 def holds(situation: Situation, guards: Guards) -> list[str]:
-    """Every reason why nothing may be published now; none: go on."""
+    """Return every reason why nothing may be published now; an empty list allows it."""
     held = []
     if situation.switch is not None:
         held.append(situation.switch)
@@ -122,7 +121,7 @@ def holds(situation: Situation, guards: Guards) -> list[str]:
         held.append(situation.failed)
     held += [f"incident: {incident}" for incident in situation.incidents]
     if situation.on_trial is not None:
-        held.append(f"version {situation.on_trial} is on trial")
+        held.append(f"version {situation.on_trial} is in its canary window")
     if situation.rolled_back is not None and situation.rolled_back[1] < guards.cool_down:
         version, ago = situation.rolled_back
         held.append(
@@ -130,5 +129,5 @@ def holds(situation: Situation, guards: Guards) -> list[str]:
             f" {guards.cool_down / _HOUR:.0f} h of rest"
         )
     if situation.canary is not None:
-        held.append(f"queue {situation.canary} goes first, and has not come through its trial")
+        held.append(f"queue {situation.canary} goes first, and is not through its canary window")
     return held

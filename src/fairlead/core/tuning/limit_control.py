@@ -1,11 +1,11 @@
 """The control law of limits: how many slots of a node the tasks of one key may hold at once. One
 pure function, `propose_limits`.
 
-A fair queue chooses who goes next when a slot is free, and takes none away: a key with long runs
-that finds the queue empty holds every slot until they end, and short tasks of others wait for that.
-Its limit is what is due to it of the slots that the queue has been seen to use, and some headroom.
-Between that number and what may be published stand the same guard rails as for weights;
-docs/how-to/tune.md tells of each.
+A fair queue chooses the next task when a slot is free, and never takes a slot away: a key with long
+runs that finds the queue empty holds every slot until they end, and short tasks of others wait. The
+limit of such a key is its due part of the slots that the queue was seen to use, plus some headroom.
+The same guard rails as for weights stand between that number and the published one;
+docs/how-to/tune.md explains each.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from fairlead.core.tuning.control import Key, Used, decay, untouched
 from fairlead.core.tuning.guard_rails import Guards
 
 _PEAK = 0.95
-"""A peak is what this part of the worker time did not exceed: one odd hour is none."""
+"""Fraction of the worker time that a peak covers, so that one odd hour does not count."""
 
 _ROUNDING = 1e-6
 
 
 class Workers(NamedTuple):
-    """The workers of a queue in one stretch of time."""
+    """The workers of a queue in one time window."""
 
     age: float
-    """Seconds from the end of the stretch until now."""
+    """Seconds from the end of the window until now."""
     busy: float
     """Worker-seconds."""
     peak: float
-    """How many were busy at once, on all nodes, in the busiest minute."""
+    """Workers busy at once, on all nodes, in the busiest minute."""
 
 
 class LimitChange(msgspec.Struct, frozen=True):
-    """What becomes of the limit of a key: slots of each node, None: no limit."""
+    """Change of the limit of a key: slots of each node, None for no limit."""
 
     fairness_key: str
     now: int | None
     raw: float | None
-    """As computed; None: nothing was computed."""
+    """Computed limit; None if nothing was computed."""
     guarded: int | None
-    """As the guard rails leave it: this may be published."""
+    """Limit within the guard rails, which may be published."""
     reason: str
 
     @property
@@ -57,13 +57,12 @@ class LimitChange(msgspec.Struct, frozen=True):
 def propose_limits(
     keys: Mapping[str, Key], workers: Sequence[Workers], nodes: int, is_held: bool, guards: Guards
 ) -> list[LimitChange]:
-    """Of the keys that have a limit or should have one: what it is, should be and may be now, and
-    why.
+    """Return the changes of the keys that have a limit or should have one, with reasons.
 
-    `nodes`: those that serve the queue. Only a key gets a limit that held more slots than it; it
-    keeps the limit for as long as it comes near it, or has tasks waiting. A limit is at least 1
-    slot, changes by one step at most, and stays while rounding might have made it. Nothing moves
-    while something holds, and nothing is computed without a node.
+    `nodes`: the number of nodes that serve the queue. A key gets a limit only if it held more slots
+    than that; it keeps the limit as long as it comes near it, or has tasks waiting. A limit is at
+    least 1 slot, changes by one step at most, and stays if rounding alone could explain it. No
+    limit changes while `is_held`, and none is computed without a node.
     """
     slots = (
         _peak((worked.busy, worked.peak) for worked in _decayed(workers, guards)) / nodes
@@ -75,7 +74,7 @@ def propose_limits(
     changes = []
     for name, key in keys.items():
         if (why := untouched(key, guards)) is not None:
-            # What a person or a contract says is never narrowed; what was computed stays until
+            # The word of a person or a contract is never narrowed; a computed limit stays until
             # there is data again.
             guarded = key.limit if key.fixed is None or is_held else None
             change = LimitChange(name, key.limit, None, guarded, why)
@@ -118,39 +117,38 @@ def _guarded(key: Key, raw: float, most: int, nodes: int, guards: Guards) -> tup
 
 
 def _is_near(limit: int, raw: float, dead_band: float) -> bool:
-    """Whether the raw value would be rounded up to this limit, or is no farther away than the dead
-    band. So a limit that was lowered is raised again only by a raw value that grew by more than
-    that, and the other way round."""
+    """Return whether the raw value would be rounded up to this limit, or is within the dead band.
+    So a limit that was lowered is raised again only by a raw value that grew by more than the
+    band, and the other way round."""
     is_rounded_up = limit - 1 < raw - _ROUNDING
     return raw <= limit * (1 + dead_band) and (is_rounded_up or limit <= raw * (1 + dead_band))
 
 
 def _step(now: int, target: int, step: float) -> int:
-    """From now to the target, by no more than one step or one slot, whichever is more."""
+    """Return the target, or the limit nearest to it within one step or one slot of now."""
     if target > now:
         return min(target, max(now + 1, math.floor(now * step + _ROUNDING)))
     return max(target, min(now - 1, math.ceil(now / step - _ROUNDING)), 1)
 
 
 def _shares(keys: Mapping[str, Key], guards: Guards) -> dict[str, float]:
-    """By key, the part of the workers up to which it might go while it used any, 0 to 1: what was
-    due to it beside others, had it asked for so much. All of them, while nobody had to wait. Drawn
-    to its part of all that is due, as if the queue had run some more tasks and all keys had asked
-    for more than there was."""
-    stretches: dict[float, dict[str, Used]] = {}
+    """Return, by key, the fraction of the workers that it may use, 0 to 1: its due beside the
+    others, had it asked for that much; all workers while no key had to wait. The fraction is drawn
+    towards the key's part of all that is due, as if the queue had run `prior_tasks` more tasks and
+    all keys had asked for more than there was."""
+    windows: dict[float, dict[str, Used]] = {}
     for name, key in keys.items():
         for use in key.use:
-            stretches.setdefault(use.age, {})[name] = use
+            windows.setdefault(use.age, {})[name] = use
     mine, all_of_it = dict.fromkeys(keys, 0.0), dict.fromkeys(keys, 0.0)
     tasks = busy = 0.0
-    for age, used in stretches.items():
+    for age, used in windows.items():
         counts = decay(age, guards.half_life)
         capacity = sum(use.busy for use in used.values())
         asked = {name: max(use.busy, use.asked) for name, use in used.items()}
         due = {name: keys[name].due for name in used}
         filled = entitled(asked, due, capacity)
-        # Worker-seconds for each unit of due that those got who asked for more than was due to
-        # them.
+        # Least worker-seconds per unit of due among the keys that asked for more than their due.
         level = min(
             (filled[name] / due[name] for name in used if filled[name] < asked[name]),
             default=math.inf,
@@ -178,8 +176,8 @@ def _decayed(workers: Iterable[Workers], guards: Guards) -> Iterable[Workers]:
 
 
 def _peak(found: Iterable[tuple[float, float]]) -> float:
-    """Of (weight, value): the least value that hardly any weight lies above; 0, if there is no
-    weight."""
+    """Return the least value above which hardly any weight lies, of pairs (weight, value); 0
+    without weight."""
     rows = sorted((value, weight) for weight, value in found if weight > 0)
     left = _PEAK * math.fsum(weight for _, weight in rows)
     for value, weight in rows:
