@@ -1,15 +1,14 @@
-"""Alerts, measured: how long after something goes wrong somebody is told, and that nobody is while
-all goes well.
+"""Alerts: the time from an incident to its notice, and the absence of notices while all goes well.
 
-    python bench/alerts.py [--calm 240] [--kills 3] [--json]
+python bench/alerts.py [--calm 240] [--kills 3] [--json]
 
-Two workers on SQLite, a relay, Kafka, `fairlead pipeline alerts` on Spark and a webhook, each a
-process of its own, started as a user starts them. Tenants bring tasks evenly for `--calm` seconds:
-nothing may be told. Then, one after the other, with the even load beside it: every run fails for 20
-s; one tenant brings 3,000 tasks; both workers are stopped (SIGSTOP) for 40 s. Told is the time from
-the injection to the webhook. Then, `--kills` times, `alerts` is killed (-9) and another burst of
-errors comes while it is away. Exit code 1 when an alert was missing, too many or told twice, or one
-of the first three came after more than 30 s.
+Two workers on SQLite, a relay, Kafka, `fairlead pipeline alerts` on Spark and a webhook run as
+processes of their own, started as a user starts them. Tenants bring tasks evenly for `--calm`
+seconds, in which no notice may come. Then, one after the other and beside the even load: every run
+fails for 20 s; one tenant brings 3,000 tasks; both workers are stopped (SIGSTOP) for 40 s. The
+measured time runs from the injection to the webhook. Then, `--kills` times, `alerts` is killed
+(-9), and another burst of errors comes while it is away. Exit code 1 if an alert was missing,
+superfluous or sent twice, or if one of the first three came after more than 30 s.
 """
 
 import argparse
@@ -42,17 +41,16 @@ EVERY = 0.5
 """Seconds between two tasks of a tenant."""
 PATIENCE = 120.0
 QUIET_SECONDS = 30
-"""Without errors, and a burst is over: five minutes by default, which nobody wants to wait for
-here."""
+"""Seconds without errors after which a burst is over. The default of five minutes is too long for
+this benchmark."""
 AWAY_SECONDS = 20.0
-"""So long every run fails, and so long nobody watches after a kill: time itself is what is waited
-for."""
+"""Seconds for which every run fails, and for which nobody watches after a kill."""
 STOPPED_SECONDS = 40.0
-"""So long the workers stand still."""
+"""Seconds for which the workers are stopped."""
 
 
-class Told:
-    """A webhook, and what it was told."""
+class Webhook:
+    """A webhook that keeps the notices it gets."""
 
     def __init__(self) -> None:
         self.notices: list[tuple[float, dict[str, Any]]] = []
@@ -77,14 +75,14 @@ class Told:
     def of(
         self, kind: str, state: str, since: float, started_at: str | None = None
     ) -> tuple[float, str] | None:
-        """When the first such notice came, and since when what it tells of was."""
+        """Return the time of the first such notice, and the start of its incident."""
         return next(
             (
-                (at, told["started_at"])
-                for at, told in self.notices
+                (at, notice["started_at"])
+                for at, notice in self.notices
                 if at >= since
-                and (told["kind"], told["state"]) == (kind, state)
-                and started_at in (None, told["started_at"])
+                and (notice["kind"], notice["state"]) == (kind, state)
+                and started_at in (None, notice["started_at"])
             ),
             None,
         )
@@ -92,14 +90,14 @@ class Told:
     def wait(
         self, kind: str, state: str, since: float, started_at: str | None = None
     ) -> float | None:
-        """Seconds after `since` when it came; None: it did not."""
+        """Return the seconds from `since` to the notice; None if none came."""
         with self._came:
             found = self._came.wait_for(lambda: self.of(kind, state, since, started_at), PATIENCE)
         return None if found is None else round(found[0] - since, 1)
 
 
 class Load:
-    """The tenants, in a thread."""
+    """The load of the tenants, in a thread."""
 
     def __init__(self, pay: Any) -> None:
         self._pay = pay
@@ -126,7 +124,7 @@ class Load:
 def process(
     *command: str, log: pathlib.Path, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`fairlead ...`, until the end."""
+    """Run `fairlead ...` until the block ends."""
     paths = os.pathsep.join([str(HERE), str(ROOT / "src")])
     with log.open("ab") as file:
         started = subprocess.Popen(
@@ -149,7 +147,7 @@ def process(
 
 
 def main() -> int:
-    """Everything in order."""
+    """Start everything, run the benchmark, print the report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -168,7 +166,7 @@ def main() -> int:
         stack.callback(alerts_app.app.close)
         settings = folder / "pipeline.toml"
         settings.write_text(f"[alerts]\nquiet_seconds = {QUIET_SECONDS}\n")
-        told = Told()
+        webhook = Webhook()
         workers = [
             stack.enter_context(process("worker", "alerts_app:app", log=folder / "worker.log"))
             for _ in range(2)
@@ -193,7 +191,7 @@ def main() -> int:
                     "--lake",
                     str(folder / "lake"),
                     "--webhook",
-                    told.url,
+                    webhook.url,
                     "--settings",
                     str(settings),
                     "--json",
@@ -202,7 +200,7 @@ def main() -> int:
             )
 
         try:
-            report = run(wanted, told, load, workers, watch, alerts_app.pay)
+            report = run(wanted, webhook, load, workers, watch, alerts_app.pay)
         except BaseException:
             for log in sorted(folder.glob("*.log")):
                 say(f"{log.name}: {log.read_text(errors='replace')[-1500:]}")
@@ -211,49 +209,50 @@ def main() -> int:
     return 0 if report["is_met"] else 1
 
 
-def run(wanted: Any, told: Told, load: Load, workers: Any, watch: Any, pay: Any) -> dict[str, Any]:
-    """The report."""
+def run(
+    wanted: Any, webhook: Webhook, load: Load, workers: Any, watch: Any, pay: Any
+) -> dict[str, Any]:
+    """Return the report."""
     watched = watch()
     say(f"calm for {wanted.calm:g} s")
     with contextlib.suppress(subprocess.TimeoutExpired):
-        watched.wait(wanted.calm)  # time itself is what is waited for
+        watched.wait(wanted.calm)  # calm is a span of time
         raise RuntimeError(f"alerts ended by itself with {watched.returncode}")
     report: dict[str, Any] = {
         "calm_seconds": wanted.calm,
-        "told_while_calm": [each["text"] for _, each in told.notices],
+        "notices_while_calm": [each["text"] for _, each in webhook.notices],
     }
     began = time.time()
     load.fails = True
-    report["error_burst_s"] = told.wait("error burst", "open", began)
+    report["error_burst_s"] = webhook.wait("error burst", "open", began)
     say(f"error burst: {report['error_burst_s']} s")
-    time.sleep(
-        max(0.0, AWAY_SECONDS - (time.time() - began))
-    )  # runs fail for so long: time is the load
+    time.sleep(max(0.0, AWAY_SECONDS - (time.time() - began)))  # runs fail for a span of time
     load.fails = False
     began = time.time()
     pay.app.submit_many(
         [pay.options(fairness_key="tenant-0").draft(fails=False) for _ in range(3000)]
     )
-    report["flood_s"] = told.wait("flood", "open", began)
+    report["flood_s"] = webhook.wait("flood", "open", began)
     say(f"flood: {report['flood_s']} s")
     began = time.time()
     for worker in workers:
         worker.send_signal(signal.SIGSTOP)
-    report["stall_s"] = told.wait("stall", "open", began)
+    report["stall_s"] = webhook.wait("stall", "open", began)
     say(f"stall: {report['stall_s']} s")
-    time.sleep(max(0.0, STOPPED_SECONDS - (time.time() - began)))  # so long nobody works
+    # the workers stand still for a span of time
+    time.sleep(max(0.0, STOPPED_SECONDS - (time.time() - began)))
     began = time.time()
     for worker in workers:
         worker.send_signal(signal.SIGCONT)
-    report["stall_over_s"] = told.wait("stall", "over", began)
+    report["stall_over_s"] = webhook.wait("stall", "over", began)
     say(f"stall over: {report['stall_over_s']} s")
-    # Before the burst is over another one is the same.
-    report["error_burst_over"] = told.of("error burst", "over", 0.0) is not None
+    # Another burst counts as the same one until the first is over.
+    report["error_burst_over"] = webhook.of("error burst", "over", 0.0) is not None
     report["after_kill_s"] = []
     for _ in range(wanted.kills):
-        # Not just when the webhook was told: that it was is noted only then, and a kill in between
-        # repeats it.
-        time.sleep(random.random() * 10)  # into whatever it does then
+        # Do not kill right after the webhook: alerts records the sent notice only afterwards, and
+        # would repeat it.
+        time.sleep(random.random() * 10)  # kill at a random moment
         since = time.time()
         watched.kill()
         watched.wait()
@@ -261,20 +260,20 @@ def run(wanted: Any, told: Told, load: Load, workers: Any, watch: Any, pay: Any)
         time.sleep(AWAY_SECONDS)  # nobody watches while runs fail
         load.fails = False
         watched = watch()
-        report["after_kill_s"].append(told.wait("error burst", "open", since))
-        say(f"told after a kill: {report['after_kill_s'][-1]} s, {AWAY_SECONDS:g} s of them away")
-        opened = told.of("error burst", "open", since)
-        told.wait("error burst", "over", since, opened and opened[1])
+        report["after_kill_s"].append(webhook.wait("error burst", "open", since))
+        say(f"notice after a kill: {report['after_kill_s'][-1]} s, {AWAY_SECONDS:g} s of them away")
+        opened = webhook.of("error burst", "open", since)
+        webhook.wait("error burst", "over", since, opened and opened[1])
     notices = [
         (each["kind"], each["subject"], each["state"], each["started_at"], each["noticed_at"])
-        for _, each in told.notices
+        for _, each in webhook.notices
     ]
-    report["told"] = len(notices)
-    report["told_twice"] = sorted({each for each in notices if notices.count(each) > 1})
+    report["notices"] = len(notices)
+    report["notices_sent_twice"] = sorted({each for each in notices if notices.count(each) > 1})
     times = [report["error_burst_s"], report["flood_s"], report["stall_s"]]
     report["is_met"] = (
-        not report["told_while_calm"]
-        and not report["told_twice"]
+        not report["notices_while_calm"]
+        and not report["notices_sent_twice"]
         and all(seconds is not None and seconds <= GOAL_SECONDS for seconds in times)
         and None not in (report["stall_over_s"], *report["after_kill_s"])
     )

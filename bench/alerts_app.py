@@ -1,4 +1,4 @@
-"""What the workers of `alerts.py` serve."""
+"""The application of the workers of `alerts.py`."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ app.queue("payouts", partitions=2)
 
 @app.task(queue="payouts", retry=fairlead.NoRetry())
 async def pay(fails: bool) -> None:
-    """A payment."""
+    """Make a payment."""
     await asyncio.sleep(0.005)
     if fails:
         raise ConnectionError("the bank is away")

@@ -1,22 +1,21 @@
-"""Shares of worker time on the LCG trace: tasks counted, weights tuned by mean run time, and run
-time charged.
+"""Shares of worker time on the LCG trace with three costs: counted tasks, weights tuned by mean run
+time, and charged run time.
 
-    python bench/cost.py [--trace ../shared/data/lcg-2005.swf.gz] [--users 10] [--every 4]
-    [--windows 4] [--seconds 60]
-                         [--slots 20] [--workers 2] [--store sqlite|postgres] [--shuffle] [--only
-                         counted,tuned,runtime]
+python bench/cost.py [--trace ../shared/data/lcg-2005.swf.gz] [--users 10] [--every 4] [--windows 4]
+    [--seconds 60] [--slots 20] [--workers 2] [--store sqlite|postgres] [--shuffle]
+    [--only counted,tuned,runtime]
 
-The users with most work are the fairness keys. Of each user's jobs every n-th is taken, in the
-order of the trace, or with --shuffle in an order drawn by a fixed seed, so that a user's run times
-do not change with time. A task is one job: it sleeps on the event loop of its worker for the job's
-run time, scaled so that the whole takes about --seconds; that is its work. Each user has 150 to 200
-tasks waiting, for as long as it has jobs: more come as these start. Tuned: each key has the weight
-(median of the users' mean run times) / (its own), of the jobs that will run, set before the first
-is submitted.
+The users with the most work are the fairness keys. Every n-th job of each user is taken, in the
+order of the trace, or with --shuffle in an order drawn from a fixed seed, so that the run times of
+a user do not change with time. A task is one job: it sleeps on the event loop of its worker for the
+job's run time, scaled so that the whole takes about --seconds. Each user has 150 to 200 waiting
+tasks for as long as its jobs last: new ones are submitted as others start. Tuned: each key has the
+weight (median of the users' mean run times) / (its own mean run time), over the jobs that will run,
+set before the first submit. Jain's index is over the worker-seconds in a window, for the keys with
+waiting tasks throughout.
 
-Jain's index is that of the worker-seconds in a window, of the keys that had tasks waiting all
-through it. Prints a table in Markdown. Exit code 1 unless the mean index is above 0.95 with tuned
-weights and above 0.98 with run time charged.
+Print a table in Markdown. Exit code 1 unless the mean index is above 0.95 with tuned weights and
+above 0.98 with run time charged.
 """
 
 import argparse
@@ -50,14 +49,14 @@ MOST_WAITING, FEW_WAITING = 200, 150
 LOOK_SECONDS = 0.05
 
 Runs = dict[str, list[float]]
-"""Run times of each key, seconds."""
+"""Run times of each key in seconds."""
 
 Notes = list[tuple[str, float, float]]
-"""(key, start, end) of each run, seconds of wall time."""
+"""(key, start, end) of each run, in seconds of wall time."""
 
 
 def application(url: str | None = None, cost: str | None = None) -> tuple[fairlead.App, Any]:
-    """The application that submitter and workers share, and its task."""
+    """Return the application shared by submitter and workers, and its task."""
     app = fairlead.App(url, lake="")
     workers = int(os.environ.get("BENCH_COST_WORKERS", "2"))
     app.queue(QUEUE, partitions=workers, cost=cost or os.environ.get(COST, "tasks"))
@@ -81,8 +80,8 @@ def application(url: str | None = None, cost: str | None = None) -> tuple[fairle
     return app, job
 
 
-class Told:
-    """What the workers have noted, read as it grows."""
+class NotedRuns:
+    """Runs that the workers have noted, read as the files grow."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.started: Counter[str] = Counter()
@@ -91,7 +90,7 @@ class Told:
         self._folder = folder
         self._read: dict[pathlib.Path, int] = {}
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         for path in self._folder.glob("*.runs"):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
@@ -108,7 +107,7 @@ class Told:
 
 
 def jobs(trace: pathlib.Path, users: int, every: int, shuffle: bool) -> Runs:
-    """Run times of the trace, of the users with most work."""
+    """Return the run times of the users with the most work in the trace."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     for one in read_trace(trace):
         found[one.tenant(Tenants.USER)].append(one.run)
@@ -123,7 +122,7 @@ def jobs(trace: pathlib.Path, users: int, every: int, shuffle: bool) -> Runs:
 def measure(
     mode: str, runs: Runs, seconds: float, wanted: argparse.Namespace
 ) -> list[tuple[float, int]]:
-    """Jain's index and the number of keys that it is of, for each window."""
+    """Return Jain's index and its number of keys for each window."""
     with contextlib.ExitStack() as cleanup:
         folder = pathlib.Path(
             cleanup.enter_context(tempfile.TemporaryDirectory(prefix="bench-cost-"))
@@ -148,11 +147,11 @@ def measure(
             workers.wait_until_up(app)
             if mode == "tuned":
                 tune(app, runs)
-            return feed(app, job, runs, seconds, wanted.windows, Told(folder), workers)
+            return feed(app, job, runs, seconds, wanted.windows, NotedRuns(folder), workers)
 
 
 def tune(app: fairlead.App, runs: Runs) -> None:
-    """Weights by mean run time, known to the workers before anything is submitted."""
+    """Set weights by mean run time, and let the workers read them before the first submit."""
     means = {key: statistics.mean(of_key) for key, of_key in runs.items()}
     median = statistics.median(means.values())
     for key, mean in means.items():
@@ -161,8 +160,8 @@ def tune(app: fairlead.App, runs: Runs) -> None:
 
 
 def until_beaten(app: fairlead.App) -> None:
-    """Wait until each node has begun two heartbeats from now on: it has ended the first, which
-    reads the weights."""
+    """Wait until each node has begun two more heartbeats, and so has ended one, which reads the
+    weights."""
     now = app.clock.now()
     beats: defaultdict[str, set[int]] = defaultdict(set)
     while True:
@@ -171,7 +170,7 @@ def until_beaten(app: fairlead.App) -> None:
             beats[node.node] |= {node.heartbeat_at} if node.heartbeat_at > now else set()
         if all(len(beats[node.node]) >= 2 for node in nodes):
             return
-        time.sleep(LOOK_SECONDS)  # other processes beat: no event tells
+        time.sleep(LOOK_SECONDS)  # heartbeats of other processes raise no event
 
 
 def feed(
@@ -180,20 +179,20 @@ def feed(
     runs: Runs,
     seconds: float,
     windows: int,
-    told: Told,
+    noted: NotedRuns,
     workers: WorkerProcesses,
 ) -> list[tuple[float, int]]:
-    """Keep every key supplied until the last window is over; then reckon."""
+    """Keep every key supplied until the last window ends; then return its results."""
     submitted: Counter[str] = Counter()
     supplies: dict[str, list[tuple[float, int]]] = {key: [] for key in runs}
     began = ends = None
     while ends is None or time.time() < ends:
-        told.look()
+        noted.refresh()
         workers.check()
         drafts = []
         for key, of_key in runs.items():
-            if submitted[key] - told.started[key] < FEW_WAITING:
-                more = of_key[submitted[key] : told.started[key] + MOST_WAITING]
+            if submitted[key] - noted.started[key] < FEW_WAITING:
+                more = of_key[submitted[key] : noted.started[key] + MOST_WAITING]
                 drafts += [
                     job.options(fairness_key=key).draft(key=key, seconds=run) for run in more
                 ]
@@ -202,17 +201,17 @@ def feed(
         if drafts:
             random.Random(len(drafts)).shuffle(drafts)
             app.submit_many(drafts)
-        if ends is None and all(told.started[key] for key in runs):
-            began = time.time()  # every key has had its first turn
+        if ends is None and all(noted.started[key] for key in runs):
+            began = time.time()  # every key has begun
             ends = began + seconds
-        time.sleep(LOOK_SECONDS)  # other processes write what is told: no event
-    told.look()
+        time.sleep(LOOK_SECONDS)  # notes of other processes raise no event
+    noted.refresh()
     assert began is not None and ends is not None
-    # Those that still run are counted up to the end of the last window.
-    ended = Counter((key, start) for key, start, _ in told.runs)
+    # Count unfinished runs up to the end of the last window.
+    ended = Counter((key, start) for key, start, _ in noted.runs)
     open_runs = [
         (key, start, ends)
-        for key, starts in told.starts.items()
+        for key, starts in noted.starts.items()
         for start in starts
         if not ended[key, start]
     ]
@@ -221,8 +220,8 @@ def feed(
         window(
             began + n * length,
             began + (n + 1) * length,
-            told.runs + open_runs,
-            told.starts,
+            noted.runs + open_runs,
+            noted.starts,
             supplies,
         )
         for n in range(windows)
@@ -236,8 +235,8 @@ def window(
     starts: dict[str, list[float]],
     supplies: dict[str, list[tuple[float, int]]],
 ) -> tuple[float, int]:
-    """Jain's index over the worker-seconds in the window, of the keys that had tasks waiting all
-    through it."""
+    """Return Jain's index over the worker-seconds in the window, and the number of keys with
+    waiting tasks throughout."""
     served: Counter[str] = Counter()
     for key, start, stop in runs:
         served[key] += max(0.0, min(stop, end) - max(start, begin))  # type: ignore[assignment]
@@ -261,13 +260,13 @@ def window(
 
 
 def say(what: object) -> None:
-    """Progress goes to stderr, results to stdout."""
+    """Print progress to stderr; results go to stdout."""
     print(what, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def store(kind: str, folder: pathlib.Path) -> Iterator[str]:
-    """A fresh database."""
+    """Yield the URL of a fresh database."""
     if kind == "postgres":
         from services.postgres import PostgresServer
 
@@ -295,7 +294,7 @@ def main() -> int:
     if not wanted.trace.is_file():
         parser.error(f"there is no {wanted.trace}; name a trace by --trace")
     runs = jobs(wanted.trace, wanted.users, wanted.every, wanted.shuffle)
-    # As much as the key with least work has, all others have too: every key waits through all
+    # Give every key as much work as the key with the least, so that all keys wait through all
     # windows if shares are fair.
     scale = wanted.seconds * wanted.slots / (0.9 * wanted.users * min(map(sum, runs.values())))
     runs = {key: [run * scale for run in of_key] for key, of_key in runs.items()}

@@ -1,14 +1,14 @@
-"""What fairness costs: the drain rate of a fair queue beside a fifo queue, and of a fair queue with
-a very long backlog.
+"""The price of fairness: the drain rate of a fair queue compared with a fifo queue, and of a fair
+queue with a very long backlog.
 
-    python bench/fairness.py [--tasks 60000] [--keys 200] [--runs 3] [--workers 1] [--only
-    sqlite,postgres] python bench/fairness.py --backlog 5000000 [--idle-transaction] [--only
-    postgres]
+python bench/fairness.py [--tasks 60000] [--keys 200] [--runs 3] [--workers 1] [--only
+    sqlite,postgres]
+python bench/fairness.py --backlog 5000000 [--idle-transaction] [--only postgres]
 
-Tasks are no-ops of keys whose n-th is as frequent as 1 / n; all are submitted before the workers
-start. The rate is that between the first and the last count that the tasks report of themselves,
-and, as "with start", from the start of the workers. With --backlog one worker drains all of it: the
-rate over each tenth, and its peak memory.
+Tasks are no-ops; the n-th key has tasks in proportion to 1 / n. All tasks are submitted before the
+workers start. The rate is taken between the first and the last count that the tasks report, and, as
+"with start", from the start of the workers. With --backlog one worker drains everything; the
+results are the rate over each tenth, and the peak memory.
 """
 
 import argparse
@@ -42,12 +42,13 @@ MOST_SECONDS_WITHOUT_A_TASK = 120
 
 
 class Stopped(Exception):
-    """The workers do not get on; says how far they came."""
+    """The workers made no progress; the text says how far they came."""
 
 
 @contextlib.contextmanager
 def new_store(store: str, order: str) -> Iterator[tuple[Any, pathlib.Path]]:
-    """An empty store with its measured module, and the folder in which tasks count themselves."""
+    """Yield an empty store with its measured module, and the folder in which tasks count
+    themselves."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"fairness-{store}-"))
     os.environ["PROBE_DIR"], os.environ["BENCH_ORDER"] = str(folder), order
     with contextlib.ExitStack() as cleanup:
@@ -65,7 +66,7 @@ def new_store(store: str, order: str) -> Iterator[tuple[Any, pathlib.Path]]:
 
 
 def submit(module: Any, tasks: int, keys: int) -> float:
-    """All of them; tasks a second."""
+    """Submit all tasks, and return the tasks per second."""
     chance = random.Random(1)
     popularity = list(itertools.accumulate(1 / n for n in range(1, keys + 1)))
     names = [f"tenant-{n}" for n in range(keys)]
@@ -81,16 +82,18 @@ def submit(module: Any, tasks: int, keys: int) -> float:
 def drain(
     module: Any, folder: pathlib.Path, store: str, tasks: int, workers: int
 ) -> dict[str, Any]:
-    """Start the workers and wait until all has run. Raises Stopped."""
+    """Start the workers and wait until all tasks have run. Raise Stopped if there is no
+    progress."""
     began = time.time()
     running = [start(MODULES[store], folder, number) for number in range(workers)]
     try:
         steps: list[tuple[float, int]] = []
         said, moved_at = 0, time.monotonic()
-        while not steps or steps[-1][1] < tasks - 50 * workers:  # each process tells of every 50th
+        # each process reports every 50th task
+        while not steps or steps[-1][1] < tasks - 50 * workers:
             time.sleep(
                 0.5 if tasks < 1_000_000 else 5
-            )  # between looks, which read all that the tasks have told
+            )  # pause between reads of all the files of the tasks
             before, steps = len(steps), counts(folder)
             if len(steps) > before:
                 moved_at = time.monotonic()
@@ -117,13 +120,13 @@ def drain(
 
 
 def rate(steps: list[tuple[float, int]]) -> int:
-    """Tasks a second between the first and the last of these."""
+    """Return the tasks per second between the first and the last step."""
     (first, begin), (last, end) = steps[0], steps[-1]
     return round((end - begin) / (last - first)) if last > first else 0
 
 
 def compare(store: str, tasks: int, keys: int, runs: int, workers: int) -> dict[str, Any]:
-    """Both orders by turns; medians, and the ratios of each round."""
+    """Measure both orders alternately, and return medians and the ratios of each round."""
     found: dict[str, list[dict[str, Any]]] = {order: [] for order in ORDERS}
     for number in range(runs):
         for order in ORDERS if number % 2 == 0 else reversed(ORDERS):
@@ -149,13 +152,13 @@ def compare(store: str, tasks: int, keys: int, runs: int, workers: int) -> dict[
 
 
 def long_backlog(store: str, tasks: int, keys: int, is_idle: bool) -> dict[str, Any]:
-    """One worker drains a fair queue from end to end."""
+    """Let one worker drain a fair queue to its end."""
     with new_store(store, "fair") as (module, folder):
         submitted = submit(module, tasks, keys)
         say(f"{store}: {tasks:,} submitted at {submitted:,.0f}/s")
         with idle_transaction(is_idle):
             found = drain(module, folder, store, tasks, 1)
-    # In the first tenths the worker also gives levels to all of it.
+    # In the first tenths, the worker also gives levels to the whole backlog.
     drift = found["tenths_per_s"][-1] / found["tenths_per_s"][0] - 1
     is_met = found["peak_rss_mb"] < GOAL_MB and drift >= -GOAL_DRIFT
     report = {"store": store, "backlog": tasks, "idle_transaction": is_idle, **found}
@@ -163,7 +166,7 @@ def long_backlog(store: str, tasks: int, keys: int, is_idle: bool) -> dict[str, 
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr, results to stdout."""
+    """Print progress to stderr; results go to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,17 +1,19 @@
-"""Triggers through Kafka: latency, drain, priorities, a broker that goes away, workers that die; a
+"""Triggers through Kafka: latency, drain, priorities, a broker outage, and dying workers; prints a
 line of JSON for each run.
 
-    python bench/kafka.py [latency] [drain] [priority] [broker] [nodes] [--stores sqlite,postgres]
+python bench/kafka.py [latency] [drain] [priority] [broker] [nodes] [--stores sqlite,postgres]
     [--runs 3]
 
-All of them by default. Exit code 1 when a task was lost, ran twice without reason, or an aim was
+All of them by default. Exit code 1 if a task was lost, ran twice without reason, or an aim was
 missed:
 
 - latency: 3 workers, a submit each 20 ms: from its commit to the first line of the handler, p50
   below 10 ms
 - drain: tasks that wait in a paused queue, and tasks that wait for a worker to start: at least 0.7
-  of the database channel
-- priority: 100,000 of low priority, then 100 of high: these start before 10,200 have been started
+  of the rate of
+  the database channel
+- priority: 100,000 tasks of low priority, then 100 of high priority, which start before 10,200 have
+  started
 - broker: stopped for 30 s under load
 - nodes: one killed with -9, one added, during 100,000 tasks
 """
@@ -63,19 +65,20 @@ def aim(is_reached: bool) -> str:
 
 
 def wait_for(what: str, is_so: Callable[[], bool], seconds: float = 600.0) -> None:
-    """Look until it is so: other processes do it. Raises TimeoutError."""
+    """Wait for a change made by other processes. Raise TimeoutError if it does not come."""
     end = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.05)  # no event of ours tells
+        time.sleep(0.05)  # no event of ours announces the change
 
 
 @contextlib.contextmanager
 def workers(
     url: str, channel: str | None, count: int, **environment: str
 ) -> Iterator[tuple[App, Crew]]:
-    """Workers that own all partitions, and the application in this process."""
+    """Start workers that own all partitions, and yield the application of this process with
+    them."""
     names = {
         "FAIRLEAD_CHANNEL": channel or "database",
         "CRASH_SLEEP": "0",
@@ -117,7 +120,7 @@ def lag(channel: str) -> int:
 
 
 def latency(store: str, url: str, channel: str | None, count: int = 500) -> float:
-    """Milliseconds, the median."""
+    """Return the median latency in milliseconds."""
     committed: dict[int, float] = {}
     with workers(url, channel, 3) as (app, crew):
         announce, number = app.channel.announce, 0
@@ -129,12 +132,12 @@ def latency(store: str, url: str, channel: str | None, count: int = 500) -> floa
         app.channel.announce = timed  # type: ignore[method-assign]
         for number in range(count):
             submit(app, "work", range(number, number + 1))
-            time.sleep(0.02)  # the pace of the submits
+            time.sleep(0.02)  # interval between submits
         wait_until_finished(app, crew)
         runs = crew.runs()
     took = sorted(
         (runs[n][0][1] - committed[n]) * 1000 for n in range(50, count)
-    )  # the first ones warm up
+    )  # the first tasks warm up
     p50 = statistics.median(took)
     say(
         run="latency",
@@ -149,7 +152,7 @@ def latency(store: str, url: str, channel: str | None, count: int = 500) -> floa
 
 
 def drain(store: str, url: str, channel: str | None, how: str, tasks: int) -> float:
-    """Tasks a second, from the first to the last."""
+    """Return the tasks per second, from the first to the last."""
     resumed_at = 0.0
     if how == "worker starts":
         os.environ["FAIRLEAD_CHANNEL"] = channel or "database"
@@ -176,7 +179,7 @@ def drain(store: str, url: str, channel: str | None, how: str, tasks: int) -> fl
             wait_until_finished(app, crew)
             runs = crew.runs()
     assert len(runs.keys() & set(range(tasks))) == tasks
-    # A pause takes effect within seconds: what ran before is not of the drain.
+    # A pause takes effect within seconds: tasks that ran before it are not counted.
     times = sorted(
         at for n, those in runs.items() for _, at in those if n >= 0 and at >= resumed_at
     )
@@ -195,7 +198,7 @@ def drain(store: str, url: str, channel: str | None, how: str, tasks: int) -> fl
 def priority(
     store: str, url: str, channel: str, order: str, low: int = 100_000, high: int = 100
 ) -> None:
-    """One worker whose first tasks block it until all have been submitted."""
+    """Run one worker whose first tasks block it until all tasks have been submitted."""
     with tempfile.TemporaryDirectory() as folder:
         gate = pathlib.Path(folder) / "gate"
         with workers(
@@ -214,7 +217,7 @@ def priority(
             gate.touch()
             wait_for("the high ones", lambda: crew.runs().keys() >= set(range(low, low + high)))
             order_of_start = sorted((at, n) for n, those in crew.runs().items() for _, at in those)
-            started = max(place for place, (_, n) in enumerate(order_of_start, 1) if n >= low)
+            started = max(rank for rank, (_, n) in enumerate(order_of_start, 1) if n >= low)
             say(
                 run="priority",
                 store=store,
@@ -228,11 +231,11 @@ def priority(
                 worker_mb_before=before,
                 worker_mb_peak=memory(worker.pid),
             )
-            crew.processes[0].kill()  # nobody needs the other 90,000 to run
+            crew.processes[0].kill()  # the other 90,000 tasks need not run
 
 
 def memory(pid: int) -> int:
-    """The greatest resident size so far, MB."""
+    """Return the peak resident memory in MB."""
     (line,) = [
         line
         for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -242,7 +245,7 @@ def memory(pid: int) -> int:
 
 
 def broker(store: str, url: str, seconds: float = 30.0) -> None:
-    """Submits go on while there is no broker."""
+    """Submit through an outage of the broker."""
     with KafkaServer() as server, workers(url, server.url, 2) as (app, crew):
         numbers, slowest, is_over = 0, 0.0, threading.Event()
 
@@ -253,11 +256,11 @@ def broker(store: str, url: str, seconds: float = 30.0) -> None:
                 submit(app, "work", range(numbers, numbers + 10))
                 slowest = max(slowest, time.monotonic() - began)
                 numbers += 10
-                time.sleep(0.02)  # the pace of the submits
+                time.sleep(0.02)  # interval between submits
 
         sender = threading.Thread(target=sending)
         sender.start()
-        # The course of the trouble, which comes from outside: nothing here is waited for.
+        # The outage lasts for a fixed time: nothing here can be waited for.
         time.sleep(5)
         at_stop = numbers
         server.crash()

@@ -1,10 +1,10 @@
-"""The whole LCG trace pushed at once and run by two workers, fair against fifo, on SQLite and
+"""The whole LCG trace pushed at once and run by two workers, fair compared with fifo, on SQLite and
 PostgreSQL.
 
-    python bench/lcg.py [--trace ../shared/data/lcg-2005.swf.gz] [--only sqlite,postgres] [--plot
+python bench/lcg.py [--trace ../shared/data/lcg-2005.swf.gz] [--only sqlite,postgres] [--plot
     docs/fair-lcg.svg]
 
-Prints a table in Markdown. Exit code 1 unless the median tenant's p99 position is at least 20 times
+Print a table in Markdown. Exit code 1 unless the median tenant's p99 position is at least 20 times
 better under fair, and the heaviest tenant's last task is at most 1 % later.
 """
 
@@ -26,7 +26,7 @@ GOAL_LATER = 0.01
 
 
 def replay(trace: pathlib.Path, order: str, url: str | None) -> dict[str, Any]:
-    """What `fairlead replay` says of one run."""
+    """Return the results of `fairlead replay` for one run."""
     command = [
         sys.executable,
         "-m",
@@ -49,7 +49,7 @@ def replay(trace: pathlib.Path, order: str, url: str | None) -> dict[str, Any]:
 
 
 def rows(store: str, found: dict[str, dict[str, Any]]) -> list[str]:
-    """Of the table."""
+    """Return the rows of the table."""
     fifo, fair = (found[order]["positions"] for order in ORDERS)
     lines = []
     for order in ORDERS:
@@ -76,8 +76,8 @@ def is_met(found: dict[str, dict[str, Any]]) -> bool:
 
 
 def plot(found: dict[str, dict[str, dict[str, Any]]], path: pathlib.Path) -> None:
-    """For each store: over tenants, the position by which 99 % of their tasks had been picked
-    up."""
+    """Plot, for each store and over tenants, the position by which 99 % of a tenant's tasks had
+    been picked up."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.5 * len(found), 4.2), layout="constrained")

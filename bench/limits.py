@@ -1,12 +1,13 @@
-"""Cluster-wide limits: exact under chaos, observed from outside; bookings beside a plain semaphore
-of ZooKeeper's client.
+"""Cluster-wide limits: exact under faults as observed from outside, and faster than a plain
+semaphore of ZooKeeper's client.
 
-    python bench/limits.py [--seconds 60] [--seed N] [--json]
+python bench/limits.py [--seconds 60] [--seed N] [--json]
 
 Three workers on one tree of limits (30 in total, 15 payouts, 3 of one partner) are killed, and
-stopped for 20 s with SIGSTOP, while ZooKeeper is restarted. Then three processes book and free as
-fast as they can, from permits and from a semaphore of 30 on the same ZooKeeper. Exit code 1 when a
-limit was exceeded, or bookings are less than 50 times as many.
+stopped for 20 s with SIGSTOP, while ZooKeeper is restarted. Then three processes acquire and
+release slots as fast as they can, from permits and from a semaphore of 30 on the same ZooKeeper.
+Exit code 1 if a limit was exceeded, or if permits give less than 50 times as many slots as the
+semaphore.
 """
 
 import argparse
@@ -46,8 +47,8 @@ def main() -> int:
             url, server.url, pathlib.Path(folder), PROCESSES, permit_seconds=15.0, seed=wanted.seed
         )
         seen = crew.run(wanted.seconds, stop_seconds=20.0, disturb=server.restart)
-        ours = together(book_from_permits, f"{server.url}/bench")
-        theirs = together(book_from_semaphore, server.url)
+        ours = together(acquire_permits, f"{server.url}/bench")
+        theirs = together(acquire_semaphore, server.url)
     limits = {"total": TOTAL, "payout": PAYOUTS, "acme": ACME}
     report = {
         "chaos": seen._asdict() | {"limits": limits, "seconds": wanted.seconds},
@@ -73,7 +74,7 @@ def main() -> int:
 
 
 def together(ledger, url: str) -> float:
-    """Bookings a second of all processes, all of them at work."""
+    """Return the slots acquired per second by all processes at work together."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(PROCESSES) as pool:
         barrier_at = time.time() + 3.0
@@ -81,12 +82,12 @@ def together(ledger, url: str) -> float:
     return sum(counts) / MEASURED_SECONDS
 
 
-def book_from_permits(url: str, starts_at: float) -> int:
-    """Book and free one permit at a time, for as long as is measured."""
-    return asyncio.run(_book_from_permits(url, starts_at))
+def acquire_permits(url: str, starts_at: float) -> int:
+    """Acquire and release one permit at a time, until the measured time ends."""
+    return asyncio.run(_acquire_permits(url, starts_at))
 
 
-async def _book_from_permits(url: str, starts_at: float) -> int:
+async def _acquire_permits(url: str, starts_at: float) -> int:
     import os
 
     from fairlead.backends.zookeeper.coordinator import ZooKeeperCoordinator
@@ -117,8 +118,9 @@ async def _book_from_permits(url: str, starts_at: float) -> int:
     return count
 
 
-def book_from_semaphore(url: str, starts_at: float) -> int:
-    """The same from a semaphore of kazoo."""
+def acquire_semaphore(url: str, starts_at: float) -> int:
+    """Acquire and release one lease of a kazoo semaphore at a time, until the measured time
+    ends."""
     from kazoo.client import KazooClient
 
     client = KazooClient(url.removeprefix("zookeeper://"))

@@ -1,9 +1,9 @@
-"""Measures the memory of a worker that stands before a great backlog: its peak resident size should
-not depend on it.
+"""The memory of a worker before a great backlog: its peak resident size must not depend on the
+backlog.
 
-    python bench/memory.py [--backlog 1000000] [--drain 100000] [--only sqlite,postgres] [--json]
+python bench/memory.py [--backlog 1000000] [--drain 100000] [--only sqlite,postgres] [--json]
 
-Exit code 1 when a worker needed 150 MB or more, or did not drain what it should.
+Exit code 1 if a worker needed 150 MB or more, or did not drain its tasks.
 """
 
 import argparse
@@ -30,7 +30,7 @@ MODULES = {"sqlite": "tasks_fairlead_sqlite", "postgres": "tasks_fairlead_pg"}
 
 
 def measure(store: str, backlog: int, drain: int) -> dict[str, Any]:
-    """Fill, start one worker, let it drain some, look at its memory."""
+    """Fill the queue, let one worker drain some tasks, and return its memory."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"memory-{store}-"))
     os.environ["PROBE_DIR"] = str(folder)
     workers = []

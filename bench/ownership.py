@@ -1,10 +1,10 @@
-"""Partitions that change hands under load, on PostgreSQL; prints a line of JSON for each run.
+"""Partitions that change owners under load, on PostgreSQL; prints a line of JSON for each run.
 
-    bench/ownership.py nodes      three nodes, 50,000 tasks: one node added, one stopped, one killed
-    bench/ownership.py cassandra  a backlog in Cassandra at 1,000 tasks/s: kill -9 of its owner
-    bench/ownership.py rivals     a backlog in Cassandra: two nodes believe they own it, for 60 s
+bench/ownership.py nodes      three nodes, 50,000 tasks: one node added, one stopped, one killed
+bench/ownership.py cassandra  a backlog in Cassandra at 1,000 tasks/s: kill -9 of its owner
+bench/ownership.py rivals     a backlog in Cassandra: two nodes believe they own it, for 60 s
 
-Exit code 1 when a task was lost, or a hand-over took longer than it may: 2 s for a node that stops,
+Exit code 1 if a task was lost, or a hand-over took too long: more than 2 s for a node that stops,
 15 s for a killed one (the lease of 10 s, and 5 s).
 """
 
@@ -46,7 +46,7 @@ GRACEFUL_SECONDS = 2.0
 KILLED_SECONDS = 15.0
 PATIENCE = 300.0
 RATE = 1000
-"""Tasks a second, in the runs with Cassandra."""
+"""Tasks per second in the runs with Cassandra."""
 
 
 class Nodes:
@@ -59,7 +59,7 @@ class Nodes:
         self._ports: dict[int, int] = {}
 
     def start(self) -> int:
-        """One more; its pid."""
+        """Start one more worker, and return its pid."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -86,7 +86,7 @@ class Nodes:
         return process.pid
 
     def end(self, pid: int, how: signal.Signals) -> float:
-        """Send the signal; when (seconds since the epoch)."""
+        """Send the signal, and return the time in seconds since the epoch."""
         at = time.time()
         self.processes[pid].send_signal(how)
         if how is signal.SIGKILL:
@@ -94,7 +94,7 @@ class Nodes:
         return at
 
     def metric(self, pid: int, sample: str) -> float:
-        """The value of one sample, 0 if it has none."""
+        """Return the value of one sample, 0 if the worker has none."""
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self._ports[pid]}/metrics", timeout=5
         ) as answer:
@@ -114,14 +114,14 @@ class Nodes:
 
 
 def submit(app: Any, work: Any, count: int, chance: random.Random) -> None:
-    """Tasks of keys whose n-th is as frequent as 1 / n."""
+    """Submit tasks whose n-th key has tasks in proportion to 1 / n."""
     popularity = list(itertools.accumulate(1 / n for n in range(1, KEYS + 1)))
     keys = chance.choices(range(KEYS), cum_weights=popularity, k=count)
     app.submit_many([work.options(fairness_key=f"tenant-{key}").draft() for key in keys])
 
 
 def attempts(app: Any) -> list[tuple[int, int, float]]:
-    """(partition, pid of the node, when it was claimed) of every attempt, in that order of time."""
+    """Return (partition, pid of the node, time of the claim) of every attempt, by time."""
     with app.store.database.transaction() as connection:
         rows = connection.execute(
             "SELECT partition, node, claimed_at FROM fairlead_attempts"
@@ -136,7 +136,7 @@ def pid_of(node: str) -> int:
 
 
 def counts_of(app: Any) -> tuple[int, Counter[str]]:
-    """Tasks that are not finished, and how many attempts had each outcome."""
+    """Return the number of unfinished tasks, and the attempts by outcome."""
     with app.store.database.transaction() as connection:
         left = connection.execute("SELECT count(*) FROM fairlead_tasks").fetchone()[0]
         rows = connection.execute(
@@ -146,12 +146,12 @@ def counts_of(app: Any) -> tuple[int, Counter[str]]:
 
 
 def wait_for(what: str, is_so: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Look until it is so. Raises TimeoutError."""
+    """Wait for a change made by other processes. Raise TimeoutError if it does not come."""
     end = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.1)  # other processes do it: no event tells
+        time.sleep(0.1)  # other processes raise no event here
 
 
 def ran(app: Any) -> int:
@@ -159,8 +159,8 @@ def ran(app: Any) -> int:
 
 
 def hand_overs(rows: Sequence[tuple[int, int, float]], pid: int, at: float) -> list[float]:
-    """Of each partition the node had when it was ended: seconds until another one claimed a task of
-    it."""
+    """Return for each partition of the ended node the seconds until another node claimed one of its
+    tasks."""
     last = {part: owner for part, owner, when in rows if when <= at}
     found = []
     for part in [part for part, owner in last.items() if owner == pid]:
@@ -173,7 +173,7 @@ def hand_overs(rows: Sequence[tuple[int, int, float]], pid: int, at: float) -> l
 
 
 def overlaps(rows: Sequence[tuple[int, int, float]]) -> int:
-    """Claims by a node within 5 s after another one had taken over the partition from it."""
+    """Count claims by a node within 5 s after another node had taken over the partition."""
     count = 0
     owners: dict[int, int] = {}
     lost: dict[tuple[int, int], float] = {}
@@ -189,7 +189,7 @@ def overlaps(rows: Sequence[tuple[int, int, float]]) -> int:
 
 
 def nodes(tasks: int, seed: int) -> dict[str, Any]:
-    """See the module."""
+    """Run "nodes"; see the module."""
     os.environ.update(OWNED_PARTITIONS="8", OWNED_SECONDS="0.05")
     with (
         new_app() as (app, work),
@@ -232,8 +232,8 @@ def nodes(tasks: int, seed: int) -> dict[str, Any]:
 
 
 def cassandra(seconds: int, seed: int) -> dict[str, Any]:
-    """See the module. The owner runs about as many tasks a second as come, before a backlog of
-    30,000."""
+    """Run "cassandra"; see the module. The owner runs about as many tasks per second as arrive,
+    before a backlog of 30,000."""
     os.environ.update(OWNED_PARTITIONS="1", OWNED_SECONDS="0.05")
     chance = random.Random(seed)
     with (
@@ -269,7 +269,7 @@ def cassandra(seconds: int, seed: int) -> dict[str, Any]:
                 "the other node runs tasks",
                 lambda: any(pid == other for _, pid, _ in attempts(app)[-100:]),
             )
-            time.sleep(seconds / 2)  # the load after it
+            time.sleep(seconds / 2)  # the load after the crash
         finally:
             is_over.set()
             pacing.join()
@@ -300,8 +300,8 @@ def cassandra(seconds: int, seed: int) -> dict[str, Any]:
 
 
 async def first_reads(app: Any) -> list[int]:
-    """The tombstones that the first reads of a new owner meet: five pages above the ack level that
-    was kept."""
+    """Return the tombstones met by the first reads of a new owner: five pages above the saved ack
+    level."""
     store: Any = app.connections.backlog
     ((partition, owned),) = (await store.records()).items()
     ((priority, record),) = owned.lanes.items()
@@ -317,8 +317,8 @@ async def first_reads(app: Any) -> list[int]:
 
 
 class Grants(DatabaseCoordinator):
-    """Gives every lease to whoever asks for it, and shows nobody another's: as a coordinator that
-    has lost its mind."""
+    """A broken coordinator, which gives every lease to every node and hides the leases of
+    others."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -341,7 +341,7 @@ class Grants(DatabaseCoordinator):
 
 
 def rivals(seconds: int, seed: int) -> dict[str, Any]:
-    """See the module."""
+    """Run "rivals"; see the module."""
     os.environ.update(OWNED_PARTITIONS="1", OWNED_SECONDS="0.05")
     with CassandraServer() as server, new_app(server.create_keyspace()) as (app, work):
         return asyncio.run(_rivals(app, work, seconds, seed))
@@ -374,10 +374,11 @@ async def _rivals(app: Any, work: Any, seconds: int, seed: int) -> dict[str, Any
     await asyncio.to_thread(submit, app, work, 30_000, chance)
     submitted = 30_000
     settings: Mapping[str, Any] = {"concurrency": RATE // 40}
-    # Each has a channel of its own, as two processes would.
+    # Separate channels, as two processes would have.
     async with running(app, **settings) as one, running(twin_of(app), **settings) as other:
         for node in (one, other):
-            node.parts.ownership._share = lambda partitions: partitions  # each wants all of them
+            # each node wants all partitions
+            node.parts.ownership._share = lambda partitions: partitions
             node.parts.ownership.look()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -403,7 +404,7 @@ async def _rivals(app: Any, work: Any, seconds: int, seed: int) -> dict[str, Any
 
 
 def twin_of(app: Any) -> Any:
-    """The same application with connections of its own, but for the backlog store and the
+    """Return the same application with connections of its own, except for the backlog store and the
     coordinator."""
     import importlib
 
@@ -419,7 +420,7 @@ def twin_of(app: Any) -> Any:
 
 @contextlib.contextmanager
 def new_app(backlog: str | None = None) -> Iterator[tuple[Any, Any]]:
-    """The measured application over an empty database, migrated, and its task."""
+    """Yield the measured application over an empty, migrated database, and its task."""
     with PostgresServer() as server:
         os.environ["OWNED_URL"] = server.create_database()
         if backlog is not None:

@@ -1,5 +1,5 @@
-"""What a process and all below it use: processor time and memory. Linux; this process if no other
-is named."""
+"""Processor time and memory of a process and all its descendants, on Linux. The default root is
+this process."""
 
 import os
 import pathlib
@@ -11,18 +11,18 @@ _EVERY_SECONDS = 0.25
 
 
 def cpu_seconds() -> float:
-    """Processor time so far, that of processes which have ended included."""
+    """Return the processor time so far, including processes that have ended."""
     return sum(sum(map(int, fields[11:15])) for _, fields in _tree()) / _TICKS
 
 
 def resident_mb(root: int | None = None) -> float:
-    """Memory in use now."""
+    """Return the memory in use now, in MB."""
     pages = sum(int(fields[21]) for _, fields in _tree(root))
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 class Peak:
-    """The most memory that was ever in use while it is watched."""
+    """The peak memory in use while it is watched."""
 
     def __init__(self, root: int | None = None) -> None:
         self.mb = 0.0
@@ -44,19 +44,20 @@ class Peak:
 
 
 def _tree(root: int | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Process id and /proc/<pid>/stat behind the name, of the root and all below."""
+    """Yield the process id and /proc/<pid>/stat after the name, for the root and its
+    descendants."""
     found, children = {}, {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # the process has ended meanwhile
             found[int(entry.name)] = fields
             children.setdefault(int(fields[1]), []).append(int(entry.name))
     waiting = [os.getpid() if root is None else root]
     while waiting:
         pid = waiting.pop()
-        if pid in found:  # else it has ended
+        if pid in found:  # otherwise the process has ended
             yield pid, found[pid]
             waiting += children.get(pid, [])

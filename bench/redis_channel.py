@@ -1,7 +1,7 @@
-"""Triggers through Redis beside those of the database, in one run: latency and drain; a line of
-JSON for each.
+"""Triggers through Redis compared with those of the database, in one run: latency and drain; prints
+a line of JSON for each.
 
-    python bench/redis_channel.py [--stores sqlite,postgres] [--runs 3] [--tasks 30000]
+python bench/redis_channel.py [--stores sqlite,postgres] [--runs 3] [--tasks 30000]
 
 - latency: 3 workers, a submit each 20 ms: from its commit to the first line of the handler
 - drain: tasks that wait for a worker to start, and tasks that wait in a paused queue
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="rounds; the median counts")
     parser.add_argument("--tasks", type=int, default=30_000, help="in a drain")
     wanted = parser.parse_args()
-    os.environ["CRASH_ORDER"] = ""  # none of the queue's own: tenants take turns either way
+    os.environ["CRASH_ORDER"] = ""  # no order of the queue's own: tenants take turns either way
     with (
         RedisServer() as redis,
         PostgresServer() as postgres,

@@ -1,11 +1,10 @@
-"""Measures Fairlead beside what users would pick instead: one run, alternating, the median of some
-rounds.
+"""Fairlead compared with the alternatives of its users: alternating rounds of one run, and the
+median of the rounds.
 
-    python bench/run.py [--tasks 30000] [--runs 3] [--only fairlead-sqlite,huey-sqlite] [--peers
-    pgqueuer,taskiq | all | none]
-                        [--json] [--write]
+python bench/run.py [--tasks 30000] [--runs 3] [--only fairlead-sqlite,huey-sqlite]
+    [--peers pgqueuer,taskiq | all | none] [--json] [--write]
 
-See bench/README.md for what is measured and what must be installed.
+bench/README.md describes what is measured and what must be installed.
 """
 
 import argparse
@@ -43,7 +42,7 @@ MOST_SECONDS = 400
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing to measure in every round."""
+    """One system to measure in every round."""
 
     name: str
     what: str
@@ -73,7 +72,7 @@ BACKING = {
 
 @dataclass(frozen=True)
 class Ratio:
-    """One aim: what of whose divided by what of whose, and the bound."""
+    """One aim: a measure of one entry divided by a measure of another, and its bound."""
 
     what: str
     ours: str
@@ -114,7 +113,7 @@ class Results:
     failed_rounds: int = 0
 
     def add(self, entry: Entry, found: dict[str, Any]) -> None:
-        """One round; one that failed is a problem and not a figure."""
+        """Add one round; a failed one counts as a problem, not as a figure."""
         if "error" in found:
             self.failed_rounds += 1
             self.problems.append(
@@ -127,14 +126,14 @@ class Results:
         self.rounds.setdefault(entry.name, []).append(found)
 
     def median(self, name: str, measure: str) -> float | None:
-        """The median over the rounds, None when there is no figure."""
+        """Return the median over the rounds, None if there is no figure."""
         values = [
             found[measure] for found in self.rounds.get(name, []) if found.get(measure) is not None
         ]
         return statistics.median(values) if values else None
 
     def ratio(self, ratio: Ratio) -> float | None:
-        """The ratio of the medians."""
+        """Return the ratio of the medians."""
         ours, theirs = (
             self.median(ratio.ours, ratio.measure),
             self.median(ratio.theirs, ratio.measure),
@@ -181,7 +180,7 @@ def main() -> int:
             if can_run(entry, new_database is not None, redis_url is not None)
         ]
         for number in range(wanted.runs):
-            # Every other round backwards, so that none always follows the same neighbour.
+            # Run every other round backwards, so that no entry always follows the same neighbour.
             for entry in entries if number % 2 == 0 else reversed(entries):
                 say(f"round {number + 1} of {wanted.runs}: {entry.name}")
                 results.add(entry, measure(entry, wanted.tasks, python, new_database, redis_url))
@@ -198,12 +197,12 @@ def main() -> int:
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr, results to stdout."""
+    """Print progress to stderr; results go to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 def choose_peers(text: str, results: Results, refuse: Callable[[str], Any]) -> list[str]:
-    """The peers to measure; none when their folder is missing."""
+    """Return the peers to measure, none if their folder is missing."""
     if text == "none":
         return []
     names = (
@@ -226,8 +225,8 @@ def choose_peers(text: str, results: Results, refuse: Callable[[str], Any]) -> l
 
 
 def peers_python(with_others: bool) -> pathlib.Path:
-    """The interpreter of the benchmark's own virtual environment, made when missing or out of
-    date."""
+    """Return the interpreter of the benchmark's virtual environment, made if it is missing or out
+    of date."""
     files = [HERE / "requirements.txt", *([HERE / "requirements-all.txt"] if with_others else [])]
     stamp, python = VENV / f".installed-{len(files)}", VENV / "bin" / "python"
     text = "".join(file.read_text() for file in files)
@@ -243,7 +242,7 @@ def peers_python(with_others: bool) -> pathlib.Path:
 
 
 def can_run(entry: Entry, has_postgres: bool, has_redis: bool) -> bool:
-    """False for an entry whose server is missing (which was said)."""
+    """Return False for an entry whose server is missing, which was reported before."""
     if entry.name.startswith("fairlead-pg") or entry.name in ON_POSTGRES:
         return has_postgres
     return has_redis or entry.name not in ON_REDIS
@@ -252,7 +251,8 @@ def can_run(entry: Entry, has_postgres: bool, has_redis: bool) -> bool:
 def start_postgres(
     services: contextlib.ExitStack, entries: list[Entry], results: Results
 ) -> Callable[[], str] | None:
-    """How to get an empty database: of $PG_DSN, else of a server of our own."""
+    """Return a function that gives an empty database: of $PG_DSN, otherwise of a server started
+    here."""
     if not any(not can_run(entry, has_postgres=False, has_redis=True) for entry in entries):
         return None
     if given := os.environ.get("PG_DSN"):
@@ -282,7 +282,7 @@ def start_postgres(
 def start_redis(
     services: contextlib.ExitStack, entries: list[Entry], results: Results
 ) -> str | None:
-    """The URL of $REDIS_URL, else of a server of our own; None when it is missing."""
+    """Return $REDIS_URL, otherwise the URL of a server started here; None if Redis is missing."""
     if not any(entry.name in ON_REDIS for entry in entries):
         return None
     if given := os.environ.get("REDIS_URL"):
@@ -305,7 +305,7 @@ def start_redis(
 
 @contextlib.contextmanager
 def redis_server(program: str) -> Iterator[str]:
-    """A Redis of our own on a free port of the loopback."""
+    """Start a Redis on a free port of the loopback, and yield its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -331,7 +331,7 @@ def redis_server(program: str) -> Iterator[str]:
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Return when somebody listens."""
+    """Wait until a process listens on the port."""
     end = time.monotonic() + 10
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -347,8 +347,8 @@ def measure(
     new_database: Callable[[], str] | None,
     redis_url: str | None,
 ) -> dict[str, Any]:
-    """One round of one entry, in a process of its own: nothing of the round before is left in
-    memory."""
+    """Measure one round of one entry, in a process of its own, so that no memory of the previous
+    round is left."""
     environment = dict(os.environ)
     if new_database is not None:
         environment["PG_DSN"] = new_database()
@@ -394,7 +394,7 @@ def measure(
 
 
 def describe_machine(python: pathlib.Path) -> dict[str, str]:
-    """What the figures depend on."""
+    """Return the facts about the machine that the figures depend on."""
     model = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
@@ -444,7 +444,7 @@ def describe_machine(python: pathlib.Path) -> dict[str, str]:
 def as_json(
     results: Results, entries: list[Entry], machine: dict[str, str], tasks: int, runs: int
 ) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return everything, for programs."""
     measures = ("enqueue_per_s", "done_per_s", "p50_ms", "p99_ms", "peak_rss_mb")
     return {
         "machine": machine,
@@ -473,7 +473,7 @@ def as_json(
 def as_markdown(
     results: Results, entries: list[Entry], machine: dict[str, str], tasks: int, runs: int
 ) -> str:
-    """The report for people."""
+    """Return the report for people."""
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
         "# Benchmarks",

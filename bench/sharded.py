@@ -1,16 +1,20 @@
-"""The sharded queue beside bare commands of redis-py, and what its scripts cost the server; a line
-of JSON for each run.
+"""The sharded queue compared with bare commands of redis-py, and the cost of its scripts on the
+server; prints a line of JSON for each run.
 
-    python bench/sharded.py [rates] [costs] [--rounds 5] [--messages 4000]
+python bench/sharded.py [rates] [costs] [--rounds 5] [--messages 4000]
 
-Both by default. Nothing here has an aim: the issue asks for the ratios.
+Both by default. No run has an aim: the ratios are for information.
 
-- rates: messages a second, of 1 and of 8 processes, one by one and in batches of 100: written; read
-  and acknowledged. Beside XADD, XREADGROUP and XACK of one plain stream, which keeps everything,
-  and the same with XDEL, which does not, as we do not. In each round all of them, the other way
-  round in the next; the median of the rounds' ratios counts.
+- rates: messages per second of 1 and of 8 processes, one by one and in batches of 100: written;
+  read and
+  acknowledged. Compared with XADD, XREADGROUP and XACK of one plain stream, which keeps everything,
+  and with the
+  same and XDEL, which keeps nothing, like our queue. Each round measures all of them, every other
+  round backwards;
+  the result is the median of the rounds' ratios.
 - costs: microseconds of the server for a read of 64 streams, full, 12 of them full, and empty, both
-  ways; a write; an acknowledgement; by its own statistics.
+  ways; a write;
+  an acknowledgement; by the server's own statistics.
 """
 
 import argparse
@@ -46,7 +50,7 @@ def say(**report: object) -> None:
 
 
 class Sharded:
-    """64 streams, 6 a shard, 20 tenants."""
+    """The sharded queue with 64 streams, 6 a shard, and 20 tenants."""
 
     def __init__(self, url: str, name: str, reads: Any) -> None:
         self._queue = SyncShardedQueue(url, "q", reads=reads)
@@ -73,13 +77,13 @@ class Sharded:
 
 
 class Bare:
-    """One stream and one group, with the fewest round trips that these commands need."""
+    """One stream and one group, with the fewest round trips that the commands need."""
 
     def __init__(self, url: str, name: str, deletes: bool) -> None:
         self._redis = Redis.from_url(url)
         self._name = name
         self._deletes = deletes
-        with contextlib.suppress(Exception):  # another client has made it
+        with contextlib.suppress(Exception):  # another client has created the group
             self._redis.xgroup_create("bare", "g", "0", mkstream=True)
 
     def write(self, count: int) -> None:
@@ -123,7 +127,7 @@ CONTESTANTS: dict[str, Callable[[str, str], Any]] = {
 
 
 def client(url: str, who: str, deed: str, count: int, barrier: Any, times: Any) -> None:
-    """One process."""
+    """Run one client process."""
     contestant = CONTESTANTS[who](url, f"consumer {multiprocessing.current_process().pid}")
     barrier.wait()
     began = time.monotonic()
@@ -132,7 +136,7 @@ def client(url: str, who: str, deed: str, count: int, barrier: Any, times: Any) 
 
 
 def rate(url: str, who: str, deed: str, clients: int, count: int) -> float:
-    """Messages a second, of all together, from the first start to the last end."""
+    """Return the messages per second of all clients, from the first start to the last end."""
     each = math.ceil(count / clients / BATCH) * BATCH
     barrier, times = multiprocessing.Barrier(clients), multiprocessing.Queue()
     arguments = (url, who, deed, each, barrier, times)
@@ -179,7 +183,7 @@ def rates(url: str, rounds: int, messages: int) -> None:
 
 
 def ratio(each: list[float], others: list[float]) -> float:
-    """The median of the rounds' ratios: a round is slow for all."""
+    """Return the median of the rounds' ratios, since a slow round is slow for all."""
     return round(statistics.median(one / other for one, other in zip(each, others, strict=True)), 2)
 
 
@@ -187,7 +191,7 @@ def ratio(each: list[float], others: list[float]) -> float:
 
 
 def two_apart() -> tuple[str, str]:
-    """Two tenants that share no stream."""
+    """Return two tenants that share no stream."""
     first = set(shard("tenant 0", 64, 6))
     return "tenant 0", next(
         key for key in (f"tenant {n}" for n in range(1, 100)) if not first & set(shard(key, 64, 6))
@@ -202,9 +206,9 @@ def costs(url: str, rounds: int) -> None:
     with Redis.from_url(url) as server:
 
         def spent(deed: Callable[[], object], times: int = 200) -> float:
-            """Microseconds of the server for one call of a script."""
+            """Return the server's microseconds for one call of a script."""
             with contextlib.suppress(Empty):
-                deed()  # so that it knows the script
+                deed()  # let the server load the script
             server.config_resetstat()
             for _ in range(times):
                 with contextlib.suppress(Empty):

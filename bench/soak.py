@@ -1,4 +1,4 @@
-"""The long runs of `make soak`: kill -9 at full size, on both stores; prints what happened as JSON
+"""The long runs of `make soak`: kill -9 at full size, on both stores; prints the results as JSON
 lines.
 
 python bench/soak.py [--tasks 20000] [--kills 15] [--stores sqlite,postgres]
@@ -22,12 +22,12 @@ from tests.end_to_end.workers import Crew  # noqa: E402
 
 
 def kill_at_random(store: str, url: str, tasks: int, kills: int) -> None:
-    """Three workers, one killed each second and started again, while they run `tasks` tasks."""
+    """Run `tasks` tasks on three workers, of which one is killed each second and started again."""
     app = app_of(url)
     with tempfile.TemporaryDirectory() as folder, Crew(url, pathlib.Path(folder), 3) as crew:
         submit(app, "work", range(tasks))
         for _ in range(kills):
-            time.sleep(1)  # the pace of the kills
+            time.sleep(1)  # interval between kills
             crew.kill_one()
         left = app.store.database.read_now(app.store.unfinished(["crash"]))[0]
         began = time.monotonic()
@@ -49,7 +49,7 @@ def kill_at_random(store: str, url: str, tasks: int, kills: int) -> None:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run both parts on the chosen stores."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

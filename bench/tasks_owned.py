@@ -1,4 +1,4 @@
-"""What the nodes of `ownership.py` run: tasks that last for a while, in a fair queue of some
+"""The application of the nodes of `ownership.py`: short tasks in a fair queue of several
 partitions."""
 
 import asyncio

@@ -1,7 +1,5 @@
-"""What a measured no-op task does: count itself and note when it ran, in one file per process.
-
-Stands in for the peers' own probe of the same shape where their folder is missing.
-"""
+"""The work of a measured no-op task: count itself and note when it ran, in one file per process.
+This probe replaces the equal one of the peers if their folder is missing."""
 
 import os
 import pathlib
@@ -13,7 +11,7 @@ _count = 0
 
 
 def ran(enqueued_at: float | None) -> None:
-    """Record one execution; enqueued_at is a time.time() stamp, or None in the throughput run."""
+    """Record one run. `enqueued_at`: a time.time() stamp, or None in the throughput run."""
     global _out, _count
     if _out is None:
         folder = pathlib.Path(os.environ["PROBE_DIR"])

@@ -125,13 +125,13 @@ def picks_noted() -> Iterator[list[int]]:
     of no run time started at one instant."""
     picked: list[int] = []
 
-    class NotingNode(virtual.Node):
+    class NotingNode(virtual.VirtualNode):
         def take(self, now: float) -> list[Trigger]:
             taken = super().take(now)
             picked.extend(task.seq for task in taken)
             return taken
 
-    with patch.object(virtual, "Node", NotingNode):
+    with patch.object(virtual, "VirtualNode", NotingNode):
         yield picked
 
 
