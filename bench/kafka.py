@@ -10,8 +10,7 @@ missed:
 - latency: 3 workers, a submit each 20 ms: from its commit to the first line of the handler, p50
   below 10 ms
 - drain: tasks that wait in a paused queue, and tasks that wait for a worker to start: at least 0.7
-  of the rate of
-  the database channel
+  of the rate of the database channel
 - priority: 100,000 tasks of low priority, then 100 of high priority, which start before 10,200 have
   started
 - broker: stopped for 30 s under load

@@ -1,16 +1,16 @@
-"""Long runs of ordered queues, judged by what their handlers wrote; workers are processes, started
-as a user starts them.
+"""Long runs of ordered queues, judged by the records of their handlers; workers are processes,
+started as a user starts them.
 
-    python bench/ordered.py trace    the LCG trace: ordering key = user, time = submit time, scaled
-    python bench/ordered.py kills    one worker restarted or killed each 10 s, during 50,000 tasks
-    python bench/ordered.py outage   each server of `--servers` stopped for 30 s under load
-    python bench/ordered.py million  1,000,000 tasks due at once: one worker's memory and drain rate
-    python bench/ordered.py steady   10,000 tasks a minute, due 0.5 to 20 s ahead: their lateness
+python bench/ordered.py trace      the LCG trace: ordering key = user, time = submit time, scaled
+python bench/ordered.py kills      one worker restarted or killed each 10 s, during 50,000 tasks
+python bench/ordered.py outage     each server of `--servers` stopped for 30 s under load
+python bench/ordered.py million    1,000,000 tasks due at once: one worker's memory and drain rate
+python bench/ordered.py steady     10,000 tasks a minute, due 0.5 to 20 s ahead: their lateness
 
-On one SQLite file, unless there are other URLs; `--servers` starts Kafka and Cassandra (or those
-named: kafka, cassandra, postgres) and has the log, the schedule and the tasks there. Exit code 1
-when a task was lost, ran twice without having been in flight at a kill, before its time, out of
-order or beside another one of its ordering key, or an aim was missed.
+Everything is on one SQLite file, unless other URLs are given; `--servers` starts Kafka and
+Cassandra (or those named: kafka, cassandra, postgres) for the log, the schedule and the tasks. Exit
+code 1 if a task was lost, ran twice without having been in flight at a kill, before its time, out
+of order or beside another task of its ordering key, or if an aim was missed.
 """
 
 import argparse
@@ -39,28 +39,28 @@ from fairlead.lab.trace import read_trace  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
 AHEAD = 2 * MICROS
-"""Tasks are submitted so long before their time."""
+"""Seconds between the submit of a task and its time."""
 SORTED_OUT = 30 * MICROS
-"""After a server is back, until what was in flight when it went is."""
+"""Seconds after the return of a server in which the tasks of the outage settle."""
 LATE_AGAIN = 2 * MICROS
-"""A task that waited longer has not been served as usual."""
+"""Seconds of waiting after which a task counts as affected by an outage."""
 MOST_MB = 300
 MOST_LATE = 1.0
-"""Seconds, p99, in steady state."""
+"""Greatest lateness in steady state, p99, in seconds."""
 
 
 @dataclass
 class Course:
-    """What happened in one run."""
+    """The course of one run."""
 
     jobs: list[Job] = field(default_factory=list)
     away: list[tuple[str, int, int]] = field(default_factory=list)
-    """Which server, from when until when."""
+    """Outages: the server, start and end."""
     measured_from: int = 0
-    """What was due before does not count for how late tasks begin."""
+    """Time before which due tasks do not count for the lateness."""
     figures: dict[str, Any] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
-    """Promises broken that no record shows."""
+    """Broken promises that no record shows."""
     aims: list[Callable[["Course"], str | None]] = field(default_factory=list)
 
 
@@ -68,7 +68,7 @@ class Course:
 
 
 def trace(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
-    """See the module."""
+    """Run "trace"; see the module."""
     found = list(islice(read_trace(wanted.trace, lambda line: None), wanted.tasks))
     first = found[0].submit
     scale = wanted.seconds / max(1.0, found[-1].submit - first)
@@ -84,13 +84,13 @@ def trace(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
         )
         for job in found
     )
-    jobs.sort(key=lambda job: job.place)
+    jobs.sort(key=lambda job: job.position)
     course.figures |= {"seconds": wanted.seconds, "users": len({job.ordering_key for job in jobs})}
     go(stage, course, wanted, Pace(stage, ((job.due - lead, job) for job in jobs)))
 
 
 def kills(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
-    """See the module."""
+    """Run "kills"; see the module."""
     stage.start_workers(wanted.workers)
     course.jobs += stage.warm_up()
     course.measured_from = now()
@@ -104,10 +104,10 @@ def kills(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
         worker = stage.workers[pass_ % len(stage.workers)]
         if pass_ % 2:
             pid = worker.pid
-            say(f"kills worker {worker.place}")
+            say(f"kills worker {worker.number}")
             stage.kills[pid] = worker.kill()
         else:
-            say(f"restarts worker {worker.place}")
+            say(f"restarts worker {worker.number}")
             began = time.monotonic()
             worker.restart()
             restarts.append(time.monotonic() - began)
@@ -122,7 +122,7 @@ def kills(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
 
 
 def outage(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
-    """See the module."""
+    """Run "outage"; see the module."""
     if not stage.servers:
         raise SystemExit("outage: name the servers to stop by --servers")
     stage.start_workers(wanted.workers)
@@ -147,7 +147,7 @@ def outage(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
 
 
 def million(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
-    """See the module. The downtime is that of the worker's clock."""
+    """Run "million"; see the module. The downtime is simulated by the worker's clock."""
     due = now() + round(wanted.downtime * MICROS)
     jobs = [Job(f"key-{n % wanted.keys}", f"{n:08}", due) for n in range(wanted.tasks)]
     began = time.monotonic()
@@ -183,7 +183,7 @@ def million(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
 
 
 def steady(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
-    """See the module. What is due in the first seconds does not count."""
+    """Run "steady"; see the module. Tasks due in the first seconds do not count."""
     stage.start_workers(wanted.workers)
     course.jobs += stage.warm_up()
     chance = random.Random(wanted.seed)
@@ -211,7 +211,7 @@ def steady(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
 
 
 def evenly(wanted: argparse.Namespace) -> Iterator[tuple[int, Job]]:
-    """Without end: `rate` tasks a second, of one ordering key after the other."""
+    """Yield jobs without end: `rate` tasks per second, in rotation over the ordering keys."""
     begin = now()
     for n in count():
         at = begin + round(n * MICROS / wanted.rate)
@@ -225,7 +225,8 @@ def go(
     pace: Pace,
     disturb: Callable[[], None] | None = None,
 ) -> None:
-    """Until all is submitted, and has run; `disturb` again and again until all is submitted."""
+    """Submit everything, calling `disturb` again and again meanwhile, and wait until all tasks have
+    run."""
     before = len(course.jobs)
     try:
         while not pace.is_over:
@@ -244,15 +245,15 @@ def go(
 
 
 def aim(what: str, found: float, most: float) -> str | None:
-    """What is wrong with it, if anything is."""
+    """Return the text of a missed aim, None if the aim is met."""
     return None if found < most else f"{what}: {found:g}, to be below {most:g}"
 
 
-# what came of it ----------------------------------------------------------------------------------
+# results ------------------------------------------------------------------------------------------
 
 
 def perform(wanted: argparse.Namespace) -> dict[str, Any]:
-    """The run, and the report about it."""
+    """Perform the run, and return its report."""
     course = Course()
     with Stage(wanted, ORDERED_SECONDS=str(wanted.handler_seconds)) as stage:
         try:
@@ -283,7 +284,7 @@ def perform(wanted: argparse.Namespace) -> dict[str, Any]:
             "ran_twice_in_flight": verdict.ran_twice,
             "cut_and_run_again": verdict.cut,
             **course.figures,
-            "said_by_workers": stage.said(),
+            "said_by_workers": stage.log_counts(),
             "violations": dict(verdict.violations),
             "first_violations": verdict.shown,
             "faults": course.faults,
@@ -292,7 +293,7 @@ def perform(wanted: argparse.Namespace) -> dict[str, Any]:
 
 
 def figures(course: Course, verdict: Verdict) -> dict[str, Any]:
-    """How late tasks began, how many a second, and how it went while a server was away."""
+    """Return the lateness of tasks, their rate, and the course of each outage."""
     found: dict[str, Any] = {"starts_per_s": round(rate(verdict.began_at))}
     if course.measured_from:
         counts = [
@@ -318,7 +319,7 @@ def figures(course: Course, verdict: Verdict) -> dict[str, Any]:
 
 
 def spread(values: array, counts: list[bool]) -> dict[str, float]:
-    """Milliseconds."""
+    """Return percentiles in milliseconds."""
     kept = sorted(value for value, is_counted in zip(values, counts, strict=True) if is_counted)
     parts = {"p50": 0.5, "p99": 0.99, "most": 1.0}
     return {name: round(1000 * percentile(kept, share), 1) for name, share in parts.items()}
@@ -411,7 +412,7 @@ def main() -> int:
         )
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM")
-    )  # and workers and servers with it
+    )  # ends workers and servers too
     report = perform(wanted)
     print(json.dumps(report, indent=None if wanted.json else 1), flush=True)
     return 0 if report["is_met"] else 1

@@ -1,5 +1,5 @@
-"""What the workers of `ordered.py` run: a task that appends a line when it begins and another one
-when it ends."""
+"""The application of the workers of `ordered.py`: a task that appends a line when it begins and
+another one when it ends."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ PARTITIONS = 120
 
 
 class Ahead(SystemClock):
-    """The machine's clock, set ahead: a long downtime in no time."""
+    """The machine's clock set ahead, to simulate a long downtime."""
 
     def now(self) -> int:
         return super().now() + _ahead
@@ -24,18 +24,18 @@ class Ahead(SystemClock):
 
 _ahead = round(float(os.environ.get("ORDERED_AHEAD", "0")) * MICROS)
 _seconds = float(os.environ.get("ORDERED_SECONDS", "0"))
-_places = {
+_urls = {
     what: url for what in ("log", "schedule") if (url := os.environ.get(f"ORDERED_{what.upper()}"))
 }
 _out: list[int] = []
 
-app = App(os.environ["ORDERED_URL"], clock=Ahead(), **_places)
-# A submit that is repeated until a server is back comes as late as that.
+app = App(os.environ["ORDERED_URL"], clock=Ahead(), **_urls)
+# A submit that is repeated until a server is back may be as late as the outage is long.
 app.queue(QUEUE, kind="ordered", partitions=PARTITIONS, grace=86_400.0)
 
 
 def note(what: str, ordering_key: str, unique_key: str) -> None:
-    """One write a line: lines of several processes do not mix."""
+    """Write one line in one call, so that lines of several processes do not mix."""
     if not _out:
         _out.append(os.open(os.environ["ORDERED_RUNS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT))
     run = current_task()
@@ -57,7 +57,7 @@ async def job(ordering_key: str, unique_key: str) -> None:
 
 
 def draft(one: Job) -> Draft:
-    """The same again is the same task."""
+    """Return the draft of a job; equal jobs give the same task."""
     options = job.options(
         ordering_key=one.ordering_key, run_at=to_datetime(one.due), unique_key=one.unique_key
     )

@@ -1,12 +1,12 @@
-"""Whether an ordered queue kept its promises, from what its handlers wrote: a line when a run
-begins, one when it ends.
+"""The judge of ordered queues: whether they kept their promises, from the records that handlers
+write when a run begins and when it ends.
 
-Pure: what was to run, what was written, which processes were killed when, and when servers were
-away; out comes a verdict.
+The judge is pure: submitted jobs, records, killed processes with their times, and outages of
+servers go in; a verdict comes out.
 
-The next task of an ordering key begins only after the end of the one before is durable. So only the
-last task that a process began of a key can have been in flight when it was killed: a task that runs
-again after another one of its key has begun was not.
+The next task of an ordering key begins only after the end of the previous one is durable. So only
+the last task of a key that a process began can have been in flight at its kill; a task that runs
+again after another task of its key has begun was not.
 """
 
 from array import array
@@ -17,31 +17,31 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 SETTLED = 5_000_000
-"""Microseconds after which the end of a run is in the store: a process killed later has nothing to
-do with it."""
+"""Microseconds after which the end of a run is in the store: a later kill of the process does not
+affect it."""
 
 SHOWN = 20
-"""Violations that are kept in words; the rest is counted."""
+"""Violations kept as text; further ones are only counted."""
 
 
 class Job(NamedTuple):
-    """A task that was submitted. `due` in microseconds since 1970."""
+    """A submitted task. `due`: microseconds since 1970."""
 
     ordering_key: str
     unique_key: str
     due: int
 
     @property
-    def place(self) -> tuple[int, str]:
-        """Its place among those of its ordering key."""
+    def position(self) -> tuple[int, str]:
+        """The position among the jobs of its ordering key."""
         return self.due, self.unique_key
 
 
 class Record(NamedTuple):
-    """A line of a handler. `at` in microseconds since 1970."""
+    """A line of a handler. `at`: microseconds since 1970."""
 
     what: str
-    """start, end; or cut: it was cancelled."""
+    """"start", "end", or "cut" for a cancelled run."""
     at: int
     pid: int
     attempt: int
@@ -54,14 +54,14 @@ class Record(NamedTuple):
 
     @classmethod
     def of(cls, line: str) -> "Record":
-        """Raises ValueError."""
+        """Parse a line. Raise ValueError if it is malformed."""
         what, at, pid, attempt, ordering_key, unique_key = line.split()
         return cls(what, int(at), int(pid), int(attempt), ordering_key, unique_key)
 
 
 class Away(NamedTuple):
-    """A server was, and for a while after that what was in flight is still being sorted out:
-    microseconds since 1970."""
+    """An outage of a server, with the time in which the tasks of the outage settle, in microseconds
+    since 1970."""
 
     begin: int
     end: int
@@ -69,27 +69,27 @@ class Away(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What was found. Times in microseconds."""
+    """The findings. Times are microseconds."""
 
     tasks: int = 0
     runs: int = 0
     ran_twice: int = 0
-    """Ran to their end more than once, and may have: in flight at a kill, or while a server was
-    away."""
+    """Runs that legitimately ended more than once: in flight at a kill, or during an outage."""
     cut: int = 0
-    """Runs that had no end, and may have had none."""
+    """Runs that legitimately have no end."""
     began_at: array = field(default_factory=lambda: array("q"))
-    """Of the first run of each task, as the two that follow."""
+    """Starts of the first run of each task; the next two lists are of the same runs."""
     late: array = field(default_factory=lambda: array("q"))
-    """After the time it was due."""
+    """Time of the start after the time that the task was due."""
     waited: array = field(default_factory=lambda: array("q"))
-    """After it was due and the task before it of its ordering key had ended."""
+    """Time of the start after the task was due and its predecessor of the ordering key had
+    ended."""
     violations: Counter = field(default_factory=Counter)
-    """By kind: lost, double, order, overlap, early, stray, unknown."""
+    """Counts by kind: lost, double, order, overlap, early, stray, unknown."""
     shown: list[str] = field(default_factory=list)
 
     def broken(self, kind: str, record: Record | Job, why: str) -> None:
-        """A promise was."""
+        """Count a broken promise, and keep its text."""
         self.violations[kind] += 1
         if len(self.shown) < SHOWN:
             self.shown.append(f"{kind}: {record.ordering_key} {record.unique_key}: {why}")
@@ -97,46 +97,47 @@ class Verdict:
 
 @dataclass
 class _Key:
-    """What has happened to the tasks of one ordering key so far."""
+    """The history of the tasks of one ordering key."""
 
     jobs: Sequence[Job]
-    """In the order in which they are to run."""
+    """Jobs in the order in which they must run."""
     begun: int = 0
-    """How many of them have, whatever became of it."""
+    """Number of jobs that were begun or skipped."""
     running: list[Record] = field(default_factory=list)
     last: Record | None = None
     """The start of the last run."""
     last_end: Record | None = None
-    """How that ended, once it has."""
+    """The end of that run, once it is known."""
     unended: set[int] = field(default_factory=set)
-    """Places of those that were begun or passed over, and have never ended."""
+    """Positions of jobs that were begun or skipped, and never ended."""
 
     def find(self, record: Record) -> int | None:
-        """The place of a task that does not come next."""
+        """Return the position of a job that is not the next one."""
         return next(
             (n for n, job in enumerate(self.jobs) if job.unique_key == record.unique_key), None
         )
 
 
 class Judge:
-    """Takes the records one by one, in the order of the file."""
+    """A judge that takes the records one by one, in the order of the file."""
 
     def __init__(
         self, jobs: Iterable[Job], kills: Mapping[int, int], away: Sequence[Away] = ()
     ) -> None:
-        """`kills`: when each process that was killed got its signal, by its id."""
+        """`kills`: time of the signal to each killed process, by process id."""
         by_key: dict[str, list[Job]] = {}
         for job in jobs:
             by_key.setdefault(job.ordering_key, []).append(job)
         self._keys = {
-            key: _Key(sorted(of_key, key=lambda job: job.place)) for key, of_key in by_key.items()
+            key: _Key(sorted(of_key, key=lambda job: job.position))
+            for key, of_key in by_key.items()
         }
         self._kills = kills
         self._away = away
         self._verdict = Verdict(tasks=sum(len(key.jobs) for key in self._keys.values()))
 
-    def hear(self, record: Record) -> None:
-        """The next line."""
+    def take(self, record: Record) -> None:
+        """Take the next record."""
         key = self._keys.get(record.ordering_key)
         if key is None:
             self._verdict.broken("unknown", record, "no task has this ordering key")
@@ -146,7 +147,7 @@ class Judge:
             self._ended(key, record)
 
     def verdict(self) -> Verdict:
-        """When all lines were heard."""
+        """Return the verdict after the last record."""
         for key in self._keys.values():
             for n in sorted({*key.unended, *range(key.begun, len(key.jobs))}):
                 began = (
@@ -158,7 +159,7 @@ class Judge:
     def _started(self, key: _Key, record: Record) -> None:
         verdict = self._verdict
         verdict.runs += 1
-        # What a killed process ran has ended with it.
+        # A killed process ended its runs.
         key.running = [
             other for other in key.running if self._kills.get(other.pid, record.at + 1) > record.at
         ]
@@ -208,7 +209,7 @@ class Judge:
         key.begun = n + 1
 
     def _again(self, key: _Key, record: Record) -> None:
-        """The last one that was begun is begun once more."""
+        """Judge a second start of the last job that was begun."""
         assert key.last is not None
         before, end = key.last, key.last_end
         if not self._was_in_flight(before, end):
@@ -222,7 +223,7 @@ class Judge:
             self._verdict.ran_twice += 1
 
     def _was_in_flight(self, start: Record, end: Record | None) -> bool:
-        """When its process was killed, or a server was away."""
+        """Return whether the run was in flight at a kill of its process, or during an outage."""
         over = start.at if end is None else end.at
         killed_at = self._kills.get(start.pid)
         if (
@@ -266,24 +267,24 @@ def judge(
     kills: Mapping[int, int] | None = None,
     away: Sequence[Away] = (),
 ) -> Verdict:
-    """What became of these jobs."""
+    """Return the verdict about these jobs."""
     found = Judge(jobs, kills or {}, away)
     for record in records:
-        found.hear(record)
+        found.take(record)
     return found.verdict()
 
 
 def percentile(values: Sequence[int], share: float) -> float:
-    """Seconds, of microseconds in ascending order; 0 of none."""
+    """Return a percentile in seconds of ascending microseconds; 0 without values."""
     return values[min(len(values) - 1, int(len(values) * share))] / 1e6 if values else 0.0
 
 
 def rate(began_at: Sequence[int]) -> float:
-    """Starts a second between the first and the last."""
+    """Return the starts per second between the first and the last."""
     span = (max(began_at) - min(began_at)) / 1e6 if began_at else 0.0
     return (len(began_at) - 1) / span if span else 0.0
 
 
 def between(ordered: Sequence[int], begin: int, end: int) -> int:
-    """How many of these lie in begin <= value < end."""
+    """Return the number of values in begin <= value < end."""
     return bisect_left(ordered, end) - bisect_left(ordered, begin)

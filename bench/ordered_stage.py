@@ -1,5 +1,5 @@
-"""The stage of `ordered.py`: servers, worker processes, submits at their pace, and the file that
-handlers append to."""
+"""The stage of `ordered.py`: servers, worker processes, paced submits, and the file that handlers
+append to."""
 
 import argparse
 import asyncio
@@ -34,26 +34,27 @@ SERVERS = {"kafka": KafkaServer, "cassandra": CassandraServer, "postgres": Postg
 MOST_AT_ONCE = 5000
 """Tasks in one submit."""
 ANSWER_SECONDS = 30.0
-"""For the log to say that it has a task; then it is submitted again."""
+"""Seconds for the log to confirm a task, after which the task is submitted again."""
 LOOK_SECONDS = 0.2
 _NUMBER = re.compile(r"\d[\d.:]*")
 TICK_SECONDS = 0.05
-"""Between two submits of a pace, at least."""
+"""Least seconds between two submits of a pace."""
 STOP_SECONDS = 60.0
 
 
 def say(text: str) -> None:
-    """How it goes on: to stderr."""
+    """Print progress to stderr."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def now() -> int:
-    """Microseconds since 1970."""
+    """Return microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 class Broken(Exception):
-    """The run cannot go on, and says why; what was seen until then is judged all the same."""
+    """The run cannot go on, for the reason in the text; its records so far are judged all the
+    same."""
 
 
 class Runs:
@@ -66,7 +67,7 @@ class Runs:
         self._ended: set[str] = set()
 
     def ended(self) -> int:
-        """How many tasks have run to their end at least once."""
+        """Return the number of tasks that have run to their end at least once."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 file.seek(self._offset)
@@ -79,19 +80,19 @@ class Runs:
         return len(self._ended)
 
     def records(self) -> Iterator[Record]:
-        """All lines, in the order in which they were written."""
+        """Return all records, in the order of the file."""
         if self.path.exists():
             with self.path.open() as lines:
                 yield from map(Record.of, lines)
 
 
 class Worker:
-    """One `fairlead worker`, in a place that it keeps when it is started again."""
+    """One `fairlead worker`, which keeps its number when it is started again."""
 
     def __init__(
-        self, place: int, command: Sequence[str], environment: dict[str, str], log: pathlib.Path
+        self, number: int, command: Sequence[str], environment: dict[str, str], log: pathlib.Path
     ) -> None:
-        self.place = place
+        self.number = number
         self.log = log
         self._command = command
         self._environment = environment
@@ -113,12 +114,14 @@ class Worker:
         return self.process.pid
 
     def restart(self) -> None:
-        """In order, as a deployment does. Raises Broken when it does not end well."""
+        """Stop and start the worker in order, as a deployment does. Raise Broken if it does not end
+        well."""
         self.stop()
         self.process = self._start()
 
     def kill(self) -> int:
-        """kill -9, and a new one; answers when (microseconds since 1970)."""
+        """Kill the worker with -9, start a new one, and return the time of the kill in microseconds
+        since 1970."""
         at = now()
         self.process.kill()
         self.process.wait()
@@ -126,11 +129,11 @@ class Worker:
         return at
 
     def ask_to_stop(self) -> None:
-        """SIGTERM, once it serves: before that it would end as any process does, with nothing to
-        hand back."""
+        """Send SIGTERM once the worker serves: before that, it would end like any process, with
+        nothing to hand back."""
         until = time.monotonic() + STOP_SECONDS
         while not self._serves() and self.process.poll() is None and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)  # another process writes its log: no event tells
+            time.sleep(LOOK_SECONDS)  # the log of another process raises no event
         self.process.send_signal(signal.SIGTERM)
 
     def _serves(self) -> bool:
@@ -139,29 +142,29 @@ class Worker:
             return b'"node started"' in log.read()
 
     def stop(self) -> None:
-        """And wait. Raises Broken when that does not end it well."""
+        """Stop the worker and wait for it. Raise Broken if it does not end well."""
         self.ask_to_stop()
         self.wait()
 
     def wait(self) -> None:
-        """Until it has ended. Raises Broken when it does not, or not well."""
+        """Wait until the worker has ended. Raise Broken if it does not end, or not well."""
         try:
             code = self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
             raise Broken(
-                f"worker {self.place} (pid {self.pid}) did not end within {STOP_SECONDS:.0f} s"
+                f"worker {self.number} (pid {self.pid}) did not end within {STOP_SECONDS:.0f} s"
             ) from None
         if code:
-            raise Broken(f"worker {self.place} (pid {self.pid}) ended with {code}")
+            raise Broken(f"worker {self.number} (pid {self.pid}) ended with {code}")
 
 
 class Stage:
-    """A place for one run: `with Stage(wanted, ...) as stage`."""
+    """The environment of one run: `with Stage(wanted, ...) as stage`."""
 
     def __init__(self, wanted: argparse.Namespace, **environment: str) -> None:
-        """`environment`: of the workers, as `ordered_app` reads it."""
+        """`environment`: variables of the workers, as `ordered_app` reads them."""
         self._wanted = wanted
         self._open = contextlib.ExitStack()
         self._environment = environment
@@ -180,7 +183,7 @@ class Stage:
             for name in self._wanted.servers:
                 say(f"starts {name}")
                 self.servers[name] = opening.enter_context(SERVERS[name]())
-            os.environ.update(self._places(), ORDERED_RUNS=str(self.runs.path), **self._environment)
+            os.environ.update(self._urls(), ORDERED_RUNS=str(self.runs.path), **self._environment)
             import ordered_app  # reads the environment
 
             self.module = ordered_app
@@ -194,8 +197,9 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def _places(self) -> dict[str, str]:
-        """URLs: those that were asked for, else those of servers of ours, else one SQLite file."""
+    def _urls(self) -> dict[str, str]:
+        """Return the URLs: the given ones, otherwise those of servers started here, otherwise one
+        SQLite file."""
         wanted, servers = self._wanted, self.servers
         database = (
             servers["postgres"].create_database()
@@ -213,7 +217,7 @@ class Stage:
 
     @property
     def where(self) -> dict[str, str]:
-        """Of what kind log, schedule and task store are."""
+        """Return the kinds of log, schedule and task store."""
         kinds = {"store": os.environ["ORDERED_URL"]} | {
             what: os.environ.get(f"ORDERED_{what.upper()}") or os.environ["ORDERED_URL"]
             for what in ("log", "schedule")
@@ -223,8 +227,8 @@ class Stage:
     # workers --------------------------------------------------------------------------------------
 
     def start_workers(self, count: int, **environment: str) -> None:
-        """And wait until they serve."""
-        for place in range(count):
+        """Start workers, and wait until they serve."""
+        for number in range(count):
             command = [
                 sys.executable,
                 "-m",
@@ -235,17 +239,16 @@ class Stage:
                 "json",
                 "--log-level",
                 "info",
-                *(["--name", f"worker-{place}"] if self._wanted.named else []),
+                *(["--name", f"worker-{number}"] if self._wanted.named else []),
             ]
             paths = os.pathsep.join([str(HERE), str(ROOT / "src")])
             environs = {**os.environ, **environment, "PYTHONPATH": paths}
             self.workers.append(
-                Worker(place, command, environs, self.folder / f"worker-{place}.log")
+                Worker(number, command, environs, self.folder / f"worker-{number}.log")
             )
 
     def warm_up(self) -> list[Job]:
-        """Tasks for now, one for each partition; answers when all have run, so that each partition
-        is owned by somebody."""
+        """Run one task in each partition, so that each has an owner, and return these jobs."""
         keys: dict[int, str] = {}
         n = 0
         partitions = self.module.PARTITIONS
@@ -258,12 +261,12 @@ class Stage:
         return jobs
 
     def wait(self, tasks: int, patience: float, every: float = 10.0) -> None:
-        """Until so many have run to their end. Raises Broken when none does for `patience` seconds,
-        or a worker has ended."""
+        """Wait until `tasks` tasks have run to their end. Raise Broken if none does for `patience`
+        seconds, or if a worker has ended."""
         ended, since, said = self.runs.ended(), time.monotonic(), time.monotonic()
         while ended < tasks:
-            time.sleep(LOOK_SECONDS)  # other processes write the file: no event tells
-            self.look_at_workers()
+            time.sleep(LOOK_SECONDS)  # the file of other processes raises no event
+            self.check_workers()
             if (more := self.runs.ended()) != ended:
                 ended, since = more, time.monotonic()
             elif time.monotonic() - since > patience:
@@ -276,22 +279,22 @@ class Stage:
                 said = time.monotonic()
 
     def rest(self, seconds: float) -> None:
-        """Let time pass. Raises Broken when a worker has ended meanwhile."""
+        """Let time pass. Raise Broken if a worker ends meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            time.sleep(min(LOOK_SECONDS, left))  # time itself is what is waited for
-            self.look_at_workers()
+            time.sleep(min(LOOK_SECONDS, left))  # a span of time, not an event
+            self.check_workers()
 
-    def look_at_workers(self) -> None:
-        """Raises Broken when one has ended by itself."""
+    def check_workers(self) -> None:
+        """Raise Broken if a worker has ended by itself."""
         for worker in self.workers:
             if (code := worker.process.poll()) is not None:
                 raise Broken(
-                    f"worker {worker.place} (pid {worker.pid}) has ended by itself with {code}"
+                    f"worker {worker.number} (pid {worker.pid}) has ended by itself with {code}"
                 )
 
     def stop_workers(self) -> None:
-        """In order. Raises Broken."""
+        """Stop all workers in order. Raise Broken if one does not end well."""
         workers, self.workers = self.workers, []
         for worker in workers:
             worker.ask_to_stop()
@@ -307,13 +310,13 @@ class Stage:
     # afterwards -----------------------------------------------------------------------------------
 
     def left(self) -> tuple[int, int]:
-        """Entries of the log that are not in the schedule, and unfinished tasks in that; as
-        `fairlead ordered status` says."""
+        """Return the entries of the log that are not in the schedule, and the unfinished tasks in
+        the schedule, as `fairlead ordered status` shows them."""
         views = self._look(self.app.management.ordered.status(self.module.QUEUE))
         return sum(view.lag for view in views), sum(view.unfinished for view in views)
 
     def lag(self) -> int:
-        """Entries of the log that are not in the schedule."""
+        """Return the number of entries of the log that are not in the schedule."""
         return sum(self._look(self.app.connections.log.lag(self.module.QUEUE)).values())
 
     def _look(self, looking: Awaitable[T]) -> T:
@@ -325,9 +328,9 @@ class Stage:
 
         return asyncio.run(look())
 
-    def said(self) -> dict[str, int]:
-        """What the workers have logged from WARNING on, and how often; what is no line of ours
-        counts as "other lines"."""
+    def log_counts(self) -> dict[str, int]:
+        """Return the counts of the workers' log lines from WARNING on; foreign lines count as
+        "other lines"."""
         found: Counter[str] = Counter()
         for log in sorted(self.folder.glob("worker-*.log")):
             for line in log.read_text(errors="replace").splitlines():
@@ -342,8 +345,8 @@ class Stage:
 
 
 def submit(stage: Stage, jobs: Sequence[Job]) -> int:
-    """Until the log has all of them: what it may not have is submitted again, before anything that
-    comes later. Answers how many had to be."""
+    """Submit jobs until the log has all of them, and return how many were repeated. Jobs that the
+    log may not have are submitted again before any later job."""
     repeated = 0
     for low in range(0, len(jobs), MOST_AT_ONCE):
         missing: Sequence[Job] = jobs[low : low + MOST_AT_ONCE]
@@ -354,11 +357,11 @@ def submit(stage: Stage, jobs: Sequence[Job]) -> int:
 
 
 def _submit(stage: Stage, jobs: Sequence[Job]) -> list[Job]:
-    """Those that the log may not have."""
+    """Submit jobs, and return those that the log may not have."""
     try:
         handles = stage.app.submit_many([stage.module.draft(job) for job in jobs])
     except StoreUnavailable:
-        time.sleep(0.5)  # nobody tells when it is back
+        time.sleep(0.5)  # nothing announces the return of a server
         return list(jobs)
     missing = []
     for job, handle in zip(jobs, handles, strict=True):
@@ -370,11 +373,10 @@ def _submit(stage: Stage, jobs: Sequence[Job]) -> list[Job]:
 
 
 class Pace:
-    """Submits each job some seconds before its time, in a thread of its own, for as long as there
-    are any."""
+    """A thread that submits each job some seconds before its time, until all jobs are submitted."""
 
     def __init__(self, stage: Stage, jobs: Iterable[tuple[int, Job]]) -> None:
-        """`jobs`: when to submit each (microseconds since 1970), ascending."""
+        """`jobs`: time of each submit (microseconds since 1970) with its job, ascending."""
         self.submitted: list[Job] = []
         self.repeated = 0
         self.slowest = 0.0
@@ -388,13 +390,13 @@ class Pace:
 
     @property
     def is_over(self) -> bool:
-        """All are submitted. Raises what a submit has raised."""
+        """True if all jobs are submitted. Raise the error of a failed submit."""
         if self._error is not None:
             raise self._error
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Submit nothing more; then all that was submitted is in the log."""
+        """Submit nothing more, and wait until the log has all submitted jobs."""
         self._over.set()
         self._thread.join()
         assert self.is_over
@@ -416,6 +418,6 @@ class Pace:
     def _send(self, batch: list[Job]) -> None:
         if batch:
             began = time.monotonic()
-            self.submitted += batch  # before: it may run at once
+            self.submitted += batch  # before the submit, since it may run at once
             self.repeated += submit(self._stage, batch)
             self.slowest = max(self.slowest, time.monotonic() - began)

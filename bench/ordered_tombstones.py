@@ -1,11 +1,11 @@
 """Tombstones of the ordered schedule on Cassandra: 100,000 tasks of one hour are completed, then
 reads are traced.
 
-    python bench/ordered_tombstones.py [--tasks 100000]
+python bench/ordered_tombstones.py [--tasks 100000]
 
-Once with nothing in the way, once with one stuck task at the head that holds the floor down all the
-time, once with 200. A person's alarm on tombstones is usually at 1,000 a read, and Cassandra gives
-up at 100,000.
+Measured once without a stuck task, once with one stuck task at the head that holds back the
+low-water mark, and once with 200. Operators usually warn at 1,000 tombstones a read; Cassandra
+fails a read at 100,000.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTITION = PartitionKey("reminders", 0)
 NOW = 490_000 * HOUR
 END = TaskKey(NOW + HOUR, "", "")
 KEEP_EVERY = 5
-"""Writes of 500 ends: so often the record is kept here; five seconds at 500 tasks a second."""
+"""Writes of 500 ends between two saves of the record: five seconds at 500 tasks per second."""
 
 
 def task(n: int) -> NewTask:
@@ -60,8 +60,8 @@ def task(n: int) -> NewTask:
 
 
 async def complete(store: CassandraScheduleStore, tasks: int, stuck: int) -> TaskKey:
-    """Run them as a partition does, from its own schedule; answers the floor that is kept in the
-    end."""
+    """Complete tasks as a partition does, from its own schedule, and return the saved low-water
+    mark."""
     owned = await store.take_over(PARTITION)
     schedule = Schedule(TaskKey(NOW - 1, "", ""), Window())
     held = set(range(0, tasks, tasks // stuck)) if stuck else set()
@@ -123,8 +123,8 @@ async def complete(store: CassandraScheduleStore, tasks: int, stuck: int) -> Tas
 
 
 async def traced(store: CassandraScheduleStore, mark: TaskKey, tasks: int) -> dict[str, Any]:
-    """Reads as an owner makes them: all pages from the floor; one of a key; from the middle and
-    from the end."""
+    """Trace the reads of an owner: all pages from the low-water mark, one page of a key, pages from
+    the middle and from the end."""
     scanned, found, after = [], 0, mark
     began = time.perf_counter()
     while True:

@@ -1,13 +1,13 @@
-"""Measures Fairlead exactly as the peers are measured, and prints one line of JSON for each entry.
+"""Fairlead measured exactly as the peers are measured; prints one line of JSON for each entry.
 
-    python bench/peers_fairlead.py --tasks 30000 --only fairlead-sqlite [--workers 2]
+python bench/peers_fairlead.py --tasks 30000 --only fairlead-sqlite [--workers 2]
     [--idle-transaction]
 
 Throughput: no-op tasks are submitted first, in one bulk call per 30,000, then the worker processes
-are started; the rate is taken between the first and the last count that the tasks report of
-themselves. Latency: 300 tasks, one each 20 ms, on a running worker; seconds from the submit call to
-the task's first line. Needs PG_DSN (an empty database, whose schema `public` is dropped) for
-fairlead-pg, REDIS_URL (an empty database, which is emptied) for fairlead-redis.
+start; the rate is taken between the first and the last count that the tasks report. Latency: 300
+tasks, one each 20 ms, on a running worker; seconds from the submit call to the task's first line.
+Needs PG_DSN (an empty database, whose schema `public` is dropped) for fairlead-pg, REDIS_URL (an
+empty database, which is flushed) for fairlead-redis.
 """
 
 import argparse
@@ -39,17 +39,18 @@ ENTRIES = {
 
 
 def probe_folder() -> pathlib.Path:
-    """The peers' own probe when it is there, so that all are measured by the very same lines."""
+    """Return the folder of the peers' own probe if it exists, so that all systems are measured by
+    the same lines."""
     return PEERS if (PEERS / "probe.py").is_file() else HERE / "own"
 
 
 def paths() -> list[str]:
-    """What the measured processes import from."""
+    """Return the import path of the measured processes."""
     return [str(HERE), str(probe_folder()), str(ROOT / "src")]
 
 
 def counts(folder: pathlib.Path) -> list[tuple[float, int]]:
-    """[(time, total so far)] over all processes, in time order; the same rule as the peers'."""
+    """Return [(time, total so far)] over all processes, by time; the peers use the same rule."""
     steps = []
     for log in folder.glob("*.log"):
         last = 0
@@ -67,13 +68,13 @@ def counts(folder: pathlib.Path) -> list[tuple[float, int]]:
 
 
 def latencies(folder: pathlib.Path) -> list[float]:
-    """Seconds, ascending."""
+    """Return the latencies in seconds, ascending."""
     lines = (line for log in folder.glob("*.log") for line in log.read_text().splitlines())
     return sorted(float(line.split()[1]) for line in lines if line.startswith("L "))
 
 
 def percentile_ms(ordered: list[float], share: float) -> float | None:
-    """As the peers compute it."""
+    """Return a percentile, computed as the peers do."""
     return (
         round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
         if ordered
@@ -82,7 +83,7 @@ def percentile_ms(ordered: list[float], share: float) -> float | None:
 
 
 def peak_rss_mb(pid: int) -> float | None:
-    """The most resident memory the process had so far; None where the system does not tell."""
+    """Return the peak resident memory of the process; None where the system does not report it."""
     with contextlib.suppress(OSError):
         if match := re.search(
             r"^VmHWM:\s+(\d+) kB$", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE
@@ -92,7 +93,7 @@ def peak_rss_mb(pid: int) -> float | None:
 
 
 def start(module: str, folder: pathlib.Path, number: int) -> subprocess.Popen[bytes]:
-    """One worker process: the command a user would run."""
+    """Start one worker process by the command that a user would run."""
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *paths()])
     with (folder / f"worker-{number}.out").open("wb") as out:
         return subprocess.Popen(
@@ -106,7 +107,7 @@ def start(module: str, folder: pathlib.Path, number: int) -> subprocess.Popen[by
 
 
 def stop(workers: list[subprocess.Popen[bytes]]) -> None:
-    """SIGTERM, and SIGKILL to what has not ended in time."""
+    """Send SIGTERM, and SIGKILL to processes that have not ended in time."""
     for worker in workers:
         if worker.poll() is None:
             worker.send_signal(signal.SIGTERM)
@@ -120,8 +121,8 @@ def stop(workers: list[subprocess.Popen[bytes]]) -> None:
 
 @contextlib.contextmanager
 def idle_transaction(wanted: bool) -> Iterator[None]:
-    """Another session that looked once and then sits in its transaction: no row that dies meanwhile
-    can be removed."""
+    """Hold another session idle in its transaction, so that no dead row can be removed
+    meanwhile."""
     if not wanted:
         yield
         return
@@ -135,7 +136,7 @@ def idle_transaction(wanted: bool) -> Iterator[None]:
 
 
 def reset_pg() -> None:
-    """As the peers do it."""
+    """Empty the database as the peers do."""
     import psycopg
 
     with psycopg.connect(os.environ["PG_DSN"], autocommit=True) as connection:
@@ -144,7 +145,7 @@ def reset_pg() -> None:
 
 
 def reset_redis() -> None:
-    """As the peers do it."""
+    """Empty the database as the peers do."""
     import redis
 
     with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
@@ -152,13 +153,13 @@ def reset_redis() -> None:
 
 
 def wait_for(folder: pathlib.Path, tasks: int, workers: list[subprocess.Popen[bytes]]) -> None:
-    """Until the tasks' own counts say that (nearly) all ran. Raises RuntimeError when a worker ends
-    first."""
+    """Wait until the tasks' own counts show that (nearly) all ran. Raise RuntimeError if a worker
+    ends first."""
     end = time.monotonic() + MOST_SECONDS
     steps: list[tuple[float, int]] = []
     while time.monotonic() < end:
         steps = counts(folder)
-        # Each process counts in steps of 50, so that up to 49 of each never show.
+        # Each process counts in steps of 50, so that up to 49 tasks of each never show.
         if steps and steps[-1][1] >= tasks - 50 * len(workers):
             return
         need_running(folder, workers)
@@ -169,8 +170,8 @@ def wait_for(folder: pathlib.Path, tasks: int, workers: list[subprocess.Popen[by
 
 
 def need_running(folder: pathlib.Path, workers: list[subprocess.Popen[bytes]]) -> None:
-    """Raises RuntimeError with the end of its log when a worker has ended: what was measured then
-    is no result."""
+    """Raise RuntimeError with the end of its log if a worker has ended, since its measures are
+    void."""
     for number, worker in enumerate(workers):
         if worker.poll() is not None:
             log_end = (folder / f"worker-{number}.out").read_text(errors="replace")[-2000:]
@@ -182,7 +183,7 @@ def need_running(folder: pathlib.Path, workers: list[subprocess.Popen[bytes]]) -
 def measure(
     entry: str, tasks: int, processes: int, idle: bool, with_latency: bool
 ) -> dict[str, object]:
-    """One entry, one round."""
+    """Measure one round of one entry."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"bench-{entry}-"))
     os.environ["PROBE_DIR"] = str(folder)
     workers: list[subprocess.Popen[bytes]] = []
@@ -194,7 +195,7 @@ def measure(
         module = __import__(ENTRIES[entry])
         app, noop = module.app, module.noop
         app.migrate()
-        # As a service has it: connected. The peers' bulk calls reuse a connection as well.
+        # Connect first, as a service does. The peers' bulk calls reuse a connection too.
         app.management.queues()
         arguments: list[dict[str, object]] = [{}] * tasks
         with idle_transaction(idle):
@@ -204,17 +205,17 @@ def measure(
             enqueue = tasks / (time.perf_counter() - began)
             workers = [start(ENTRIES[entry], folder, number) for number in range(processes)]
             wait_for(folder, tasks, workers)
-            time.sleep(0.5)  # the last few, which show in no count, end too
+            time.sleep(0.5)  # let the last tasks end that show in no count
             steps = counts(folder)
         seconds = steps[-1][0] - steps[0][0] if len(steps) > 1 else 0.0
         done = (steps[-1][1] - steps[0][1]) / seconds if seconds else 0.0
         ordered: list[float] = []
         if with_latency:
-            time.sleep(1)  # the workers fall idle: a task that comes alone is what is timed
+            time.sleep(1)  # let the workers become idle, so that single tasks are timed
             for _ in range(PACED):
                 noop.submit(at=time.time())
-                time.sleep(GAP_S)  # the pace
-            time.sleep(2)  # as long as the last ones have; see below
+                time.sleep(GAP_S)  # interval between submits
+            time.sleep(2)  # time for the last tasks; see below
             ordered = latencies(folder)
             if len(ordered) != PACED:
                 need_running(folder, workers)

@@ -1,12 +1,12 @@
-"""The pipeline's build, measured: how it grows with the attempts and with the cores, beside DuckDB,
+"""The build of the pipeline: its growth with the attempts and with the cores, compared with DuckDB,
 and one hour at a time.
 
-    python bench/pipeline.py [--rows 100000,1000000,10000000] [--cores 1,2] [--runs 1] [--memory 4g]
-                             [--plot docs/pipeline-scale.svg] [--json] [--keep FOLDER]
+python bench/pipeline.py [--rows 100000,1000000,10000000] [--cores 1,2] [--runs 1] [--memory 4g]
+    [--plot docs/pipeline-scale.svg] [--json] [--keep FOLDER]
 
-Every figure comes from a process of its own, bound to as many cores as it may use; the start of the
-JVM is told apart. What DuckDB does too is compared with what Spark made of the same files before
-any time is shown. Exit code 1 when an aim is missed. See bench/README.md.
+Every figure comes from a process of its own, bound to its number of cores; the start of the JVM is
+reported separately. The results of DuckDB are compared with those of Spark on the same files before
+any time is shown. Exit code 1 if an aim is missed. See bench/README.md.
 """
 
 import argparse
@@ -44,13 +44,13 @@ GOAL_DUCKDB = 8.0
 GOAL_HOUR = 0.05
 
 TURNS = ("hour", "hour with late rows")
-"""What is built after the whole lake, on as many cores as there are."""
+"""Builds after the whole lake, on all cores."""
 
 Found = dict[str, Any]
 
 
 class Differs(Exception):
-    """The engines do not agree; says where."""
+    """The engines disagree; the text says where."""
 
 
 def main() -> int:
@@ -120,8 +120,8 @@ def of_size(
     python: pathlib.Path,
     smallest: pathlib.Path,
 ) -> Found:
-    """Everything about one size: {"made": .., "build": {cores: ..}, "spark": {cores: ..}, "duckdb":
-    {cores: ..}}."""
+    """Measure everything about one size: {"made": .., "build": {cores: ..}, "spark": {cores: ..},
+    "duckdb": {cores: ..}}."""
     lake = here / "lake"
     say(f"{rows:,} attempts are made")
     found: Found = {
@@ -135,8 +135,8 @@ def of_size(
     for n in cores:
         rounds = []
         for _ in range(runs):
-            # A build leaves tables behind, and the hours that were added: each starts from a lake
-            # of its own.
+            # A build leaves tables behind, and the added hours, so each build starts from a lake of
+            # its own.
             copy, first = here / f"build-{n}", here / "first"
             shutil.copytree(lake, copy, copy_function=os.link)
             shutil.copytree(smallest / "lake", first, copy_function=os.link)
@@ -187,14 +187,14 @@ def of_size(
 
 
 def spark(what: str, lake: pathlib.Path, cores: int, memory: str, *arguments: str) -> Found:
-    """One process of pipeline_spark.py."""
+    """Run pipeline_spark.py once."""
     program = [sys.executable, str(HERE / "pipeline_spark.py"), what, str(lake)]
     return child(cores, [*program, "--cores", str(cores), "--memory", memory, *arguments])
 
 
 def child(cores: int, command: list[str], lines: list[str] | None = None) -> Found:
-    """What a process says in its last line, bound to so many cores: garbage is collected on them
-    too."""
+    """Return the last line of a process that is bound to `cores` cores, garbage collection
+    included."""
     ours = sorted(os.sched_getaffinity(0))[:cores]
     done = subprocess.run(
         ["taskset", "-c", ",".join(map(str, ours)), *command],
@@ -210,7 +210,7 @@ def child(cores: int, command: list[str], lines: list[str] | None = None) -> Fou
 
 
 def middle(rounds: list[Found]) -> Found:
-    """The median of every figure of processes that say the same."""
+    """Return the median of every figure over equal processes."""
     first = rounds[0]
     return {
         name: (
@@ -227,8 +227,8 @@ def middle(rounds: list[Found]) -> Found:
 
 
 def compare(ours: pathlib.Path, theirs: pathlib.Path) -> None:
-    """Raises Differs unless both hold the same rows: counts and microseconds equal, shares to
-    twelve digits, and percentiles too, but for a value that two logarithms put on either side of a
+    """Raise Differs unless both hold the same rows: counts and microseconds equal, shares to twelve
+    digits, and percentiles too, except for a value that two logarithms put on either side of a
     bucket's edge."""
     import numpy as np
     import pandas as pd
@@ -258,8 +258,8 @@ def compare(ours: pathlib.Path, theirs: pathlib.Path) -> None:
 
 
 def duckdb_python() -> pathlib.Path:
-    """An interpreter with DuckDB: ours, or one of the benchmark's own virtual environment, made
-    when it is missing."""
+    """Return an interpreter with DuckDB: this one, or one of the benchmark's virtual environment,
+    made if it is missing."""
     if importlib.util.find_spec("duckdb") is not None:
         return pathlib.Path(sys.executable)
     stamp, python = VENV / ".installed-pipeline", VENV / "bin" / "python"
@@ -283,7 +283,7 @@ def duckdb_python() -> pathlib.Path:
 
 @contextlib.contextmanager
 def folder(keep: pathlib.Path | None) -> Iterator[pathlib.Path]:
-    """Where the lakes are meanwhile."""
+    """Yield the folder of the lakes."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep
@@ -296,12 +296,13 @@ def folder(keep: pathlib.Path | None) -> Iterator[pathlib.Path]:
 
 
 def per_second(built: Found) -> float:
-    """Attempts a second."""
+    """Return the attempts per second."""
     return float(built["attempts"] / built["seconds"])
 
 
 def slope(points: list[tuple[float, float]]) -> float:
-    """Of the straight line through the logarithms (least squares); nan for one point."""
+    """Return the slope of the straight line through the logarithms (least squares); nan for one
+    point."""
     logs = [(math.log(x), math.log(y)) for x, y in points]
     mean_x, mean_y = (statistics.fmean(values) for values in zip(*logs, strict=True))
     spread = sum((x - mean_x) ** 2 for x, _ in logs)
@@ -309,7 +310,7 @@ def slope(points: list[tuple[float, float]]) -> float:
 
 
 class Aim(NamedTuple):
-    """A figure, and between which bounds it should be."""
+    """A figure with its bounds."""
 
     what: str
     value: float
@@ -318,19 +319,19 @@ class Aim(NamedTuple):
 
     @property
     def is_met(self) -> bool:
-        """Also when there is no figure: one size has no slope."""
+        """True within the bounds, or without a figure: one size has no slope."""
         return math.isnan(self.value) or self.least <= self.value <= self.most
 
     @property
     def bounds(self) -> str:
-        """For people."""
+        """The bounds, for people."""
         texts = [f"at least {self.least:,g}"] if self.least > -math.inf else []
         texts += [f"at most {self.most:,g}"] if self.most < math.inf else []
         return ", ".join(texts) + ("" if self.is_met else " (missed)")
 
 
 def summary(results: dict[int, Found], cores: list[int]) -> list[Aim]:
-    """What was aimed at; of the largest size where nothing else is said."""
+    """Return the aims, for the largest size unless stated otherwise."""
     most = cores[-1]
     largest = results[max(results)]
     warm = {n: largest["build"][n]["warm"] for n in cores}
@@ -368,20 +369,20 @@ def summary(results: dict[int, Found], cores: list[int]) -> list[Aim]:
 
 
 def ratio(found: Found, cores: int) -> float:
-    """Of the times, warm."""
+    """Return the ratio of the warm times."""
     return float(
         found["spark"][cores]["warm"]["seconds"] / found["duckdb"][cores]["warm"]["seconds"]
     )
 
 
 def part_of_all(found: Found, cores: int, pass_: str) -> float:
-    """What an hour took, of what everything took."""
+    """Return the time of one hour as a part of the time of everything."""
     built = found["build"][cores]
     return float(built[pass_]["seconds"] / built["warm"]["seconds"])
 
 
 def versions(results: dict[int, Found]) -> dict[str, str]:
-    """Of the engines."""
+    """Return the versions of the engines."""
     found = next(iter(results.values()))
     return {name: next(iter(found[name].values()))[name] for name in ("spark", "duckdb")}
 
@@ -394,7 +395,7 @@ def as_markdown(
     memory: str,
     runs: int,
 ) -> str:
-    """The report for people."""
+    """Return the report for people."""
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
         (
@@ -461,7 +462,8 @@ def as_markdown(
 
 
 def plot(results: dict[int, Found], cores: list[int], path: pathlib.Path) -> None:
-    """Seconds against attempts, both logarithmic, with a line of slope 1 through the largest."""
+    """Plot seconds against attempts, both logarithmic, with a line of slope 1 through the
+    largest."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.5, 4.5), layout="constrained")

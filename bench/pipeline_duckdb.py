@@ -1,7 +1,7 @@
-"""One measured process of bench/pipeline.py that runs DuckDB; prints a line of JSON. Needs nothing
-else.
+"""One measured process of bench/pipeline.py that runs DuckDB; prints a line of JSON. Needs no other
+module.
 
-python bench/pipeline_duckdb.py OUT --threads 2 < files     pipeline.sql on these files, twice
+python bench/pipeline_duckdb.py OUT --threads 2 < files    pipeline.sql on these files, twice
 """
 
 import argparse

@@ -1,12 +1,11 @@
 """The LCG trace through the whole pipeline: submitted from a DataFrame, run by two workers,
 exported, built, reported.
 
-    python bench/pipeline_lcg.py [--trace ../shared/data/lcg-2005.swf.gz] [--only sqlite,postgres]
+python bench/pipeline_lcg.py [--trace ../shared/data/lcg-2005.swf.gz] [--only sqlite,postgres]
     [--keep FOLDER]
 
-Prints the rows that each layer has and the seconds that each step takes, as a table in Markdown.
-Exit code 1 unless every layer has exactly the jobs of the trace. `--keep` leaves lakes and report
-pages there.
+Print the rows of each layer and the seconds of each step, as a table in Markdown. Exit code 1
+unless every layer has exactly the jobs of the trace. `--keep` leaves lakes and report pages there.
 """
 
 import argparse
@@ -39,7 +38,7 @@ TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
 
 
 def main() -> int:
-    """Both stores, one after the other."""
+    """Run both stores, one after the other."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -66,7 +65,7 @@ def main() -> int:
 
 
 def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -> bool:
-    """The trace from a file to a page; True when no job is missing or double anywhere."""
+    """Take the trace from a file to a page; return whether no job is missing or double anywhere."""
     steps: list[tuple[str, float, str]] = []
     lake = folder / "lake"
     jobs = write_jobs(trace, folder / "jobs.parquet")
@@ -126,7 +125,7 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
 
 
 def write_jobs(trace: pathlib.Path, path: pathlib.Path) -> int:
-    """The jobs as a Parquet file of tasks, numbered from 0; answers how many."""
+    """Write the jobs as a Parquet file of tasks, numbered from 0, and return their number."""
     owners = [job.tenant(Tenants.USER) for job in read_trace(trace)]
     columns = {"job": range(len(owners)), "seconds": [0.0] * len(owners), "fairness_key": owners}
     pq.write_table(
@@ -136,7 +135,7 @@ def write_jobs(trace: pathlib.Path, path: pathlib.Path) -> int:
 
 
 def run_all(app: Any, url: str, folder: pathlib.Path) -> None:
-    """Two workers, until nothing is left."""
+    """Run two workers until nothing is left."""
     pause = threading.Event()
     with WorkerProcesses(
         MODULE, 2, folder, {"FAIRLEAD_URL": url, FOLDER: str(folder), ORDER: "fair"}
@@ -148,7 +147,7 @@ def run_all(app: Any, url: str, folder: pathlib.Path) -> None:
 
 
 def fairlead(*command: object) -> dict[str, Any]:
-    """What one command says with --json."""
+    """Run one command with --json, and return its output."""
     ran = subprocess.run(
         [sys.executable, "-m", "fairlead", *map(str, command), "--json"],
         capture_output=True,

@@ -1,16 +1,15 @@
-"""Replay of policies, measured: 200 of them on the LCG trace in one Spark job, on one core and on
-two; and how far simulated fifo is from a recorded run.
+"""Replay of policies: 200 of them on the LCG trace in one Spark job, on one core and on two; and
+the distance of simulated fifo from a recorded run.
 
-    python bench/pipeline_replay.py [--trace ../shared/data/lcg-2005.swf.gz] [--only grid,gap]
-    [--policies 200] [--limit N]
-                                    [--cores 1,2] [--jobs 5000] [--time-scale 0.001] [--slots 100]
-                                    [--json]
+python bench/pipeline_replay.py [--trace ../shared/data/lcg-2005.swf.gz] [--only grid,gap]
+    [--policies 200] [--limit N] [--cores 1,2] [--jobs 5000] [--time-scale 0.001] [--slots 100]
+    [--json]
 
-grid: each number of cores is a process of its own, bound to as many; the JVM's start and a first
-small job are told apart; results must be the same. `--limit`: only the first so many jobs of the
-trace. gap: the first `--jobs` of the trace run through a real worker (SQLite, fifo, their times
-multiplied), are exported, and are replayed from the lake: recorded waits beside simulated ones.
-Exit code 1 when two cores are less than 1.8 times as fast as one, or results differ.
+grid: each number of cores has a process of its own, bound to these cores; the JVM's start and a
+first small job are reported separately; results must be equal. `--limit`: only the first N jobs of
+the trace. gap: the first `--jobs` jobs of the trace run through a real worker (SQLite, fifo, times
+scaled), are exported, and are replayed from the lake: recorded waits beside simulated ones. Exit
+code 1 if two cores are less than 1.8 times as fast as one, or if results differ.
 """
 
 import argparse
@@ -41,13 +40,13 @@ from fairlead.lab.policies.study import HOUR  # noqa: E402
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
 GOAL_SPEED_UP = 1.8
 LOADS = (0.85, 0.95, 1.05, 1.2, 1.4)
-"""Slots, as a multiple of what the trace keeps busy on average."""
+"""Slots as a multiple of the average number of busy slots of the trace."""
 
 Answer = dict[str, Any]
 
 
 def main() -> int:
-    """Both parts, or those that are asked for."""
+    """Run both parts, or those that are named."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -80,8 +79,8 @@ def main() -> int:
 
 
 def policies(busy: float, count: int) -> list[CandidatePolicy]:
-    """So many at most, different in order, slots, weights, limits and partitions. `busy`: slots
-    that are busy on average."""
+    """Return at most `count` policies that differ in order, slots, weights, limits and partitions.
+    `busy`: busy slots on average."""
     slots = [max(1, round(load * busy)) for load in LOADS]
     limits = ["none", {"per_key": max(1, slots[0] // 4)}, {"per_key": max(1, slots[0] // 2)}]
     weights = ["equal", "run^-1", "run^-0.5", "usage^-0.5", "usage^-0.25", "tasks^-0.5"]
@@ -101,7 +100,7 @@ def policies(busy: float, count: int) -> list[CandidatePolicy]:
 
 
 def on_cores(cores: int, trace: pathlib.Path, limit: int | None, count: int) -> Answer:
-    """In a process of its own: all policies in one job."""
+    """Run all policies in one job, in this process."""
     from fairlead.pipeline.replay.on_spark import OnSpark
     from fairlead.pipeline.session import session
 
@@ -115,7 +114,7 @@ def on_cores(cores: int, trace: pathlib.Path, limit: int | None, count: int) -> 
         runner.perform(first, setup, lambda what, done: None)
         started, cpu = time.perf_counter(), cpu_seconds()
         found = runner.perform(
-            [Trial(n, policy, "all") for n, policy in enumerate(chosen)], setup, tell
+            [Trial(n, policy, "all") for n, policy in enumerate(chosen)], setup, print_dot
         )
         seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
     spark.stop()
@@ -133,18 +132,18 @@ def on_cores(cores: int, trace: pathlib.Path, limit: int | None, count: int) -> 
     }
 
 
-def tell(what: str, done: int) -> None:
-    """A dot for each."""
+def print_dot(what: str, done: int) -> None:
+    """Print a dot for each run."""
     print("." * done, end="", file=sys.stderr, flush=True)
 
 
 def digest(found: list[Found]) -> str:
-    """Of all measures."""
+    """Return the digest of all measures."""
     return hashlib.sha256(msgspec.json.encode([each.measures for each in found])).hexdigest()[:16]
 
 
 def child(cores: int, wanted: argparse.Namespace) -> Answer:
-    """What a process says, bound to so many cores: the JVM is on them too."""
+    """Run a process bound to `cores` cores, the JVM included, and return its output."""
     say(f"{wanted.policies} policies on {cores}")
     ours = sorted(os.sched_getaffinity(0))[:cores]
     command = [
@@ -170,7 +169,7 @@ def child(cores: int, wanted: argparse.Namespace) -> Answer:
 
 
 def gap(trace: pathlib.Path, jobs: int, time_scale: float, slots: int) -> Answer:
-    """A real run of the first jobs under fifo, and the same simulated."""
+    """Run the first jobs under fifo for real, and simulate the same."""
     with tempfile.TemporaryDirectory(prefix="fairlead-gap-") as name:
         here = pathlib.Path(name)
         url, lake = f"sqlite:///{here / 'tasks.db'}", str(here / "lake")
@@ -207,7 +206,7 @@ def gap(trace: pathlib.Path, jobs: int, time_scale: float, slots: int) -> Answer
 
 
 def fairlead(*command: str) -> Answer:
-    """What one command says with --json."""
+    """Run one command with --json, and return its output."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run(
         [sys.executable, "-m", "fairlead", *command, "--json"],
@@ -227,12 +226,12 @@ def fairlead(*command: str) -> Answer:
 
 
 def speed_up(found: dict[str, Answer]) -> float | None:
-    """From one core to two."""
+    """Return the speed-up from one core to two."""
     return found["1"]["seconds"] / found["2"]["seconds"] if {"1", "2"} <= found.keys() else None
 
 
 def is_met(found: dict[str, Answer]) -> bool:
-    """The same results, and the second core is worth it."""
+    """Return whether results are equal and the second core is worth it."""
     gained = speed_up(found)
     return len({each["digest"] for each in found.values()}) <= 1 and (
         gained is None or gained >= GOAL_SPEED_UP
@@ -240,7 +239,7 @@ def is_met(found: dict[str, Answer]) -> bool:
 
 
 def as_markdown(found: dict[str, Any]) -> list[str]:
-    """Both tables."""
+    """Return both tables."""
     lines = []
     if grid := found.get("grid"):
         head = (

@@ -1,8 +1,10 @@
 """One measured process of bench/pipeline.py that runs Spark; prints a line of JSON.
 
-python bench/pipeline_spark.py generate LAKE --rows 100000       a lake of so many attempts
+python bench/pipeline_spark.py generate LAKE --rows 100000               a lake with that many
+    attempts
 python bench/pipeline_spark.py build LAKE --rows 100000 --first SMALL    SMALL cold, LAKE warm
-python bench/pipeline_spark.py aggregate LAKE --out FOLDER       what DuckDB does too, twice
+python bench/pipeline_spark.py aggregate LAKE --out FOLDER               the aggregates of DuckDB,
+    twice
 """
 
 import argparse
@@ -35,7 +37,7 @@ from fairlead.pipeline.silver.service import service  # noqa: E402
 from tests.generate import Truth, write_lake  # noqa: E402
 
 ROWS_A_DAY = 10_000_000 / 28
-"""As dense at every size: more rows are more days."""
+"""Attempts per day, equal at every size: more rows are more days."""
 
 HOUR = timedelta(hours=1)
 SETTINGS = PipelineSettings(
@@ -45,14 +47,14 @@ SETTINGS = PipelineSettings(
 
 
 def truth_of(rows: int) -> Truth:
-    """So many attempts, and those of two hours more. None is doubled: the exporter never does that,
-    and the build refuses."""
+    """Return the truth of `rows` attempts and those of two hours more, without doubles: the
+    exporter never writes any, and the build refuses them."""
     days = rows / ROWS_A_DAY + 2 / 24
     return Truth(rows=round(days * ROWS_A_DAY), days=days, doubled=0.0)
 
 
 def generate(spark: SparkSession, lake: Lake, rows: int) -> dict[str, Any]:
-    """What was exported up to two hours before the end."""
+    """Write what was exported up to two hours before the end."""
     truth = truth_of(rows)
     began = time.perf_counter()
     written = write_lake(spark, lake, truth, until=truth.end - 2 * HOUR)
@@ -69,9 +71,9 @@ def generate(spark: SparkSession, lake: Lake, rows: int) -> dict[str, Any]:
 def build_all(
     spark: SparkSession, lake: Lake, rows: int, first: Lake, hours: bool
 ) -> dict[str, Any]:
-    """A small lake cold; the whole lake, warm; with `hours` one hour more with the late rows it
-    brings for the day before, and one without. Java compiles meanwhile: what a build costs that is
-    the first of its process is told by the small one."""
+    """Build a small lake cold, then the whole lake warm; with `hours` also one hour more with the
+    late rows that it brings for the day before, and one hour without. The small build shows the
+    cost of the first build of a process, in which Java compiles."""
     job, truth = Job(spark, lake, None, SYSTEM_CLOCK), truth_of(rows)
     found = {
         "cold": built(Job(spark, first, None, SYSTEM_CLOCK), full=True),
@@ -87,19 +89,19 @@ def build_all(
 
 
 def built(job: Job, full: bool = False) -> dict[str, Any]:
-    """One build; how long each table took, and `checks` after the last."""
+    """Run one build, and return the time of each table, and of `checks` after the last."""
     steps: dict[str, float] = {}
     last = began = time.perf_counter()
 
-    def tell(table: str, rows: int) -> None:
+    def on_table(table: str, rows: int) -> None:
         nonlocal last
         now = time.perf_counter()
         steps[table] = round(steps.get(table, 0.0) + now - last, 3)
         last = now
 
     cpu = cpu_seconds()
-    run = build(job, SETTINGS, full, tell)
-    tell("checks", 0)
+    run = build(job, SETTINGS, full, on_table)
+    on_table("checks", 0)
     return {
         "attempts": run.rows_in,
         "rows_out": run.rows_out,
@@ -113,8 +115,8 @@ def built(job: Job, full: bool = False) -> dict[str, Any]:
 
 
 def aggregate(spark: SparkSession, lake: Lake, out: pathlib.Path) -> dict[str, Any]:
-    """Share of each key by minute, hour and day, and percentiles of each name by hour, from the
-    same files as DuckDB."""
+    """Compute the share of each key by minute, hour and day, and percentiles of each name by hour,
+    from the same files as DuckDB."""
     table = lake.table(ATTEMPTS)
     paths = table.paths(table.manifests.newest())
 
@@ -131,7 +133,7 @@ def aggregate(spark: SparkSession, lake: Lake, out: pathlib.Path) -> dict[str, A
 
 
 def shares(attempts: DataFrame) -> DataFrame:
-    """(window_start, window_s, queue, fairness_key, busy_us, share)."""
+    """Return (window_start, window_s, queue, fairness_key, busy_us, share)."""
     minutes = service(attempts)
     return reduce(DataFrame.unionByName, [_share(minutes, window_s) for window_s in WINDOWS])
 
@@ -151,8 +153,7 @@ def _share(minutes: DataFrame, window_s: int) -> DataFrame:
 
 
 def percentiles(attempts: DataFrame) -> DataFrame:
-    """(window_start, queue, name, measure, n, p50, p90, p99, p999, max_us), of all keys
-    together."""
+    """Return (window_start, queue, name, measure, n, p50, p90, p99, p999, max_us) over all keys."""
     together = attempts.withColumn("fairness_key", F.lit(ALL))
     return latency(latency_hist(together), 3600).drop(
         "window_s", "fairness_key", "error_bound", "schema_version"
@@ -160,7 +161,7 @@ def percentiles(attempts: DataFrame) -> DataFrame:
 
 
 def timed(call: Callable[[], None]) -> dict[str, float]:
-    """Seconds of wall time and of processors."""
+    """Return the seconds of wall time and of processor time."""
     cpu, began = cpu_seconds(), time.perf_counter()
     call()
     return {"seconds": time.perf_counter() - began, "cpu_s": cpu_seconds() - cpu}

@@ -1,14 +1,14 @@
-"""Attempts through Kafka into the lake, measured and killed: relay and stream, then every row
-compared with the store.
+"""Attempts through Kafka into the lake, measured and killed: relay and stream, then a comparison of
+every row with the store.
 
-    python bench/pipeline_stream.py [--attempts 200000] [--store sqlite|postgres] [--kills 3]
+python bench/pipeline_stream.py [--attempts 200000] [--store sqlite|postgres] [--kills 3]
     [--partitions 4] [--every 2]
 
-The first half of the attempts lies in the store's table before anything runs: one relay, then one
-stream (`--once`), each timed. The second half is added while a relay and a stream run as a user
-starts them; each is killed with -9 so many times, with all it has started, at a random moment after
-it has moved on, and started again. Then both run to the end, and the lake is compared with the
-store row by row and column by column. Prints JSON. Exit code 1 when there is a gap, a double or a
+The first half of the attempts is in the store before anything runs: one relay, then one stream
+(`--once`), each timed. The second half is added while a relay and a stream run as a user starts
+them; each is killed with -9 `--kills` times, with all its children, at a random moment after it has
+made progress, and started again. Then both run to the end, and the lake is compared with the store
+row by row and column by column. Print JSON. Exit code 1 if there is a gap, a double or a
 difference.
 """
 
@@ -36,7 +36,7 @@ from run import describe_machine, say  # noqa: E402
 PIECE = 150
 """Attempts that are added in one transaction while relay and stream run."""
 HOURS = 6
-"""In which the attempts ended."""
+"""Span of time in which the attempts ended."""
 FIRST = 1_763_600_400_000_000
 PATIENCE = 1200.0
 """Seconds; a guard against a hang, not a measure."""
@@ -131,7 +131,7 @@ class Run:
         ]
 
     def course(self) -> dict[str, Any]:
-        """What was found."""
+        """Run both halves, and return the results."""
         half = self.wanted.attempts // 2
         say(f"{half:,} attempts are made")
         for _ in range(0, half, 50_000):
@@ -164,7 +164,7 @@ class Run:
         }
 
     def with_kills(self, more: int) -> dict[str, Any]:
-        """Add attempts while both run and are killed."""
+        """Add attempts while both commands run and are killed."""
         found: dict[str, Any] = {
             "relay": {"kills": 0, "batches": []},
             "stream": {"kills": 0, "batches": []},
@@ -178,7 +178,7 @@ class Run:
                     assert process.stdout is not None
                     for line in itertools.islice(process.stdout, 2):
                         found[name]["batches"].append(json.loads(line))
-                    time.sleep(random.random() * self.wanted.every)  # into whatever it does then
+                    time.sleep(random.random() * self.wanted.every)  # kill at a random moment
                 found[name]["kills"] += 1
                 say(f"  {name} killed, {self.added:,} attempts so far")
 
@@ -192,19 +192,19 @@ class Run:
             thread.start()
         with self.relaying_after(threads[0]):
             while any(thread.is_alive() for thread in threads):
-                # A part for each life of the stream, then one by one, so that it always has
-                # something to do.
+                # Add one part for each run of the stream, then single attempts, so that it always
+                # has work.
                 part = (found["stream"]["kills"] + 1) / (self.wanted.kills + 1)
                 self.add(PIECE if self.added < until - more + more * part else 1)
-                time.sleep(0.1)  # the pace at which attempts come
+                time.sleep(0.1)  # interval between attempts
         while self.added < until:
             self.add(min(50_000, until - self.added))
         return found
 
     @contextlib.contextmanager
     def relaying_after(self, first: threading.Thread) -> Iterator[None]:
-        """Once the relay was killed often enough, another one goes on, so that the stream has
-        something to read."""
+        """Start another relay after the last kill of the first, so that the stream has something to
+        read."""
         ends = threading.Event()
 
         def go_on() -> None:
@@ -223,8 +223,7 @@ class Run:
 
     @contextlib.contextmanager
     def started(self, command: list[str]) -> Iterator[subprocess.Popen[str]]:
-        """A command as a user starts it; at the end it is killed with -9, and all it has
-        started."""
+        """Start a command as a user does; at the end kill it and all its children with -9."""
         with (self.folder / "log").open("a") as log:
             process = subprocess.Popen(
                 self.command(command),
@@ -242,7 +241,7 @@ class Run:
             process.communicate()
 
     def done(self, *command: Any) -> list[dict[str, Any]]:
-        """What a command that ends has said."""
+        """Run a command that ends, and return its output."""
         words = [word for part in command for word in ([part] if isinstance(part, str) else part)]
         ran = subprocess.run(
             self.command([*words, "--json"]),
@@ -267,7 +266,7 @@ class Run:
     # the store ------------------------------------------------------------------------------------
 
     def add(self, count: int) -> None:
-        """The next attempts, in one transaction."""
+        """Add the next attempts in one transaction."""
         from fairlead.connect import task_store
 
         database = task_store(self.url).database
@@ -316,7 +315,7 @@ class Run:
         )
 
     def compared(self) -> dict[str, int]:
-        """Lake and store, row by row."""
+        """Compare lake and store row by row, and return the differences."""
         import pyarrow as pa
 
         from fairlead.backends.sql.history import SqlHistory
@@ -361,7 +360,7 @@ class Run:
 
 
 def descendants(pid: int) -> list[int]:
-    """Pids of its children, and of theirs."""
+    """Return the pids of all descendants."""
     found = []
     for path in pathlib.Path("/proc").glob(f"{pid}/task/*/children"):
         with contextlib.suppress(OSError):

@@ -1,13 +1,13 @@
-"""Bulk submit from a DataFrame beside the quickest bare way of the same rows into the same table
-with the same indexes.
+"""Bulk submit from a DataFrame compared with the fastest bare way of the same rows into the same
+table with the same indexes.
 
-    python bench/pipeline_submit.py [--tasks 1000000] [--runs 3] [--only postgres,sqlite] [--json]
+python bench/pipeline_submit.py [--tasks 1000000] [--runs 3] [--only postgres,sqlite] [--json]
 
-The rows lie in Parquet; Spark (local[2]) is started and warm before the clock runs. The bare way is
+The rows are in Parquet; Spark (local[2]) is started and warm before the clock runs. The bare way is
 COPY of the ready binary rows (PostgreSQL) or one executemany of ready tuples (SQLite) in one
-transaction, into an empty copy of fairlead_tasks; as a second yardstick COPY into a table without
-any index. By turns; the medians count. Also measured: the same submission a second time, which must
-change nothing. Exit code 1 unless the goals are met.
+transaction, into an empty copy of fairlead_tasks; a second yardstick is COPY into a table without
+any index. The ways alternate; the medians count. Also measured: the same submission a second time,
+which must change nothing. Exit code 1 unless the goals are met.
 """
 
 import argparse
@@ -33,14 +33,14 @@ WAYS = ("bulk submit", "again", "bare", "bare, no index")
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """How long it takes."""
+    """Return the seconds that the work takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def user_rows(spark: Any, folder: pathlib.Path, tasks: int) -> Any:
-    """Orders of 1,000 tenants, in a Parquet file of a few partitions."""
+    """Return orders of 1,000 tenants, in a Parquet file of a few partitions."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
     path = str(folder / f"orders-{tasks}.parquet")
@@ -54,7 +54,7 @@ def user_rows(spark: Any, folder: pathlib.Path, tasks: int) -> Any:
 
 
 def submit(df: Any, url: str, tasks: int) -> None:
-    """All of them; whether it is the first time or not, all must be there afterwards."""
+    """Submit all rows; all must be there afterwards, also at a repeated submit."""
     from fairlead.pipeline.submit import bulk_submit
 
     columns = ["order", "amount", "note"]
@@ -65,7 +65,7 @@ def submit(df: Any, url: str, tasks: int) -> None:
 
 
 def migrated(url: str) -> str:
-    """The URL, its tables made."""
+    """Create the tables, and return the URL."""
     from fairlead import App
 
     app = App(url)
@@ -75,7 +75,7 @@ def migrated(url: str) -> str:
 
 
 class Postgres:
-    """A server of its own; a fresh database for every measurement."""
+    """A PostgreSQL server for this run, with a fresh database for every measurement."""
 
     name = "PostgreSQL"
 
@@ -88,7 +88,7 @@ class Postgres:
         return migrated(self._server.create_database())
 
     def bare(self, filled: str) -> Iterator[tuple[str, float]]:
-        """COPY of the rows of the filled database into an empty one, and there into a table without
+        """COPY the rows of the filled database into an empty one, and there into a table without
         indexes."""
         import psycopg
 
@@ -112,7 +112,7 @@ class Postgres:
 
 
 class Sqlite:
-    """A fresh file for every measurement."""
+    """A fresh SQLite file for every measurement."""
 
     name = "SQLite"
 
@@ -126,8 +126,8 @@ class Sqlite:
         return migrated(f"sqlite:///{self._folder / str(self._files)}.db")
 
     def bare(self, filled: str) -> Iterator[tuple[str, float]]:
-        """executemany of the rows of the filled file into an empty one, in one transaction, flushed
-        to disk like ours."""
+        """Insert the rows of the filled file into an empty one by executemany, in one transaction,
+        flushed to disk like ours."""
         with contextlib.closing(sqlite3.connect(filled.removeprefix("sqlite:///"))) as source:
             rows = source.execute("SELECT * FROM fairlead_tasks").fetchall()
         path = self.url().removeprefix("sqlite:///")
@@ -150,7 +150,7 @@ STORES = {"postgres": Postgres, "sqlite": Sqlite}
 
 
 def measure(store: Any, df: Any, tasks: int) -> dict[str, float]:
-    """One round: seconds of each way."""
+    """Measure one round, and return the seconds of each way."""
     url = store.url()
     found = {
         "bulk submit": seconds(lambda: submit(df, url, tasks)),
@@ -160,7 +160,7 @@ def measure(store: Any, df: Any, tasks: int) -> dict[str, float]:
 
 
 def report(name: str, rounds: list[dict[str, float]], tasks: int) -> dict[str, Any]:
-    """Medians, spread, and how far the goals are met."""
+    """Return medians, spread, and the distance from the goals."""
     medians = {way: statistics.median(r[way] for r in rounds) for way in WAYS if way in rounds[0]}
     spread = {way: (min(r[way] for r in rounds), max(r[way] for r in rounds)) for way in medians}
     return {
@@ -175,7 +175,7 @@ def report(name: str, rounds: list[dict[str, float]], tasks: int) -> dict[str, A
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """In Markdown."""
+    """Return the table in Markdown."""
     lines = [
         "| store | way | seconds (least to most) | rows/s | bulk submit is |",
         "|---|---|--:|--:|--:|",

@@ -6,15 +6,11 @@ python bench/sharded.py [rates] [costs] [--rounds 5] [--messages 4000]
 Both by default. No run has an aim: the ratios are for information.
 
 - rates: messages per second of 1 and of 8 processes, one by one and in batches of 100: written;
-  read and
-  acknowledged. Compared with XADD, XREADGROUP and XACK of one plain stream, which keeps everything,
-  and with the
-  same and XDEL, which keeps nothing, like our queue. Each round measures all of them, every other
-  round backwards;
-  the result is the median of the rounds' ratios.
+  read and acknowledged. Compared with XADD, XREADGROUP and XACK of one plain stream, which keeps
+  everything, and with the same and XDEL, which keeps nothing, like our queue. Each round measures
+  all of them, every other round backwards; the result is the median of the rounds' ratios.
 - costs: microseconds of the server for a read of 64 streams, full, 12 of them full, and empty, both
-  ways; a write;
-  an acknowledgement; by the server's own statistics.
+  ways; a write; an acknowledgement; by the server's own statistics.
 """
 
 import argparse

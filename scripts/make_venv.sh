@@ -1,5 +1,4 @@
-#!/bin/sh
-# A virtual environment of the given Python, in the given folder, unless it is there already.
+# Make a virtual environment of the given Python in the given folder, unless it exists.
 set -eu
 python=$1 venv=$2
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then

@@ -1,5 +1,5 @@
-#!/bin/sh
-# What Cassandra, Kafka and ZooKeeper need, Java 17 and Maven, is there, or is installed, or one line says how to get it.
+# Check for Java 17 and Maven, which Cassandra, Kafka and ZooKeeper need; install them, or print how
+# to get them.
 set -eu
 have() {
     command -v mvn >/dev/null 2>&1 || return 1

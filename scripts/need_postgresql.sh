@@ -1,5 +1,4 @@
-#!/bin/sh
-# PostgreSQL's server programs are there, or are installed, or one line says how to get them.
+# Check for PostgreSQL's server programs; install them, or print how to get them.
 set -eu
 have() { command -v initdb >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; }
 have && exit 0

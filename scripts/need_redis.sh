@@ -1,5 +1,4 @@
-#!/bin/sh
-# Redis' server is there, or is installed, or one line says how to get it.
+# Check for Redis' server; install it, or print how to get it.
 set -eu
 have() { command -v redis-server >/dev/null 2>&1; }
 have && exit 0

@@ -1,8 +1,8 @@
-"""Attempts with known truth, any number of them: for tests that compare tables with what must come
-out, and for benchmarks.
+"""Generated attempts with known truth, in any number: for tests that compare tables with the
+expected ones, and for benchmarks.
 
-The same for the same parameters whatever the number of cores and partitions: a tenant's arrivals
-come from a generator of its own, and everything else from a hash of the task and its run.
+Equal parameters give equal attempts, whatever the number of cores and partitions: the arrivals of a
+tenant come from a generator of their own, and everything else from a hash of the task and its run.
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ __all__ = ["Truth", "Work", "attempts", "write_lake"]
 
 
 def attempts(spark: SparkSession, truth: Truth) -> DataFrame:
-    """Rows of bronze.attempts, in no order."""
+    """Return rows of bronze.attempts, in no order."""
     return timed(spark, truth).transform(recorded, truth)

@@ -1,5 +1,5 @@
-"""When the tenants of generated attempts submit: MMPP-2 under a daily and a weekly wave, each
-tenant from its own seed."""
+"""Arrivals of generated tasks: MMPP-2 under a daily and a weekly wave, each tenant from its own
+seed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 
 _BATCH = 50_000
 _SLICES = 16
-"""Rather many: the largest tenant alone has a sixth of all tasks."""
+"""Many slices, since the largest tenant alone has a sixth of all tasks."""
 
 _DAY, _WEEK = 86_400, 7 * 86_400
 _MONDAY = 4 * _DAY
 """1970-01-05, in seconds since 1970."""
 _HIGH_TIDES = ((_DAY, 14 * 3600), (_WEEK, 2 * _DAY + 12 * 3600))
-"""Period, and when within it the rate is highest, in seconds: at 14:00, and on Wednesday at
-noon."""
+"""Period, and time of the highest rate in it, in seconds: 14:00, and Wednesday at noon."""
 
 
-class Arrivals(NamedTuple):
-    """Arrays of one length, a place for each task."""
+class TenantArrivals(NamedTuple):
+    """Arrays of one length, with an entry for each task."""
 
     tenant: Any
     task: Any
@@ -39,16 +38,16 @@ class Arrivals(NamedTuple):
 
 
 def arrivals(spark: SparkSession, truth: Truth) -> DataFrame:
-    """(tenant int, task bigint: its number within the tenant, submitted bigint: microseconds, burst
-    boolean)."""
-    # By hash: in the order of their numbers all large ones would be in the first slice.
+    """Return (tenant int, task bigint: its number within the tenant, submitted bigint:
+    microseconds, burst boolean)."""
+    # By hash, since the order of their numbers would put all large tenants into the first slice.
     tenants = spark.range(truth.tenants).repartition(_SLICES, "id")
     schema = "tenant int, task bigint, submitted bigint, burst boolean"
     return tenants.mapInArrow(partial(_of_tenants, truth), schema)
 
 
 def _of_tenants(truth: Truth, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    made: list[Arrivals] = []
+    made: list[TenantArrivals] = []
     for tenant in (tenant for batch in batches for tenant in batch["id"].to_pylist()):
         made.append(of_tenant(truth, tenant))
         if sum(len(each.task) for each in made) >= _BATCH:
@@ -57,26 +56,32 @@ def _of_tenants(truth: Truth, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     yield from _batches(made)
 
 
-def _batches(made: Sequence[Arrivals]) -> Iterator[pa.RecordBatch]:
+def _batches(made: Sequence[TenantArrivals]) -> Iterator[pa.RecordBatch]:
     import numpy as np
     import pyarrow as pa
 
     if made:
         rows = pa.table(
-            dict(zip(Arrivals._fields, map(np.concatenate, zip(*made, strict=True)), strict=True))
+            dict(
+                zip(
+                    TenantArrivals._fields,
+                    map(np.concatenate, zip(*made, strict=True)),
+                    strict=True,
+                )
+            )
         )
         yield from rows.to_batches(_BATCH)
 
 
-def of_tenant(truth: Truth, tenant: int) -> Arrivals:
-    """The tenant's arrivals. By thinning (Lewis and Shedler 1979): candidates come at the highest
-    rate of each spell, and stay with the probability that the waves give."""
+def of_tenant(truth: Truth, tenant: int) -> TenantArrivals:
+    """Return the tenant's arrivals, by thinning (Lewis and Shedler 1979): candidates come at the
+    highest rate of each spell, and stay with the probability that the waves give."""
     import numpy as np
 
     chance = np.random.default_rng([truth.seed, tenant])
     begins, ends, rates = _spells(truth, chance)
     start, highest = to_micros(truth.start) / MICROS, 1 + truth.daily + truth.weekly
-    # However the bursts of this tenant fall, its expected tasks are its share.
+    # The expected number of tasks is the tenant's share, however its bursts fall.
     level = (
         truth.tasks
         * truth.share(tenant)
@@ -91,14 +96,14 @@ def of_tenant(truth: Truth, tenant: int) -> Arrivals:
     stays = chance.random(len(at)) * highest < _height(truth, at)
     submitted = np.round(at[stays] * MICROS).astype("int64")
     burst = np.repeat(rates > 1, counts)[stays]
-    return Arrivals(
+    return TenantArrivals(
         np.full(len(submitted), tenant, "int32"), np.arange(len(submitted)), submitted, burst
     )
 
 
 def _spells(truth: Truth, chance: np.random.Generator) -> tuple[Any, Any, Any]:
-    """Quiet and burst by turns, from the first second to the last: when each begins and ends, and
-    its rate (quiet: 1)."""
+    """Return begins, ends and rates of alternating quiet spells (rate 1) and bursts, from the first
+    second to the last."""
     import numpy as np
 
     length, cycle = truth.days * _DAY, truth.quiet_s + truth.burst_s
@@ -113,7 +118,7 @@ def _spells(truth: Truth, chance: np.random.Generator) -> tuple[Any, Any, Any]:
 
 
 def _height(truth: Truth, at: Any) -> Any:
-    """The waves at instants in seconds since 1970; 1 on average."""
+    """Return the waves at instants in seconds since 1970; 1 on average."""
     import numpy as np
 
     parts = zip((truth.daily, truth.weekly), _HIGH_TIDES, strict=True)
@@ -123,7 +128,7 @@ def _height(truth: Truth, at: Any) -> Any:
 
 
 def _tide(truth: Truth, at: Any) -> Any:
-    """The integral of `_height`."""
+    """Return the integral of `_height`."""
     import numpy as np
 
     parts = zip((truth.daily, truth.weekly), _HIGH_TIDES, strict=True)

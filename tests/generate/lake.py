@@ -31,12 +31,11 @@ def write_lake(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> int:
-    """Write what is exported from `since` until before `until`, by default all of it, one file an
-    hour; answers how many rows.
+    """Write the attempts exported from `since` until before `until`, by default all of them, one
+    file an hour; return the number of rows.
 
-    The manifest says that it was written then: a build goes by that, not by today. Late rows of
-    earlier hours make files beside those that are there. Raises BrokenLake when the files are
-    removed meanwhile.
+    The manifest names the export time as the time of writing, since a build goes by it. Late rows
+    of earlier hours make further files. Raise BrokenLake if the files are removed meanwhile.
     """
     table = lake.table(ATTEMPTS)
     rows = timed(spark, truth)
@@ -56,7 +55,7 @@ def write_lake(
 
 
 def _write(rows: DataFrame, truth: Truth, folder: Path, generation: str) -> None:
-    # Moved and sorted as narrow rows: as attempts they are several times as wide.
+    # Move and sort narrow rows, since attempts are several times as wide.
     finished = F.timestamp_micros("finished")
     placed = (
         rows.withColumn("date", F.date_format(finished, "yyyy-MM-dd"))
@@ -70,8 +69,8 @@ def _write(rows: DataFrame, truth: Truth, folder: Path, generation: str) -> None
 
 
 def _written(table: LakeTable, generation: str) -> Iterator[Written]:
-    """The files of a generation, flushed to disk, each with the ends of its instants as its footer
-    has them."""
+    """Return the files of a generation, flushed to disk, each with the range of its instants from
+    its footer."""
     import pyarrow.parquet as pq
 
     for folder in sorted(table.folder.glob(f"date=*/hour=*/g={generation}")):

@@ -23,12 +23,12 @@ _UNKNOWN = (
     "worker",
     "policy_version",
 )
-"""Not recorded by this version, or not used by these tasks."""
+"""Columns that this version does not record, or that these tasks do not use."""
 
 
 def recorded(runs: DataFrame, truth: Truth, *beside: str) -> DataFrame:
-    """Rows of `runs.timed` as rows of bronze.attempts, in the order given; other columns `beside`
-    them are kept."""
+    """Return rows of `runs.timed` as rows of bronze.attempts, in the given order, with the columns
+    `beside` kept."""
     values = (
         _constant(truth)
         | _of_task(truth)
@@ -119,8 +119,8 @@ def _clocks() -> dict[str, Column]:
 
 
 def _task_id(chance: Chance) -> Column:
-    """UUIDv7: the millisecond of the submit, version, variant, and what tells tasks of one
-    millisecond apart."""
+    """Return a UUIDv7: the millisecond of the submit, version, variant, and a part that
+    distinguishes tasks of one millisecond."""
     ms = F.lpad(F.hex(F.floor(F.col("submitted") / 1000).cast("bigint")), 12, "0")
     any = F.lpad(F.hex(chance.hash("id", *TASK)), 16, "0")
     parts = (

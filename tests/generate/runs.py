@@ -1,9 +1,6 @@
-"""The runs of generated tasks: how often each task runs, when it waits, starts and ends, and when
-that is exported.
-
-Narrow rows, to be moved and sorted before `record` makes attempts of them. Instants are bigint
-microseconds.
-"""
+"""The runs of generated tasks: how often each task runs; when it waits, starts, ends and is
+exported. Narrow rows, to be moved and sorted before `record` makes attempts of them. Instants are
+bigint microseconds."""
 
 from __future__ import annotations
 
@@ -24,15 +21,15 @@ from tests.generate.truth import Truth
 EXPORT_EVERY_US = 60 * MICROS
 _HOUR_US = 3600 * MICROS
 _CALLED_US = 2000
-"""From the claim to the call of the handler."""
+"""Microseconds from the claim to the call of the handler."""
 
 TASK = ("tenant", "task")
-"""What identifies a generated task; with `run`, a generated run."""
+"""The key columns of a generated task; with `run`, of a generated run."""
 
 
 def timed(spark: SparkSession, truth: Truth) -> DataFrame:
-    """(tenant, task, work, run, cancelled, failures, submitted, due, ready, claimed, started,
-    finished, exported)."""
+    """Return (tenant, task, work, run, cancelled, failures, submitted, due, ready, claimed,
+    started, finished, exported)."""
     return (
         arrivals(spark, truth)
         .transform(_with_fate, truth)
@@ -43,19 +40,19 @@ def timed(spark: SparkSession, truth: Truth) -> DataFrame:
 
 
 def of_work(values: Sequence[str | int | float | None]) -> Column:
-    """The one of these values, one for each of the works, that is of the row's work."""
+    """Return the value that belongs to the row's work. `values`: one for each of the works."""
     return F.get(F.array(*map(F.lit, values)), F.col("work"))
 
 
 def _with_fate(tasks: DataFrame, truth: Truth) -> DataFrame:
-    """Adds the place of the task's work among all, whether it is cancelled, and its failures before
-    it would succeed."""
+    """Add the index of the task's work, whether the task is cancelled, and its failures before a
+    success."""
     chance = Chance(truth.seed)
     up_to = list(accumulate(work.part for work in truth.works))
     work = reduce(
         add, ((F.col("drawn") >= part / up_to[-1]).cast("int") for part in up_to[:-1]), F.lit(0)
     )
-    # The failures before a success are geometric: ln u / ln p of them, and none of a work that
+    # The failures before a success are geometric: ln u / ln p of them, and none for a work that
     # never fails.
     per_failure = of_work([1 / log(work.failing) if work.failing else 0.0 for work in truth.works])
     return (
@@ -70,8 +67,8 @@ def _with_fate(tasks: DataFrame, truth: Truth) -> DataFrame:
 
 
 def _with_runs(tasks: DataFrame, truth: Truth) -> DataFrame:
-    """One row for each run, or for the end of a cancelled task: `ready` follows from the runs
-    before."""
+    """Return one row for each run, or for the end of a cancelled task; `ready` follows from the
+    previous runs."""
     last = F.when(F.col("cancelled"), 1).otherwise(
         F.least(F.col("failures") + 1, F.lit(truth.most_runs))
     )
@@ -102,7 +99,8 @@ def _length_us(truth: Truth, run: Column) -> Column:
 
 
 def _with_clocks(runs: DataFrame, truth: Truth) -> DataFrame:
-    """Adds when the run was claimed, started and finished, as the clock of its node said."""
+    """Add the times at which the run was claimed, started and finished, by the clock of its
+    node."""
     chance, run, is_run = Chance(truth.seed), F.col("run"), ~F.col("cancelled")
     stepped = chance.uniform("stepped", *TASK, run) < truth.stepped
     back_us = (1 + chance.below(60, "step", *TASK, run)).cast("bigint") * MICROS
@@ -117,8 +115,7 @@ def _with_clocks(runs: DataFrame, truth: Truth) -> DataFrame:
 
 
 def _with_exports(runs: DataFrame, truth: Truth) -> DataFrame:
-    """Adds when the row was exported, with its minute or late; and, once more, the rows that are
-    there twice."""
+    """Add the export time of the row, with its minute or late, and the rows that exist twice."""
     chance, run = Chance(truth.seed), F.col("run")
     late = chance.uniform("late", *TASK, run) < truth.late
     late_us = (

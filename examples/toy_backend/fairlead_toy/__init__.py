@@ -1,1 +1,1 @@
-"""Tasks in the memory of one process: a backend of Fairlead from outside."""
+"""A backend of Fairlead in a package of its own: tasks in the memory of one process."""

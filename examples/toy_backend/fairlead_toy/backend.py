@@ -1,4 +1,5 @@
-"""What `toy://name` offers: everything in this process, shared by all who use the name."""
+"""The backend of `toy://name`: tasks in this process, shared by all applications that use the
+name."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from fairlead_toy.coordinator import ToyCoordinator
 from fairlead_toy.store import ToyStore
 
 
-class Place:
+class Namespace:
     """Everything under one name."""
 
     def __init__(self, name: str) -> None:
@@ -30,12 +31,12 @@ class Place:
         self.coordinator = ToyCoordinator(f"toy://{name}")
 
 
-_places: dict[str, Place] = {}
+_namespaces: dict[str, Namespace] = {}
 
 
 class ToyBackend(Backend):
-    """Only the store is this package's own work; the channel reads any store, and the notifier and
-    the backlog are those that Fairlead tests itself with."""
+    """A backend whose own work is only the store. The channel reads any store; notifier and backlog
+    are those that Fairlead tests itself with."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"store": "toy://any-name"}
 
@@ -43,22 +44,22 @@ class ToyBackend(Backend):
         name = urlsplit(url).netloc
         if not name:
             raise ConfigurationError(f"URL {url!r}: it has no name; use toy://any-name")
-        if name not in _places:
-            _places[name] = Place(name)
-        return _places[name].store
+        if name not in _namespaces:
+            _namespaces[name] = Namespace(name)
+        return _namespaces[name].store
 
     def notifier(self, url: str | None, store: TaskStore) -> Notifier:
-        return MemoryNotifier(beside=_place(store).notifier)
+        return MemoryNotifier(beside=_namespace(store).notifier)
 
     def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:
         return DatabaseChannel(context.store, context.notifier, context.clock)
 
     def coordinator(self, url: str | None, context: BackendContext) -> Coordinator:
-        return _place(context.store).coordinator
+        return _namespace(context.store).coordinator
 
     def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
-        return _place(context.store).backlog
+        return _namespace(context.store).backlog
 
 
-def _place(store: TaskStore) -> Place:
-    return next(place for place in _places.values() if place.store is store)
+def _namespace(store: TaskStore) -> Namespace:
+    return next(space for space in _namespaces.values() if space.store is store)

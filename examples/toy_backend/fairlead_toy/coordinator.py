@@ -1,4 +1,4 @@
-"""Leases and the books of cluster-wide limits, in memory."""
+"""Leases and the ledgers of cluster-wide limits, in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.ports.notification import Notification
 
 
 class ToyCoordinator:
-    """See `fairlead.ports.coordinator.Coordinator`."""
+    """A coordinator in memory. See `fairlead.ports.coordinator.Coordinator`."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -20,7 +20,7 @@ class ToyCoordinator:
         self._ledgers: dict[str, tuple[bytes, int]] = {}
 
     def check_limits(self, names: Sequence[str]) -> None:
-        """Keep a book for any limit."""
+        """Accept any limit."""
 
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         taken = {lease.name for lease in await self.leases()}
@@ -55,7 +55,7 @@ class ToyCoordinator:
         return is_first
 
     def close(self) -> None:
-        """Keep everything: others may use the same name."""
+        """Do nothing: other applications may use the same name."""
 
 
 def _until(seconds: float) -> int:

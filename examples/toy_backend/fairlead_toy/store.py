@@ -38,9 +38,9 @@ class Row:
     state: State
     run_at: int
     in_order: bool
-    """Later tasks of its ordering key wait for it."""
+    """True if later tasks of its ordering key wait for it."""
     seq: int = 0
-    """Its position among the tasks that are ready."""
+    """Position among the tasks that are ready."""
     version: int = 1
     attempt: int = 0
     tries: int = 0
@@ -54,11 +54,11 @@ class Row:
 
     @property
     def lane(self) -> LaneKey:
-        """Where it is read from."""
+        """The lane from which the task is read."""
         return LaneKey(self.task.queue, self.task.partition, self.task.priority)
 
     def trigger(self) -> Trigger:
-        """Return the message that says this task may run."""
+        """Return the trigger of the next run."""
         t = self.task
         return Trigger(
             t.id,
@@ -106,8 +106,8 @@ class Row:
 
 
 class ToyDatabase:
-    """See `fairlead.ports.statements.Database`. Runs steps that ask for nothing: they work on the
-    rows themselves, under the lock."""
+    """A `fairlead.ports.statements.Database` whose steps ask for nothing: they work on the rows
+    themselves, under the lock."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -143,31 +143,31 @@ class ToyDatabase:
         self._refuse()
 
     async def close_async(self) -> None:
-        """Keep everything: others may use the same name."""
+        """Do nothing: other applications may use the same name."""
 
     def close(self) -> None:
-        """Keep everything: others may use the same name."""
+        """Do nothing: other applications may use the same name."""
 
     def _refuse(self) -> NoReturn:
         raise NotSupported(f"{self.location} takes part in no transaction; sqlite:// does")
 
 
 class ToyStore:
-    """See `fairlead.ports.task_store.TaskStore`."""
+    """A task store in memory. See `fairlead.ports.task_store.TaskStore`."""
 
     def __init__(self, location: str) -> None:
         self.database = ToyDatabase(location)
         self._rows: dict[str, Row] = {}
         self._keys: dict[tuple[str, str], str] = {}
-        """By queue and unique key, the first task that had it."""
+        """The first task of each queue and unique key."""
         self._queues: dict[str, QueueSettings] = {}
         self._nodes: dict[str, NodeRecord] = {}
         self._last_seq = 0
 
-    # what it is able to do ------------------------------------------------------------------------
+    # abilities ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """There are no tables to check."""
+        """Do nothing: there are no tables."""
 
     def migrate(self) -> list[str]:
         return []
@@ -187,7 +187,7 @@ class ToyStore:
     def as_sql(self) -> SqlStore:
         raise NotSupported(f"{self.database.location} has no tables; sqlite:// has")
 
-    # the user's side ------------------------------------------------------------------------------
+    # submitting ----------------------------------------------------------------------------------
 
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
         added, answers = [], []
@@ -204,13 +204,13 @@ class ToyStore:
                 self._make_ready(row, task.submitted_at)
             added.append(row)
             answers.append(Submitted(task.id, True, row.seq if is_due else None))
-        return answers, _wake(added)
-        yield  # a generator, as every submission: this one asks for nothing
+        return answers, _notification(added)
+        yield  # a generator, as every submission is; it has nothing to ask
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
     ) -> Steps[tuple[list[Submitted], list[Notification]]]:
-        # Made first: a piece that cannot be made must leave nothing.
+        # Make all tasks before the first is stored: a faulty piece must leave nothing.
         tasks = [task for piece in pieces for task in piece]
         answers, notification = yield from self.submission(tasks)
         return answers, [notification]
@@ -238,7 +238,7 @@ class ToyStore:
         return {}
         yield
 
-    # the node's side ------------------------------------------------------------------------------
+    # running -------------------------------------------------------------------------------------
 
     def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
         rows = [r for r in self._in(State.SUBMITTED) if r.lane == lane and r.seq > above]
@@ -297,10 +297,10 @@ class ToyStore:
                 elif finish.next_state == State.DONE:
                     del self._rows[finish.id]
                 else:
-                    self._go_on(row, finish)
+                    self._put_back(row, finish)
                     moved.append(row)
                     finished += [finish.id] if row.state is State.ERROR else []
-        notification = _wake(moved, finished)
+        notification = _notification(moved, finished)
         return Completed(refused, None if notification.is_empty else notification)
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
@@ -316,13 +316,13 @@ class ToyStore:
                     row.attempt - 1,
                     row.tries - 1,
                 )
-        return _wake(rows) if rows else None
+        return _notification(rows) if rows else None
 
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
         return {id for id, _ in await self.held(node)} & set(ids)
 
     async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
-        """Nothing remembers which tasks were claimed together."""
+        """Do nothing: claims are not recorded in batches."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:
         rows = self._in(State.PROCESSING)
@@ -337,7 +337,7 @@ class ToyStore:
             for row in rows:
                 row.version += 1
                 self._make_ready(row, now)
-        return Woken(len(rows), _wake(rows) if rows else None)
+        return Woken(len(rows), _notification(rows) if rows else None)
 
     async def next_due(self) -> int | None:
         return min((row.run_at for row in self._in(State.WAITING)), default=None)
@@ -357,7 +357,7 @@ class ToyStore:
                 to = State.SUBMITTED if row.lost < most_lost else State.ERROR
                 self._release(row, to, now, f"node {row.node} stopped", skipping)
         again = [row for row in rows if row.state is State.SUBMITTED]
-        return Woken(len(rows), _wake(again) if again else None)
+        return Woken(len(rows), _notification(again) if again else None)
 
     async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
         rows = [row for row in self._in(State.PROCESSING) if row.stuck_at < now]
@@ -378,7 +378,7 @@ class ToyStore:
                 return None
             self._release(row, to, now, reason, skipping)
         return (
-            _wake([row])
+            _notification([row])
             if to is State.SUBMITTED
             else Notification(control=True, finished=[task_id])
         )
@@ -418,7 +418,7 @@ class ToyStore:
                 self._queues[queue] = QueueSettings(most, False, 0)
         return {queue: self._queues[queue] for queue in partitions}
 
-    # how ------------------------------------------------------------------------------------------
+    # helpers -------------------------------------------------------------------------------------
 
     def _in(self, state: State) -> list[Row]:
         with self.database.lock:
@@ -431,7 +431,7 @@ class ToyStore:
         return row if (row.node, row.version) == (node, version) else None
 
     def _must_wait(self, row: Row) -> bool:
-        """Another task of the same ordering key runs, or has to run first."""
+        """Return whether another task of the same ordering key runs, or must run first."""
         if row.task.ordering_key is None:
             return False
         others = [r for r in self._rows.values() if r is not row and _key(r) == _key(row)]
@@ -445,8 +445,8 @@ class ToyStore:
         self._last_seq += 1
         row.state, row.seq, row.ready_at = State.SUBMITTED, self._last_seq, now
 
-    def _go_on(self, row: Row, finish: Finish) -> None:
-        """The task goes on after a run."""
+    def _put_back(self, row: Row, finish: Finish) -> None:
+        """Put the task back after a run that did not end it."""
         row.version, row.node, row.claimed_at, row.ready_at = row.version + 1, None, None, None
         row.error_type, row.error_text = finish.error_type, finish.error_text
         row.tries = 0 if finish.resets_tries else row.tries - (not finish.spends_try)
@@ -476,7 +476,7 @@ def _position(row: Row) -> tuple[int, str]:
     return row.task.run_at, row.task.id
 
 
-def _wake(rows: Sequence[Row], finished: Sequence[str] = ()) -> Notification:
+def _notification(rows: Sequence[Row], finished: Sequence[str] = ()) -> Notification:
     first: dict[LaneKey, int] = {}
     for row in rows:
         if row.state is State.SUBMITTED:

@@ -1,4 +1,4 @@
-"""The contract suite of task stores, on the toy."""
+"""The contract suite of task stores, run on the toy."""
 
 from __future__ import annotations
 

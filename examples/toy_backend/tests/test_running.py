@@ -34,8 +34,8 @@ async def test_tasks_run_retry_and_keep_the_order_of_their_keys() -> None:
     assert all(tries[n] == 1 + (n % 10 == 0) for n in tries)
 
 
-async def test_a_worker_is_told_of_tasks_of_another_application_on_the_same_name() -> None:
-    """Two applications on one name share everything."""
+async def test_a_worker_runs_tasks_of_another_application_on_the_same_name() -> None:
+    """Applications on one name share everything."""
     submitting, working = App("toy://shared"), App("toy://shared")
     ran = []
 
