@@ -15,7 +15,7 @@ from cassandra import ConsistencyLevel  # noqa: E402
 
 from fairlead.backends.cassandra import datacentres as cassandra_datacentres  # noqa: E402
 from fairlead.backends.cassandra import owner as cassandra_owner  # noqa: E402
-from fairlead.backends.cassandra.owner import Owner, next_range_id  # noqa: E402
+from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id  # noqa: E402
 from fairlead.backends.cassandra.schedule import OVERLAP, CassandraScheduleStore  # noqa: E402
 from fairlead.backends.cassandra.session import CassandraSession  # noqa: E402
 from fairlead.backends.sql.migrate import migrate  # noqa: E402
@@ -87,10 +87,10 @@ async def test_what_lands_late_of_a_former_owner_counts_for_nothing(
     await later.finish(PARTITION, second, [again(rows[1], NOW + 50), ended(rows[2])])
     before = await everything(later)
 
-    async def nobody_looks(_: Owner) -> None:
-        """All of the former owner's writes were on their way."""
+    async def skip_check(_: ScheduleOwner) -> None:
+        """Let the former owner write, as if its writes were under way before the take-over."""
 
-    monkeypatch.setattr(former, "_look", nobody_looks)
+    monkeypatch.setattr(former, "_check_fence", skip_check)
     await former.persist(
         PARTITION, first, [task(NOW + n, payload=b"late") for n in range(1, 5)], floor_at(NOW + DAY)
     )
@@ -99,16 +99,16 @@ async def test_what_lands_late_of_a_former_owner_counts_for_nothing(
         PARTITION, first, floor_at(NOW + 5), [(TaskKey(NOW, "", ""), TaskKey(NOW + 5, "", ""))]
     )
     assert former._owners[PARTITION].swept == TaskKey(NOW + 5, "", ""), "it did delete"
-    # It has deleted a row of its own, which is for it to know, and none of the later owner's.
+    # The former owner has deleted a row of its own, and none of the later owner.
     assert await everything(later) == before[1:]
     third = await opened().take_over(PARTITION)
     assert third.record == floor_at(1) and third.range_id > second > first
 
 
-async def test_a_take_over_while_a_write_is_on_its_way_leaves_it_unanswered(
+async def test_a_take_over_while_a_write_is_on_its_way_leaves_it_unconfirmed(
     opened: Callable[[], CassandraScheduleStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the log would forget a task that the later owner may have read past."""
+    """Otherwise the log would drop a task that the later owner may have missed."""
     former, later = opened(), opened()
     first = (await former.take_over(PARTITION)).range_id
     await former.persist(PARTITION, first, [task(1), task(2)], ScheduleRecord())
@@ -135,18 +135,18 @@ def test_range_ids_ascend_with_the_seconds_so_two_datacentres_hand_out_different
     now = cassandra_owner._FIRST_SECOND + 1000.5
     monkeypatch.setattr(cassandra_owner.time, "time", lambda: now)
     assert next_range_id(0, 0) == 1000
-    assert next_range_id(1000, 7) == 1001, "greater than what it knows, however fast"
+    assert next_range_id(1000, 7) == 1001, "greater than the known ones, however fast"
     assert next_range_id(7, 1000) == 1001
     now += 3
-    assert next_range_id(7, 0) == 1003, "whatever the other one has handed out seconds ago"
+    assert next_range_id(7, 0) == 1003, "greater than any that the other one gave seconds ago"
 
 
 def test_an_owner_out_of_timestamps_has_to_take_over_again() -> None:
-    owner = Owner(PARTITION, 5, BEFORE_ALL, BEFORE_ALL, True)
+    owner = ScheduleOwner(PARTITION, 5, BEFORE_ALL, BEFORE_ALL, True)
     assert owner.stamp() < owner.stamp() < (6 << 32)
     owner._calls = (1 << 32) - 2
     assert owner.stamp() == (6 << 32) - 1
-    with pytest.raises(Fenced, match="take over anew"):
+    with pytest.raises(Fenced, match="take over again"):
         owner.stamp()
 
 
@@ -337,7 +337,7 @@ async def test_while_a_datacentre_is_away_no_floor_rises_nothing_is_deleted_and_
         lambda: store.keep(PARTITION, owned.range_id, floor_at(NOW + 5)),
         lambda: store.clean(PARTITION, owned.range_id, 0),
     ):
-        with pytest.raises(StoreUnavailable, match="answers again"):
+        with pytest.raises(StoreUnavailable, match="responds again"):
             await told()
     owned = await store.take_over(PARTITION)
     assert owned.record.low_water_mark == TaskKey(NOW - OVERLAP, "", "")
@@ -351,7 +351,7 @@ async def test_a_datacentre_that_has_not_heard_of_a_take_over_is_unavailable_not
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     store._owners[PARTITION].range_id = range_id + 1  # as it was raised elsewhere
-    with pytest.raises(StoreUnavailable, match="has not caught up"):
+    with pytest.raises(StoreUnavailable, match="until it has caught up"):
         await store.keep(PARTITION, range_id + 1, ScheduleRecord())
 
 

@@ -1,4 +1,4 @@
-"""What `cassandra://host:9042/keyspace` offers."""
+"""The ports that a URL `cassandra://host:9042/keyspace` gives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXAMPLE = "cassandra://host:9042/keyspace"
 
 
 class CassandraBackend(Backend):
-    """The fair backlogs, and the schedule of ordered queues. The history of attempts stays in the
+    """Fair backlogs, and the schedule of ordered queues. The history of attempts stays in the
     tables of the task store."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"backlog": _EXAMPLE, "schedule": _EXAMPLE}

@@ -1,5 +1,5 @@
-"""The backlog store on Cassandra: every write is a lightweight transaction on the partition's range
-id."""
+"""The backlog store on Cassandra: every write is a lightweight transaction on the range id of the
+partition."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from fairlead.ports.backlog_store import Fenced, Ownership
 from fairlead.ports.statements import Row
 
 _ROW_OVERHEAD = 100
-"""Bytes of a row beside its texts, roughly."""
+"""Approximate bytes of a row without its texts."""
 
 _record = msgspec.json.Decoder(LaneRecord)
 _encode = msgspec.json.encode
 
 
 class CassandraBacklogStore:
-    """See `fairlead.ports.backlog_store.BacklogStore`. It connects when it is first used.
+    """A `fairlead.ports.backlog_store.BacklogStore` on Cassandra, which connects at its first use.
 
-    What differs: a write of more than MOST_BYTES goes out in pieces, each all or nothing. If its
-    owner dies in between, the pieces that have landed stay, under a record that has the triggers of
-    the whole write received again.
+    A write of more than MOST_BYTES is split into pieces, and each piece is atomic. If the owner
+    dies between two pieces, the finished pieces stay, under a record that makes the channel bring
+    all triggers of the write again.
 
-    Write for one lane of a partition after the other: transactions of one partition that run at
-    once dispute each other's ballots, which made 200 writes take 5 s instead of 2 s, and some of
-    them raise StoreUnavailable.
+    Callers must write to the lanes of a partition one after another. Concurrent transactions on a
+    partition compete for ballots: 200 writes took 5 s instead of 2 s, and some of them raised
+    StoreUnavailable.
     """
 
     persist_seconds = 60.0
     delete_acks = 1000
 
     def __init__(self, url: str) -> None:
-        """Raises ConfigurationError."""
+        """Open no connection yet. Raise ConfigurationError for a wrong URL."""
         self.session = CassandraSession(CassandraUrl.parse(url), "backlog.cql", ["create_backlog"])
 
     async def migrate(self) -> None:
-        """Make the keyspace and the table that are missing. Raises StoreUnavailable."""
+        """Create the keyspace and the table if they are missing. Raise StoreUnavailable."""
         await self.session.migrate()
 
     async def take_over(self, partition: PartitionKey) -> Ownership:
@@ -52,11 +52,11 @@ class CassandraBacklogStore:
             found = await self._conditionally([("raise_range_id", (range_id, *partition, held))])
             if found is None:
                 break
-            (held,) = found  # another was faster, or it was owned before
-        # Read after the fence is up: no earlier owner's write can come in between any more. A plain
-        # quorum is enough, here and in read_above: our round has finished whatever transaction it
-        # found half done, at the same quorum, and what is half done after it is a write of our own
-        # that raised StoreUnavailable and will be repeated.
+            (held,) = found  # another owner was faster, or there was one before
+        # Read after raising the fence, so that no write of an earlier owner can follow. A plain
+        # quorum is enough, here and in read_above: our transaction has completed any unfinished one
+        # at the same quorum. A later unfinished transaction is a write of our own that raised
+        # StoreUnavailable and will be repeated.
         rows = await self.session.execute("lanes", *partition)
         return Ownership(range_id, _lanes(rows[0][3]))
 
@@ -64,17 +64,17 @@ class CassandraBacklogStore:
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> None:
         pieces = list(_pieces(entries))
-        # Should we die after some of the pieces: nothing lies above their max_level, and what the
-        # others carry counts as unread in the channel.
+        # In case we die after some pieces: no entry is above their max_level, and the triggers of
+        # the other pieces count as unread in the channel.
         first = min((entry.seq for entry in entries), default=0)
         unfinished = msgspec.structs.replace(
             record, read_seq=min(record.read_seq, max(first - 1, 0))
         )
         for n, piece in enumerate(pieces, 1):
-            kept = _encode(record if n == len(pieces) else unfinished).decode()
+            encoded = _encode(record if n == len(pieces) else unfinished).decode()
             keep_record = (
                 "keep_record",
-                (lane.priority, kept, lane.queue, lane.partition, range_id),
+                (lane.priority, encoded, lane.queue, lane.partition, range_id),
             )
             await self._fenced(
                 lane, range_id, [keep_record, *(("write", _row(lane, entry)) for entry in piece)]
@@ -89,9 +89,11 @@ class CassandraBacklogStore:
     async def traced_read(
         self, lane: LaneKey, level: Level, limit: int
     ) -> tuple[list[Trigger], int]:
-        """As `read_above`, in one page, and how many tombstones the read has scanned at the replica
-        that met the most: a range tombstone counts as two, its start and its end. Raises
-        StoreUnavailable, also when the trace is late."""
+        """Read as `read_above` does, in one page. Return the entries and the number of tombstones.
+
+        The tombstones are those that the replica with the most has scanned; a range tombstone
+        counts as two, its start and its end. Raise StoreUnavailable, also if the trace is late.
+        """
         scanned: list[int] = []
         rows = await self.session.execute(
             "read_above", *lane, *level, limit, page=limit, scanned=scanned
@@ -99,15 +101,18 @@ class CassandraBacklogStore:
         return [_trigger(lane, row) for row in rows], max(scanned)
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
-        # A range cannot be deleted IF something; beside a statement that is conditional it can.
+        # A statement that deletes a range cannot have a condition; its batch can contain another
+        # statement that has one.
         fence = ("raise_range_id", (range_id, lane.queue, lane.partition, range_id))
         await self._fenced(lane, range_id, [fence, ("delete_through", (*lane, *level))])
 
     async def levelled(
         self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
     ) -> set[str]:
-        """Walks the lane from the level up to its end, or until all are found: seconds for a
-        million entries."""
+        """Return the ids of `tasks` that have a level above `above`.
+
+        Scan the lane from there to its end, or until all are found: seconds for a million entries.
+        """
         missing = set(tasks)
         async with contextlib.aclosing(self.session.rows("tasks_above", *lane, *above)) as rows:
             while missing and (row := await anext(rows, None)) is not None:
@@ -115,20 +120,22 @@ class CassandraBacklogStore:
         return {task_id for task_id, _ in set(tasks) - missing}
 
     async def records(self) -> dict[PartitionKey, Ownership]:
-        """Walks the partitions."""
+        """Return the ownership of every partition, by a scan over all partitions."""
         return {
             PartitionKey(queue, partition): Ownership(range_id, _lanes(records))
             async for queue, partition, range_id, records in self.session.rows("owners")
         }
 
     async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
-        """Walks what lies between."""
+        """Count the entries between two levels, and their fairness keys, by a scan."""
         keys = [key async for (key,) in self.session.rows("keys_between", *lane, *above, *through)]
         return len(keys), len(set(keys))
 
     async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
-        """Walks the lane at the server, from its end; of millions of entries the server may give
-        up: StoreUnavailable."""
+        """Return the entry of a task, by a scan of the lane at the server, from its end.
+
+        Raise StoreUnavailable, also if the lane is too long (millions) for the server's time limit.
+        """
         try:
             task = UUID(task_id)
         except ValueError:
@@ -137,12 +144,12 @@ class CassandraBacklogStore:
         return _trigger(lane, rows[0]) if rows else None
 
     async def count(self, lane: LaneKey, above: Level) -> int:
-        """Walks the lane at the server."""
+        """Count the entries above a level, by a scan of the lane at the server."""
         count: int = (await self.session.execute("count", *lane, *above))[0][0]
         return count
 
     async def close(self) -> None:
-        """Let go of the connections. It may be used again."""
+        """Close the connections; a later call opens new ones."""
         await self.session.close()
 
     # transactions ---------------------------------------------------------------------------------
@@ -157,18 +164,20 @@ class CassandraBacklogStore:
             )
 
     async def _conditionally(self, statements: Sequence[tuple[str, Row]]) -> Row | None:
-        """All or none, in one transaction, whose first statement bears the condition. None: done;
-        else (range id now,)."""
+        """Run all statements in one transaction, or none if the condition of the first one fails.
+
+        Return None if they ran, else the current range id in a tuple.
+        """
         applied, *found = (await self.session.batch(statements))[0]
         if applied:
             return None
-        # Of a partition that never had an owner only the refusal comes back; of a batch, keys and
-        # range id.
+        # The refusal of a batch has keys and range id; a partition without an owner has only the
+        # refusal.
         return (found[-1] if found else None,)
 
 
 def _pieces(entries: Sequence[Trigger]) -> Iterator[list[Trigger]]:
-    """At least one, of at most MOST_BYTES each unless one entry alone is more."""
+    """Yield at least one piece, each of at most MOST_BYTES, or of a single larger entry."""
     piece: list[Trigger] = []
     room = MOST_BYTES
     for entry in entries:
@@ -188,7 +197,7 @@ def _pieces(entries: Sequence[Trigger]) -> Iterator[list[Trigger]]:
 
 def _row(lane: LaneKey, entry: Trigger) -> Row:
     assert entry.level is not None
-    # Unset, not null: a null is written as a tombstone.
+    # Unset instead of null, because Cassandra writes a null as a tombstone.
     ordering_key = UNSET_VALUE if entry.ordering_key is None else entry.ordering_key
     return (
         *lane,

@@ -1,9 +1,9 @@
-"""Reads of a keyspace with copies in several datacentres: whole while all of them answer, of one
-datacentre else.
+"""Reads of a keyspace with copies in several datacentres: from all of them while all respond, else
+from one.
 
-A write at LOCAL_QUORUM is acknowledged by one datacentre and reaches the others a little later;
-after a crash or a cut line, much later. A read of a quorum in each (EACH_QUORUM) finds all that was
-ever acknowledged, wherever that was.
+One datacentre acknowledges a write at LOCAL_QUORUM; the others receive the write a little later, or
+much later after a crash or a network failure. A read of a quorum in each datacentre (EACH_QUORUM)
+finds every write that any datacentre has acknowledged. Such a read is called whole.
 """
 
 from __future__ import annotations
@@ -20,39 +20,44 @@ from fairlead.errors import StoreUnavailable
 from fairlead.ports.statements import Row
 
 PROBE_SECONDS = 5.0
+"""Seconds between two checks whether a missing datacentre responds again."""
 
 
 class Datacentres:
-    """See the module. With one datacentre, or consistency QUORUM, every read is whole as it is."""
+    """The datacentres of a keyspace, and whether one of them does not respond.
+
+    With one datacentre, or with consistency QUORUM, every read is whole.
+    """
 
     def __init__(self, session: CassandraSession) -> None:
         self._session = session
         self._is_one_away = False
         self._probe_at = 0.0
 
-    def reading(self) -> Reading:
-        """For one read, of one statement or several."""
-        return Reading(self, self._session)
+    def reading(self) -> DatacentreReading:
+        """Return a new read, of one statement or several."""
+        return DatacentreReading(self, self._session)
 
     async def may_be_whole(self) -> bool:
-        """Whether to try; False also where nothing else is to be had than what one knows."""
+        """Return whether to read from each datacentre. False if one does not respond, or if a plain
+        read is whole anyway."""
         await self._session.connected()
         is_wide = self._session.url.consistency == "LOCAL_QUORUM" and self._session.datacentres > 1
         return is_wide and not self._is_one_away
 
     @property
     def is_one_away(self) -> bool:
-        """What is read lacks what it alone knows."""
+        """True while a datacentre does not respond, so reads lack the writes that only it has."""
         return self._is_one_away
 
-    def did_not_answer(self) -> None:
-        """One of them, or not in time."""
+    def on_outage(self) -> None:
+        """Record that a datacentre did not respond in time."""
         self._is_one_away = True
         self._probe_at = time.monotonic() + PROBE_SECONDS
 
     async def are_back(self, name: str, *params: Any) -> bool:
-        """Whether all answer. While one is away it is asked every PROBE_SECONDS, by this
-        statement."""
+        """Return whether all datacentres respond. While one does not, probe every PROBE_SECONDS
+        with this statement."""
         if self._is_one_away and time.monotonic() >= self._probe_at:
             self._probe_at = time.monotonic() + PROBE_SECONDS
             with contextlib.suppress(StoreUnavailable):
@@ -61,18 +66,18 @@ class Datacentres:
         return not self._is_one_away
 
 
-class Reading:
-    """Made by `Datacentres.reading`."""
+class DatacentreReading:
+    """A read of one or several statements, made by `Datacentres.reading`."""
 
     def __init__(self, datacentres: Datacentres, session: CassandraSession) -> None:
         self._datacentres = datacentres
         self._session = session
         self.is_whole = True
-        """Nothing was read of one datacentre only, so far."""
+        """True while no statement has read from one datacentre only."""
 
     async def rows(self, name: str, *params: Any, **options: Any) -> AsyncGenerator[Row, None]:
-        """As those of a session; after a datacentre did not answer they come again, as one knows
-        them. Raises StoreUnavailable."""
+        """Yield rows as a session does. If a datacentre does not respond, yield all rows again, as
+        one datacentre has them. Raise StoreUnavailable."""
         if await self._datacentres.may_be_whole():
             try:
                 async for row in self._session.rows(
@@ -81,7 +86,7 @@ class Reading:
                     yield row
                 return
             except StoreUnavailable:
-                self._datacentres.did_not_answer()
+                self._datacentres.on_outage()
         if self._datacentres.is_one_away:
             self.is_whole = False
         async for row in self._session.rows(name, *params, **options):

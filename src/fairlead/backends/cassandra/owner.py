@@ -1,5 +1,4 @@
-"""What an owner of a partition of an ordered queue's schedule on Cassandra knows of it, beside what
-is stored."""
+"""The state that an owner keeps in memory of a schedule partition on Cassandra."""
 
 from __future__ import annotations
 
@@ -13,19 +12,21 @@ from fairlead.ports.schedule_store import HOUR, Fenced
 
 _STAMP_BITS = 32
 _FIRST_SECOND = 1_735_689_600
-"""2025-01-01: range ids are seconds since then, and with the bits of a stamp behind them less than
-2**63 until 2093."""
+"""2025-01-01 in seconds since the epoch. Range ids are seconds since then; with the bits of a stamp
+after them they stay below 2**63 until 2093."""
 
 
 def next_range_id(*held: int) -> int:
-    """Greater than all of these, and than what any other datacentre has handed out before this
-    second."""
+    """Return a range id greater than all of `held`, and than any that another datacentre has given
+    before this second."""
     return max(int(time.time()) - _FIRST_SECOND, *(range_id + 1 for range_id in held))
 
 
-class Owner:
-    """From a take-over to the next one. Its methods are called when what they say is in the
-    store."""
+class ScheduleOwner:
+    """An owner of a partition, from one take-over to the next.
+
+    Methods that change an owner are called after the change is in the store.
+    """
 
     def __init__(
         self,
@@ -38,31 +39,36 @@ class Owner:
         self.partition = partition
         self.range_id = range_id
         self.low_water_mark = low_water_mark
-        """As it was kept last."""
+        """Low-water mark of the record that was last saved."""
         self.is_whole = is_whole
-        """Whatever it was told of came from a read of every datacentre."""
+        """True while every read of this owner was whole."""
         self.swept = begins
-        """Rows through here are deleted, but for those that came later. It reads from here on."""
+        """Key through which rows are deleted, except late ones. Reads start here."""
         self.hours: dict[int, int] = {}
-        """That it has noted, and when they were finished by what is noted."""
+        """Hours noted in the store, with the noted time of the last completion in microseconds."""
         self.completed_in: set[int] = set()
-        """Hours with keys that were completed since rows were swept."""
+        """Hours with keys that were completed since the last sweep."""
         self._calls = 0
 
     def stamp(self) -> int:
-        """The timestamp of one call's writes: above every former one, and every former owner's.
-        Raises Fenced when there are no more."""
+        """Return the timestamp for the writes of one call.
+
+        Greater than every earlier one, and than those of every earlier owner. Raise Fenced if the
+        timestamps of this range id are used up.
+        """
         self._calls += 1
         if self._calls >> _STAMP_BITS:
             raise Fenced(
                 f"range id {self.range_id} of {self.partition} has written {self._calls:,} times:"
-                " take over anew"
+                " take over again"
             )
         return (self.range_id << _STAMP_BITS) + self._calls
 
-    def sure(self, record: ScheduleRecord, tasks: Sequence[NewTask] = ()) -> ScheduleRecord:
-        """The record to keep with these tasks. Its floor does not rise while a datacentre may know
-        of others."""
+    def safe_record(self, record: ScheduleRecord, tasks: Sequence[NewTask] = ()) -> ScheduleRecord:
+        """Return the record to save with these tasks.
+
+        Its low-water mark does not rise while a datacentre may have tasks that we have not read.
+        """
         if self.is_whole:
             return record
         low_water_mark = min(
@@ -70,16 +76,16 @@ class Owner:
         )
         return msgspec.structs.replace(record, low_water_mark=low_water_mark)
 
-    def kept(self, record: ScheduleRecord) -> None:
-        """This is the record now."""
+    def on_saved(self, record: ScheduleRecord) -> None:
+        """Record that `record` was saved."""
         self.low_water_mark = record.low_water_mark
         self.swept = min(self.swept, record.low_water_mark)
 
-    def unnoted(self, hours: set[int]) -> list[int]:
-        """Of these hours, those that it has not noted."""
+    def hours_to_note(self, hours: set[int]) -> list[int]:
+        """Return those of `hours` that are not noted in the store, ascending."""
         return sorted(hours - self.hours.keys())
 
-    def unnoted_ends(self, finished: dict[int, int]) -> dict[int, int]:
-        """Of these hours and when a key of them was completed, those of which something about as
-        late is not noted."""
+    def ends_to_note(self, finished: dict[int, int]) -> dict[int, int]:
+        """Return those of `finished` (completion times in microseconds, by hour) that are at least
+        an hour later than the noted ones."""
         return {hour: at for hour, at in finished.items() if self.hours.get(hour, 0) + HOUR <= at}

@@ -1,32 +1,34 @@
 """The schedule store on Cassandra: rows and completions by the hour, and the history of attempts in
-the task store's SQL.
+the SQL tables of the task store.
 
-**Of two owners only the later one's writes count, cell by cell.** A range id is raised by a
-lightweight transaction; every other write bears the timestamp (range id << 32) + n, n ascending
-with the calls of the owner. An owner also looks whether it still is the owner: before it writes, so
-that it stops, and after it has written what the log may forget then, so that what was answered was
-there before a later owner could read. What lands late of a former owner:
+**Of two owners, only the writes of the later one count, cell by cell.** A lightweight transaction
+raises the range id. Every other write has the timestamp (range id << 32) + n, where n ascends with
+the calls of the owner. An owner also checks that no take-over has happened: before it writes, so
+that it stops, and after it has written data that the log may then drop, so that a later owner can
+read everything that was confirmed. Late writes of a former owner are harmless:
 
-- a row: it was not answered, so the log still has the task. If its key was swept or persisted
-  again, those cells are later. Else it is an unfinished task as any other.
-- a retry: it bears the id of its task, and a later note of the same task counts instead.
+- a row: the write was not confirmed, so the log still has the task. If a later owner has deleted or
+  persisted the key since, those cells are later. Otherwise the row is an unfinished task like any
+  other.
+- a retry: its cell has the id of the task, and a later note of the same task wins.
 - a completion: its run has ended well. At worst the later owner has read the row before, and runs
-  it once more.
-- a record: it counts until the later owner keeps one. Its floor lies below all that was unfinished
-  then, and what came below it since came with a record.
-- a deletion: of what was done then. What the later owner has written there is later, so it stays.
-  The same holds within the life of one owner for a task that is submitted late, below the floor: it
-  has the later n.
+  the task once more.
+- a record: counts until the later owner saves one. Its low-water mark is below all tasks that were
+  unfinished at that time, and tasks submitted below it since came with a record of their own.
+- a deletion: deletes what was done at that time. Rows that the later owner has written there are
+  later, so they stay. In the same way, a task that one owner takes in late, below the low-water
+  mark, has the later n and stays.
 
-**Rows are not deleted one by one** but through the floor and between unfinished tasks (`keep`), so
-a read meets few tombstones. Until then a row that is completed says so itself (`done`), in the same
-write as its completion.
+**Rows are not deleted one by one** but in ranges: through the low-water mark, and between
+unfinished tasks (`keep`). So a read meets few tombstones. Until its deletion a completed row is
+marked (`done`), in the same write as its completion.
 
-**Two datacentres** at LOCAL_QUORUM: transactions of one may not know those of the other, so range
-ids are seconds, and of two take-overs a second apart the later one has the greater. A read of the
-schedule is whole (see `cassandra_datacentres`); when it cannot be, its owner keeps no higher floor
-and deletes nothing from then on, and once all datacentres answer again it fails on purpose: the
-partition is loaded anew from the floor before, and finds what only the one that was away knew.
+**With two datacentres** at LOCAL_QUORUM, transactions of one may not see those of the other. Range
+ids are therefore seconds, and of two take-overs a second apart the later one has the greater id. A
+read of the schedule is whole (see `datacentres.py`). After a read that was not whole, the owner
+raises no low-water mark and deletes nothing. When all datacentres respond again, the owner fails on
+purpose: the partition is loaded again from its last safe low-water mark, with the tasks that only
+the missing datacentre had.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from typing import TypeVar
 import msgspec
 
 from fairlead.backends.cassandra.datacentres import Datacentres
-from fairlead.backends.cassandra.owner import Owner, next_range_id
+from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id
 from fairlead.backends.cassandra.session import MOST_BYTES, CassandraSession, CassandraUrl
 from fairlead.backends.sql.schedule import append_attempts
 from fairlead.backends.sql.sql_file import load, package_of
@@ -52,15 +54,15 @@ from fairlead.ports.schedule_store import HOUR, Fenced, Owned, ScheduleStatus, h
 from fairlead.ports.statements import Row
 
 OVERLAP = 600 * MICROS
-"""So far below the kept floor an owner begins that cannot ask every datacentre, or comes after one
-that could not: a lower floor, with tasks submitted late below it, may be known to another one
-only."""
+"""Microseconds below the saved low-water mark at which an owner begins to read, if its reads, or
+those of the owner before, are not whole. Another datacentre may have a lower mark, and late tasks
+below it."""
 
 CLEANED_AT_ONCE = 100
-"""Hours."""
+"""Hours that one `clean` deletes at most."""
 
 _AT_ONCE = 32
-"""Statements on their way, of one call."""
+"""Concurrent statements of one call."""
 _KEYS_AT_ONCE = 500
 _LEAST_PAGE = 200
 _ROW_BYTES = 100
@@ -82,18 +84,20 @@ _encode = msgspec.json.encode
 
 
 class CassandraScheduleStore:
-    """See `fairlead.ports.schedule_store.ScheduleStore`. It connects when it is first used, and
-    writes for owners that have taken over by itself."""
+    """A `fairlead.ports.schedule_store.ScheduleStore` on Cassandra, connected at its first use.
+
+    Only owners that have taken over through this object can write through it.
+    """
 
     def __init__(self, url: str, tasks: SqlTaskStore) -> None:
-        """`tasks`: has the history. Raises ConfigurationError."""
+        """Open no connection yet. `tasks` has the history. Raise ConfigurationError."""
         self.session = CassandraSession(
             CassandraUrl.parse(url), "schedule.cql", _SCHEMA, _FAR_HOSTS
         )
         self._datacentres = Datacentres(self.session)
         self._history = tasks.database
         self._sql = load("schedule.sql", package_of(tasks.database))
-        self._owners: dict[PartitionKey, Owner] = {}
+        self._owners: dict[PartitionKey, ScheduleOwner] = {}
 
     @property
     def location(self) -> str:
@@ -114,7 +118,7 @@ class CassandraScheduleStore:
         mark = begins = record.low_water_mark
         if not (was_whole and reading.is_whole):
             begins = TaskKey(mark.run_at - OVERLAP, "", "")
-        self._owners[partition] = Owner(
+        self._owners[partition] = ScheduleOwner(
             partition, range_id, record.low_water_mark, begins, reading.is_whole
         )
         return Owned(range_id, msgspec.structs.replace(record, low_water_mark=begins))
@@ -130,7 +134,7 @@ class CassandraScheduleStore:
             )[0]
             if applied:
                 return range_id
-            held = found[-1] if found else None  # another was faster, or it was owned before
+            held = found[-1] if found else None  # another owner was faster, or there was one before
 
     async def persist(
         self,
@@ -140,13 +144,13 @@ class CassandraScheduleStore:
         record: ScheduleRecord,
     ) -> set[TaskKey]:
         owner = self._owner(partition, range_id)
-        stamp, record = owner.stamp(), owner.sure(record, tasks)
+        stamp, record = owner.stamp(), owner.safe_record(record, tasks)
         rows = [(ScheduledTask.of(task).key, task.id, _encode(task).decode()) for task in tasks]
         completed, _ = await asyncio.gather(
-            self._completed(partition, [row[0] for row in rows]), self._look(owner)
+            self._completed(partition, [row[0] for row in rows]), self._check_fence(owner)
         )
         new = [row for row in rows if row[0] not in completed]
-        unnoted = owner.unnoted({hour_of(key) for key, _, _ in new})
+        unnoted = owner.hours_to_note({hour_of(key) for key, _, _ in new})
         kept = [
             ("keep", (stamp, _encode(record).decode(), owner.is_whole, *partition)),
             *(("note_hour", (*partition, hour, stamp)) for hour in unnoted),
@@ -161,8 +165,8 @@ class CassandraScheduleStore:
             for key, task_id, task in new
         )
         await self._write([kept, *_batches(inserts)])
-        await self._look(owner)
-        owner.kept(record)
+        await self._check_fence(owner)
+        owner.on_saved(record)
         owner.hours.update(dict.fromkeys(unnoted, 0))
         return completed
 
@@ -170,25 +174,25 @@ class CassandraScheduleStore:
         owner = self._owner(partition, range_id)
         stamp = owner.stamp()
         await asyncio.gather(
-            self._history.run_async(append_attempts(self._sql, ends)), self._look(owner)
+            self._history.run_async(append_attempts(self._sql, ends)), self._check_fence(owner)
         )
         writes: list[tuple[int, str, Row, int]] = []
         finished: dict[int, int] = {}
         for end in ends:
             key, task_id = end.scheduled.key, end.scheduled.task.id
             hour = hour_of(key)
-            place = (*partition, hour, *key)
+            row = (*partition, hour, *key)
             if end.completes:
-                writes.append((hour, "complete", (*place, end.finished_at, stamp), 0))
-                writes.append((hour, "mark_done", (stamp, *place), 0))
+                writes.append((hour, "complete", (*row, end.finished_at, stamp), 0))
+                writes.append((hour, "mark_done", (stamp, *row), 0))
                 finished[hour] = max(end.finished_at, finished.get(hour, 0))
             else:
                 runs = _encode((task_id, end.attempt, end.tries, end.retry_at)).decode()
-                writes.append((hour, "try_again", (stamp, runs, *place), 0))
-        unnoted = owner.unnoted_ends(finished)
+                writes.append((hour, "try_again", (stamp, runs, *row), 0))
+        unnoted = owner.ends_to_note(finished)
         noted = [("note_finished", (*partition, hour, at, stamp)) for hour, at in unnoted.items()]
         await self._write([*([noted] if noted else []), *_batches(writes)])
-        await self._look(owner)
+        await self._check_fence(owner)
         owner.hours.update(unnoted)
         owner.completed_in.update(finished)
 
@@ -200,68 +204,70 @@ class CassandraScheduleStore:
         done: Sequence[tuple[TaskKey, TaskKey]] = (),
     ) -> None:
         owner = self._owner(partition, range_id)
-        stamp, record = owner.stamp(), owner.sure(record)
-        await self._look(owner)
+        stamp, record = owner.stamp(), owner.safe_record(record)
+        await self._check_fence(owner)
         await self.session.batch(
             [("keep", (stamp, _encode(record).decode(), owner.is_whole, *partition))]
         )
-        owner.kept(record)
+        owner.on_saved(record)
         if owner.is_whole:
             await self._sweep(owner, stamp, done)
-        await self._find_back(owner)
+        await self._restart_when_whole(owner)
 
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
-        """By whole hours that lie below the floor and of which nothing was completed since; answers
-        how many hours."""
+        """Delete whole hours below the low-water mark whose tasks were completed before `before`.
+
+        Return the number of hours.
+        """
         owner = self._owner(partition, range_id)
         stamp = owner.stamp()
-        await self._look(owner)
-        await self._find_back(owner)
+        await self._check_fence(owner)
+        await self._restart_when_whole(owner)
         if not owner.is_whole:
             return 0
         below = min(hour_of(owner.low_water_mark), before // HOUR)
         rows = await self.session.execute("finished_hours", *partition, below)
         old = [hour for hour, at in rows if (at or 0) + HOUR < before][:CLEANED_AT_ONCE]
         await self._write(
-            [(name, (stamp, *partition, hour)) for name in ("sweep_hour", "forget_completions")]
+            [(name, (stamp, *partition, hour)) for name in ("sweep_hour", "drop_completions")]
             for hour in old
         )
         if old:
-            await self.session.batch([("forget_hour", (stamp, *partition, hour)) for hour in old])
+            await self.session.batch([("drop_hour", (stamp, *partition, hour)) for hour in old])
         for hour in old:
             owner.hours.pop(hour, None)
         return len(old)
 
-    def _owner(self, partition: PartitionKey, range_id: int) -> Owner:
+    def _owner(self, partition: PartitionKey, range_id: int) -> ScheduleOwner:
         owner = self._owners.get(partition)
         if owner is None or owner.range_id != range_id:
             raise _fenced(partition, range_id)
         return owner
 
-    async def _look(self, owner: Owner) -> None:
-        """Raises Fenced if there was a take-over since."""
+    async def _check_fence(self, owner: ScheduleOwner) -> None:
+        """Raise Fenced if there was a later take-over."""
         rows = await self.session.execute("range_id", *owner.partition)
         found = rows[0][0] if rows else 0
         if found > owner.range_id:
             raise _fenced(owner.partition, owner.range_id)
         if found < owner.range_id:
             raise StoreUnavailable(
-                f"{self.location}: this datacentre knows range id {found} of {owner.partition},"
-                f" which is {owner.range_id} by now: it has not caught up"
+                f"{self.location}: this datacentre has range id {found} of {owner.partition},"
+                f" which is {owner.range_id} elsewhere: wait until it has caught up"
             )
 
-    async def _find_back(self, owner: Owner) -> None:
+    async def _restart_when_whole(self, owner: ScheduleOwner) -> None:
         if not owner.is_whole and await self._datacentres.are_back("range_id", *owner.partition):
             raise StoreUnavailable(
-                f"{self.location}: every datacentre answers again; {owner.partition} is loaded"
-                " anew, from the floor that was sure before"
+                f"{self.location}: every datacentre responds again; {owner.partition} is loaded"
+                " again, from its last safe low-water mark"
             )
 
     async def _sweep(
-        self, owner: Owner, stamp: int, done: Iterable[tuple[TaskKey, TaskKey]]
+        self, owner: ScheduleOwner, stamp: int, done: Iterable[tuple[TaskKey, TaskKey]]
     ) -> None:
-        """Delete the rows through the floor, and between these keys in the hours in which something
-        was completed since."""
+        """Delete the rows through the low-water mark, and between the keys of `done` in hours with
+        new completions."""
         place, low_water_mark = owner.partition, owner.low_water_mark
         deletions: list[tuple[int, str, Row, int]] = []
         if low_water_mark > owner.swept:
@@ -297,8 +303,8 @@ class CassandraScheduleStore:
         return {TaskKey(*row) for rows in found for row in rows}
 
     async def _together(self, calls: Iterable[Awaitable[T]]) -> list[T]:
-        """Their answers, with not too many on their way at once."""
-        return [answer for some in _some(calls, _AT_ONCE) for answer in await asyncio.gather(*some)]
+        """Return the results of all calls; at most _AT_ONCE run concurrently."""
+        return [result for some in _some(calls, _AT_ONCE) for result in await asyncio.gather(*some)]
 
     # reading --------------------------------------------------------------------------------------
 
@@ -310,7 +316,7 @@ class CassandraScheduleStore:
         limit: int,
         ordering_key: str | None = None,
     ) -> list[ScheduledTask]:
-        """Of one ordering key it walks the rows of all at the server."""
+        """Read a page. With an `ordering_key`, the server scans the rows of all keys."""
         return await self._read(partition, after, through, limit, ordering_key, None)
 
     async def traced_read(
@@ -321,8 +327,10 @@ class CassandraScheduleStore:
         limit: int,
         ordering_key: str | None = None,
     ) -> tuple[list[ScheduledTask], int]:
-        """As `read`, and how many tombstones its requests have scanned. Raises StoreUnavailable,
-        also when a trace is late."""
+        """Read as `read` does, and return also the number of tombstones that its requests scanned.
+
+        Raise StoreUnavailable, also if a trace is late.
+        """
         scanned: list[int] = []
         return await self._read(partition, after, through, limit, ordering_key, scanned), sum(
             scanned
@@ -338,7 +346,7 @@ class CassandraScheduleStore:
         scanned: list[int] | None,
     ) -> list[ScheduledTask]:
         reading = self._datacentres.reading()
-        # By key, since rows come again when a datacentre stops answering.
+        # By key, because rows come again when a datacentre stops responding.
         found: dict[TaskKey, ScheduledTask] = {}
         hours = {
             row[0]
@@ -377,8 +385,10 @@ class CassandraScheduleStore:
     # for people -----------------------------------------------------------------------------------
 
     async def unfinished(self, queue: str, now: int) -> int:
-        """Walks what is due. What has run before its time, by a clock that was set back, counts
-        when that has come."""
+        """Count the unfinished tasks of a queue that are due or have run, by a scan of due hours.
+
+        A task that has run early, by a clock that was set back, counts when its hour is due.
+        """
         records = await self._records(queue)
         left = await self._together(
             self._left(PartitionKey(queue, partition), record.low_water_mark, now // HOUR)
@@ -387,7 +397,7 @@ class CassandraScheduleStore:
         return sum(key.run_at <= now or has_run for keys in left for key, has_run in keys)
 
     async def statuses(self, queue: str, stale_before: int) -> dict[int, ScheduleStatus]:
-        """Walks what is unfinished."""
+        """Return the status of each partition, by a scan of its unfinished tasks."""
         records = await self._records(queue)
         owned = [row async for row in self.session.rows("owners") if row[0] == queue]
         found = {}
@@ -406,8 +416,8 @@ class CassandraScheduleStore:
         return found
 
     async def close(self) -> None:
-        """Let go of the connections. It may be used again; the task store is closed by whoever
-        opened it."""
+        """Close the connections to Cassandra; a later call opens new ones. The owner of the task
+        store closes that."""
         await self.session.close()
 
     async def _records(self, queue: str) -> dict[int, ScheduleRecord]:
@@ -420,11 +430,12 @@ class CassandraScheduleStore:
     async def _left(
         self, partition: PartitionKey, mark: TaskKey, last: int
     ) -> list[tuple[TaskKey, bool]]:
-        """What is unfinished above the floor, through this hour, and whether it has run."""
+        """Return the unfinished keys above the low-water mark, through hour `last`, each with
+        whether its task has run."""
         found = []
         for (hour,) in await self.session.execute("hours", *partition, hour_of(mark), last):
             async for *key, task_id, runs, is_done in self.session.rows(
-                "look", *partition, hour, *mark
+                "unfinished", *partition, hour, *mark
             ):
                 if task_id is not None and not is_done:
                     found.append((TaskKey(*key), _runs_of(task_id, runs) is not None))
@@ -439,8 +450,8 @@ def _fenced(partition: PartitionKey, range_id: int) -> Fenced:
 
 
 def _batches(writes: Iterable[tuple[int, str, Row, int]]) -> list[list[tuple[str, Row]]]:
-    """(hour, statement, its parameters, bytes of its texts): those of an hour together, MOST_BYTES
-    at most."""
+    """Return batches of the writes of one hour, each of at most MOST_BYTES. A write is (hour,
+    statement, parameters, bytes of its texts)."""
     batches: list[list[tuple[str, Row]]] = []
     latest: dict[int, tuple[int, list[tuple[str, Row]]]] = {}
     for hour, name, params, size in writes:
@@ -460,7 +471,7 @@ def _some(values: Iterable[T], most: int) -> Iterator[list[T]]:
 
 
 def _runs_of(task_id: str, runs: str | None) -> tuple[int, int, int | None] | None:
-    """(attempt, tries, retry_at) of this task; None if it has not run."""
+    """Return (attempt, tries, retry_at) of a task, or None if it has not run."""
     if runs is None:
         return None
     of, attempt, tries, retry_at = _runs.decode(runs)
@@ -468,8 +479,8 @@ def _runs_of(task_id: str, runs: str | None) -> tuple[int, int, int | None] | No
 
 
 def _scheduled(row: Row) -> ScheduledTask | None:
-    """None for what is completed, and for what runs of a task have left behind that is no longer
-    there."""
+    """Return the task of a row, or None if it is completed, or if only the runs of a deleted task
+    are left of it."""
     run_at, ordering_key, unique_key, task_id, task, runs, is_done = row
     if is_done or task_id is None:
         return None

@@ -1,5 +1,4 @@
-"""The driver's side of every store on Cassandra: where it is, one session, statements by name,
-answers for asyncio."""
+"""The driver's side of every store on Cassandra: URL, session, named statements, and asyncio."""
 
 from __future__ import annotations
 
@@ -35,17 +34,17 @@ from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Row
 
 MOST_BYTES = 512 * 1024
-"""Of rows in one batch: as a transaction of about 2,500 triggers it takes some 0.3 s, and the
-server gives it two."""
+"""Bytes of rows in one batch. A transaction of that size (about 2,500 triggers) takes some 0.3 s;
+the server's limit is 2 s."""
 
 REQUEST_TIMEOUT = 10.0
-"""Seconds to wait for an answer; the server's own limits are lower."""
+"""Seconds to wait for a response; the server's own limits are lower."""
 
 _SCAN_PAGE = 10_000
 _PORT = 9042
 _OUR_TABLES = re.compile(r"\b(?=fairlead_)")
 _SERIAL = {"LOCAL_QUORUM": ConsistencyLevel.LOCAL_SERIAL, "QUORUM": ConsistencyLevel.SERIAL}
-_TROUBLE = (
+_OUTAGES = (
     RequestExecutionException,
     OperationTimedOut,
     NoHostAvailable,
@@ -60,24 +59,25 @@ _REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
 
 
 class CassandraUrl(msgspec.Struct, frozen=True):
-    """`cassandra://user:password@host:port,host:port/keyspace?replication=1&consistency=LOCAL_QUORUM&local_dc=dc1`"""
+    """Parts of a URL
+    `cassandra://user:password@host:port,host:port/keyspace?replication=1&consistency=LOCAL_QUORUM&local_dc=dc1`"""
 
     hosts: list[tuple[str, int]]
     keyspace: str
     user: str | None
     password: str
     replication: str
-    """Copies of each row, when `migrate` makes the keyspace: "3" in each datacentre there is then,
-    or "dc1:3,dc2:3"."""
+    """Copies of each row in a keyspace that `migrate` creates: "3" in each datacentre that exists
+    then, or "dc1:3,dc2:3"."""
     consistency: str
-    """LOCAL_QUORUM: fences owners of one datacentre from each other, which is where all must be.
-    QUORUM: owners in any."""
+    """LOCAL_QUORUM if all owners are in one datacentre, because fences work inside it only; QUORUM
+    if owners are in several."""
     local_dc: str | None = None
-    """The datacentre to use while any of it answers; None: that of the first host that does."""
+    """Datacentre to use while a node of it responds; None: that of the first host to respond."""
 
     @property
     def strategy(self) -> str:
-        """The replication of the keyspace, as CQL writes it."""
+        """Replication of the keyspace, in CQL."""
         copies = (one.rpartition(":") for one in self.replication.split(","))
         named = ", ".join(
             f"'{datacentre or 'replication_factor'}': {count}" for datacentre, _, count in copies
@@ -86,12 +86,12 @@ class CassandraUrl(msgspec.Struct, frozen=True):
 
     @property
     def location(self) -> str:
-        """Without secrets."""
+        """Hosts and ports, without secrets."""
         return f"Cassandra at {', '.join(f'{host}:{port}' for host, port in self.hosts)}"
 
     @classmethod
     def parse(cls, url: str) -> CassandraUrl:
-        """Raises ConfigurationError, which says what is wrong and no secret."""
+        """Parse a URL. Raise ConfigurationError with the cause and without secrets."""
         parts = urlsplit(url)
         login, _, hosts = parts.netloc.rpartition("@")
         user, _, password = login.partition(":")
@@ -108,7 +108,8 @@ class CassandraUrl(msgspec.Struct, frozen=True):
             )
         if re.fullmatch(r"[a-z][a-z0-9_]{0,47}", keyspace) is None:
             raise ConfigurationError(
-                f"{keyspace!r} is no keyspace: at most 48 of a-z, 0-9 and _, a letter first"
+                f"{keyspace!r} is not a keyspace: use at most 48 of a-z, 0-9 and _,"
+                " beginning with a letter"
             )
         if consistency not in _SERIAL:
             raise ConfigurationError(
@@ -116,12 +117,13 @@ class CassandraUrl(msgspec.Struct, frozen=True):
             )
         if _REPLICATION.fullmatch(replication) is None:
             raise ConfigurationError(
-                f"replication {replication!r} is no number of copies; use 1 or more, or"
+                f"replication {replication!r} is not a number of copies; use 1 or more, or"
                 " datacentres: dc1:3,dc2:3"
             )
         if local_dc is not None and re.fullmatch(_NAME, local_dc) is None:
             raise ConfigurationError(
-                f"local_dc {local_dc!r} is no datacentre; use its name, as nodetool status shows it"
+                f"local_dc {local_dc!r} is not a datacentre; use its name, as"
+                " nodetool status shows it"
             )
         if options:
             raise ConfigurationError(
@@ -143,18 +145,23 @@ class CassandraUrl(msgspec.Struct, frozen=True):
 
 
 class CassandraSession:
-    """Connects when it is first used. Its methods raise StoreUnavailable, and SchemaMismatch for a
-    missing table."""
+    """A session with Cassandra that connects at its first use.
+
+    Methods raise StoreUnavailable, and SchemaMismatch for a missing table.
+    """
 
     def __init__(
         self, url: CassandraUrl, statements: str, schema: Collection[str], far_hosts: int = 0
     ) -> None:
-        """`statements`: a file of them. `schema`: names of those that make the tables, in order.
-        `far_hosts`: of each other datacentre, so many are asked when none of our own is up; what is
-        local is theirs then."""
+        """Open no connection yet.
+
+        `statements` is the name of a CQL file, `schema` the names of its statements that create the
+        tables, in order. While no node of our own datacentre is up, `far_hosts` nodes of each other
+        datacentre are used; LOCAL_QUORUM then means a quorum of theirs.
+        """
         self.url = url
-        # Each statement names its keyspace, which cannot be a parameter: of those prepared under a
-        # USE the server warns.
+        # Each statement names its keyspace, which cannot be a parameter. The server warns about
+        # statements that are prepared after a USE.
         self._cql = {
             name: _OUR_TABLES.sub(f"{url.keyspace}.", cql)
             for name, cql in load(statements, __package__).items()
@@ -167,8 +174,8 @@ class CassandraSession:
         self._prepared: dict[str, Any] = {}
 
     async def migrate(self) -> None:
-        """Make the keyspace and the tables that are missing."""
-        with self.trouble():
+        """Create the keyspace and the tables that are missing."""
+        with self.translate_errors():
             await asyncio.to_thread(self._migrate)
 
     def _migrate(self) -> None:
@@ -183,7 +190,7 @@ class CassandraSession:
 
     @property
     def datacentres(self) -> int:
-        """That the keyspace has copies in; 0 before the first statement."""
+        """Number of datacentres with copies of the keyspace; 0 before the first statement."""
         if self._cluster is None:
             return 0
         strategy = self._cluster.metadata.keyspaces[self.url.keyspace].replication_strategy
@@ -192,7 +199,7 @@ class CassandraSession:
     # statements -----------------------------------------------------------------------------------
 
     async def execute(self, name: str, *params: Any, **options: Any) -> list[Row]:
-        """All rows; options as of `rows`."""
+        """Return all rows of a statement; `options` are those of `rows`."""
         return [row async for row in self.rows(name, *params, **options)]
 
     async def rows(
@@ -203,13 +210,16 @@ class CassandraSession:
         consistency: int | None = None,
         scanned: list[int] | None = None,
     ) -> AsyncGenerator[Row, None]:
-        """Its rows, so many in one request. `scanned`: gets, for each request, how many tombstones
-        it has met at the replica that met the most: a range tombstone counts as two, its start and
-        its end. That raises StoreUnavailable also when a trace is late."""
+        """Yield the rows of a statement, `page` of them in one request.
+
+        `scanned` receives, for each request, the tombstones scanned by the replica that scanned the
+        most; a range tombstone counts as two, its start and its end. With `scanned`, also raise
+        StoreUnavailable if a trace is late.
+        """
         paging_state = None
         while True:
-            with self.trouble():
-                response = await self._answered(
+            with self.translate_errors():
+                response = await self._response(
                     lambda: self._bind(name, params, page, consistency),
                     paging_state=paging_state,
                     trace=scanned is not None,
@@ -230,13 +240,13 @@ class CassandraSession:
                 return
 
     async def batch(self, statements: Sequence[tuple[str, Row]]) -> list[Row]:
-        """All or none of these, which have one key of Cassandra's partitions."""
-        with self.trouble():
-            response = await self._answered(lambda: self._batch(statements))
+        """Run all statements or none; all must have the same partition key in Cassandra."""
+        with self.translate_errors():
+            response = await self._response(lambda: self._batch(statements))
             rows: list[Row] = response.result().current_rows
         return rows
 
-    # made in a thread: a batch takes 20 microseconds a row ----------------------------------------
+    # run in a thread: a batch takes 20 microseconds a row -----------------------------------------
 
     def _batch(self, statements: Sequence[tuple[str, Row]]) -> Any:
         batch = BatchStatement(BatchType.UNLOGGED)
@@ -253,34 +263,35 @@ class CassandraSession:
 
     # the driver -----------------------------------------------------------------------------------
 
-    async def _answered(self, made: Callable[[], Any], **options: Any) -> Any:
-        """The driver's future of the statement, once it has its answer; raises the driver's
-        errors."""
+    async def _response(self, make_statement: Callable[[], Any], **options: Any) -> Any:
+        """Return the driver's future of the statement, when done. Raise the driver's errors."""
         await self.connected()
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[None] = loop.create_future()
+        done: asyncio.Future[None] = loop.create_future()
 
         def settle(error: BaseException | None) -> None:
-            if answer.done():
+            if done.done():
                 return
             if error is None:
-                answer.set_result(None)
+                done.set_result(None)
             else:
-                answer.set_exception(error)
+                done.set_exception(error)
 
-        def on_answer(error: BaseException | None = None) -> None:
-            # In the driver's thread. Whoever asked may be gone, with its loop.
+        def on_response(error: BaseException | None = None) -> None:
+            # Called in the driver's thread. The caller's loop may be closed already.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, error)
 
-        # It encodes the statement, and waits for a connection when all are busy.
-        response = await asyncio.to_thread(lambda: self._session.execute_async(made(), **options))
-        response.add_callbacks(lambda _: on_answer(), on_answer)
-        await answer
+        # In a thread, because the driver encodes the statement and may wait for a connection.
+        response = await asyncio.to_thread(
+            lambda: self._session.execute_async(make_statement(), **options)
+        )
+        response.add_callbacks(lambda _: on_response(), on_response)
+        await done
         return response
 
     async def connected(self) -> None:
-        """From here on there is a session."""
+        """Connect, unless there is a session already."""
         if self._session is None:
             await asyncio.to_thread(self._open)
 
@@ -300,15 +311,15 @@ class CassandraSession:
                 cluster.shutdown()
                 if isinstance(error, InvalidRequest):
                     what = (
-                        f"Cassandra's keyspace {self.url.keyspace} or a table of it is missing: run"
-                        " migrate()"
+                        f"Cassandra's keyspace {self.url.keyspace} or one of its tables is missing:"
+                        " run migrate()"
                     )
                     raise SchemaMismatch(what) from error
                 raise
             self._cluster, self._session = cluster, session
 
     async def close(self) -> None:
-        """Let go of the connections. It may be used again."""
+        """Close the connections; a later call opens new ones."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -318,7 +329,7 @@ class CassandraSession:
             cluster.shutdown()
 
     def make_cluster(self) -> Any:
-        """The driver's, not connected yet; whoever asked shuts it down."""
+        """Return a new cluster object of the driver, not connected; the caller shuts it down."""
         near = DCAwareRoundRobinPolicy(
             self.url.local_dc or "", used_hosts_per_remote_dc=self._far_hosts
         )
@@ -343,11 +354,11 @@ class CassandraSession:
         )
 
     @contextlib.contextmanager
-    def trouble(self) -> Iterator[None]:
-        """The driver's errors as StoreUnavailable."""
+    def translate_errors(self) -> Iterator[None]:
+        """Raise StoreUnavailable in place of the driver's errors."""
         try:
             yield
-        except _TROUBLE as error:
+        except _OUTAGES as error:
             raise StoreUnavailable(
                 f"{self.url.location}: {type(error).__name__}: {error}"
             ) from error
