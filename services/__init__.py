@@ -1,11 +1,11 @@
-"""Starts the real servers for tests, benchmarks and trying things out: on loopback, in a temporary
+"""Real servers for tests, benchmarks and experiments, on the loopback address and in a temporary
 folder.
 
-One file each; see `services.server.Server` for what they share.
+Each server has a file; `services.server.Server` is the part that they share.
 """
 
 from __future__ import annotations
 
 
 class MissingProgram(RuntimeError):
-    """A server's program is not installed; the text says how to install it."""
+    """Missing program of a server; the text says how to install it."""

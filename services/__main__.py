@@ -1,4 +1,4 @@
-"""`python -m services postgres`: a real server for trying things out, until Ctrl-C."""
+"""Run a real server for experiments until Ctrl-C: `python -m services postgres`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SERVERS: dict[str, Callable[[], Server]] = {
 
 
 def main(names: list[str]) -> int:
-    """Start the named servers (all by default), print their URLs, wait for SIGINT or SIGTERM, stop
-    them."""
+    """Start the named servers (all by default), print their URLs, and stop the servers at SIGINT or
+    SIGTERM. Return the exit code."""
     unknown = set(names) - SERVERS.keys()
     if unknown:
         print(
-            f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(SERVERS)}",
+            f"unknown server {', '.join(sorted(unknown))}; use one of {', '.join(SERVERS)}",
             file=sys.stderr,
         )
         return 2
     running: list[Server] = []
-    # SIGINT too: a shell that starts us in the background has it ignored.
+    # SIGINT too, because a shell makes programs in the background ignore SIGINT.
     for end in (signal.SIGINT, signal.SIGTERM):
         signal.signal(end, signal.default_int_handler)
     try:
@@ -43,7 +43,7 @@ def main(names: list[str]) -> int:
             server.start()
             running.append(server)
             print(f"{name}: {server.url}", flush=True)
-        print("Ctrl-C stops them", flush=True)
+        print("press Ctrl-C to stop", flush=True)
         signal.pause()
     except KeyboardInterrupt:
         pass

@@ -1,5 +1,4 @@
-"""Cassandra servers of our own: their jars from Maven, a lone node or two datacentres on free ports
-of the loopback."""
+"""Cassandra servers for tests, with jars from Maven: a single node, or two datacentres."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ _SETTINGS = {
     "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
     "endpoint_snitch": "SimpleSnitch",
     "num_tokens": 1,
-    # Batch: a write is answered once it is on disk. Periodic answers before, and loses it even to
-    # kill -9 of the process.
+    # Batch confirms a write when it is on disk. Periodic confirms earlier, and loses the write even
+    # after a kill -9 of the process.
     "commitlog_sync": "batch",
     "auto_snapshot": False,
     "auto_bootstrap": False,
@@ -35,7 +34,7 @@ _SETTINGS = {
     "file_cache_size": "32MiB",
     "networking_cache_size": "16MiB",
 }
-"""What differs from Cassandra's own defaults, beside folders and ports."""
+"""Settings that differ from Cassandra's defaults, without folders and ports."""
 
 _JVM_OPTIONS = [
     "-XX:MaxDirectMemorySize=256m",
@@ -44,7 +43,7 @@ _JVM_OPTIONS = [
     "-Dfile.encoding=UTF-8",
     "-Djdk.attach.allowAttachSelf=true",
     "-Dio.netty.tryReflectionSetAccessible=true",
-    # A lone node need not wait until it has heard of others.
+    # A single node need not wait for gossip of others.
     "-Dcassandra.skip_wait_for_gossip_to_settle=0",
     "-Dcassandra.ring_delay_ms=0",
     "-Dcassandra.superuser_setup_delay_ms=0",
@@ -75,8 +74,8 @@ _OPENS = [
     "java.base/java.lang",
     "java.base/java.util",
 ]
-"""What Cassandra needs of Java 17's inside, as in its own conf/jvm17-server.options, less the
-compiler (not in a JRE)."""
+"""Java 17 internals that Cassandra uses: those of its conf/jvm17-server.options, without the
+compiler, which a JRE does not have."""
 
 _LOGBACK = """<configuration>
   <appender name="STDOUT" class="ch.qos.logback.core.ConsoleAppender">
@@ -87,56 +86,56 @@ _LOGBACK = """<configuration>
 """
 
 _OPTIONS_REQUEST = b"\x04\x00\x00\x00\x05\x00\x00\x00\x00"
-"""Native protocol, version 4: OPTIONS on stream 0, which every server answers with SUPPORTED."""
+"""Native protocol, version 4: OPTIONS on stream 0. Every server responds with SUPPORTED."""
 _SUPPORTED = 0x06
 
 
 @dataclass(frozen=True)
-class Place:
-    """Of a node in a cluster."""
+class NodeAddress:
+    """Address and datacentre of a node in a cluster."""
 
     address: str
     storage_port: int
     datacentre: str = ""
     seeds: tuple[str, ...] = ()
-    """Nodes to begin with, as `storage` says it; none: itself."""
+    """Nodes to contact first, each as its `storage`; empty: the node itself."""
     heap: str = "1g"
 
     @property
     def storage(self) -> str:
-        """Where other nodes reach it."""
+        """Address and port for other nodes."""
         return f"{self.address}:{self.storage_port}"
 
 
 class CassandraServer(JavaServer):
-    """See `Server`. `url` names no keyspace."""
+    """A Cassandra node. `url` names no keyspace."""
 
     name = "cassandra"
     title = "Cassandra"
     jars = Jars("cassandra", VERSION, "Cassandra")
     start_seconds = 300
 
-    def __init__(self, place: Place | None = None) -> None:
-        """Starts nothing. Raises MissingProgram."""
+    def __init__(self, node: NodeAddress | None = None) -> None:
+        """Start nothing yet. Raise MissingProgram."""
         super().__init__()
-        self._place = place or Place("127.0.0.1", free_port())
+        self._node = node or NodeAddress("127.0.0.1", free_port())
         self._session: Any = None
 
     @property
     def host(self) -> str:
-        """Its address and port."""
-        return f"{self._place.address}:{self._port}"
+        """Address and port for clients."""
+        return f"{self._node.address}:{self._port}"
 
     @property
     def url(self) -> str:
         return self.url_of("")
 
     def url_of(self, keyspace: str) -> str:
-        """The URL of one keyspace of this server."""
+        """Return the URL of a keyspace."""
         return f"cassandra://{self.host}/{keyspace}"
 
     def create_keyspace(self) -> str:
-        """A fresh, empty keyspace; answers its URL."""
+        """Create an empty keyspace with a new name and return its URL."""
         if self._session is None:
             self._session = self.connect()
         name = self.fresh_name()
@@ -147,19 +146,19 @@ class CassandraServer(JavaServer):
         return self.url_of(name)
 
     def connect(self) -> Any:
-        """A session of the driver's; whoever asked shuts its cluster down."""
+        """Return a session of the driver; the caller shuts its cluster down."""
         from cassandra.cluster import Cluster
 
-        return Cluster([self._place.address], self._port, protocol_version=5).connect()
+        return Cluster([self._node.address], self._port, protocol_version=5).connect()
 
     def _prepare(self) -> None:
-        folder, place = self.folder, self._place
-        seeds = {"seeds": ",".join(place.seeds or [place.storage])}
+        folder, node = self.folder, self._node
+        seeds = {"seeds": ",".join(node.seeds or [node.storage])}
         settings = _SETTINGS | {
-            "listen_address": place.address,
-            "rpc_address": place.address,
+            "listen_address": node.address,
+            "rpc_address": node.address,
             "native_transport_port": self._port,
-            "storage_port": place.storage_port,
+            "storage_port": node.storage_port,
             "seed_provider": [
                 {
                     "class_name": "org.apache.cassandra.locator.SimpleSeedProvider",
@@ -172,13 +171,13 @@ class CassandraServer(JavaServer):
             "hints_directory": str(folder / "hints"),
             "cdc_raw_directory": str(folder / "cdc_raw"),
         }
-        if place.datacentre:
+        if node.datacentre:
             settings |= {
                 "endpoint_snitch": "GossipingPropertyFileSnitch",
                 "hinted_handoff_enabled": True,
             }
-            (folder / "rackdc").write_text(f"dc={place.datacentre}\nrack=one\n")
-        # JSON is YAML too.
+            (folder / "rackdc").write_text(f"dc={node.datacentre}\nrack=one\n")
+        # JSON is also YAML.
         (folder / "cassandra.yaml").write_text(json.dumps(settings, indent=1))
         (folder / "logback.xml").write_text(_LOGBACK)
         (folder / "tmp").mkdir()
@@ -194,8 +193,8 @@ class CassandraServer(JavaServer):
             "cassandra-rackdc.properties": (folder / "rackdc").as_uri(),
         }
         return self._java(
-            f"-Xms{self._place.heap}",
-            f"-Xmx{self._place.heap}",
+            f"-Xms{self._node.heap}",
+            f"-Xmx{self._node.heap}",
             *_JVM_OPTIONS,
             *(f"--add-exports={package}=ALL-UNNAMED" for package in _EXPORTS),
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS),
@@ -204,10 +203,10 @@ class CassandraServer(JavaServer):
         )
 
     def _is_ready(self) -> bool:
-        """It answers in its own protocol."""
+        """Return whether the server responds in its own protocol."""
         with (
             contextlib.suppress(OSError),
-            socket.create_connection((self._place.address, self._port), 2) as connection,
+            socket.create_connection((self._node.address, self._port), 2) as connection,
         ):
             connection.sendall(_OPTIONS_REQUEST)
             header = connection.recv(9)
@@ -215,7 +214,7 @@ class CassandraServer(JavaServer):
         return False
 
     def disconnect(self) -> None:
-        """Close the session in which keyspaces are made."""
+        """Close the session that creates keyspaces."""
         if self._session is not None:
             self._session.cluster.shutdown()
             self._session = None
@@ -226,27 +225,26 @@ class CassandraServer(JavaServer):
 
 
 class TwoDatacentres:
-    """A cluster of two nodes on two addresses of the loopback, each a datacentre of its own: `dc1`
-    and `dc2`."""
+    """A cluster of two nodes on two loopback addresses, each a datacentre: `dc1` and `dc2`."""
 
     name = CassandraServer.name
 
     def __init__(self) -> None:
-        """Starts nothing. Raises MissingProgram."""
+        """Start nothing yet. Raise MissingProgram."""
         ports = free_port(), free_port()
         seeds = tuple(f"127.0.0.{n}:{port}" for n, port in enumerate(ports, 1))
         self.dc1, self.dc2 = (
-            CassandraServer(Place(f"127.0.0.{n}", port, f"dc{n}", seeds, heap="384m"))
+            CassandraServer(NodeAddress(f"127.0.0.{n}", port, f"dc{n}", seeds, heap="384m"))
             for n, port in enumerate(ports, 1)
         )
 
     def url_of(self, keyspace: str) -> str:
-        """Of a keyspace with a copy of each row in both; `dc1` is the near one."""
+        """Return the URL of a keyspace with a copy of each row in both; `dc1` is local."""
         hosts = f"{self.dc1.host},{self.dc2.host}"
         return f"cassandra://{hosts}/{keyspace}?replication=dc1:1,dc2:1&consistency=LOCAL_QUORUM&local_dc=dc1"
 
     def start(self) -> None:
-        """Return when each knows of the other. Raises as a server does."""
+        """Start both nodes; return when each has found the other. Raise as a server does."""
         try:
             self.dc1.start()
             self.dc2.start()
@@ -263,15 +261,15 @@ class TwoDatacentres:
             raise
 
     def stop(self, mode: str = "fast") -> None:
-        """End both; their folders are removed."""
+        """Stop both nodes and remove their folders."""
         self.dc2.stop(mode)
         self.dc1.stop(mode)
 
 
-def _until(is_so: Callable[[], bool], seconds: float = 60) -> None:
+def _until(condition: Callable[[], bool], seconds: float = 60) -> None:
     tick = threading.Event()
     for _ in range(int(seconds * 10)):
-        if is_so():
+        if condition():
             return
         tick.wait(0.1)
     raise RuntimeError("the two Cassandra nodes did not find each other")

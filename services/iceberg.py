@@ -1,5 +1,7 @@
-"""The jar with which Spark reads and writes Iceberg; `python -m services.iceberg` fetches it and
-says where it is."""
+"""The jar with which Spark reads and writes Iceberg.
+
+`python -m services.iceberg` fetches the jar and prints its path.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ _JARS = Jars("iceberg", VERSION, "Iceberg for Spark")
 
 
 def jar() -> Path:
-    """The jar (48 MB), fetched if it is not there. Raises MissingProgram, RuntimeError."""
-    [found] = _JARS.fetched().glob("iceberg-spark-runtime-*.jar")
+    """Return the jar (48 MB), fetched if it is missing. Raise MissingProgram or RuntimeError."""
+    [found] = _JARS.fetch().glob("iceberg-spark-runtime-*.jar")
     return found
 
 
 def settings(jar: Path, catalog: str, warehouse: Path) -> dict[str, str]:
-    """What a Spark session needs for a catalog that is a folder, for one machine."""
+    """Return the settings of a Spark session for a catalog in a folder of this machine."""
     return {
         "spark.jars": str(jar),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

@@ -1,4 +1,4 @@
-"""Jars that Maven fetches, once, into this user's cache."""
+"""Jars that Maven fetches once into the user's cache."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from services.java import INSTALL
 
 @dataclass(frozen=True)
 class Jars:
-    """The jars that `maven/<name>-pom.xml` lists, in the version it names; `title` is what people
-    call them."""
+    """The jars that `maven/<name>-pom.xml` lists. `title` is their name in messages."""
 
     name: str
     version: str
@@ -25,37 +24,39 @@ class Jars:
 
     @property
     def folder(self) -> Path:
-        """Where they are, once they were fetched."""
+        """Folder of the jars; missing before they are fetched."""
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(caches) / "fairlead" / f"{self.name}-{self.version}"
 
     def require(self) -> None:
-        """Raises MissingProgram when they are not here and Maven is not, which would fetch them."""
+        """Raise MissingProgram if both the jars and Maven, which fetches them, are missing."""
         if not self.folder.is_dir() and shutil.which("mvn") is None:
             raise MissingProgram(f"Maven, which fetches {self.title}, is missing: {INSTALL}")
 
-    def fetched(self) -> Path:
-        """Their folder; they are fetched if they are not there. Raises MissingProgram,
-        RuntimeError."""
+    def fetch(self) -> Path:
+        """Fetch the jars if they are missing, and return their folder.
+
+        Raise MissingProgram, or RuntimeError with the end of Maven's output.
+        """
         self.require()
         folder = self.folder
         if folder.is_dir():
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Made aside and renamed: what bears the name is whole, whatever interrupts us.
-        with tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as aside:
-            jars = Path(aside) / "jars"
+        # Filled under another name and then renamed, so that the folder is always complete.
+        with tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as temporary:
+            jars = Path(temporary) / "jars"
             self._copy(jars)
-            # Whoever was faster has fetched the same.
+            # Renaming fails if another process was faster; its jars are the same.
             with contextlib.suppress(OSError):
                 jars.rename(folder)
         if not folder.is_dir():
-            raise RuntimeError(f"the jars of {self.title} could not be kept in {folder}")
+            raise RuntimeError(f"the jars of {self.title} could not be moved to {folder}")
         return folder
 
     def _copy(self, folder: Path) -> None:
         pom = Path(__file__).parent / "maven" / f"{self.name}-pom.xml"
-        fetched = subprocess.run(
+        maven = subprocess.run(
             [
                 "mvn",
                 "-q",
@@ -71,6 +72,6 @@ class Jars:
             stderr=subprocess.STDOUT,
             check=False,
         )
-        if fetched.returncode:
-            said = fetched.stdout.decode(errors="replace")[-3000:]
-            raise RuntimeError(f"Maven could not fetch {self.title}:\n{said}")
+        if maven.returncode:
+            output = maven.stdout.decode(errors="replace")[-3000:]
+            raise RuntimeError(f"Maven could not fetch {self.title}:\n{output}")

@@ -16,18 +16,20 @@ INSTALL = "apt-get install openjdk-17-jre-headless maven"
 
 
 def java_program(title: str) -> str:
-    """The one in JAVA_HOME or PATH, else Debian's. `title` names what needs it. Raises
-    MissingProgram."""
+    """Return the path of Java: from JAVA_HOME or PATH, else Debian's.
+
+    `title` names the program that needs Java, for the error. Raise MissingProgram.
+    """
     home = os.environ.get("JAVA_HOME")
     found = [f"{home}/bin/java"] if home else []
     found += [program] if (program := shutil.which("java")) else []
     found += glob.glob(f"/usr/lib/jvm/java-{VERSION}-*/bin/java")
     for program in found:
         with contextlib.suppress(OSError):
-            said = subprocess.run(
+            output = subprocess.run(
                 [program, "-version"], capture_output=True, text=True, check=False
             ).stderr
-            version = re.search(r'version "(\d+)', said)
+            version = re.search(r'version "(\d+)', output)
             if version is not None and int(version[1]) == VERSION:
                 return program
     raise MissingProgram(f"Java {VERSION}, which {title} runs on, is missing: {INSTALL}")

@@ -1,5 +1,4 @@
-"""What servers of ours that run on Java share: the jars of one of Maven's lists, and a program in
-them."""
+"""The part that servers on Java share: jars from Maven, and a program in them."""
 
 from __future__ import annotations
 
@@ -11,24 +10,24 @@ from services.server import Server
 
 
 class JavaServer(Server):
-    """See `Server`. The first time ever its jars are fetched."""
+    """A server on Java, whose jars are fetched at the first start."""
 
     jars: ClassVar[Jars]
 
     def __init__(self) -> None:
-        """Starts nothing. Raises MissingProgram."""
+        """Start nothing yet. Raise MissingProgram."""
         super().__init__()
         self._program = java_program(self.title)
         self.jars.require()
 
     def _java(self, *options: str, program: str) -> list[str]:
-        """The command that runs this class of the jars; what it takes itself comes after."""
+        """Return the command that runs the class `program`, to be followed by its arguments."""
         return [
             self._program,
             "-XX:+UseSerialGC",
             "-Djava.awt.headless=true",
             *options,
             "-cp",
-            f"{self.jars.fetched()}/*",
+            f"{self.jars.fetch()}/*",
             program,
         ]

@@ -1,5 +1,4 @@
-"""A Kafka broker of our own (KRaft, no ZooKeeper): its jars from Maven, on free ports of the
-loopback."""
+"""A Kafka broker for tests (KRaft, no ZooKeeper), with jars from Maven."""
 
 from __future__ import annotations
 
@@ -26,20 +25,20 @@ _SETTINGS = {
     "offsets.topic.replication.factor": 1,
     "transaction.state.log.replication.factor": 1,
     "transaction.state.log.min.isr": 1,
-    # The first consumer of a group need not wait for others that might come.
+    # The first consumer of a group need not wait for other consumers.
     "group.initial.rebalance.delay.ms": 0,
-    # A consumer that was killed is found out in a test's time.
+    # Short, so that a test need not wait long until the broker notices a killed consumer.
     "group.min.session.timeout.ms": 1000,
-    # A broker that was killed and comes back is not taken for a second one of its number for long.
+    # Short, so that a broker that restarts after a kill can soon use its number again.
     "broker.session.timeout.ms": 2000,
     "broker.heartbeat.interval.ms": 500,
     "log.cleaner.dedupe.buffer.size": 2_000_000,
     "controlled.shutdown.enable": "false",
 }
-"""What differs from Kafka's own defaults, beside folder and ports."""
+"""Settings that differ from Kafka's defaults, without folder and ports."""
 
 _ALL_TOPICS = b"\x00\x00\x00\x14\x00\x03\x00\x00\x00\x00\x00\x01\x00\x06ready?\x00\x00\x00\x00"
-"""A metadata request, version 0: a broker in its list is one that answers clients."""
+"""A metadata request, version 0. A broker that serves clients is in the list of the response."""
 
 _LOG4J = """log4j.rootLogger=WARN, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
@@ -49,7 +48,7 @@ log4j.appender.stdout.layout.ConversionPattern=%d %p [%t] %c{1} - %m%n
 
 
 class KafkaServer(JavaServer):
-    """See `Server`."""
+    """A Kafka broker."""
 
     name = "kafka"
     title = "Kafka"
@@ -60,7 +59,7 @@ class KafkaServer(JavaServer):
         return f"kafka://127.0.0.1:{self._port}"
 
     def create_prefix(self) -> str:
-        """Topics and a consumer group that nobody has used; answers their URL."""
+        """Return a URL whose prefix of topics and consumer group is new."""
         return f"{self.url}/?prefix={self.fresh_name()}."
 
     def _prepare(self) -> None:
@@ -75,7 +74,7 @@ class KafkaServer(JavaServer):
             "".join(f"{key}={value}\n" for key, value in settings.items())
         )
         (self.folder / "log4j.properties").write_text(_LOG4J)
-        # Its first letter is an A: with a dash in front it would be taken for an option.
+        # The zero byte makes the first letter an A, because a dash would look like an option.
         cluster = urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         made = subprocess.run(
             [
@@ -93,7 +92,8 @@ class KafkaServer(JavaServer):
         )
         if made.returncode:
             raise RuntimeError(
-                f"Kafka's folder could not be made:\n{made.stdout.decode(errors='replace')[-3000:]}"
+                "Kafka's folder could not be created:\n"
+                f"{made.stdout.decode(errors='replace')[-3000:]}"
             )
 
     def _command(self) -> list[str]:
@@ -104,13 +104,13 @@ class KafkaServer(JavaServer):
         return self._java(f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", settings, program=program)
 
     def _is_ready(self) -> bool:
-        """It names itself when it is asked for brokers."""
+        """Return whether the broker lists itself in its metadata."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", self._port), 2) as connection,
         ):
             connection.sendall(_ALL_TOPICS)
             # Length, correlation id, number of brokers.
-            answer = connection.recv(12)
-            return len(answer) == 12 and int.from_bytes(answer[8:], "big") > 0
+            response = connection.recv(12)
+            return len(response) == 12 and int.from_bytes(response[8:], "big") > 0
         return False

@@ -1,5 +1,4 @@
-"""A PostgreSQL server of our own: initdb and postgres as a user that is not root, on a free port of
-the loopback."""
+"""A PostgreSQL server for tests: initdb and postgres, as a user that is not root."""
 
 from __future__ import annotations
 
@@ -27,21 +26,21 @@ _SETTINGS = {
     "autovacuum_naptime": "10s",
     "log_min_messages": "warning",
 }
-"""What differs from PostgreSQL's own defaults; fsync stays on, for durability is what is tested and
-measured."""
+"""Settings that differ from PostgreSQL's defaults. fsync stays on, because tests and benchmarks are
+about durability."""
 
-_OLDEST = 15
+_OLDEST = 15  # major version
 
 
 class PostgresServer(Server):
-    """See `Server`; `mode` is pg_ctl's: `smart`, `fast` or `immediate`. `url` is of the database
-    `postgres`."""
+    """A PostgreSQL server. `mode` is that of pg_ctl: `smart`, `fast` or `immediate`. `url` names
+    the database `postgres`."""
 
     name = "postgres"
     title = "PostgreSQL"
     start_seconds = 300
-    """After a crash it looks at each file of each database first, and there may be hundreds of
-    databases."""
+    """Long, because PostgreSQL reads each file of each database after a crash, and tests make
+    hundreds of databases."""
     at_our_end = signal.SIGINT
     stop_signals: ClassVar = {
         "smart": signal.SIGTERM,
@@ -50,7 +49,7 @@ class PostgresServer(Server):
     }
 
     def __init__(self) -> None:
-        """Starts nothing. Raises MissingProgram."""
+        """Start nothing yet. Raise MissingProgram."""
         super().__init__()
         self._programs = _programs()
         self._user = _user()
@@ -61,12 +60,14 @@ class PostgresServer(Server):
         return self.url_of("postgres")
 
     def url_of(self, database: str) -> str:
-        """The URL of one database of this server."""
+        """Return the URL of a database."""
         return f"postgresql://fairlead:{self._password}@127.0.0.1:{self._port}/{database}"
 
     def create_database(self, template: str = "template1") -> str:
-        """A fresh database, empty or a copy of `template`, to which nobody is connected; answers
-        its URL."""
+        """Create a database, empty or a copy of `template`, and return its URL.
+
+        No connection to `template` may be open.
+        """
         import psycopg
         from psycopg import sql
 
@@ -77,7 +78,7 @@ class PostgresServer(Server):
         return self.url_of(name)
 
     def disconnect(self, url: str) -> None:
-        """End whatever is still connected to a database. (To drop it would take a checkpoint.)"""
+        """End all connections to a database, which is not dropped: that would need a checkpoint."""
         import psycopg
 
         name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
@@ -134,13 +135,13 @@ class PostgresServer(Server):
         return command
 
     def _is_ready(self) -> bool:
-        """As pg_ctl sees it: its own pid on the first line of postmaster.pid and `ready` on the
-        eighth."""
+        """Check as pg_ctl does: the first line of postmaster.pid is the pid, and the eighth is
+        `ready`."""
         try:
             lines = (self.folder / "data" / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        # After a crash the file of the server before is still there: hence the look at the pid.
+        # Check the pid, because a crashed server leaves its file behind.
         return (
             len(lines) >= 8
             and lines[0].strip() == str(self._process.pid)
@@ -154,8 +155,10 @@ class PostgresServer(Server):
 
 
 def _programs() -> Path:
-    """The folder with initdb and postgres: the one in PATH, else the newest of Debian's. Raises
-    MissingProgram."""
+    """Return the folder with initdb and postgres: from PATH, else Debian's newest.
+
+    Raise MissingProgram if there is none, or if it is too old.
+    """
     in_path = shutil.which("initdb")
     debian = [Path(initdb).parent for initdb in glob.glob("/usr/lib/postgresql/*/bin/initdb")]
     found = [Path(in_path).resolve().parent] if in_path else []
@@ -177,7 +180,10 @@ def _programs() -> Path:
 
 
 def _user() -> pwd.struct_passwd | None:
-    """Whom to run as when we are root, as PostgreSQL refuses to be root. Raises MissingProgram."""
+    """Return the user to run as if we are root, because PostgreSQL refuses to run as root.
+
+    Return None if we are not root. Raise MissingProgram if there is no such user.
+    """
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -190,7 +196,7 @@ def _user() -> pwd.struct_passwd | None:
 
 
 def _parent_folder(user: pwd.struct_passwd | None) -> str:
-    """Where to make our folder: the usual place, unless another user could not get there."""
+    """Return where to create our folder: the usual one, if `user` can reach it."""
     usual = tempfile.gettempdir()
     if user is None:
         return usual

@@ -1,5 +1,4 @@
-"""What every server of ours is underneath: one program with a log in its folder, ended by its own
-pid."""
+"""The process of a server: a program with a log in its folder."""
 
 from __future__ import annotations
 
@@ -23,8 +22,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ServerProcess:
-    """On Linux it also ends when the thread that started it does, a kill -9 included, by the signal
-    `at_our_end`."""
+    """A process that we start and end.
+
+    On Linux the kernel also sends it the signal `at_our_end` when the thread that started it ends,
+    even by kill -9.
+    """
 
     def __init__(self, name: str, at_our_end: signal.Signals) -> None:
         self._name = name
@@ -33,7 +35,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """None while it does not run."""
+        """Process id, or None while the process does not run."""
         return (
             self._process.pid
             if self._process is not None and self._process.poll() is None
@@ -42,7 +44,7 @@ class ServerProcess:
 
     @property
     def was_started(self) -> bool:
-        """It was, and has not been ended by us since."""
+        """True from `start` to `end`, even if the process has crashed."""
         return self._process is not None
 
     def start(
@@ -53,10 +55,12 @@ class ServerProcess:
         seconds: float,
         **user: Any,
     ) -> None:
-        """Return when it is ready. Raises RuntimeError with the end of its log if it ends, or is
-        not after `seconds`."""
+        """Start the command and return when `is_ready` returns True.
+
+        Raise RuntimeError with the end of the log if the process ends, or if `seconds` have passed.
+        """
         with (folder / "log").open("ab") as log:
-            # A session of its own: the terminal's Ctrl-C is for us, and we stop it in our order.
+            # A new session, so that Ctrl-C in the terminal reaches us only; we stop the servers.
             process = self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -72,11 +76,11 @@ class ServerProcess:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.02)
             if process.returncode is not None or time.monotonic() > deadline:
-                said = (folder / "log").read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"{self._name} did not start; the end of its log:\n{said}")
+                output = (folder / "log").read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"{self._name} did not start; the end of its log:\n{output}")
 
     def end(self, how: signal.Signals) -> None:
-        """Send the signal and wait; kill -9 if that takes too long."""
+        """Send the signal `how` and wait for the end; after 60 seconds, kill."""
         if self._process is None:
             return
         self._process.send_signal(how)
@@ -88,7 +92,7 @@ class ServerProcess:
         self._process = None
 
     def _ends_with(self, parent: int) -> Callable[[], None]:
-        """What the child runs before it becomes the server."""
+        """Return the function that the child runs before it becomes the server."""
 
         def prepare() -> None:
             if _libc is not None:
@@ -100,7 +104,7 @@ class ServerProcess:
 
 
 class ForeignProcess:
-    """A server's process that another process has started and will end."""
+    """The process of a server that another process has started and will end."""
 
     was_started = True
 
@@ -108,20 +112,19 @@ class ForeignProcess:
         self.pid: int | None = pid
 
     def start(self, *_: Any, **__: Any) -> None:
-        """Raises RuntimeError."""
+        """Raise RuntimeError."""
         raise RuntimeError("this server is shared: start one of your own")
 
     def end(self, how: signal.Signals) -> None:
-        """Raises RuntimeError."""
+        """Raise RuntimeError."""
         raise RuntimeError("this server is shared: to stop one, start one of your own")
 
 
 def free_port() -> int:
-    """A port of the loopback nobody listens on, below those the system gives to outgoing
-    connections.
+    """Return a free port of the loopback address, below those for outgoing connections.
 
-    One of those could be taken by a client while the server restarts, even by one that is
-    connecting to it.
+    A client could take one of those while the server restarts, even a client that connects to that
+    server.
     """
     for _ in range(1000):
         port = random.randrange(15_000, 32_000)

@@ -1,4 +1,4 @@
-"""A Redis server of our own, on a free port of the loopback."""
+"""A Redis server for tests, on a free port of the loopback address."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from services.server import Server
 
 
 class RedisServer(Server):
-    """See `Server`. It keeps nothing on disk unless `appendonly` is asked for: then what it
-    answered survives a crash."""
+    """A Redis server that stores nothing on disk. With `appendonly`, confirmed writes survive a
+    crash."""
 
     name = "redis"
     title = "Redis"
 
     def __init__(self, appendonly: bool = False) -> None:
-        """Starts nothing. Raises MissingProgram."""
+        """Start nothing yet. Raise MissingProgram."""
         super().__init__()
         program = shutil.which("redis-server")
         if program is None:
@@ -33,20 +33,20 @@ class RedisServer(Server):
         return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
 
     def _prepare(self) -> None:
-        # In a file that only we can read: a command line can be read by everybody.
+        # In a file that only we can read, because every user can read a command line.
         settings = self.folder / "redis.conf"
         settings.touch(mode=0o600)
-        keeping = "appendonly yes\nappendfsync always\n" if self._appendonly else ""
+        persistence = "appendonly yes\nappendfsync always\n" if self._appendonly else ""
         settings.write_text(
             f"bind 127.0.0.1\nport {self._port}\ndir {self.folder}\nrequirepass"
-            f' {self._password}\nsave ""\n{keeping}'
+            f' {self._password}\nsave ""\n{persistence}'
         )
 
     def _command(self) -> list[str]:
         return [self._program, str(self.folder / "redis.conf")]
 
     def _is_ready(self) -> bool:
-        """It answers, be it that it wants to know who we are."""
+        """Return whether the server accepts our password."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", self._port), 2) as connection,

@@ -1,4 +1,4 @@
-"""What all servers of ours share: a folder and a port of their own, and one process in it."""
+"""The part that all servers share: a folder, a port on the loopback address, and a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from services.process import ForeignProcess, ServerProcess, free_port
 
 @dataclass(frozen=True)
 class Running:
-    """Where a server runs that another process has started."""
+    """Port, process and folder of a server that another process has started."""
 
     port: int
     pid: int
@@ -23,16 +23,16 @@ class Running:
 
 
 class Server(ABC):
-    """Started by `start()` or `with PostgresServer() as server:`.
+    """A server that `start()` or `with PostgresServer() as server:` starts.
 
-    On Linux it also ends when the thread that started it does, a kill -9 included; its folder is
-    then left behind.
+    On Linux the server also ends when the thread that started it ends, even by kill -9; its folder
+    is then left behind.
     """
 
     name: ClassVar[str]
-    """As one writes it in a command."""
+    """Name in commands."""
     title: ClassVar[str]
-    """As people call it."""
+    """Name in messages."""
     start_seconds: ClassVar[float] = 120
     at_our_end: ClassVar[signal.Signals] = signal.SIGTERM
     stop_signals: ClassVar[dict[str, signal.Signals]] = {
@@ -42,7 +42,7 @@ class Server(ABC):
     }
 
     def __init__(self) -> None:
-        """Starts nothing."""
+        """Start nothing yet."""
         self._folder: Path | None = None
         self._port = 0
         self._process: ServerProcess | ForeignProcess = ServerProcess(self.title, self.at_our_end)
@@ -53,7 +53,7 @@ class Server(ABC):
     def attached(cls, running: Running, tag: str) -> Self:
         """Return a server that another process has started and will stop.
 
-        `tag` is in the names of all that is made on the server, and differs by process.
+        `tag` differs by process, and is part of the names of everything created on the server.
         """
         server = cls()
         server._port, server._folder, server._tag = running.port, running.folder, tag
@@ -62,44 +62,44 @@ class Server(ABC):
 
     @property
     def running(self) -> Running:
-        """Where it runs, for `attached` in another process."""
+        """Port, process and folder, for `attached` in another process."""
         assert self.pid is not None
         return Running(self._port, self.pid, self.folder)
 
     def fresh_name(self) -> str:
-        """Return a name that nothing on the server has had."""
+        """Return a name that was never used on the server."""
         self._names += 1
         return f"test_{self._tag}{self._names}"
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where clients reach it, credentials included."""
+        """URL for clients, with credentials."""
 
     @property
     def port(self) -> int:
-        """Of the loopback; 0 before the first start."""
+        """Port on the loopback address; 0 before the first start."""
         return self._port
 
     @property
     def pid(self) -> int | None:
-        """The process id of the server, None while it does not run."""
+        """Process id of the server, or None while it does not run."""
         return self._process.pid
 
     @property
     def log(self) -> str:
-        """What the server has said since it was first started."""
+        """Output of the server since its first start."""
         return (self.folder / "log").read_text(errors="replace")
 
     @property
     def folder(self) -> Path:
-        """Where it keeps everything, from its start to `stop()`."""
+        """Folder of the server, from its start to `stop()`."""
         assert self._folder is not None
         return self._folder
 
     def start(self) -> None:
-        """Return when it answers; after `crash()` with the same port and data. Raises
-        MissingProgram, or RuntimeError with the end of its log."""
+        """Start the server and return when it responds; after `crash()`, with the same port and
+        data. Raise MissingProgram, or RuntimeError with the end of the log."""
         if self._process.was_started:
             raise RuntimeError("this server is running; use restart")
         try:
@@ -113,19 +113,19 @@ class Server(ABC):
             raise
 
     def stop(self, mode: str = "fast") -> None:
-        """`fast` (and `smart`): it ends in order; `immediate`: as if it had crashed. Its folder is
-        removed."""
+        """Stop the server and remove its folder. `fast` and `smart` shut it down in order;
+        `immediate` is like a crash."""
         self._end(mode)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
     def crash(self) -> None:
-        """End it at once, with its folder kept for `start()`."""
+        """End the server at once and keep its folder for `start()`."""
         self._end("immediate")
 
     def restart(self, mode: str = "immediate") -> None:
-        """Stop and start with the same port and data; `immediate` is as if it had crashed."""
+        """Stop the server and start it with the same port and data; `immediate` is like a crash."""
         self._end(mode)
         self._launch()
 
@@ -136,7 +136,7 @@ class Server(ABC):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # what each server says of itself --------------------------------------------------------------
+    # implemented by each server -------------------------------------------------------------------
 
     @abstractmethod
     def _prepare(self) -> None:
@@ -144,17 +144,17 @@ class Server(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """What to run."""
+        """Return the command of the server."""
 
     @abstractmethod
     def _is_ready(self) -> bool:
-        """It answers."""
+        """Return whether the server responds."""
 
     def _make_folder(self) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"fairlead-{self.name}-"))
 
     def _as_user(self) -> dict[str, Any]:
-        """Arguments for `subprocess`: whom to run as."""
+        """Return arguments for `subprocess` with the user to run as."""
         return {}
 
     def _end(self, mode: str) -> None:

@@ -1,4 +1,4 @@
-"""A ZooKeeper server of our own: its jars from Maven, one node on a free port of the loopback."""
+"""A ZooKeeper server for tests, with jars from Maven."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "ruok,srvr,cons",
 }
-"""What differs from ZooKeeper's own defaults, beside folder and port."""
+"""Settings that differ from ZooKeeper's defaults, without folder and port."""
 
 
 class ZooKeeperServer(JavaServer):
-    """See `Server`. `url` names no folder of znodes."""
+    """A ZooKeeper server. `url` names no folder of znodes."""
 
     name = "zookeeper"
     title = "ZooKeeper"
@@ -33,7 +33,7 @@ class ZooKeeperServer(JavaServer):
         return f"zookeeper://127.0.0.1:{self._port}"
 
     def create_root(self) -> str:
-        """A folder of znodes that nobody has used; answers its URL."""
+        """Return the URL of a new folder of znodes."""
         return f"{self.url}/{self.fresh_name()}"
 
     def _prepare(self) -> None:
@@ -51,13 +51,15 @@ class ZooKeeperServer(JavaServer):
         return [*self._java("-Xmx256m", program=main), str(self.folder / "zoo.cfg")]
 
     def _is_ready(self) -> bool:
-        """It serves: asked `ruok` it says yes before that, and then may leave a client without an
-        answer."""
+        """Return whether the server serves clients, by its response to `srvr`.
+
+        The response to `ruok` comes earlier, when a client may still get no response.
+        """
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", self._port), 2) as connection,
         ):
             connection.sendall(b"srvr")
-            said = b"".join(iter(lambda: connection.recv(4096), b""))
-            return b"Mode: standalone" in said
+            response = b"".join(iter(lambda: connection.recv(4096), b""))
+            return b"Mode: standalone" in response
         return False

@@ -184,5 +184,5 @@ def test_an_unknown_service_is_wrong_use() -> None:
     )
     assert (command.returncode, command.stderr) == (
         2,
-        "unknown: oracle; there are postgres, redis, zookeeper, kafka, cassandra\n",
+        "unknown server oracle; use one of postgres, redis, zookeeper, kafka, cassandra\n",
     )

@@ -80,7 +80,7 @@ class CassandraScan:
     def _session(self) -> Iterator[Any]:
         """Raises StoreUnavailable, or SchemaMismatch for a missing table."""
         store = CassandraBacklogStore(self._options.url).session
-        with store.trouble(), store.make_cluster() as cluster:
+        with store.translate_errors(), store.make_cluster() as cluster:
             session = cluster.connect()
             try:
                 session.set_keyspace(store.url.keyspace)
