@@ -379,7 +379,7 @@ async def _rivals(app: Any, work: Any, seconds: int, seed: int) -> dict[str, Any
         for node in (one, other):
             # each node wants all partitions
             node.parts.ownership._share = lambda partitions: partitions
-            node.parts.ownership.look()
+            node.parts.ownership.poke()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             await asyncio.to_thread(submit, app, work, RATE // 2, chance)

@@ -317,7 +317,7 @@ class Simulation:
             entries.append(Drop(QUEUE, self.of(key.ordering_key), key, "ada", now))
         self.log.append(entries)
         if self.node is not None:
-            self.node.ordered.look()
+            self.node.ordered.poke()
 
     def begin(self) -> None:
         faults = Faults(self.chance, self.clock, self.share)

@@ -95,11 +95,11 @@ class Looking:
             )
         )
 
-    def on_found(self, triggers: Collection[Trigger]) -> None:
+    def on_runnable(self, triggers: Collection[Trigger]) -> None:
         for one in triggers:
             self.table.push(one)
 
-    def on_gone(self, triggers: Collection[Trigger]) -> None:
+    def on_moved_on(self, triggers: Collection[Trigger]) -> None:
         self.gone.extend(triggers)
 
     def on_ready(self) -> None:
@@ -260,12 +260,12 @@ class Engine:
         self._told.set()
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
-        self.intake.forget(triggers)
+        self.intake.drop(triggers)
 
     def receive(self, *triggers: Trigger) -> None:
         """What Intake does with what the channel gives."""
         self.intake.take_in(triggers)
-        self.backlogs.look()
+        self.backlogs.on_drained()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
@@ -309,7 +309,7 @@ def refused_by_the_store(here: Engine, one: Trigger) -> None:
     here.receive(one)
     (taken,) = here.dispatch()
     here.intake.refused([taken])
-    here.intake.answered([taken])
+    here.intake.claim_ended([taken])
 
 
 def gone_from_the_table(here: Engine, one: Trigger) -> None:
@@ -317,7 +317,7 @@ def gone_from_the_table(here: Engine, one: Trigger) -> None:
     here.receive(one)
     (waiting,) = here.table.waiting(KEY)
     here.table.remove([waiting])
-    here.intake.gone([waiting])
+    here.intake.on_moved_on([waiting])
 
 
 leaving = pytest.mark.parametrize(

@@ -1,2 +1,2 @@
-"""What runs on a node: triggers come in, slots are booked, tasks claimed, run and completed. No
-adapter is imported here."""
+"""The engine of a node: it receives triggers, acquires slots, and claims, runs and completes tasks.
+The engine imports no adapter."""

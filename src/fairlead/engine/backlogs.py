@@ -1,5 +1,5 @@
-"""The fair partitions of this node: started and stopped as partitions come and go, and told what
-becomes of their triggers."""
+"""The fair partitions of this node: start and stop them with ownership, and pass them the events of
+their triggers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fairlead.engine.lifecycle import Running
 from fairlead.model import LaneKey, PartitionKey, Trigger
 
 FULL_PARTITIONS = 4
-"""As many partitions of a queue may each have the whole look-ahead of triggers in memory; more of
-them share that."""
+"""Number of partitions of a queue that may each fill the whole look-ahead; more partitions share
+this total."""
 
 _LEAST = 500
-"""Triggers in memory that each partition may have, however many there are."""
+"""Triggers in memory that each partition may have at least."""
 
 
 class Backlogs(Running):
-    """Triggers of fair queues pass through here; each belongs to a partition this node owns, or is
-    forgotten."""
+    """Route each trigger of a fair queue to its owned partition; drop triggers of other
+    partitions."""
 
     def __init__(
         self, queues: Collection[str], context: LaneContext, timed: Collection[str] = ()
     ) -> None:
-        """`timed`: of the queues, those that charge run time."""
+        """`timed`: names of the queues with cost="runtime"."""
         self._queues = frozenset(queues)
         self._context = context
         self._forget = context.events.on_dropped
@@ -36,7 +36,7 @@ class Backlogs(Running):
         self._group: asyncio.TaskGroup | None = None
         self._weights: dict[str, dict[str, float]] = {queue: {} for queue in queues}
         self.run_times = {queue: RunTimes() for queue in timed}
-        """Of the queues that charge them, by all that has run on this node."""
+        """Mean run times of the timed queues, learnt from runs on this node."""
 
     def __contains__(self, queue: str) -> bool:
         return queue in self._queues
@@ -44,7 +44,7 @@ class Backlogs(Running):
     # partitions come and go -----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve the partitions for as long as the node lives. What breaks one breaks the node."""
+        """Serve the partitions until cancelled. An exception in one ends the node."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             for partition in list(self._partitions.values()):
@@ -52,11 +52,11 @@ class Backlogs(Running):
             try:
                 await asyncio.Event().wait()
             finally:
-                self._group = None  # what is given to a node that ends is not served any more
+                self._group = None  # a node that ends serves no new partition
 
     def assign(self, owned: Collection[PartitionKey]) -> None:
-        """From now on these are owned. What was lost stops at once: its lease has run out, or
-        `release` was awaited."""
+        """Own exactly these partitions. Stop lost ones at once: their lease expired, or `release`
+        finished."""
         for gone in self._partitions.keys() - owned:
             if (task := self._tasks.pop(gone, None)) is not None:
                 task.cancel()
@@ -80,7 +80,8 @@ class Backlogs(Running):
         self._tasks[partition.key] = self._group.create_task(partition.run())
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
-        """Stop these before their leases are given up, and keep what the next owner needs."""
+        """Stop partitions before their leases are released, and save the state for the next
+        owner."""
         mine = [self._partitions.pop(key) for key in keys if key in self._partitions]
         tasks = [
             task for partition in mine if (task := self._tasks.pop(partition.key, None)) is not None
@@ -93,8 +94,7 @@ class Backlogs(Running):
             await partition.close()
 
     def positions(self) -> dict[PartitionKey, dict[int, int]]:
-        """Of the partitions that have been taken over: where the channel is to begin, by
-        priority."""
+        """Return where the channel must begin, by partition taken over and priority."""
         return {
             key: partition.positions()
             for key, partition in self._partitions.items()
@@ -102,7 +102,8 @@ class Backlogs(Running):
         }
 
     def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
-        """Weights by key that count instead of the tasks' own, for all that has no level yet."""
+        """Set weights by fairness key that override the tasks' own, for triggers without a
+        level."""
         if queue in self._weights:
             self._weights[queue].clear()
             self._weights[queue].update(weights)
@@ -110,14 +111,14 @@ class Backlogs(Running):
     # triggers -------------------------------------------------------------------------------------
 
     def room(self, lane: LaneKey) -> int:
-        """How many more triggers of the lane are taken now."""
+        """Return how many more triggers the lane takes now."""
         partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
         return (
             partition.room(lane.priority) if partition is not None and partition.is_started else 0
         )
 
     def room_behind(self, lane: LaneKey) -> int:
-        """How many triggers of the lane are looked at again now."""
+        """Return how many triggers behind the lane's position may be read again now."""
         partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
         return (
             partition.room_behind(lane.priority)
@@ -126,38 +127,38 @@ class Backlogs(Running):
         )
 
     def accept(self, triggers: Sequence[Trigger]) -> None:
-        """New triggers of fair queues, in the order of the channel."""
+        """Accept new triggers of fair queues, in the order of the channel."""
         for partition, priority, those in self._lanes(triggers):
             if partition is None:
                 self._forget(those)
             else:
                 partition.accept(priority, those)
 
-    def look(self) -> None:
-        """The channel has given what it had for now."""
+    def on_drained(self) -> None:
+        """Note that the channel has no more triggers for now."""
         for partition in self._partitions.values():
-            partition.look()
+            partition.on_drained()
 
     def taken(self, triggers: Sequence[Trigger]) -> None:
-        """These have left the table, to be claimed."""
+        """Note that triggers left the table, to be claimed."""
         for partition, priority, those in self._lanes(triggers):
             if partition is not None:
                 partition.taken(priority, those)
 
-    def answered(self, triggers: Sequence[Trigger]) -> None:
-        """The claim of these was answered, won or lost."""
+    def claim_ended(self, triggers: Sequence[Trigger]) -> None:
+        """Note that the claim of these triggers ended, won or lost."""
         for partition, priority, those in self._lanes(triggers):
             if partition is not None:
-                partition.answered(priority, those)
+                partition.claim_ended(priority, those)
 
     def refused(self, triggers: Sequence[Trigger]) -> None:
-        """These left without a run."""
+        """Note triggers whose claim was lost."""
         for partition, priority, those in self._lanes(triggers):
             if partition is not None:
                 partition.refused(priority, those)
 
     def returned(self, triggers: Sequence[Trigger]) -> None:
-        """Nobody knows whether these were claimed."""
+        """Put back triggers whose claim has an unknown result."""
         for partition, priority, those in self._lanes(triggers):
             if partition is None:
                 self._forget(those)
@@ -165,7 +166,8 @@ class Backlogs(Running):
                 partition.returned(priority, those)
 
     def ended(self, trigger: Trigger, started_at: int | None, now: int) -> None:
-        """A run has ended, however it did, or will not begin: None. Microseconds."""
+        """Charge a run that ended at `now` (microseconds); `started_at` is None if it never
+        began."""
         run_times = self.run_times.get(trigger.queue)
         if run_times is None:
             return
@@ -179,7 +181,7 @@ class Backlogs(Running):
     def _lanes(
         self, triggers: Iterable[Trigger]
     ) -> list[tuple[FairPartition | None, int, list[Trigger]]]:
-        """By lane, with its partition if that is ours and has been taken over."""
+        """Group triggers by lane, with the partition if this node has taken it over."""
         lanes: dict[tuple[str, int, int], list[Trigger]] = {}
         for trigger in triggers:
             lane = (trigger.queue, trigger.partition, trigger.priority)

@@ -1,4 +1,4 @@
-"""Claimers: how the triggers of one kind of queue become runs, and how their ends are written."""
+"""Claimers: turn triggers of one kind of queue into runs, and complete them."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ class Claimer(Protocol):
     """Claims the tasks of one kind of queue."""
 
     async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Execution]:
-        """Claim the tasks of triggers that have left the table; return those that are this node's
-        now. Slots of the others are released, where slots are held."""
+        """Claim the tasks of triggers taken from the table; return the won claims as executions.
+
+        Release the slots of lost claims if `holds_slots`.
+        """
 
     def end(self, execution: Execution, finish: Finish) -> None:
-        """Have the end of a run written."""
+        """Queue the end of a run for its completion."""
 
     def settle(self, executions: Sequence[Execution]) -> None:
-        """Forget runs whose ends are written, or needed by nobody."""
+        """Drop runs whose ends the store has or refused."""
 
     async def hand_back(self, executions: Sequence[Execution]) -> None:
-        """Give back tasks that were claimed and will not begin here."""
+        """Hand back tasks that were claimed but have not started."""
 
 
 class TaskClaimer:
-    """Claims rows of the task store, hundreds in one statement, each a compare-and-set on its
-    version."""
+    """Claim rows of the task store in batches, each row by compare-and-set on its version."""
 
     def __init__(
         self, context: NodeContext, intake: Intake, ordering: Ordering, completion: Completion
@@ -57,8 +58,8 @@ class TaskClaimer:
         self._asked: Sequence[Trigger] = ()
 
     def asked(self) -> set[str]:
-        """Return the tasks of the claim that is on its way: the store may say already that this
-        node holds them."""
+        """Return the task ids of the claim in progress, which the store may already show as held by
+        this node."""
         return {trigger.id for trigger in self._asked}
 
     async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Execution]:
@@ -71,9 +72,7 @@ class TaskClaimer:
             claimed = await context.store.claim(context.name, wanted, now)
         except StoreUnavailable as error:
             self._asked = ()
-            log.warning(
-                "nothing can be claimed while the store is away", extra={"error": str(error)}
-            )
+            log.warning("cannot claim tasks while the store is away", extra={"error": str(error)})
             self._release_slots(triggers, holds_slots)
             self._intake.returned(triggers)
             await clock.sleep(_PAUSE_AFTER_TROUBLE)
@@ -82,7 +81,7 @@ class TaskClaimer:
         self._asked = ()
         wanted_by = {(trigger.id, trigger.version): trigger for trigger in triggers}
         if len(wanted_by) < len(triggers):
-            # A trigger that came twice was taken twice: one of the two is enough.
+            # A trigger delivered twice was taken twice: release the slot of the second.
             kept = set(map(id, wanted_by.values()))
             doubles = [trigger for trigger in triggers if id(trigger) not in kept]
             self._release_slots(doubles, holds_slots)
@@ -98,7 +97,7 @@ class TaskClaimer:
             context.observer.counted("lost_claims", len(wanted_by))
             self._release_slots(list(wanted_by.values()), holds_slots)
             self._intake.refused(wanted_by.values())
-        self._intake.answered(triggers)
+        self._intake.claim_ended(triggers)
         context.observer.claimed([(one.trigger, one.claimed) for one in executions])
         return executions
 
@@ -110,7 +109,7 @@ class TaskClaimer:
             self._context.in_flight.pop(execution.claimed.id, None)
             if execution.trigger.ordering_key is not None and execution.holds_slot:
                 self._ordering.ended(execution.trigger, execution.is_done)
-        self._intake.forget([execution.trigger for execution in executions])
+        self._intake.drop([execution.trigger for execution in executions])
 
     async def hand_back(self, executions: Sequence[Execution]) -> None:
         held = [(execution.claimed.id, execution.claimed.version) for execution in executions]
@@ -118,7 +117,7 @@ class TaskClaimer:
             notification = await self._context.store.hand_back(self._context.name, held)
         except StoreUnavailable as error:
             log.warning(
-                "could not hand back; others will resume",
+                "could not hand back tasks; other nodes will resume them",
                 extra={"tasks": len(held), "error": str(error)},
             )
             self._context.events.on_claim_unknown()
@@ -129,7 +128,7 @@ class TaskClaimer:
             self._context.channel.announce(notification)
 
     def held(self) -> list[str]:
-        """Return the ids of the tasks that this node holds in the task store."""
+        """Return the ids of the tasks this node holds in the task store."""
         ordered = self._context.kinds.ordered
         return [
             task_id
@@ -138,7 +137,7 @@ class TaskClaimer:
         ]
 
     def ended_batches(self) -> list[int]:
-        """Return the claims of which nothing is in flight any more, each once."""
+        """Return the batches whose tasks have all ended, each batch once."""
         in_flight = self._context.in_flight.values()
         ended = self._batches - {execution.claimed.batch for execution in in_flight}
         self._batches -= ended
@@ -160,8 +159,7 @@ class TaskClaimer:
 
 
 class OrderedClaimer:
-    """Claims tasks of ordered queues from the memory of the partition that loaded them: nothing is
-    asked of a store."""
+    """Claim tasks of ordered queues from the memory of their partition, without a store call."""
 
     def __init__(self, context: NodeContext, queues: OrderedQueues) -> None:
         self._context = context
@@ -204,7 +202,7 @@ class OrderedClaimer:
 
 
 class Claimers:
-    """The claimer of each queue."""
+    """Claimers by queue."""
 
     def __init__(self, tasks: Claimer, ordered: Claimer, ordered_queues: Collection[str]) -> None:
         self._tasks = tasks
@@ -217,8 +215,8 @@ class Claimers:
     def split(
         self, items: Sequence[T], queue_of: Callable[[T], str]
     ) -> Iterable[tuple[Claimer, Sequence[T]]]:
-        """Return the items by claimer, in their order. Rows of the task store come last: nothing
-        that is claimed from memory waits for the store."""
+        """Return the items by claimer, in their order. The task store comes last, so that no claim
+        from memory waits for it."""
         if not self._others:
             return [(self._tasks, items)]
         found: dict[Claimer, list[T]] = {}
@@ -228,7 +226,7 @@ class Claimers:
 
 
 def release_slots(context: NodeContext, triggers: Iterable[Trigger]) -> None:
-    """Give back the slots of triggers whose tasks were not claimed."""
+    """Release the slots of triggers whose tasks were not claimed."""
     now = context.clock.monotonic()
     for trigger in triggers:
         context.table.freed(context.ledger.cancel(trigger, now))

@@ -1,7 +1,7 @@
-"""The permits of one node: fetched when something waits for them, renewed while they are used,
-given back when others wait.
+"""The permits of one node: acquired when a task waits for them, renewed while in use, released when
+other nodes wait.
 
-See core/permits.py for the rules, and docs/explanation/cluster-limits.md for what they promise.
+`fairlead.core.limits.permits` has the rules, docs/explanation/cluster-limits.md the guarantees.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from fairlead.ports.coordinator import Coordinator
 log = logging.getLogger("fairlead.cluster_limits")
 
 PRESSING = 0.2
-"""Seconds between two rounds while something waits."""
+"""Seconds between two rounds while a task waits for a permit."""
 
 LOOK = 1.0
-"""Seconds between two looks at the book by a node that has permits: others may want them."""
+"""Seconds between two reads of the permit ledger by a node that holds permits."""
 
 _TRIES_TO_LEAVE = 20
 
 
 def place_of(handler: Handler) -> str:
-    """What a limit of a task is called in the cluster, unless it has a name; one of a queue is
-    called as the queue."""
+    """Return the name of a task's limit in the cluster, unless the limit has its own; the limit of
+    a queue has the name of the queue."""
     return f"{handler.queue}/{handler.name}"
 
 
 def cluster_wide(queues: Iterable[Queue], handlers: Iterable[Handler]) -> list[str]:
-    """The names, in the cluster, of the cluster-wide limits that these declare."""
+    """Return the names of the cluster-wide limits of these queues and handlers, sorted."""
     places = [*((queue.name, queue.concurrency) for queue in queues)]
     places += [(place_of(handler), handler.concurrency) for handler in handlers]
     return sorted({limit.name or place for place, limit in places if needs_permits(limit)})
@@ -51,7 +51,7 @@ def cluster_wide(queues: Iterable[Queue], handlers: Iterable[Handler]) -> list[s
 
 @dataclass
 class _Kept:
-    """A limit on this node."""
+    """One cluster-wide limit as this node keeps it."""
 
     name: str
     declared: ClusterWide
@@ -61,12 +61,12 @@ class _Kept:
     pressed: asyncio.Event = field(default_factory=asyncio.Event)
     renew_at: float = float("-inf")
     stopped_for: float = float("-inf")
-    """The end of the permits for which its runs were told to stop."""
+    """Expiry, in monotonic seconds, of the permits whose runs were stopped last."""
 
 
 class ClusterLimits:
-    """`on_node` before the node starts; `run` as long as it lives; `leave` when nothing runs any
-    more."""
+    """Cluster-wide limits of a node: call `on_node` before the start, `run` while the node serves,
+    and `leave` when nothing runs any more."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class ClusterLimits:
         clock: Clock,
         ttl: float = PERMIT_SECONDS,
     ) -> None:
-        """`freed`: these limits have room. `stop_runs`: whatever runs on this policy has to end.
-        `children`: process ids of those that run handlers for this process."""
+        """Call `freed` with limits that have room, and `stop_runs` with a policy whose runs must
+        end; `children` returns the ids of processes that run handlers for this one."""
         self._node = node
         self._coordinator = coordinator
         self._freed = freed
@@ -91,9 +91,12 @@ class ClusterLimits:
         self._watchdog: Watchdog | None = None
 
     def on_node(self, declared: AnyLimit | None, place: str) -> ConcurrencyPolicy | None:
-        """What this node books for the limit that `place` (a queue or a task) declares: the limit
-        itself when it is not cluster-wide. Raises ConfigurationError for one limit in two places
-        without a name, and for one name of two."""
+        """Return the policy from which this node acquires slots for the limit of `place`, a queue
+        or a task. A limit that is not cluster-wide is returned as it is.
+
+        Raise ConfigurationError for one unnamed limit of two owners, and for two limits with one
+        name.
+        """
         if not needs_permits(declared):
             return cast(ConcurrencyPolicy | None, declared)
         for kept in self._kept.values():
@@ -117,13 +120,13 @@ class ClusterLimits:
         return kept.policy
 
     async def run(self) -> None:
-        """Keep the permits for as long as the node lives."""
+        """Keep the permits until cancelled."""
         if not self._kept:
             return
         try:
             async with asyncio.TaskGroup() as group:
                 if self._exact:
-                    # Before anything can be booked.
+                    # Before any slot can be acquired.
                     self._watchdog = await Watchdog.start()
                     group.create_task(self._keep_watchdog(self._watchdog))
                     group.create_task(self._watch())
@@ -134,10 +137,10 @@ class ClusterLimits:
                 await self._watchdog.stop()
 
     async def stop(self) -> None:
-        """Leave everything as it is: permits are given back by `leave`, when nothing runs."""
+        """Do nothing: `leave` releases the permits when nothing runs."""
 
     async def leave(self) -> None:
-        """Others need not wait until the permits run out."""
+        """Release all permits, so that other nodes need not wait for them to expire."""
         for kept in self._kept.values():
             try:
                 for _ in range(_TRIES_TO_LEAVE):
@@ -158,8 +161,7 @@ class ClusterLimits:
     # rounds ---------------------------------------------------------------------------------------
 
     async def _keep(self, kept: _Kept) -> None:
-        """Rounds: at once when something waits, though not all the time; often enough to renew
-        otherwise."""
+        """Do rounds: soon when a task waits, else often enough to renew the permits."""
         while True:
             kept.pressed.clear()
             try:
@@ -198,17 +200,17 @@ class ClusterLimits:
             if roomy:
                 self._freed(kept.policy.roomy(roomy))
         else:
-            kept.pressed.set()  # somebody was quicker
+            kept.pressed.set()  # another node wrote the ledger first
 
     # when permits end -----------------------------------------------------------------------------
 
     @property
     def _exact(self) -> list[_Kept]:
-        """Those whose runs must end with their permits."""
+        """Return the limits whose runs must end with their permits."""
         return [kept for kept in self._kept.values() if kept.declared.ends_runs]
 
     async def _watch(self) -> None:
-        """Stop what runs on permits that are running out."""
+        """Stop runs shortly before their permits expire."""
         while True:
             now = self._clock.monotonic()
             for kept in self._exact:
@@ -222,7 +224,8 @@ class ClusterLimits:
             await self._clock.sleep(self._ttl / 60)
 
     async def _keep_watchdog(self, watchdog: Watchdog) -> None:
-        """Somebody may end it: without one a worker that hangs would keep on counting."""
+        """Start the watchdog again when it ends: without one, the runs of a hanging worker would go
+        on past their permits."""
         while True:
             await watchdog.ended()
             log.error("the watchdog of this worker was ended; another one is started")
@@ -230,8 +233,7 @@ class ClusterLimits:
             self.guard()
 
     def guard(self) -> None:
-        """Tell the watchdog by when nothing may run here any more, and in which processes something
-        runs."""
+        """Give the watchdog the deadline of this worker, and the processes that run handlers."""
         if self._watchdog is not None:
             ends = [kept.permits.until for kept in self._exact if kept.permits.running]
-            self._watchdog.tell(min(ends, default=None), self._children())
+            self._watchdog.set_deadline(min(ends, default=None), self._children())

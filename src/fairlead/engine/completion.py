@@ -1,4 +1,4 @@
-"""Completes ended runs in batches: one batch is on its way while the next one gathers."""
+"""Completion of ended runs, in batches: one is being written while the next one gathers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from fairlead.model import Finish, State
 log = logging.getLogger("fairlead.completion")
 
 MOST_AT_ONCE = 1000
-"""Finishes in one batch."""
+"""Most finishes in one batch."""
 
 MOST_WAITING = 5000
-"""Ends in memory, of any kind of queue: beyond, nothing more is claimed until the store has caught
-up."""
+"""Ended runs in memory, of all queues, beyond which the node claims no task until the store has
+caught up."""
 
 _PAUSE_AFTER_TROUBLE = 0.5  # seconds
 
 STOP_SECONDS = 10.0
-"""Seconds that the last completions may take when the node stops."""
+"""Longest time, in seconds, for the last completions when the node stops."""
 
 
 class Completion:
-    """Every finish is written until the store has taken it or said that the task is no longer
-    ours."""
+    """Write each finish until the store accepts it, or says that the task is no longer ours."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
@@ -38,23 +37,23 @@ class Completion:
 
     @property
     def unwritten(self) -> int:
-        """Finishes that the store does not have yet."""
+        """Number of finishes that the store does not have yet."""
         return len(self._waiting) + self._writing
 
     def add(self, execution: Execution, finish: Finish) -> None:
-        """A run has ended like this."""
+        """Add the finish of a run that ended."""
         self._waiting.append((execution, finish))
         self._more.set()
 
     async def run(self) -> None:
-        """Write for as long as the node lives."""
+        """Write finishes until cancelled."""
         while True:
             await self._more.wait()
             self._more.clear()
             await self.flush()
 
     async def stop(self) -> None:
-        """Wait until everything is written; `run` does the writing."""
+        """Wait until `run` has written every finish, at most STOP_SECONDS."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 while self.unwritten:
@@ -67,7 +66,7 @@ class Completion:
             )
 
     async def flush(self) -> None:
-        """Write all that waits."""
+        """Write all waiting finishes."""
         while self._waiting:
             batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
             self._writing = len(batch)
@@ -96,7 +95,7 @@ class Completion:
                 tried_before = True
                 await context.clock.sleep(_PAUSE_AFTER_TROUBLE)
             except Exception as error:
-                # One finish that the store cannot take must not keep back the others.
+                # A finish that the store cannot take must not hold back the others.
                 if len(batch) == 1:
                     batch, finishes = self._unwritable(batch[0], error)
                     continue
@@ -111,9 +110,7 @@ class Completion:
         context.events.on_settled([execution for execution, _ in batch])
         if refused:
             lost = set(refused)
-            if (
-                not tried_before
-            ):  # after an answer that got lost, ours may be the write that moved the version
+            if not tried_before:  # after a lost result, our own write may have raised the version
                 context.observer.counted("refused_completions", len(lost))
                 for execution, finish in batch:
                     if finish.id in lost:
@@ -163,5 +160,5 @@ class Completion:
             "the end of this run could not be written; see the worker's log",
         )
         if finish.error_type == plain.error_type:
-            raise error  # not even this can be written: let the node stop
+            raise error  # the plain finish cannot be written either: end the node
         return [(execution, plain)], [plain]

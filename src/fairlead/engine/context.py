@@ -1,4 +1,4 @@
-"""What every part of a node works with, and how a part tells the others what happened."""
+"""The context of every part of a node, and the events between parts."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class NodePorts:
     channel: TriggerChannel
     coordinator: Coordinator
     log: TaskLog | None = None
-    """Log of the ordered queues, this node's own; None: it serves none."""
+    """This node's reader of the ordered queues' log; None without ordered queues."""
     schedule: ScheduleStore | None = None
-    """Schedule of the ordered queues; None: it serves none."""
+    """Schedule of the ordered queues; None without ordered queues."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,62 +50,60 @@ class Served:
     """Handlers by task name."""
     interceptors: Sequence[RunInterceptor] = ()
     pollers: Sequence[Poller] = ()
-    """Pollers beside the engine's own."""
+    """Pollers in addition to the engine's own."""
     on_incident: Callable[[TaskRecord], None] | None = None
-    """Called for each task that newly needs a person."""
+    """Called for each task that went to ERROR."""
 
 
 class NodeEvents(Protocol):
-    """What parts of a node tell each other. Called in the event loop; no call waits but
-    `on_releasing`."""
+    """Events between the parts of a node, called in the event loop. Only `on_releasing` waits."""
 
     def on_ready(self) -> None:
-        """Something may start: a trigger came, or a slot was freed."""
+        """A trigger came or a slot was released: a task may start."""
 
     def on_freed(self, limits: Iterable[Hashable]) -> None:
-        """These limits have room again."""
+        """Limits have room again."""
 
     def on_claim_unknown(self) -> None:
-        """The answer of a claim was lost: the store may say that this node holds its tasks."""
+        """The result of a claim was lost: this node may hold tasks it does not know of."""
 
-    def on_found(self, triggers: Sequence[Trigger]) -> None:
-        """The store has these triggers of an ordering key whose turn is near."""
+    def on_runnable(self, triggers: Sequence[Trigger]) -> None:
+        """The store returned triggers of an ordering key that may run next."""
 
-    def on_gone(self, triggers: Collection[Trigger]) -> None:
-        """The tasks of these triggers have moved on; the triggers have left the table."""
+    def on_moved_on(self, triggers: Collection[Trigger]) -> None:
+        """Triggers left the table because the versions of their tasks changed."""
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
-        """A backlog keeps these triggers elsewhere, or no longer."""
+        """A backlog spilled triggers to the store, or dropped them."""
 
     def on_positions_changed(self) -> None:
-        """The positions of a fair partition have become known, or are no longer."""
+        """The channel positions of a fair partition became known or unknown."""
 
     def on_settled(self, executions: Sequence[Execution]) -> None:
-        """The ends of these runs are written, or nobody needs them any more."""
+        """The store has the ends of these runs, or refused them."""
 
     def on_overdue(self, execution: Execution) -> None:
-        """A run has run into its timeout."""
+        """A run exceeded its timeout."""
 
     def on_permits_lost(self, policy: ConcurrencyPolicy) -> None:
-        """The permits of this limit are gone: what runs on them has to end."""
+        """The permits of a limit expired: runs that use them must stop."""
 
     def on_taken_away(self, task_ids: Collection[str]) -> None:
-        """The store has given these tasks to others, or ended them."""
+        """The store gave these tasks to other nodes, or ended them."""
 
     def on_owned(self, owned: frozenset[PartitionKey]) -> None:
         """This node owns exactly these partitions from now on."""
 
     async def on_releasing(self, keys: Collection[PartitionKey]) -> None:
-        """These partitions are about to be given up: stop them, and keep what the next owner
-        needs."""
+        """Partitions are about to be released: stop them, and save the state for the next owner."""
 
     def on_view(self, view: View) -> None:
-        """The membership has learnt this from the store."""
+        """The membership read a new view from the store."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:
-    """What every part of a node works with."""
+    """Settings, ports and shared state of a node, given to each part."""
 
     settings: NodeSettings
     served: Served
@@ -116,7 +114,7 @@ class NodeContext:
     ledger: SlotLedger
     table: TriggerTable
     in_flight: dict[str, Execution]
-    """Claimed and not yet completed, by task id."""
+    """Runs claimed and not yet completed, by task id."""
     events: NodeEvents
 
     @property

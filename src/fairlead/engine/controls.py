@@ -1,4 +1,4 @@
-"""What people and policies have set on queues: weights, limits and pauses, applied to a node."""
+"""Weights, limits and pauses that people and policies set on queues, applied to a node."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ log = logging.getLogger("fairlead.node")
 
 
 class Controls:
-    """Applies each view of the membership."""
+    """Apply the settings of each new view."""
 
     def __init__(self, context: NodeContext, backlogs: Backlogs) -> None:
         self._context = context
         self._backlogs = backlogs
         self.paused: frozenset[str] = frozenset()
-        """Queues that are paused here."""
+        """Names of the paused queues."""
 
     def apply(self, view: View) -> None:
-        """Take over weights, limits and pauses that have changed."""
+        """Apply weights, limits and pauses that changed."""
         context = self._context
         for queue, weights in view.weights.items():
             self._backlogs.set_weights(queue, weights)

@@ -1,5 +1,4 @@
-"""Stops runs at their deadline: one look at what is in flight, often enough, instead of a timer for
-each run."""
+"""Deadlines of runs: one regular check of all runs in flight instead of a timer for each."""
 
 from __future__ import annotations
 
@@ -10,30 +9,30 @@ from fairlead.engine.lifecycle import Running
 
 log = logging.getLogger("fairlead.deadlines")
 
-LOOK_EVERY = 0.05
-"""Seconds: how late a timeout may strike."""
+CHECK_EVERY = 0.05
+"""Seconds between two checks: the most by which a timeout is late."""
 
 
 class Deadlines(Running):
-    """Watches the executions of this node."""
+    """Stop the runs of this node that exceed their timeouts."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
 
     async def run(self) -> None:
-        """Watch for as long as the node lives, where a handler has a timeout."""
+        """Check until cancelled, if any handler has a timeout."""
         context = self._context
         handlers = context.served.handlers.values()
         if all(handler.processing.timeout is None for handler in handlers):
             return
         while True:
-            await context.clock.sleep(LOOK_EVERY)
+            await context.clock.sleep(CHECK_EVERY)
             now = context.clock.now()
             for execution in list(context.in_flight.values()):
                 deadline = execution.deadline
                 if deadline is None or deadline > now or execution.cancel_reason is not None:
                     continue
-                if execution.is_running:  # it still runs, it does not only wait for its completion
+                if execution.is_running:  # not only waiting for its completion
                     log.warning(
                         "task ran into its timeout",
                         extra={

@@ -1,4 +1,4 @@
-"""Takes triggers out of the table with their slots, has their tasks claimed, and has them run."""
+"""The dispatcher: take triggers and slots, claim their tasks, start their runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from fairlead.engine.runs import Runs
 from fairlead.model import Trigger
 
 MOST_AT_ONCE = 500
-"""Tasks in one claim."""
+"""Most tasks in one claim."""
 
 STOP_SECONDS = 10.0
 """Seconds that the last claim may take when the node stops."""
 
 
 class Dispatcher:
-    """One claim is on its way at a time; what its tasks and those before them free meanwhile goes
-    into the next."""
+    """Claim one batch at a time; slots that are released meanwhile go into the next batch."""
 
     def __init__(
         self, context: NodeContext, claimers: Claimers, intake: Intake, runs: Runs
@@ -36,7 +35,7 @@ class Dispatcher:
         self._stopped = asyncio.Event()
 
     def wake(self) -> None:
-        """Look again: a trigger came, or a slot was freed."""
+        """Dispatch again: a trigger came, or a slot was released."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -49,8 +48,8 @@ class Dispatcher:
             self._stopped.set()
 
     async def stop(self) -> None:
-        """Begin no further claim. One on its way is waited for: cut off, it would leave tasks that
-        nobody knows of."""
+        """Begin no further claim, and wait for the current one: cut off, it would leave tasks that
+        no node knows of."""
         self._is_stopping = True
         self._wanted.set()
         try:
@@ -71,7 +70,7 @@ class Dispatcher:
             pass
 
     async def _dispatch(self) -> bool:
-        """Dispatch one batch; return False when there is nothing that may run now."""
+        """Dispatch one batch; return False when no task may run now."""
         if self._is_stopping:
             return False
         self._wanted.clear()
@@ -95,8 +94,7 @@ class Dispatcher:
                 self._runs.start(executions)
 
     async def _record_broken(self, broken: Sequence[PolicyFailed]) -> None:
-        """Fail the attempts of tasks whose policy raised. They hold no slot, and are claimed only
-        for that."""
+        """Claim tasks whose policy raised, without slots, and record their failed attempts."""
         errors = {failure.trigger.id: failure.error for failure in broken}
         triggers = [failure.trigger for failure in broken]
         for claimer, those in self._claimers.split(triggers, _queue_of):

@@ -19,17 +19,17 @@ _context_decoder = msgspec.json.Decoder(dict[str, str])
 
 
 class CancelReason(StrEnum):
-    """Why a run was stopped from outside."""
+    """Reason why a run was stopped from outside."""
 
     TIMEOUT = "timeout"
-    # a person cancelled it, or it was given to another node: the store knows already
+    # a person cancelled the task, or another node has it: the store knows already
     CANCELLED = "cancelled"
     SHUTDOWN = "shutdown"
-    PERMITS = "permits"  # those of a cluster-wide limit ran out: others may use them soon
+    PERMITS = "permits"  # permits expired: other nodes may acquire them soon
 
 
 class Execution:
-    """A claimed task on this node. `handler` is None when no handler of that name is registered."""
+    """One run of a claimed task. `handler` is None when no handler of its name is registered."""
 
     __slots__ = (
         "_current",
@@ -57,18 +57,18 @@ class Execution:
         self.claimed = claimed
         self.handler = handler
         self.holds_slot = holds_slot
-        """False when its policy raised: it is claimed only to record that."""
+        """False for a task whose policy raised, claimed only to record the failed attempt."""
         self.is_running = False
         self.is_done = False
-        """Its run has ended, and its task with it."""
+        """True when the run has ended its task."""
         self.is_abandoned = False
-        """Its end is written already, while its thread still runs: what that returns is dropped."""
+        """True when the end is written while the thread still runs; its return value is dropped."""
         self.started_at: int | None = None
         self.deadline: int | None = None
-        """Microseconds; when the run is stopped."""
+        """Instant at which the run is stopped, in microseconds since the epoch."""
         self.cancel_reason: CancelReason | None = None
         self.runner: asyncio.Task[Any] | None = None
-        """The event-loop task that runs it now, for handlers that can be interrupted."""
+        """The asyncio task of an asynchronous handler while it runs."""
         self._current: CurrentTask | None = None
 
     def start(self, now: int) -> None:
@@ -80,7 +80,7 @@ class Execution:
 
     @property
     def current(self) -> CurrentTask:
-        """What the handler may know about its run; made when first asked for."""
+        """Return the run as its handler sees it, made at the first call."""
         if self._current is None:
             trigger, claimed = self.trigger, self.claimed
             self._current = CurrentTask(
@@ -102,8 +102,8 @@ class Execution:
         return self._current
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The decoded arguments. Raises InvalidTask for a payload that does not fit, UnknownTask
-        without a handler."""
+        """Return the decoded arguments. Raise InvalidTask for a payload that does not fit,
+        UnknownTask without a handler."""
         if self.handler is None:
             raise UnknownTask(
                 f"no task named {self.trigger.name!r} is registered in this worker's application; "
@@ -114,7 +114,8 @@ class Execution:
         )
 
     def cancel(self, reason: CancelReason) -> None:
-        """Ask the run to stop: interrupts an asynchronous handler, tells a handler in a thread."""
+        """Ask the run to stop: interrupt an asynchronous handler, set the flag of a thread's
+        handler."""
         if self.cancel_reason is not None:
             return
         self.cancel_reason = reason

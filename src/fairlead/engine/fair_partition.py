@@ -1,9 +1,8 @@
-"""One owned partition of a fair queue: its lanes, and the one coroutine that writes and reads for
-them.
+"""One owned partition of a fair queue: its lanes, and the coroutine that reads and writes their
+backlogs.
 
-New triggers are given levels (`fairlead.core.fair.backlog`) and stay in memory while everything
-fits there. Beyond that they go into the backlog store, and what comes next by level is read back
-from it.
+The backlog (`fairlead.core.fair.backlog`) gives each new trigger a level. Triggers stay in memory
+while they fit; the others go into the backlog store and are read back in the order of their levels.
 """
 
 from __future__ import annotations
@@ -32,29 +31,28 @@ from fairlead.ports.trigger_channel import TriggerChannel
 log = logging.getLogger("fairlead.fair_partition")
 
 PAGE = 2000
-"""Triggers in one write, and as many more may wait for it."""
+"""Triggers in one write; as many more may wait for the next."""
 
 PAGE_AGAIN = 10_000
-"""Triggers looked at again at once."""
+"""Triggers behind the position that one read brings again."""
 
 AGAIN_SHARE = 0.05
-"""Looking again may take at most this share of the time."""
+"""Greatest share of time spent on reading triggers again (0 to 1)."""
 
 MOST_READ = 5000
-"""Triggers read back at once."""
+"""Triggers in one read from the backlog store."""
 
 ORDER_FIRST_SECONDS = 10.0
-"""How long a partition that was just taken over may put what it finds in order before it begins to
-dispatch."""
+"""Seconds a partition may sort the triggers it finds at a take-over before it dispatches."""
 
 _REMEMBERED = 10_000
-"""Ids of a lane that were given a level last, and as many before: kept to tell at once what a
-second look brings again."""
+"""Ids of a lane that were given a level last, in each of two generations: they identify triggers
+that a second read brings again."""
 
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
 _LONGEST_WAIT = 1.0
-"""Seconds between looks at what is to be deleted or kept."""
+"""Longest pause, in seconds, between checks for records to delete or save."""
 
 
 @dataclass(eq=False)
@@ -62,28 +60,26 @@ class _Lane:
     key: LaneKey
     backlog: Backlog
     order_until: float
-    """Monotonic seconds: until then, or until the channel has given all it had, nothing is
-    dispatched."""
+    """Monotonic seconds until which nothing is dispatched, unless the channel is drained before."""
     shares: RuntimeShares | None = None
-    """Of a queue that charges run time: they say what of it stands in the trigger table."""
+    """Run-time shares that choose the triggers for the table; None without cost="runtime"."""
     is_ordering: bool = True
     inbox: list[Trigger] = field(default_factory=list)
     unlooked: list[Trigger] = field(default_factory=list)
-    """From places in the channel already passed: the store is asked first whether they have a
-    level."""
+    """Triggers from behind the channel position, before the store has said which have a level."""
     look_at: float = 0.0
-    """Monotonic seconds: when more may be looked at again."""
+    """Monotonic seconds from which more triggers may be read again."""
     write: Write | None = None
     evictions: Evictions = field(default_factory=Evictions)
     recent: dict[str, int] = field(default_factory=dict)
-    """Version by id of what was given a level."""
+    """Version by id of the triggers given a level last."""
     less_recent: dict[str, int] = field(default_factory=dict)
-    """The same of what was before that."""
+    """Version by id of the generation before `recent`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaneContext:
-    """What the lanes of a node's fair partitions work with."""
+    """Ports and settings shared by the lanes of a node's fair partitions."""
 
     store: BacklogStore
     table: TriggerTable
@@ -91,12 +87,12 @@ class LaneContext:
     ordering: Ordering
     events: NodeEvents
     look_ahead: int
-    """Triggers in memory, for each lane, at most."""
+    """Most triggers in memory for each lane."""
     clock: Clock
 
 
 class FairPartition:
-    """See the module. `run()` for as long as the node owns the partition, then `close()`."""
+    """A partition: call `run` while the node owns it, then `close`."""
 
     def __init__(
         self,
@@ -105,10 +101,10 @@ class FairPartition:
         run_times: RunTimes | None,
         context: LaneContext,
     ) -> None:
-        """`run_times`: of a queue that charges them; None: each task counts the same."""
+        """`run_times`: mean run times for cost="runtime"; None counts each task as one."""
         self.key = key
         self.is_started = False
-        """It has taken over: `positions` are known."""
+        """Whether the take-over is done, so that `positions` are known."""
         self._weights = weights
         self._run_times = run_times
         self._context = context
@@ -125,8 +121,8 @@ class FairPartition:
     # life -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take over, then read and write for the lanes. Fenced by another owner it starts over, if
-        it is still wanted."""
+        """Take over, then read and write for the lanes. Start over when another owner fenced this
+        one and the partition is still wanted."""
         while True:
             try:
                 await self._take_over()
@@ -155,8 +151,8 @@ class FairPartition:
         self._events.on_positions_changed()
 
     async def close(self) -> None:
-        """After `run` was cancelled: keep what the next owner needs, unless it is the owner
-        already."""
+        """Save the state for the next owner, after `run` was cancelled; a fenced owner saves
+        nothing."""
         try:
             for lane in self._lanes.values():
                 if lane.write is None:
@@ -169,7 +165,7 @@ class FairPartition:
         self.drop()
 
     def drop(self) -> None:
-        """Forget everything: another node will, or this one again."""
+        """Drop all triggers from memory; the next owner reads them again."""
         self.is_started = False
         dropped = self._table.drop([self.key])
         undispatched = [
@@ -189,14 +185,14 @@ class FairPartition:
         self._events.on_dropped([*dropped, *undispatched, *waiting, *unwritten])
         self._events.on_positions_changed()
 
-    # what the node tells it -----------------------------------------------------------------------
+    # events from the node -----------------------------------------------------------------------
 
     def positions(self) -> dict[int, int]:
-        """By priority, the place in the channel up to which every trigger has a level."""
+        """Return, by priority, the channel position up to which every trigger has a level."""
         return {priority: lane.backlog.read_seq for priority, lane in self._lanes.items()}
 
     def room(self, priority: int) -> int:
-        """How many more triggers it takes from the channel now."""
+        """Return how many more triggers the lane takes from the channel now."""
         lane = self._lanes.get(priority)
         if lane is None:
             return PAGE
@@ -204,26 +200,26 @@ class FairPartition:
         return 2 * PAGE - waiting if waiting <= PAGE else 0
 
     def room_behind(self, priority: int) -> int:
-        """How many triggers it looks at again now; where much is stored that is dear, and happens
-        less often."""
+        """Return how many triggers may be read again now: fewer while a large backlog makes that
+        expensive."""
         lane = self._lanes.get(priority)
         if lane is None or not lane.backlog.is_stored:
             return PAGE
         return 0 if lane.unlooked or self._clock.monotonic() < lane.look_at else PAGE_AGAIN
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
-        """New triggers of one lane, in the order of the channel."""
+        """Accept new triggers of one lane, in the order of the channel."""
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         if lane.backlog.is_stored:
             self._sort_out(lane, triggers)
         else:
-            lane.inbox += triggers  # what memory does not know is news
+            lane.inbox += triggers  # a trigger unknown in memory is new
         if lane.write is None and not lane.unlooked and not lane.backlog.may_be_empty:
             self._place(lane)
         self._work.set()
 
     def _sort_out(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
-        """Which of these are news, where something is stored."""
+        """Separate new triggers from stored ones, while the lane has a stored backlog."""
         passed, recent, less_recent = lane.backlog.read_seq, lane.recent, lane.less_recent
         levelled = []
         for trigger in triggers:
@@ -236,27 +232,26 @@ class FairPartition:
         self._events.on_dropped(levelled)
 
     def resize(self, capacity: int) -> None:
-        """So many triggers of each lane may be in memory."""
+        """Allow `capacity` triggers of each lane in memory."""
         self._capacity = capacity
         for lane in self._lanes.values():
             lane.backlog.capacity = capacity
 
-    def look(self) -> None:
-        """The channel has given what it had for now: what was held back for it need not be any
-        longer."""
+    def on_drained(self) -> None:
+        """Note that the channel is drained: dispatch what waited for its triggers."""
         for lane in self._lanes.values():
-            self._let_go(lane)
+            self._begin_dispatch(lane)
 
     def taken(self, priority: int, triggers: Sequence[Trigger]) -> None:
-        """These have left the table, to be claimed."""
+        """Note that triggers left the table, to be claimed."""
         lane = self._lanes[priority]
         lane.backlog.take(triggers)
         if lane.shares is not None:
             lane.shares.taken(triggers, self._clock.monotonic())
             self._show(lane, lane.shares)
 
-    def answered(self, priority: int, triggers: Sequence[Trigger]) -> None:
-        """Their claim was answered, won or lost: they are done with here."""
+    def claim_ended(self, priority: int, triggers: Sequence[Trigger]) -> None:
+        """Acknowledge triggers whose claim ended, won or lost."""
         lane = self._lanes.get(priority)
         if lane is not None:
             lane.backlog.ack(triggers)
@@ -264,21 +259,21 @@ class FairPartition:
             self._work.set()
 
     def refused(self, priority: int, triggers: Sequence[Trigger]) -> None:
-        """They left without a run: one that comes again is news."""
+        """Note triggers whose claim was lost: a later trigger of the same task is new."""
         if (lane := self._lanes.get(priority)) is not None:
             self._not_levelled(lane, triggers)
             for trigger in triggers:
                 self.ended(trigger, 0)
 
     def ended(self, trigger: Trigger, cost: int) -> None:
-        """A run has ended, after so many microseconds; or it never began: 0."""
+        """Charge a run of `cost` microseconds; 0 for one that never began."""
         lane = self._lanes.get(trigger.priority)
         if lane is not None and lane.shares is not None:
             lane.backlog.ended(trigger, cost)
             lane.shares.ended(trigger, cost)
 
     def returned(self, priority: int, triggers: Sequence[Trigger]) -> None:
-        """Nobody knows whether they were claimed: they are tried again, at their place."""
+        """Put triggers whose claim has an unknown result back at their level."""
         lane = self._lanes.get(priority)
         known = [] if lane is None else [trigger for trigger in triggers if trigger in lane.backlog]
         if lane is not None:
@@ -298,7 +293,7 @@ class FairPartition:
             for _, lane in sorted(self._lanes.items()):
                 try:
                     is_busy |= await self._step(lane)
-                    self._let_go(lane)
+                    self._begin_dispatch(lane)
                 except StoreUnavailable as error:
                     log.warning(
                         "the backlog waits while its store is away", extra={"error": str(error)}
@@ -313,7 +308,7 @@ class FairPartition:
                     pass
 
     def _until_due(self) -> float:
-        """Seconds until something is to be done that nobody tells of."""
+        """Return the seconds until the next work that no event announces."""
         now = self._clock.monotonic()
         looks = [
             lane.evictions.check_at - now
@@ -323,7 +318,8 @@ class FairPartition:
         return max(0.0, min([_LONGEST_WAIT, *looks]))
 
     async def _step(self, lane: _Lane) -> bool:
-        """Everything the lane needs from the store now, once; False when that was nothing."""
+        """Do one round of reads and writes for the lane; return False if there was nothing to
+        do."""
         backlog, key = lane.backlog, lane.key
         if lane.unlooked:
             asked, lane.unlooked = lane.unlooked, []
@@ -418,12 +414,12 @@ class FairPartition:
                 lane.shares.add([trigger], self._clock.monotonic())
                 if (
                     trigger.ordering_key is not None
-                ):  # whether the next one is admitted depends on what is in the table
+                ):  # the table decides whether the next trigger is admitted
                     self._show(lane, lane.shares)
         if lane.shares is not None:
             self._show(lane, lane.shares)
         if kept_out:
-            lane.backlog.ack(kept_out)  # never taken: the lane's time does not move on with them
+            lane.backlog.ack(kept_out)  # never taken: do not advance the lane's virtual time
             self._not_levelled(lane, kept_out)
             self._events.on_dropped(kept_out)
         if changes.added:
@@ -452,8 +448,8 @@ class FairPartition:
             lane.recent.pop(trigger.id, None)
             lane.less_recent.pop(trigger.id, None)
 
-    def _let_go(self, lane: _Lane) -> None:
-        """Begin to dispatch what was held, once everything there was has its level."""
+    def _begin_dispatch(self, lane: _Lane) -> None:
+        """Begin to dispatch once every trigger found at the take-over has a level."""
         if not lane.is_ordering:
             return
         is_waiting = (
@@ -467,7 +463,7 @@ class FairPartition:
             self._apply(lane, Changes(lane.backlog.loaded()))
 
     def _add_lane(self, priority: int, record: LaneRecord | None) -> _Lane:
-        """`record` None: nothing of the lane was ever kept."""
+        """Add a lane; `record` is None when the lane has no saved state."""
         passes, shares = Passes(Counters(), self._weights), None
         if self._run_times is not None:
             passes = TimePasses(Counters(), self._weights, self._run_times)
@@ -489,6 +485,6 @@ class FairPartition:
 
 
 def _with_those_behind(held: Held, shares: RuntimeShares) -> Held:
-    """A column that limits stop, with what would follow it into the table."""
+    """Add to a parked column the triggers that would follow it into the table."""
     behind = {id(trigger): trigger for shown in held.triggers for trigger in shares.behind(shown)}
     return Held([*held.triggers, *behind.values()], held.taken)

@@ -10,14 +10,14 @@ _EVERY_SECONDS = 1.0
 
 
 class Gauges(Running):
-    """Tells the observer once a second."""
+    """Report the gauges to the observer once a second."""
 
     def __init__(self, context: NodeContext, ordered: OrderedQueues) -> None:
         self._context = context
         self._ordered = ordered
 
     async def run(self) -> None:
-        """Measure for as long as the node lives."""
+        """Measure until cancelled."""
         context = self._context
         while True:
             context.observer.gauges(len(context.table), len(context.in_flight))

@@ -1,5 +1,5 @@
-"""Takes triggers from the channel into the look-ahead: into the trigger table, or the backlogs of
-fair queues."""
+"""The intake: move triggers from the channel into the trigger table, or into the backlogs of fair
+queues."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fairlead.model import LaneKey, Trigger, TriggerPath
 log = logging.getLogger("fairlead.intake")
 
 FEW_AHEAD = 100
-"""Triggers in memory at least, where the channel orders them: what a node has taken, no newcomer
-overtakes."""
+"""Fewest triggers in memory where the channel decides the order: a newcomer cannot overtake a
+trigger that a node has taken."""
 
 _AGAIN = 1000
-"""Triggers of a fifo lane looked at again at once."""
+"""Triggers of a fifo lane in one repeated read."""
 
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
 
 class Intake(Running):
-    """Reads while there is room; a trigger this node already knows is dropped here."""
+    """Read the channel while there is room, and drop triggers this node already knows."""
 
     def __init__(self, context: NodeContext, backlogs: Backlogs, ordering: Ordering) -> None:
         self._context = context
@@ -35,14 +35,14 @@ class Intake(Running):
         self._backlogs = backlogs
         self._ordering = ordering
         self._few_ahead = _few_ahead(context)
-        """Triggers of a lane in memory, as long as limits do not stop all of them."""
+        """Most triggers of a lane in memory while limits let some of them run."""
         self._most = self._few_ahead
         self._known: dict[str, int] = {}
-        """Version by id of every trigger in the table or on its way through this node."""
+        """Version by id of every trigger in the table or in flight on this node."""
         self._queued: dict[tuple[str, int], int] = {}
 
     async def run(self) -> None:
-        """Receive for as long as the node lives."""
+        """Receive until cancelled."""
         while True:
             try:
                 triggers = await self._channel.receive(self)
@@ -51,10 +51,10 @@ class Intake(Running):
                 await self._context.clock.sleep(_PAUSE_AFTER_TROUBLE)
                 continue
             self.take_in(triggers)
-            self._backlogs.look()
+            self._backlogs.on_drained()
 
     def ahead(self, lane: LaneKey) -> int:
-        """How many more triggers fit. A fifo queue is refilled by halves, so that reads stay
+        """Return how many more triggers fit. Refill a fifo queue by halves, so that reads stay
         large."""
         if lane.queue in self._backlogs:
             return self._backlogs.room(lane)
@@ -62,14 +62,14 @@ class Intake(Running):
         return self._most - queued if queued <= self._most // 2 else 0
 
     def blocked(self, is_so: bool) -> None:
-        """Whether limits stop everything that is in memory: then more is looked at."""
+        """Note whether limits stop every trigger in memory; if so, read more of them."""
         most = self._context.settings.look_ahead if is_so else self._few_ahead
         if most != self._most:
             self._most = most
             self._channel.room_freed()
 
     def behind(self, lane: LaneKey) -> int:
-        """How many triggers are looked at again."""
+        """Return how many triggers behind the position may be read again."""
         return self._backlogs.room_behind(lane) if lane.queue in self._backlogs else _AGAIN
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
@@ -101,7 +101,7 @@ class Intake(Running):
         self._context.events.on_ready()
 
     def taken(self, triggers: Iterable[Trigger]) -> None:
-        """These have left the table, to be claimed or because their partition was revoked."""
+        """Note triggers that left the table, to be claimed or because their partition was lost."""
         queued = self._queued
         half = self._most // 2
         freed = False
@@ -118,44 +118,43 @@ class Intake(Running):
         if freed:
             self._channel.room_freed()
 
-    def answered(self, triggers: Collection[Trigger]) -> None:
-        """The claim of these was answered, won or lost."""
+    def claim_ended(self, triggers: Collection[Trigger]) -> None:
+        """Note that the claim of these triggers ended, won or lost."""
         self._channel.settled(triggers)
         if fair := [trigger for trigger in triggers if trigger.level is not None]:
-            self._backlogs.answered(fair)
+            self._backlogs.claim_ended(fair)
 
     def refused(self, triggers: Collection[Trigger]) -> None:
-        """These were not claimed, and will not be as they are."""
-        self.forget(triggers)
+        """Drop triggers whose claim was lost."""
+        self.drop(triggers)
         if fair := [trigger for trigger in triggers if trigger.level is not None]:
             self._backlogs.refused(fair)
 
     def returned(self, triggers: Iterable[Trigger]) -> None:
-        """Nobody knows whether these were claimed: those of fair queues are tried again, others are
-        received again."""
+        """Put back triggers whose claim has an unknown result: those of fair queues at their level;
+        the channel delivers the others again."""
         fair = [trigger for trigger in triggers if trigger.level is not None]
-        self.forget([trigger for trigger in triggers if trigger.level is None])
+        self.drop([trigger for trigger in triggers if trigger.level is None])
         if fair:
             self._backlogs.returned(fair)
 
-    def found(self, triggers: Iterable[Trigger]) -> None:
-        """Tasks of an ordering key whose turn is near: into the table, whatever the order of their
-        queue."""
+    def admit(self, triggers: Iterable[Trigger]) -> None:
+        """Add triggers of an ordering key that may run next to the table, ahead of the queue's
+        order."""
         for trigger in triggers:
             self._known[trigger.id] = trigger.version
             lane = (trigger.queue, trigger.priority)
             self._queued[lane] = self._queued.get(lane, 0) + 1
             self._table.push(trigger)
 
-    def gone(self, triggers: Collection[Trigger]) -> None:
-        """These have left the table because their tasks have moved on."""
+    def on_moved_on(self, triggers: Collection[Trigger]) -> None:
+        """Note triggers that left the table because the versions of their tasks changed."""
         self.taken(triggers)
-        self.answered(triggers)
+        self.claim_ended(triggers)
         self.refused(triggers)
 
-    def forget(self, triggers: Collection[Trigger]) -> None:
-        """This node has nothing more to do with these; a later trigger of the same task is news
-        again."""
+    def drop(self, triggers: Collection[Trigger]) -> None:
+        """Drop triggers that ended on this node; a later trigger of the same task is new."""
         self._channel.settled(triggers)
         known = self._known
         for trigger in triggers:

@@ -1,5 +1,4 @@
-"""Calls a handler the way it asks to be called: with its interceptors, and inside a transaction
-when it wants one."""
+"""Calls of handlers, with interceptors and, where declared, inside a transaction."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ from fairlead.ports.task_store import Completed
 
 
 class Superseded(FairleadError):
-    """The task was given to another node while a transactional handler ran: everything it wrote was
+    """Another node got the task while its transactional handler ran; the writes of the handler were
     rolled back."""
 
 
 class Committed:
-    """What a transactional handler answers the engine: its end is in the store already."""
+    """Result of a transactional handler whose end is already in the store."""
 
     __slots__ = ("finish",)
 
@@ -36,8 +35,8 @@ class Committed:
 
 
 class Invocation:
-    """How runs become calls. A transactional handler's own writes, the tasks it submits and its
-    completion commit together, or not at all."""
+    """Call the handlers of runs. The writes of a transactional handler, the tasks it submits and
+    its completion commit together or not at all."""
 
     def __init__(self, context: NodeContext) -> None:
         interceptors = context.served.interceptors
@@ -48,21 +47,21 @@ class Invocation:
         self._wrapping = overridden(interceptors, "run")
         self._around = overridden(interceptors, "running")
         self._clock = context.clock
-        # Chosen once, so that runs pay nothing where no interceptor is around them.
-        self.on_loop: Invoke = self._around_on_loop if self._around else self._on_loop
-        """Run an asynchronous handler; answers its return value, or Committed."""
-        self.in_thread: Call = self._around_in_thread if self._around else self._in_thread
-        """Run a synchronous handler in this thread; answers its return value, or Committed."""
+        # Choose once, so that runs without interceptors pay nothing.
+        self.on_loop: Invoke = self._intercepted_on_loop if self._around else self._on_loop
+        """Run an asynchronous handler; return its result, or Committed."""
+        self.in_thread: Call = self._intercepted_in_thread if self._around else self._in_thread
+        """Run a synchronous handler in this thread; return its result, or Committed."""
 
     def around(self, execution: Execution) -> AbstractContextManager[object]:
-        """The interceptors that are around every run, entered."""
+        """Return a context manager that enters the interceptors of a run."""
         return entered(self._around, execution.current) if self._around else nullcontext()
 
-    async def _around_on_loop(self, execution: Execution) -> Any:
+    async def _intercepted_on_loop(self, execution: Execution) -> Any:
         with self.around(execution):
             return await self._on_loop(execution)
 
-    def _around_in_thread(self, execution: Execution) -> Any:
+    def _intercepted_in_thread(self, execution: Execution) -> Any:
         with self.around(execution):
             return self._in_thread(execution)
 

@@ -11,23 +11,25 @@ class Part(Protocol):
     """One part of a node."""
 
     async def run(self) -> None:
-        """Serve until cancelled, or return when there is nothing to serve. What is raised here
-        breaks the node."""
+        """Serve until cancelled, or return when there is nothing to serve. An exception ends the
+        node."""
 
     async def stop(self) -> None:
-        """End what the part began, while `run` still serves; `run` is cancelled afterwards."""
+        """Finish open work while `run` still serves; the lifecycle cancels `run` afterwards."""
 
 
 class Running:
-    """A part without an end of its own: its `run` is simply cancelled."""
+    """A part that has nothing to finish when the node stops."""
 
     async def stop(self) -> None:
-        """Leave everything as it is."""
+        """Do nothing: the lifecycle cancels `run`."""
 
 
 async def serve(parts: Sequence[Part], stopping: asyncio.Event) -> None:
-    """Run the parts until `stopping` is set, then stop them from the last to the first. Raises what
-    broke a part, after all others were cancelled."""
+    """Run the parts until `stopping` is set, then stop them from the last to the first.
+
+    Raise the exception of a part that failed, after cancelling all others.
+    """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(part.run()) for part in parts]
         await stopping.wait()

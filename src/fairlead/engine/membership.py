@@ -1,4 +1,4 @@
-"""This node's life as the others see it, and the cluster's wishes as this node hears them."""
+"""The membership: send heartbeats, and read what people and other nodes changed."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ log = logging.getLogger("fairlead.membership")
 
 HEARTBEAT_SECONDS = 2.5
 SILENT_SECONDS = 10.0
-"""A node not heard of for this long counts as dead."""
+"""Seconds without a heartbeat after which a node counts as dead."""
 
 _MARK = "#"
 
 
 def name_of(identity: str) -> str:
-    """A name for one start of a process that keeps its identity over restarts. Raises
-    ConfigurationError."""
+    """Return a name for one start of a process that keeps its identity over restarts. Raise
+    ConfigurationError for an identity that cannot be used."""
     if not identity.strip() or _MARK in identity:
         raise ConfigurationError(f"worker name {identity!r}: use a text without {_MARK}")
     return f"{identity}{_MARK}{uuid.uuid4().hex[:8]}"
 
 
 def identity_of(node: str) -> str:
-    """Who a node is, whichever start of it this is; a node without an identity is its name."""
+    """Return the identity of a node, the same for all its starts; without one, the node's name."""
     return node.partition(_MARK)[0]
 
 
 class Membership(Running):
-    """Beats, reads what people have set, and finds out which claimed tasks are no longer this
-    node's."""
+    """Send heartbeats, read the settings of queues, and find claimed tasks this node has lost."""
 
     def __init__(
         self,
@@ -55,20 +54,20 @@ class Membership(Running):
         self._is_registered = False
         self._is_retired = False
         self._weights: dict[str, int] = {}
-        """By queue, the version of its weights and limits that was read last."""
+        """Version of the weights and limits read last, by queue."""
 
-    def look(self) -> None:
-        """A person or another node changed something: look now."""
+    def poke(self) -> None:
+        """Send a heartbeat now, because a person or another node changed something."""
         self._look.set()
 
-    async def retire(self) -> None:
-        """From now on it serves no queue: the others share the partitions without it, unless it is
-        to come back. Raises StoreUnavailable."""
+    async def leave(self) -> None:
+        """Serve no queue from now on, so that other nodes take the partitions, unless the node will
+        restart. Raise StoreUnavailable."""
         self._is_retired = True
         await self._say_so()
 
-    async def forget_earlier_starts(self) -> None:
-        """Of this node, those that hold nothing. Raises StoreUnavailable."""
+    async def drop_earlier_starts(self) -> None:
+        """Drop earlier starts of this node that hold no task. Raise StoreUnavailable."""
         if _MARK not in self._node:
             return
         for record in await self._store.database.read(self._store.nodes()):
@@ -87,7 +86,7 @@ class Membership(Running):
         await self._store.heartbeat(self._node, queues, now)
 
     async def run(self) -> None:
-        """Beat for as long as the node lives."""
+        """Send heartbeats until cancelled."""
         while True:
             self._look.clear()
             try:
@@ -122,12 +121,12 @@ class Membership(Running):
         for queue in changed:
             weights[queue] = await self._store.database.read(self._store.weights(queue))
             limits[queue] = await self._store.database.read(self._store.limits(queue))
-        # Only now: when the store goes away in between, all are read again.
+        # Set last: if the store goes away before, read all of them again.
         self._weights.update((queue, queues[queue].weights_version) for queue in changed)
         return weights, limits
 
     async def beat(self) -> None:
-        """One round."""
+        """Send one heartbeat, and read what changed."""
         now = self._context.clock.now()
         await self._say_so()
         if ended := self._claimer.ended_batches():
@@ -146,6 +145,5 @@ class Membership(Running):
             still = await self._store.still_held(self._node, held)
             gone = set(held) - still
             if gone:
-                # Ended meanwhile by this node itself, or taken away: only those still in flight
-                # here matter.
+                # This node ended some of these itself; only tasks still in flight were taken away.
                 self._context.events.on_taken_away(gone)

@@ -18,7 +18,8 @@ log = logging.getLogger("fairlead.node")
 
 
 class Node:
-    """See the module. `run()` returns after `stop()`, or raises what broke it."""
+    """A node of one application: `run` serves until `stop`, or raises the exception that ended
+    it."""
 
     def __init__(
         self,
@@ -31,36 +32,35 @@ class Node:
         self.settings = settings
         self.parts = NodeParts(settings, served, ports, clock, observer)
         self.ready = asyncio.Event()
-        """Set once it has registered and has tried for its partitions."""
+        """Set when the node has registered and has asked for its partitions."""
         self.unstoppable = 0
-        """Handlers on the event loop that went on though they were cancelled: only the end of the
+        """Number of asynchronous handlers that ignored their cancellation; only the end of the
         process ends them."""
         self._context = self.parts.context
         self._stopping = asyncio.Event()
 
     @property
     def in_flight(self) -> int:
-        """Tasks claimed and not yet completed."""
+        """Number of tasks claimed and not yet completed."""
         return len(self._context.in_flight)
 
     @property
     def queues(self) -> list[str]:
-        """Names of the queues it serves, sorted."""
+        """Names of the served queues, sorted."""
         return sorted(self.parts.ownership.partitions)
 
     async def unfinished(self) -> tuple[int, int]:
-        """Return how many tasks of its queues are left to run or to retry, and how many are in
+        """Return how many tasks of the served queues are left to run or retry, and how many are in
         ERROR."""
         store = self._context.store
         left, in_error = await store.database.read(store.unfinished(self.queues))
         return left + await self.parts.ordered.unfinished(), in_error
 
     async def run(self) -> None:
-        """Start, serve until `stop()`, drain, leave. Raises what broke a part: nothing fails
-        unseen."""
+        """Start, serve until `stop`, drain, leave. Raise the exception of a part that failed."""
         parts, channel = self.parts, self._context.channel
         await parts.membership.beat()
-        await parts.membership.forget_earlier_starts()
+        await parts.membership.drop_earlier_starts()
         await channel.open(parts.on_notification)
         try:
             await parts.ownership.renew()
@@ -73,8 +73,7 @@ class Node:
         log.info("node stopped", extra={"node": self.settings.name})
 
     def stop(self) -> None:
-        """Take nothing more, let what runs end, hand back the rest, then leave. Safe to call more
-        than once."""
+        """Claim no more tasks, let runs end, hand back the rest, then leave. Safe to call twice."""
         self._stopping.set()
 
     async def _serve(self) -> None:
@@ -88,15 +87,16 @@ class Node:
     async def _leave(self) -> None:
         self.unstoppable = await self.parts.runs.close()
         if self.unstoppable:
-            log.warning(
-                "handlers ignored that they were cancelled", extra={"handlers": self.unstoppable}
-            )
+            log.warning("handlers ignored their cancellation", extra={"handlers": self.unstoppable})
         try:
-            # A node that may still hold something stays known: it falls silent, and the others
-            # resume what it held. So does one that is to come back: it counts as living meanwhile.
+            # A node that may still hold tasks stays registered: its heartbeats stop, and other
+            # nodes resume its tasks. A node that will restart stays too, and counts as living
+            # meanwhile.
             is_going = not self.settings.restart_seconds
             if is_going and not self.in_flight and not self.parts.reconciler.is_asked:
                 await self._context.store.drop_node(self.settings.name)
             self._context.channel.announce(Notification(control=True))
         except StoreUnavailable as error:
-            log.warning("left without a word: the store is away", extra={"error": str(error)})
+            log.warning(
+                "node left without deregistering: the store is away", extra={"error": str(error)}
+            )

@@ -1,9 +1,9 @@
-"""Whose turn it is of each ordering key: its tasks run one at a time, in (run_at, submission)
-order.
+"""Reservations of ordering keys: the tasks of a key run one at a time, in the order of `run_at` and
+submission.
 
-The store refuses a task before its turn, and is asked whose it is when this node cannot know: after
-a refusal, after a run that did not end its task, when more tasks of a key wait than are kept in
-memory.
+The store refuses a task while an earlier one of its key is unfinished. This node asks the store for
+the next task of a key when it cannot know: after a refusal, after a run that did not end its task,
+and when more tasks of the key wait than are in memory.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from fairlead.model import PartitionKey, State, Trigger
 log = logging.getLogger("fairlead.ordering")
 
 MOST_OF_KEY = 20
-"""Triggers of one ordering key in memory: more of them would only take the place of other keys'."""
+"""Most triggers of one ordering key in memory, so that they leave room for other keys."""
 
-_LOOK_SECONDS = 1.0
-"""How often the store is asked about a key whose turn is with another node."""
+_READ_SECONDS = 1.0
+"""Seconds between two reads of a key whose next task is on another node."""
 
 _HEAL_SECONDS = 15.0
-"""How often about one that waits for a next try or for a person; changes are told, this is for what
-was not heard."""
+"""Seconds between two reads of a key whose next task waits for a retry or for a person; a
+notification announces the change, and this heals lost ones."""
 
 
 class Ordering(Running):
-    """Decides which trigger of an ordering key may stand in the table, and keeps the turn of those
-    that must wait."""
+    """Admit triggers of ordering keys to the table, and hold reservations for tasks that must
+    wait."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self._table = context.table
         self._ledger = context.ledger
         self._partitions: dict[OrderingKey, int] = {}
-        """Of every key below."""
+        """Partition of each key below."""
         self._ask: set[OrderingKey] = set()
         self._overflown: set[OrderingKey] = set()
-        """More tasks of it wait than are in memory."""
-        self._look_at: dict[OrderingKey, float] = {}
-        """Of the keys whose turn is kept: when to ask again (monotonic seconds)."""
+        """Keys with more waiting tasks than are in memory."""
+        self._read_at: dict[OrderingKey, float] = {}
+        """When to read each reserved key again, in monotonic seconds."""
         self._asked = asyncio.Event()
 
     def admits(self, trigger: Trigger) -> bool:
-        """True if the trigger may go into the table; else the store will be asked for it when its
-        turn is near."""
+        """Return True if the trigger may go into the table; otherwise read it from the store when
+        its task may run next."""
         if trigger.ordering_key is None:
             return True
         key = OrderingKey(trigger.queue, trigger.ordering_key)
@@ -61,25 +61,25 @@ class Ordering(Running):
         return False
 
     def refused(self, trigger: Trigger) -> None:
-        """The store did not let it run: it is another one's turn, or its task has moved on."""
+        """Note a lost claim: an earlier task of the key is unfinished, or the version changed."""
         self._keep(trigger)
 
     def ended(self, trigger: Trigger, is_done: bool) -> None:
-        """Its run has ended, and the store knows. `is_done`: so has the task."""
+        """Note a completed run; `is_done` says that its task ended too."""
         assert trigger.ordering_key is not None
         key = OrderingKey(trigger.queue, trigger.ordering_key)
         if is_done and not (key in self._overflown and not self._table.waiting(key)):
-            self._give(key)
+            self._release(key)
         else:
             self._keep(trigger)
 
-    def look(self) -> None:
-        """Somebody changed something: ask about all that is kept."""
-        self._ask.update(self._look_at)
+    def poke(self) -> None:
+        """Read all reserved keys again, because a person or node changed something."""
+        self._ask.update(self._read_at)
         self._asked.set()
 
     def drop(self, partitions: Collection[PartitionKey]) -> None:
-        """These partitions are another node's now."""
+        """Drop the keys of partitions that another node owns now."""
         for key in [
             key
             for key, number in self._partitions.items()
@@ -87,16 +87,16 @@ class Ordering(Running):
         ]:
             self._ask.discard(key)
             self._overflown.discard(key)
-            if self._look_at.pop(key, None) is not None:
+            if self._read_at.pop(key, None) is not None:
                 self._ledger.release_reservation(key)
             del self._partitions[key]
 
     async def run(self) -> None:
-        """Ask for as long as the node lives."""
+        """Read reserved keys until cancelled."""
         while True:
             self._asked.clear()
             now = self._context.clock.monotonic()
-            self._ask.update(key for key, at in self._look_at.items() if at <= now)
+            self._ask.update(key for key, at in self._read_at.items() if at <= now)
             if self._ask:
                 asked, self._ask = self._ask, set()
                 try:
@@ -106,9 +106,9 @@ class Ordering(Running):
                         "ordering keys wait while the store is away", extra={"error": str(error)}
                     )
                     self._ask |= asked
-                    await self._context.clock.sleep(_LOOK_SECONDS)
+                    await self._context.clock.sleep(_READ_SECONDS)
                 continue
-            next_look = min(self._look_at.values(), default=None)
+            next_look = min(self._read_at.values(), default=None)
             try:
                 async with asyncio.timeout(
                     None if next_look is None else max(0.0, next_look - now)
@@ -121,13 +121,13 @@ class Ordering(Running):
         waiting: dict[OrderingKey, list[tuple[Trigger, State]]] = {key: [] for key in keys}
         before = {
             key: self._table.waiting(key) for key in keys
-        }  # what comes meanwhile may be younger than the answer
+        }  # a task that comes meanwhile may be newer than the result
         for trigger, state in await self._context.store.database.read(
             self._context.store.ordered(sorted(keys), MOST_OF_KEY)
         ):
             waiting[OrderingKey(trigger.queue, trigger.ordering_key or "")].append((trigger, state))
         for key, tasks in waiting.items():
-            if key in self._look_at:  # else it was dropped meanwhile
+            if key in self._read_at:  # else the key was dropped meanwhile
                 self._settle(key, tasks, before[key])
         self._context.events.on_ready()
 
@@ -146,26 +146,26 @@ class Ordering(Running):
         ]
         if stale:
             self._table.remove(stale)
-            self._context.events.on_gone(stale)
+            self._context.events.on_moved_on(stale)
         if not tasks:
             self._overflown.discard(key)
-            self._give(key)
+            self._release(key)
             return
         if last is None:
             self._overflown.discard(key)
         head, state = tasks[0]
         if head.id in self._context.in_flight:
-            self._look_at.pop(key)  # its end will tell
+            self._read_at.pop(key)  # the end of its run releases the key
             return
         self._ledger.reserve(key, head.id)
         here = {t.id for t in self._table.waiting(key)}
-        self._context.events.on_found(
+        self._context.events.on_runnable(
             [t for t, state in tasks if state == State.SUBMITTED and t.id not in here]
         )
         self._table.try_again(key)
         soon = state in (State.PROCESSING, State.SUBMITTED)
-        self._look_at[key] = self._context.clock.monotonic() + (
-            _LOOK_SECONDS if soon else _HEAL_SECONDS
+        self._read_at[key] = self._context.clock.monotonic() + (
+            _READ_SECONDS if soon else _HEAL_SECONDS
         )
 
     def _keep(self, trigger: Trigger) -> None:
@@ -173,12 +173,12 @@ class Ordering(Running):
         key = OrderingKey(trigger.queue, trigger.ordering_key)
         self._ledger.reserve(key, trigger.id)
         self._partitions[key] = trigger.partition
-        self._look_at[key] = self._context.clock.monotonic()
+        self._read_at[key] = self._context.clock.monotonic()
         self._ask.add(key)
         self._asked.set()
 
-    def _give(self, key: OrderingKey) -> None:
-        self._look_at.pop(key, None)
+    def _release(self, key: OrderingKey) -> None:
+        self._read_at.pop(key, None)
         if key not in self._overflown:
             self._partitions.pop(key, None)
         self._table.freed(self._ledger.release_reservation(key))

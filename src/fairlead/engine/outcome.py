@@ -1,4 +1,4 @@
-"""What an ended run means for its task: done, another try, later, or a person's help."""
+"""The outcome of a run for its task: done, retry, snooze, or ERROR."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from fairlead.errors import FairleadError, InvalidTask, Retry, Snooze, TaskTimeo
 from fairlead.model import Finish, Outcome, State
 
 MOST_ERROR_TEXT = 4000
-"""Characters kept of an error and its traceback."""
+"""Most characters kept of an error and its traceback."""
 
 _HANDED_BACK = {
     CancelReason.SHUTDOWN: "the worker shut down",
     CancelReason.PERMITS: "the worker's permits of a cluster-wide limit ran out",
 }
-"""Reasons that are not the task's, with what is written into its history: it is tried again and has
-spent no try."""
+"""Outcome in the history for each stop that is not the fault of the task; the stop spends no
+try."""
 
 _HOPELESS = (UnknownTask, InvalidTask)
-"""No retry can help before a person changes something."""
+"""Errors that no retry can mend."""
 
 
 def succeeded(execution: Execution, result: object, now: int) -> Finish:
-    """The finish of a run that returned. A result that is no JSON fails the attempt."""
+    """Return the finish of a run that returned. A result that is not JSON fails the attempt."""
     claimed = execution.claimed
     kept = None
     if claimed.keep_result:
@@ -51,7 +51,7 @@ def succeeded(execution: Execution, result: object, now: int) -> Finish:
 
 
 def failed(execution: Execution, error: BaseException, now: int) -> Finish:
-    """The finish of a run that raised: as its retry policy says, or in ERROR."""
+    """Return the finish of a run that raised, by its retry policy."""
     if isinstance(error, Snooze):
         return _finish(
             execution, error, now, Outcome.SNOOZED, to_micros(error.until), spends_try=False
@@ -62,7 +62,7 @@ def failed(execution: Execution, error: BaseException, now: int) -> Finish:
     resets = False
     if isinstance(error, Retry):
         resets = error.reset_tries
-        # A Retry raised from an error is judged by that error.
+        # Judge a Retry by the error it was raised from.
         cause: BaseException = error.__cause__ or error
     else:
         cause = error
@@ -83,8 +83,8 @@ def failed(execution: Execution, error: BaseException, now: int) -> Finish:
 
 
 def stopped(execution: Execution, now: int) -> Finish | None:
-    """The finish of a run that was cancelled from outside; None when the store has already given
-    the task away."""
+    """Return the finish of a run that was stopped from outside; None when the task is no longer
+    this node's."""
     if execution.cancel_reason is CancelReason.TIMEOUT:
         handler = execution.handler
         timeout = handler.processing.timeout if handler is not None else None
@@ -116,7 +116,7 @@ def _policy_delay(
         return None
     try:
         return handler.retry.delay(tries, error)
-    except Exception as broken:  # a user's policy: it must harm no other task
+    except Exception as broken:  # an error in a user's policy must harm no other task
         return broken
 
 
@@ -129,7 +129,7 @@ def _finish(
     spends_try: bool = True,
     resets_tries: bool = False,
 ) -> Finish:
-    """`run_at` None: no further try, the task goes to ERROR."""
+    """Return the finish of a failed attempt; without a `run_at` the task goes to ERROR."""
     claimed = execution.claimed
     if run_at is None:
         state = State.ERROR
@@ -154,8 +154,8 @@ def _finish(
 
 
 def error_text(error: BaseException) -> str:
-    """What an operator reads: the message, and the end of the traceback for errors that are not
-    Fairlead's own."""
+    """Return the error as text for operators: the message, and for errors that are not Fairlead's
+    own the end of the traceback."""
     message = str(error)
     if not isinstance(error, FairleadError) and error.__traceback__ is not None:
         message = (

@@ -1,8 +1,7 @@
-"""Which partitions and which pollers are this node's: leases, shared evenly among the nodes that
-live.
+"""The ownership of partitions and pollers: leases, shared evenly among the living nodes.
 
-A channel may share out the partitions of its queues by itself (`TriggerChannel.shares_partitions`):
-leases then elect the pollers, and share out what is left.
+A channel may assign the partitions of its queues itself (`TriggerChannel.shares_partitions`).
+Leases then elect the pollers and assign the partitions of other queues.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ _POLLER = "poller/"
 
 
 def lease_of(key: PartitionKey) -> str:
-    """The name of the lease on a partition."""
+    """Return the name of the lease on a partition."""
     return f"{_PARTITION}{key.queue}/{key.partition}"
 
 
 def owners_of(leases: Iterable[Lease]) -> dict[PartitionKey, str]:
-    """The node that holds each partition, as the leases say."""
+    """Return the node that holds the lease of each partition."""
     return {key: lease.owner for lease in leases for key in _partitions([lease.name])}
 
 
 class Ownership:
-    """Renews this node's leases, takes free ones up to its share, gives up what is beyond it.
+    """Renew this node's leases, acquire free ones up to its share, release those beyond it.
 
-    Past `NodeSettings.lease_seconds` without a renewal this node acts as if it owned nothing,
-    whatever the coordinator may say later.
+    After `NodeSettings.lease_seconds` without a renewal the node acts as if it owned nothing,
+    whatever the coordinator says later.
     """
 
     def __init__(
@@ -47,8 +46,8 @@ class Ownership:
         pollers: Sequence[str],
         may_go: Callable[[Collection[PartitionKey]], Collection[PartitionKey]],
     ) -> None:
-        """`may_go`: returns which of the partitions that are beyond this node's share it may give
-        up now; it is asked again about the others."""
+        """`may_go`: return which partitions beyond this node's share it may release now; called
+        again for the others."""
         self._context = context
         self._node = context.name
         self._lease_seconds = context.settings.lease_seconds
@@ -59,29 +58,29 @@ class Ownership:
         self._look = asyncio.Event()
         self._expires = 0.0
         self.partitions: Mapping[str, int] = {}
-        """How many partitions each queue has that this node serves."""
+        """Number of partitions of each served queue."""
         self.members: frozenset[str] = frozenset()
-        """Identities of the living nodes to share with; kept up to date by the membership."""
+        """Identities of the living nodes to share with, updated by the membership."""
         self.owned: frozenset[PartitionKey] = frozenset()
         self._elected: set[str] = set()
         self.changed = asyncio.Event()
         """Set whenever the elected pollers change."""
 
     def is_elected(self, poller: str) -> bool:
-        """True while this node is the one that runs the poller."""
+        """Return True while this node is elected to run the poller."""
         return poller in self._elected and self._now() < self._expires
 
-    def look(self) -> None:
-        """Something changed in the cluster: do not wait for the next renewal."""
+    def poke(self) -> None:
+        """Renew now instead of at the next interval, because something changed in the cluster."""
         self._look.set()
 
     async def run(self) -> None:
-        """Keep the leases for as long as the node lives."""
+        """Renew the leases until cancelled."""
         every = self._lease_seconds / 4
         while True:
             self._look.clear()
             try:
-                # Cut off early it would begin again behind whatever it waits for.
+                # A shorter timeout would restart a renewal that waits in line.
                 async with asyncio.timeout(max(every, self._expires - self._now())):
                     await self.renew()
             except (StoreUnavailable, TimeoutError) as error:
@@ -100,8 +99,8 @@ class Ownership:
         return self._context.clock.monotonic()
 
     async def stop(self) -> None:
-        """Give up what is left: partitions of ordered queues go when nothing of them runs here any
-        more, so that no ordering key is ever run twice at once."""
+        """Release all leases: those of ordered queues when none of their tasks runs here, so that
+        two nodes never run one ordering key at once."""
         try:
             await self.release_all()
         except StoreUnavailable as error:
@@ -110,7 +109,7 @@ class Ownership:
             )
 
     async def renew(self) -> None:
-        """One round: renew, take, give up."""
+        """Do one round: renew, acquire, release."""
         began = self._now()
         held = await self._coordinator.renew(self._node, self._lease_seconds)
         if self._is_leaving:
@@ -129,7 +128,7 @@ class Ownership:
         ]
         if beyond:
             held = {name: range_id for name, range_id in held.items() if name not in beyond}
-            # Stopped before the next owner can have them.
+            # Stop them before the next owner can take them.
             await self._context.events.on_releasing(_partitions(beyond))
             self._hold(held)
             await self._release(beyond)
@@ -137,7 +136,7 @@ class Ownership:
         free = [name for name in wanted if name not in taken]
         mine = [name for name in held if name.startswith(_PARTITION)]
         room = self._share(len(wanted)) - len(mine)
-        # Each node begins at another place, so that they seldom reach for the same lease.
+        # Each node begins at another position, so that two seldom try the same lease.
         start = zlib.crc32(self._node.encode()) % max(1, len(free))
         ask = (free[start:] + free[:start])[: max(0, room)]
         ask += [_POLLER + name for name in self._pollers if _POLLER + name not in taken]
@@ -147,9 +146,11 @@ class Ownership:
         self._hold(held)
 
     async def release_all(self, but: Collection[str] = ()) -> None:
-        """Give up everything at once, so that others need not wait for the leases to run out; but
-        for the partitions of these queues, whose leases are renewed until they are given up too.
-        Nothing more is taken."""
+        """Release all leases at once, so that other nodes need not wait for them to expire.
+
+        Keep the partitions of the queues in `but`, and renew their leases until they are released
+        too. Acquire no more leases.
+        """
         self._is_leaving = True
         kept = frozenset(key for key in self.owned if key.queue in but)
         names = [lease_of(key) for key in self.owned - kept if not self._is_shared_out(key.queue)]
@@ -161,16 +162,16 @@ class Ownership:
             await self._release(names)
 
     def on_gained(self, keys: Collection[PartitionKey]) -> None:
-        """The channel has given these to this node."""
+        """Own partitions that the channel assigned to this node."""
         self._own(self.owned.union(keys))
 
     async def hand_over(self, keys: Collection[PartitionKey]) -> None:
-        """The channel takes these away as soon as this returns."""
+        """Stop partitions that the channel takes away when this returns."""
         await self._context.events.on_releasing(keys)
         self._own(self.owned.difference(keys))
 
     def on_lost(self, keys: Collection[PartitionKey]) -> None:
-        """The channel may have given these to others already."""
+        """Drop partitions that the channel may already have assigned to other nodes."""
         self._own(self.owned.difference(keys))
 
     async def _release(self, names: Sequence[str]) -> None:
@@ -185,8 +186,8 @@ class Ownership:
         return base + (nodes.index(identity) < rest)
 
     def _is_shared_out(self, queue: str) -> bool:
-        """Whether the channel gives and takes the partitions of this queue, by `gained`,
-        `hand_over` and `lost`, instead of leases."""
+        """Return whether the channel, not leases, assigns the partitions of this queue
+        (`on_gained`, `hand_over`, `on_lost`)."""
         context = self._context
         return context.channel.shares_partitions and queue not in context.kinds.ordered
 

@@ -1,4 +1,4 @@
-"""Partitions of a node as they come and go: who reads them, and how they are left."""
+"""The partitions of a node: assign them to the parts that read them, and release them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ log = logging.getLogger("fairlead.node")
 
 
 class Partitions:
-    """Hands the owned partitions to the parts that read them. As a part of the node it ends first:
-    other nodes take over while runs here still end."""
+    """Assign the owned partitions to the parts that read them.
+
+    This part stops first: other nodes take the partitions over while runs here still end.
+    """
 
     def __init__(
         self,
@@ -43,14 +45,14 @@ class Partitions:
         self._has_joined = False
 
     async def run(self) -> None:
-        """Return: partitions come and go by events."""
+        """Return at once: ownership assigns and releases partitions by events."""
 
     async def stop(self) -> None:
-        """Release all partitions but those of ordered queues, which start nothing more: they go
-        when nothing of them runs here any more."""
+        """Release all partitions but those of ordered queues, which are released when none of their
+        tasks runs here."""
         self._ordered.leave()
         try:
-            await self._membership.retire()
+            await self._membership.leave()
             await self._context.channel.leave()
             await self._ownership.release_all(but=self._ordered.names)
         except StoreUnavailable as error:
@@ -59,7 +61,7 @@ class Partitions:
             )
 
     def resize(self, partitions: Mapping[str, int]) -> None:
-        """Serve queues of so many partitions each."""
+        """Set the number of partitions of each served queue."""
         if partitions == self._ownership.partitions:
             return
         self._ownership.partitions = partitions
@@ -67,7 +69,7 @@ class Partitions:
             self.join()
 
     def join(self) -> None:
-        """Tell the channel which queues this node serves, and of how many partitions each."""
+        """Join the channel with the served queues and their numbers of partitions."""
         self._has_joined = True
         context = self._context
         partitions = {
@@ -79,14 +81,14 @@ class Partitions:
         context.channel.join(partitions, context.name, self._ownership, seconds)
 
     def assign(self, owned: frozenset[PartitionKey]) -> None:
-        """Own exactly these from now on."""
+        """Own exactly these partitions from now on."""
         context, kinds = self._context, self._context.kinds
         lost = frozenset(key for key in self._owned - owned if key.queue not in kinds.ordered)
         if lost and not kinds.channel_decides_order:
             dropped = context.table.drop(lost)
             self._intake.taken([trigger for trigger in dropped if trigger.level is None])
-            # Also those of fair queues: this node may own the partition again in a moment.
-            self._intake.forget(dropped)
+            # Drop triggers of fair queues too: this node may own the partition again soon.
+            self._intake.drop(dropped)
             self._ordering.drop(lost)
         self._owned = owned
         self._ordered.assign(owned)
@@ -94,8 +96,8 @@ class Partitions:
         self.read_on()
 
     def read_on(self) -> None:
-        """Have the channel read fifo partitions as soon as they are owned, fair ones once their
-        backlog was taken over."""
+        """Have the channel read fifo partitions at once, and fair ones after their backlog is taken
+        over."""
         kinds = self._context.kinds
         fifo: dict[PartitionKey, dict[int, int]] = {
             key: {} for key in self._owned if key.queue not in kinds.fair | kinds.ordered
@@ -103,6 +105,6 @@ class Partitions:
         self._context.channel.assign(fifo | self.backlogs.positions())
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
-        """Stop these before other nodes can have them."""
+        """Stop partitions before other nodes can take them."""
         await self.backlogs.release(keys)
         await self._ordered.release(keys)

@@ -1,4 +1,4 @@
-"""The parts of a node, and the one place that knows which part tells which.
+"""The parts of a node, and the one module that connects them to each other.
 
 ownership, membership -> channel -> intake (-> backlogs) -> trigger table -> dispatcher -> claimers
 -> executors -> completion
@@ -44,7 +44,7 @@ from fairlead.ports.observer import Observer
 
 
 class NodeParts:
-    """Makes the parts, and keeps the promises of `fairlead.engine.context.NodeEvents`."""
+    """Make the parts, and pass events between them (`fairlead.engine.context.NodeEvents`)."""
 
     def __init__(
         self,
@@ -121,25 +121,25 @@ class NodeParts:
             self.dispatcher,
             intake,
         ]
-        """From the first to start, which stops last, to the last."""
+        """Parts in the order of their start; they stop in reverse."""
 
     @property
     def backlogs(self) -> Backlogs:
         """The fair partitions of this node."""
         return self.partitions.backlogs
 
-    # what the parts tell each other ---------------------------------------------------------------
+    # events from part to part ---------------------------------------------------------------
 
     def on_notification(self, notification: Notification) -> None:
         """Poke the parts that a notification concerns."""
         if notification.control or notification.is_empty:
-            self.membership.look()
-            self.ownership.look()
-            self.ordering.look()
+            self.membership.poke()
+            self.ownership.poke()
+            self.ordering.poke()
         if notification.due is not None or notification.is_empty:
-            self.pollers.look("due")
+            self.pollers.poke("due")
         if notification.log or notification.is_empty:
-            self.ordered.look()
+            self.ordered.poke()
 
     def on_ready(self) -> None:
         self.dispatcher.wake()
@@ -149,18 +149,18 @@ class NodeParts:
         self.dispatcher.wake()
 
     def on_claim_unknown(self) -> None:
-        self.reconciler.ask()  # The claim may have happened all the same.
+        self.reconciler.ask()  # The store may have made the claim.
         self.context.channel.redeliver()
 
-    def on_found(self, triggers: Sequence[Trigger]) -> None:
+    def on_runnable(self, triggers: Sequence[Trigger]) -> None:
         in_flight = self.context.in_flight
-        self.intake.found([trigger for trigger in triggers if trigger.id not in in_flight])
+        self.intake.admit([trigger for trigger in triggers if trigger.id not in in_flight])
 
-    def on_gone(self, triggers: Collection[Trigger]) -> None:
-        self.intake.gone(triggers)
+    def on_moved_on(self, triggers: Collection[Trigger]) -> None:
+        self.intake.on_moved_on(triggers)
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
-        self.intake.forget(triggers)
+        self.intake.drop(triggers)
 
     def on_positions_changed(self) -> None:
         self.partitions.read_on()
@@ -188,12 +188,12 @@ class NodeParts:
         self.controls.apply(view)
         if view.members != self.ownership.members:
             self.ownership.members = view.members
-            self.ownership.look()
+            self.ownership.poke()
 
 
 def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
-    """Enter the limits of queues, tasks and executors into the slot ledger; return those that hold
-    over the cluster."""
+    """Enter the limits of queues, tasks and executors into the slot ledger; return the cluster-wide
+    limits."""
     settings, ledger = context.settings, context.ledger
     limits = ClusterLimits(
         context.name,

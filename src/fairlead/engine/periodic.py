@@ -1,4 +1,4 @@
-"""The poller of periodic tasks: each slot is submitted once in the whole cluster."""
+"""The poller of periodic tasks: submit each slot once in the whole cluster."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from fairlead.declare.task import Draft
 from fairlead.engine.poller import Poller
 
 CATCH_UP = timedelta(minutes=5)
-"""How far back slots are still submitted that nobody submitted in time, say because no node was
-up."""
+"""Age up to which a missed slot is still submitted, for example after a time without workers."""
 
 LONGEST_PAUSE = 60.0  # seconds
 
@@ -24,14 +23,14 @@ def periodic_poller(
     submit: Callable[[Sequence[Draft]], Awaitable[object]],
     clock: Clock,
 ) -> Poller:
-    """Return the poller that submits what is due; the unique key of a slot keeps it to one task,
-    whoever submits it."""
+    """Return the poller that submits due slots; the unique key of a slot keeps it to one task even
+    if two nodes submit it."""
     last = to_datetime(clock.now()) - CATCH_UP
 
     async def submit_due() -> float | None:
         nonlocal last
         now = to_datetime(clock.now())
-        # Elected anew: an earlier node may have stopped before the slots of the last minutes.
+        # After an election: the previous node may have missed the slots of the last minutes.
         since = max(last, now - CATCH_UP)
         drafts = [
             _draft(periodic, slot) for periodic in periodics for slot in periodic.slots(since, now)

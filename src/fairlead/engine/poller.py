@@ -1,4 +1,4 @@
-"""One poller: a round that is repeated on one elected node."""
+"""A poller: a round repeated on one elected node."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ log = logging.getLogger("fairlead.pollers")
 
 
 class Poller:
-    """Runs `round` every `interval` seconds while this node is elected for `name`; `round` may
-    return a sooner time, in seconds."""
+    """Run `round` every `interval` seconds while this node is elected for `name`; `round` may
+    return fewer seconds until the next one."""
 
     def __init__(
         self, name: str, interval: float, round: Callable[[], Awaitable[float | None]]
@@ -23,12 +23,12 @@ class Poller:
         self._round = round
         self._look = asyncio.Event()
 
-    def look(self) -> None:
-        """Something came up: do not wait for the interval."""
+    def poke(self) -> None:
+        """Begin the next round now."""
         self._look.set()
 
     async def run(self, is_elected: Callable[[str], bool]) -> None:
-        """Poll until cancelled, while `is_elected` says so of the poller's name."""
+        """Poll until cancelled, whenever `is_elected` returns True for the poller's name."""
         while True:
             pause = self._interval
             self._look.clear()

@@ -1,8 +1,8 @@
-"""Pollers that other packages bring to a worker, by entry points.
+"""Pollers that other packages add to a worker, by entry points.
 
-`fairlead.pollers`: a function for one round, loaded when the first round begins; it is called every
-`Intervals.<name>` seconds (an hour by default) on one elected worker. `fairlead.lake`: a class
-without arguments, a `LakeExporter`; it is loaded only where there is a lake.
+A function under `fairlead.pollers` is one round. The function is loaded before the first round and
+called every `Intervals.<name>` seconds (an hour by default) on one elected worker. A class under
+`fairlead.lake` is a `LakeExporter` without arguments, loaded only where there is a lake.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class PollerContext:
-    """The surroundings of a poller."""
+    """Ports and settings that a poller gets."""
 
     store: TaskStore
     clock: Clock
@@ -30,11 +30,11 @@ class PollerContext:
 
 
 class LakeExporter(Protocol):
-    """Brings the poller that keeps a lake."""
+    """Provider of the poller that exports into a lake."""
 
     def check(self) -> None:
-        """Raise ConfigurationError when a library is missing. Called when an application with a
-        lake is declared."""
+        """Raise ConfigurationError when a library is missing, as an application with a lake is
+        declared."""
 
     def poller(self, folder: str, context: PollerContext) -> Poller:
         """Return the poller for the lake in this folder. Raises ConfigurationError for a folder
@@ -42,13 +42,13 @@ class LakeExporter(Protocol):
 
 
 def check_lake() -> None:
-    """Raise ConfigurationError when no lake can be kept here."""
+    """Raise ConfigurationError when this installation cannot export into a lake."""
     for exporter in _lake_exporters():
         exporter.check()
 
 
 def registered(context: PollerContext, lake: str | None) -> list[Poller]:
-    """Return the registered pollers; those of the lake where there is one."""
+    """Return the registered pollers, with the lake's if there is a lake."""
     pollers = [_lazy(entry, context) for entry in _entries("fairlead.pollers")]
     if lake is not None:
         pollers += [exporter.poller(lake, context) for exporter in _lake_exporters()]

@@ -1,4 +1,4 @@
-"""The pollers: what no trigger brings. Each runs on one elected node."""
+"""The pollers: regular work that no trigger starts. Each poller runs on one elected node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 1000
 
 
 class ElectedPollers(Running):
-    """Part of a node: each poller polls while this node is elected for it."""
+    """Pollers of a node, each active while this node is elected for it."""
 
     def __init__(self, pollers: Mapping[str, Poller], ownership: Ownership) -> None:
         self._pollers = pollers
@@ -32,22 +32,22 @@ class ElectedPollers(Running):
 
     @property
     def names(self) -> list[str]:
-        """Names of the pollers, in their order."""
+        """Return the names of the pollers, in their order."""
         return [*self._pollers]
 
-    def look(self, name: str) -> None:
-        """Have one poller look now."""
-        self._pollers[name].look()
+    def poke(self, name: str) -> None:
+        """Begin the next round of one poller now."""
+        self._pollers[name].poke()
 
     async def run(self) -> None:
-        """Poll for as long as the node lives."""
+        """Poll until cancelled."""
         async with asyncio.TaskGroup() as group:
             for poller in self._pollers.values():
                 group.create_task(poller.run(self._ownership.is_elected))
 
 
 class Pollers:
-    """The rounds themselves."""
+    """Rounds of the engine's own pollers."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Pollers:
         self._reported: set[tuple[str, int]] = set()
 
     def all(self) -> list[Poller]:
-        """One poller for each kind of round."""
+        """Return a poller for each kind of round."""
         intervals = self._intervals
         return [
             Poller("due", intervals.due, self.due),
@@ -81,17 +81,17 @@ class Pollers:
         ]
 
     async def due(self) -> float | None:
-        """WAITING tasks whose time has come become SUBMITTED; answers the seconds until the next
-        one."""
+        """Move due tasks from WAITING to SUBMITTED; return the seconds until the next one is
+        due."""
         now = self._clock.now()
         while (woken := await self._store.wake_due(now, BATCH)).moved == BATCH:
-            self._tell(woken)
-        self._tell(woken)
+            self._announce_woken(woken)
+        self._announce_woken(woken)
         next_due = await self._store.next_due()
         return None if next_due is None else (next_due - self._clock.now()) / MICROS
 
     async def lost(self) -> float | None:
-        """What dead nodes had claimed becomes SUBMITTED again."""
+        """Move tasks that dead nodes had claimed back to SUBMITTED."""
         now = self._clock.now()
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         if silent:
@@ -99,7 +99,7 @@ class Pollers:
             while (
                 woken := await self._store.resume_lost(silent, now, BATCH, skipping=self._skipping)
             ).moved:
-                self._tell(woken)
+                self._announce_woken(woken)
                 total += woken.moved
             for node in silent:
                 await self._store.drop_node(node)
@@ -110,8 +110,8 @@ class Pollers:
         return None
 
     async def stuck(self) -> float | None:
-        """Tasks in PROCESSING past their greatest stuck time are resumed or go to ERROR, as their
-        policy says."""
+        """Resume tasks in PROCESSING past their `max_stuck`, or move them to ERROR, by their
+        policy."""
         if all(handler.processing.max_stuck is None for handler in self._handlers.values()):
             return None
         now = self._clock.now()
@@ -135,13 +135,13 @@ class Pollers:
         return None
 
     async def clean(self) -> float | None:
-        """Old history is deleted, a batch at a time; goes on at once while there is more."""
+        """Delete a batch of old history; return 0 while there is more."""
         before = self._clock.now() - round(self._intervals.keep_history * MICROS)
         deleted = await self._store.clean(before, BATCH)
         return 0.05 if deleted >= BATCH else None
 
     async def incidents(self) -> float | None:
-        """Tell about each task that newly needs a person: once for each time it went to ERROR."""
+        """Call `on_incident` for each task that went to ERROR, once each time."""
         found = await self._store.incidents(BATCH)
         new = [task for task in found if (task.id, task.version) not in self._reported]
         self._reported = {(task.id, task.version) for task in found}
@@ -169,6 +169,6 @@ class Pollers:
         )
         return None
 
-    def _tell(self, woken: Woken) -> None:
+    def _announce_woken(self, woken: Woken) -> None:
         if woken.notification is not None:
             self._announce(woken.notification)

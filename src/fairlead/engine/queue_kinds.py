@@ -1,4 +1,4 @@
-"""Kinds of queues a node serves: the one place that tells them apart."""
+"""The kinds of queues that a node serves."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fairlead.ports.trigger_channel import TriggerChannel
 
 @dataclass(frozen=True, kw_only=True)
 class QueueKinds:
-    """Names of the queues of each kind; every other queue keeps the order of arrival."""
+    """Names of the queues of each kind; all others are fifo."""
 
     fair: frozenset[str]
     """Queues whose triggers pass through a fair backlog."""
     timed: frozenset[str]
     """Queues whose fairness keys share run time."""
     ordered: frozenset[str]
-    """Queues that live in a log and a schedule, not in the task store."""
+    """Queues kept in a log and a schedule instead of the task store."""
     channel_decides_order: bool
-    """Whether the channel brings triggers in their order, each to any node: then no trigger belongs
+    """Whether the channel delivers triggers in order, each to any node, so that no trigger belongs
     to a partition."""
 
 

@@ -1,4 +1,4 @@
-"""Tasks that this node holds without knowing it: found in the store, and handed back."""
+"""The reconciler: hand back tasks that the store gave to this node without its knowledge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAIT_SECONDS = 1.0
 
 
 class Reconciler(Running):
-    """Looks after a claim whose answer was lost."""
+    """Find and hand back the tasks of a claim whose result was lost."""
 
     def __init__(self, context: NodeContext, claimer: TaskClaimer, ordering: Ordering) -> None:
         self._context = context
@@ -27,34 +27,35 @@ class Reconciler(Running):
 
     @property
     def is_asked(self) -> bool:
-        """Whether the store may still say that this node holds tasks which it does not know."""
+        """Whether this node may hold tasks in the store that it does not know of."""
         return self._asked.is_set()
 
     def ask(self) -> None:
-        """Have the store asked soon."""
+        """Request a reconciliation."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Hand back what the store says this node holds, but no part of it knows."""
+        """Hand back tasks that this node holds in the store but not in memory, until cancelled."""
         context = self._context
         while True:
             await self._asked.wait()
             try:
                 await context.clock.sleep(_WAIT_SECONDS)
-                # Cleared before the look: a claim that fails meanwhile asks again.
+                # Clear before reading, so that a claim that fails meanwhile asks again.
                 self._asked.clear()
                 held = await context.store.held(context.name)
                 known = context.in_flight.keys() | self._claimer.asked()
                 unknown = [(task_id, version) for task_id, version in held if task_id not in known]
                 if unknown:
                     log.warning(
-                        "handing back tasks claimed unknowingly", extra={"tasks": len(unknown)}
+                        "handing back tasks of a claim whose result was lost",
+                        extra={"tasks": len(unknown)},
                     )
                     notification = await context.store.hand_back(context.name, unknown)
                     if notification is not None:
                         context.channel.announce(notification)
-                self._ordering.look()
-                # The wake of an earlier, unanswered try may never have gone out.
+                self._ordering.poke()
+                # The notification of an earlier try without a result may never have gone out.
                 context.channel.redeliver()
             except StoreUnavailable:
                 self._asked.set()

@@ -1,5 +1,4 @@
-"""The runs of a node: from a claimed task that has its slot, through its executor, until its end is
-written."""
+"""The runs of a node: start claimed tasks on their executors, and complete them."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ from fairlead.model import Finish, State
 log = logging.getLogger("fairlead.node")
 
 CLEAN_UP_SECONDS = 1.0
-"""Seconds that interrupted runs get to clean up."""
+"""Seconds for interrupted runs to clean up."""
 
 
 class Runs:
-    """See the module. `open` before the first `start`."""
+    """Runs of claimed tasks; call `open` before the first `start`."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class Runs:
     # executors ------------------------------------------------------------------------------------
 
     def open(self, group: asyncio.TaskGroup) -> None:
-        """Make the executors; tasks that keep child processes live in `group`."""
+        """Make the executors; `group` owns the asyncio tasks that keep child processes."""
         clock, settings = self._context.clock, self._context.settings
         invocation = Invocation(self._context)
         self._loop = LoopExecutor(clock, invocation.on_loop, self._finished)
@@ -65,11 +64,11 @@ class Runs:
         )
 
     async def run(self) -> None:
-        """Raise what breaks a run on the event loop, whenever that is."""
+        """Raise an exception that breaks the event-loop executor."""
         await self._loop.run()
 
     async def stop(self) -> None:
-        """Hand back what has not begun, let the rest end in time, then stop it."""
+        """Hand back tasks that have not started, wait for the others, then stop those."""
         for claimer, executions in self._claimers.split(self._take_back(), _queue_of):
             if executions:
                 await claimer.hand_back(executions)
@@ -80,12 +79,11 @@ class Runs:
                 "stopping tasks that did not end in time", extra={"tasks": sorted(in_flight)}
             )
             self._stop_all()
-            # Stopped runs get time to clean up.
+            # Give stopped runs time to clean up.
             await self._until_ended(clock.monotonic() + CLEAN_UP_SECONDS)
 
     async def close(self) -> int:
-        """End the executors; return how many handlers on the event loop went on though they were
-        cancelled."""
+        """Close the executors; return how many asynchronous handlers ignored their cancellation."""
         await self._processes.stop()
         self._threads.stop()
         return await self._loop.stop()
@@ -95,7 +93,7 @@ class Runs:
         return self._processes.children
 
     def start(self, executions: Sequence[Execution]) -> None:
-        """They are booked and claimed."""
+        """Start runs of claimed tasks that hold their slots."""
         if len(executions) == 1 or all(
             _kind(execution) is ExecutorKind.LOOP for execution in executions
         ):
@@ -114,7 +112,7 @@ class Runs:
                 self._processes.start(those)
 
     def _take_back(self) -> list[Execution]:
-        """Return the runs that have not begun; they will not begin here."""
+        """Return the runs that have not started, and do not start them."""
         return [*self._loop.take_back(), *self._threads.take_back(), *self._processes.take_back()]
 
     # stopping -------------------------------------------------------------------------------------
@@ -125,27 +123,26 @@ class Runs:
                 self._stop(execution, CancelReason.SHUTDOWN)
 
     def stop_on(self, policy: ConcurrencyPolicy) -> None:
-        """The permits of this limit are gone. A run in a thread goes on, and its permits stay
-        booked, until it returns or the process ends."""
+        """Stop the runs on a limit whose permits expired. A run in a thread goes on and keeps its
+        permits until it returns or the process ends."""
         for execution in list(self._context.in_flight.values()):
             if execution.is_running and self._context.ledger.uses(execution.trigger, policy):
                 execution.cancel(CancelReason.PERMITS)
 
     def overdue(self, execution: Execution) -> None:
-        """It has run for longer than it may."""
+        """Stop a run that exceeded its timeout."""
         self._stop(execution, CancelReason.TIMEOUT)
 
     def taken_away(self, ids: Collection[str]) -> None:
-        """The store has given these tasks to others, or ended them."""
+        """Stop the runs of tasks that the store gave to other nodes, or ended."""
         for task_id in ids:
             execution = self._context.in_flight.get(task_id)
-            # One whose run has ended is only waiting for its completion; the store will say what
-            # became of it.
+            # A run that has ended only waits for its completion, which the store may refuse.
             if execution is not None and execution.is_running:
                 execution.cancel(CancelReason.CANCELLED)
 
     def _stop(self, execution: Execution, reason: CancelReason) -> None:
-        """Stop a run. One in a thread cannot be interrupted: its end is written now, whenever the
+        """Stop a run. A thread cannot be interrupted: write the end of its run now, before the
         thread returns."""
         is_interruptible = execution.runner is not None
         execution.cancel(reason)
@@ -157,7 +154,7 @@ class Runs:
             self._end(execution, finish)
 
     def stop_ordered(self, task_id: str, keeps_end: bool) -> None:
-        """Stop the run of a task of an ordered queue; nobody waits for a thread that goes on."""
+        """Stop the run of a task of an ordered queue, without waiting for its thread."""
         execution = self._context.in_flight.get(task_id)
         if execution is None or (execution.started_at is not None and not execution.is_running):
             return
@@ -182,7 +179,7 @@ class Runs:
     def _finished(
         self, execution: Execution, result: Any, error: BaseException | None, now: int
     ) -> None:
-        """A run has ended. Its slot is free from here on; its task is ours until the completion is
+        """Release the slot of a run that ended. This node keeps the task until its completion is
         written."""
         trigger = execution.trigger
         if freed := self._context.ledger.release(trigger, self._context.clock.monotonic()):
@@ -216,24 +213,24 @@ class Runs:
         self._context.events.on_ready()
 
     def policy_failed(self, execution: Execution, error: BaseException) -> None:
-        """It could not start: a policy has raised."""
+        """Fail the attempt of a task whose policy raised."""
         execution.started_at = self._context.clock.now()
         self._backlogs.ended(execution.trigger, None, execution.started_at)
         self._end(execution, failed(execution, error, execution.started_at))
 
     def _end(self, execution: Execution, finish: Finish) -> None:
-        """Have the end of a run written."""
+        """Queue the end of a run for its completion."""
         self._claimers.of(execution.trigger.queue).end(execution, finish)
 
     def settled(self, executions: Sequence[Execution]) -> None:
-        """Their ends are written, or nobody needs them: they are not this node's any more."""
+        """Drop runs whose ends the store has or refused."""
         for claimer, those in self._claimers.split(executions, _queue_of):
             claimer.settle(those)
         self._ended.set()
         self._context.events.on_ready()
 
     def ordered_settled(self, ids: Collection[str]) -> None:
-        """Forget tasks of an ordered queue whose ends are written."""
+        """Drop tasks of an ordered queue whose ends are written."""
         for task_id in ids:
             self._context.in_flight.pop(task_id, None)
         self._ended.set()

@@ -1,4 +1,4 @@
-"""What one round of the membership has learnt."""
+"""The view of the cluster that one heartbeat reads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Limits = Mapping[str, int]
 
 
 class View(msgspec.Struct, frozen=True):
-    """What one round of the membership has learnt."""
+    """Settings of queues and living nodes, read with one heartbeat."""
 
     queues: Mapping[str, QueueSettings]
-    """Of each queue this node serves."""
+    """Settings of each served queue."""
     weights: Mapping[str, Weights]
-    """By fairness key, of the queues whose weights or limits have changed."""
+    """Weights by fairness key, of queues whose weights or limits changed."""
     limits: Mapping[str, Limits]
-    """Of the same queues, by fairness key: how many of its tasks may run at once on each node."""
+    """Tasks of a fairness key that each node may run at once, of the same queues."""
     members: frozenset[str]
     """Identities of the living nodes that share a queue with this one."""

@@ -1,10 +1,9 @@
-"""The watchdog: a small process beside a worker that ends it, by kill -9, when the time is over
-that the worker was given.
+"""The watchdog: a small process that kills a worker (SIGKILL) at the worker's deadline.
 
-A worker may be stopped as a whole, or hang, while what it was running still counts for a
-cluster-wide limit. Its permits are given to others when their time is over; by then nothing of it
-may run. The watchdog is told each new deadline on its standard input, and is a program of the
-standard library alone, so that it is small and quick to start.
+A worker may hang or be stopped by a signal while its runs still count for a cluster-wide limit.
+Other nodes get its permits when they expire, so none of its runs may go on after that. The watchdog
+reads each new deadline from its standard input. It needs only the standard library, so it starts
+quickly.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Collection
 
 
 class Watchdog:
-    """The worker's side."""
+    """The worker's handle on its watchdog."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -28,7 +27,7 @@ class Watchdog:
 
     @classmethod
     async def start(cls) -> Watchdog:
-        """Start one for this process."""
+        """Start a watchdog for this process."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -41,11 +40,12 @@ class Watchdog:
 
     @property
     def pid(self) -> int:
-        """Of the watchdog."""
+        """Process id of the watchdog."""
         return self._process.pid
 
-    def tell(self, until: float | None, children: Collection[int]) -> None:
-        """Until when (monotonic seconds; None: for ever) this process and its children may live."""
+    def set_deadline(self, until: float | None, children: Collection[int]) -> None:
+        """Set the deadline of this process and its children, in monotonic seconds; None means
+        never."""
         words = ["-" if until is None else repr(until), *map(str, sorted(children))]
         line = f"{' '.join(words)}\n".encode()
         if line != self._told and self._process.stdin is not None:
@@ -53,12 +53,11 @@ class Watchdog:
             self._process.stdin.write(line)
 
     async def ended(self) -> None:
-        """Return when it has ended, which it does by itself only after it has ended this
-        process."""
+        """Wait for the end of the watchdog."""
         await self._process.wait()
 
     async def stop(self) -> None:
-        """It is not needed any more."""
+        """End the watchdog."""
         if self._process.stdin is not None:
             self._process.stdin.write(b"-\n")
             self._process.stdin.close()
@@ -66,8 +65,8 @@ class Watchdog:
 
 
 def watch(worker: int, told: int) -> None:
-    """Until `told` (a file descriptor) ends: read lines `deadline pid pid ...`, and when the
-    deadline comes, end the worker and those. A worker that is gone takes its children with it."""
+    """Read lines `deadline pid pid ...` from the file descriptor `told` until it ends; at the
+    deadline kill the worker and these processes. Kill the children of a worker that is gone too."""
     until: float | None = None
     children: list[int] = []
     rest = b""

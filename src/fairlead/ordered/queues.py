@@ -177,7 +177,7 @@ class OrderedQueues:
 
     # runs -----------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poke(self) -> None:
         """Read the log again: it has more."""
         if self._queues:
             self._context.log.poke()

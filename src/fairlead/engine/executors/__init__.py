@@ -1,1 +1,1 @@
-"""Executors: run handlers on the event loop, in threads, in child processes."""
+"""Executors: run handlers on the event loop, in threads or in child processes."""

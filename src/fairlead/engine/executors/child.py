@@ -1,4 +1,5 @@
-"""The child process of the process executor: reads jobs from its input, answers on its output."""
+"""The child process of the process executor: read jobs from its input, write results to its
+output."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from fairlead.clock import to_datetime, to_micros
 from fairlead.core.payload import unpack
 from fairlead.declare.current import CurrentTask, set_run
 from fairlead.declare.handler import encode_result, entered, overridden
-from fairlead.engine.executors.process import _LENGTH, Answer, Job
+from fairlead.engine.executors.process import _LENGTH, Job, JobEnd
 from fairlead.engine.outcome import error_text
 from fairlead.errors import Retry, Snooze
 
@@ -28,7 +29,7 @@ def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
-def _run(application: Any, job: Job) -> Answer:
+def _run(application: Any, job: Job) -> JobEnd:
     deadline = None if job.deadline is None else to_datetime(job.deadline)
     task = CurrentTask(
         job.id,
@@ -51,14 +52,14 @@ def _run(application: Any, job: Job) -> Answer:
         with entered(overridden(application.interceptors, "in_child"), task):
             result = handler.function(*args, **kwargs)
         return (
-            Answer(result=msgspec.Raw(encode_result(result))) if handler.keep_result else Answer()
+            JobEnd(result=msgspec.Raw(encode_result(result))) if handler.keep_result else JobEnd()
         )
     except Snooze as snooze:
-        return Answer(snooze_until=to_micros(snooze.until))
+        return JobEnd(snooze_until=to_micros(snooze.until))
     except Retry as retry:
-        return Answer(retry=True, retry_after=retry.after, reset_tries=retry.reset_tries)
+        return JobEnd(retry=True, retry_after=retry.after, reset_tries=retry.reset_tries)
     except BaseException as error:
-        return Answer(error_type=type(error).__qualname__, error_text=error_text(error))
+        return JobEnd(error_type=type(error).__qualname__, error_text=error_text(error))
     finally:
         set_run(None)
 
@@ -66,7 +67,7 @@ def _run(application: Any, job: Job) -> Answer:
 def main() -> None:
     """`python -m fairlead.engine.executors.child MODULE:APP`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What handlers print must not fall between the frames.
+    # Keep the output of handlers apart from the frames.
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     module, _, attribute = sys.argv[1].partition(":")

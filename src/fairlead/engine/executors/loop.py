@@ -1,9 +1,9 @@
-"""Runs asynchronous handlers on the event loop.
+"""Asynchronous handlers on the event loop.
 
-A few long-lived runners take the executions from one queue. A handler that never waits costs no
-event-loop task of its own: its runner goes straight to the next. Whenever a runner starts a handler
-while more are queued, it gets one other runner ready, so that as many run at once as have something
-to wait for.
+A few long-lived runners take the executions from one queue. A handler that never waits needs no
+asyncio task of its own: its runner goes straight to the next execution. A runner that starts a
+handler while more executions are queued makes another runner ready, so there are as many runners as
+handlers that wait.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from fairlead.declare.current import set_run
 from fairlead.engine.execution import Execution
 
 Finished = Callable[[Execution, Any, BaseException | None, int], None]
-"""Called in the event loop with the execution, what it returned or raised, and when
+"""Callback in the event loop: the execution, its result, its exception, and the instant of its end
 (microseconds)."""
 
 Invoke = Callable[[Execution], Awaitable[Any]]
-"""Runs the handler of an execution, interceptors and transaction included."""
+"""Run the handler of an execution, with its interceptors and transaction."""
 
 _PATIENCE = 1.0
-"""Seconds a cancelled runner may take to end."""
+"""Longest time, in seconds, for a cancelled runner to end."""
 
-_LONGEST_TURN = 5_000
-"""Microseconds a runner goes on without letting the event loop do anything else."""
+_LONGEST_SLICE = 5_000
+"""Microseconds after which a runner yields to the event loop."""
 
 
 class LoopExecutor:
-    """At most as many runners as executions are waiting. It is their parent: a runner that breaks
-    breaks `run`, and `stop` ends them all, but for one whose handler will not be interrupted."""
+    """The runners: never more than there are executions. An exception in a runner ends `run`.
+    `stop` ends all runners but those whose handlers ignore their cancellation."""
 
     def __init__(self, clock: Clock, invoke: Invoke, finished: Finished) -> None:
         self._clock = clock
@@ -46,23 +46,22 @@ class LoopExecutor:
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Raise what breaks a runner, whenever that is."""
+        """Raise the exception of a runner that failed."""
         await self._broken
 
     def start(self, executions: Iterable[Execution]) -> None:
-        """Run these as soon as possible."""
+        """Queue executions to run as soon as possible."""
         self._queue.extend(executions)
         self._get_one_ready()
 
     def take_back(self) -> list[Execution]:
-        """Those that have not started; they will not."""
+        """Return the executions that have not started, and do not start them."""
         waiting = list(self._queue)
         self._queue.clear()
         return waiting
 
     async def stop(self) -> int:
-        """End the runners; answers how many did not, because their handlers ignore that they were
-        cancelled."""
+        """End the runners; return how many go on because their handlers ignore the cancellation."""
         for runner in self._runners:
             runner.cancel()
         if self._runners:
@@ -98,7 +97,7 @@ class LoopExecutor:
         while True:
             self._getting_ready = False
             now = clock.now()
-            turn_ends = now + _LONGEST_TURN
+            slice_ends = now + _LONGEST_SLICE
             while queue:
                 execution = queue.popleft()
                 if queue:
@@ -121,7 +120,7 @@ class LoopExecutor:
                     Exception,
                     SystemExit,
                     KeyboardInterrupt,
-                ) as raised:  # sys.exit() ends a run, not the worker
+                ) as raised:  # sys.exit() ends the run, not the worker
                     error = raised
                 execution.runner = None
                 set_run(None)
@@ -129,19 +128,19 @@ class LoopExecutor:
                     self._absorb_cancel(runner)
                 now = (
                     clock.now()
-                )  # the end of this run is the start of the next: one look at the clock for both
+                )  # one reading of the clock for the end of this run and the start of the next
                 self._finished(execution, result, error, now)
-                if now > turn_ends:
+                if now > slice_ends:
                     await asyncio.sleep(0)
                     now = clock.now()
-                    turn_ends = now + _LONGEST_TURN
+                    slice_ends = now + _LONGEST_SLICE
             future = asyncio.get_running_loop().create_future()
             self._idle.append(future)
             await future
 
     @staticmethod
     def _absorb_cancel(runner: asyncio.Task[None]) -> None:
-        # The cancel was meant for the execution, not for its runner; one that has not been
-        # delivered yet must not hit the next execution either.
+        # The cancellation was meant for the execution, not for its runner. A cancellation not yet
+        # delivered must not hit the next execution.
         while runner.cancelling():
             runner.uncancel()

@@ -1,8 +1,7 @@
-"""Runs CPU-bound handlers in child processes. A child that overruns its timeout is killed and
-replaced.
+"""CPU-bound handlers in child processes. A child that exceeds its timeout is killed and replaced.
 
-Parent and child speak in frames over pipes: 4 bytes of length, then JSON. The child imports the
-application itself and decodes the payload there, so nothing but JSON ever crosses.
+Parent and child exchange frames over pipes: 4 bytes of length, then JSON. The child imports the
+application and decodes the payload itself, so that only JSON crosses the pipe.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ _LENGTH = struct.Struct(">I")
 
 
 class RemoteError(FairleadError):
-    """A handler raised in its child process; the text holds the child's traceback."""
+    """An exception of a handler in its child process; the text holds the child's traceback."""
 
 
 class ChildDied(FairleadError):
-    """The child process of a handler ended by itself (killed, out of memory, sys.exit)."""
+    """The child process of a handler ended unexpectedly (killed, out of memory, sys.exit)."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a child needs to run one task."""
+    """One task for a child to run."""
 
     id: str
     name: str
@@ -53,9 +52,9 @@ class Job(msgspec.Struct, frozen=True):
     payload_format: str
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """How a job ended: a result as JSON, or an error. `retry_after`, `snooze_until`: the handler
-    asked for it."""
+class JobEnd(msgspec.Struct, frozen=True):
+    """The end of a job: a result as JSON, or an error. `retry_after` and `snooze_until` hold the
+    handler's request."""
 
     result: msgspec.Raw = msgspec.Raw(b"null")
     error_type: str | None = None
@@ -67,8 +66,8 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class ProcessExecutor:
-    """Up to `size` children of `python -m fairlead.engine.executors.child MODULE:APP`, started as
-    needed and kept."""
+    """At most `size` children of `python -m fairlead.engine.executors.child MODULE:APP`, started
+    when needed and kept."""
 
     def __init__(
         self,
@@ -80,8 +79,8 @@ class ProcessExecutor:
         children_changed: Callable[[], None],
         group: asyncio.TaskGroup,
     ) -> None:
-        """`around` is entered around each run. `children_changed` is called when there is a new
-        child, before it is given anything to run."""
+        """Enter `around` for each run. Call `children_changed` when a new child has started, before
+        it gets a job."""
         self._clock = clock
         self._size = size
         self._application = application
@@ -96,18 +95,18 @@ class ProcessExecutor:
 
     @property
     def children(self) -> list[int]:
-        """Process ids of those that live."""
+        """Return the process ids of the living children."""
         return [pid for pid, child in self._children.items() if child.returncode is None]
 
     def start(self, executions: Iterable[Execution]) -> None:
-        """Run these as soon as there is a child."""
+        """Queue executions to run as soon as a child is idle."""
         self._queue.extend(executions)
         while self._queue and self._running < self._size:
             self._running += 1
             self._group.create_task(self._run(), name="fairlead-process")
 
     def take_back(self) -> list[Execution]:
-        """Those that have not started; they will not."""
+        """Return the executions that have not started, and do not start them."""
         waiting = list(self._queue)
         self._queue.clear()
         return waiting
@@ -156,7 +155,7 @@ class ProcessExecutor:
             child.stdin.write(_LENGTH.pack(len(job)) + job)
             await child.stdin.drain()
             (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
-            answer = msgspec.json.decode(await child.stdout.readexactly(length), type=Answer)
+            answer = msgspec.json.decode(await child.stdout.readexactly(length), type=JobEnd)
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await child.wait()
             raise ChildDied(f"the child process running this task ended with code {code}") from None
@@ -189,7 +188,7 @@ class ProcessExecutor:
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
             limit=1 << 24,
-            start_new_session=True,  # Ctrl-C is for the node: it drains its children
+            start_new_session=True,  # Ctrl-C goes to the node, which drains its children
         )
         self._children[child.pid] = child
         self._children_changed()
@@ -219,7 +218,7 @@ def _job(execution: Execution) -> bytes:
     )
 
 
-def _unpack(answer: Answer) -> Any:
+def _unpack(answer: JobEnd) -> Any:
     from fairlead.clock import to_datetime
     from fairlead.errors import Retry, Snooze
 

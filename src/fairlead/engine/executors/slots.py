@@ -7,8 +7,7 @@ from fairlead.declare.handler import ExecutorKind
 
 
 class Slots:
-    """Threads and processes are few: a task that needs one books it, and holds up no task that does
-    not."""
+    """Slots for threads and processes, so that a task that waits for one holds up no other task."""
 
     def __init__(self, threads: int, processes: int) -> None:
         self._of_kind: dict[ExecutorKind, ConcurrencyPolicy] = {
@@ -17,5 +16,5 @@ class Slots:
         }
 
     def of(self, kind: ExecutorKind) -> ConcurrencyPolicy | None:
-        """The slots of one kind of executor; None: only the node's own bound them."""
+        """Return the slots of a kind of executor; None when only the node's slots limit it."""
         return self._of_kind.get(kind)

@@ -1,4 +1,4 @@
-"""Runs synchronous handlers, each in a thread of a small pool."""
+"""Synchronous handlers, each in a thread of a small pool."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Finished
 
 Call = Callable[[Execution], Any]
-"""Runs the handler of an execution in this thread, its transaction included."""
+"""Run the handler of an execution in this thread, with its transaction."""
 
 
 class ThreadExecutor:
-    """Threads are made as needed, up to `size`, and kept. A thread cannot be interrupted: a handler
-    that was asked to stop (`current_task().cancelled`) keeps its thread until it returns, and what
-    it returns then is dropped."""
+    """At most `size` threads, started when needed and kept.
+
+    A thread cannot be interrupted. A handler that was asked to stop (`current_task().cancelled`)
+    keeps its thread until it returns, and its return value is dropped.
+    """
 
     def __init__(self, clock: Clock, size: int, call: Call, finished: Finished) -> None:
         self._clock = clock
@@ -37,19 +39,20 @@ class ThreadExecutor:
         self._busy = 0
 
     def start(self, executions: Iterable[Execution]) -> None:
-        """Run these as soon as there is a thread."""
+        """Queue executions to run as soon as a thread is idle."""
         for execution in executions:
             self._busy += 1
             if self._busy > self._threads and self._threads < self._size:
                 self._threads += 1
-                # Daemons: a handler that never returns must not keep the process from ending.
+                # Daemon threads, so that a handler that never returns does not keep the process
+                # alive.
                 threading.Thread(
                     target=self._run, name=f"fairlead-handler-{self._threads}", daemon=True
                 ).start()
             self._queue.put(execution)
 
     def take_back(self) -> list[Execution]:
-        """Those that have not started; they will not."""
+        """Return the executions that have not started, and do not start them."""
         waiting = []
         while not self._queue.empty():
             execution = self._queue.get_nowait()
@@ -59,7 +62,7 @@ class ThreadExecutor:
         return waiting
 
     def stop(self) -> None:
-        """Let idle threads end."""
+        """End the idle threads."""
         for _ in range(self._threads):
             self._queue.put(None)
 
@@ -67,14 +70,14 @@ class ThreadExecutor:
         while (execution := self._queue.get()) is not None:
             result: Any = None
             error: BaseException | None = None
-            if execution.cancel_reason is None:  # else it is over before it began
+            if execution.cancel_reason is None:  # else the run was stopped before it began
                 execution.start(self._clock.now())
                 set_run(execution)
                 try:
                     result = self._call(execution)
                 except (
                     BaseException
-                ) as raised:  # SystemExit of a handler too: it must not end the thread unseen
+                ) as raised:  # also SystemExit of a handler, which would end the thread
                     error = raised
                 set_run(None)
             with self._lock:
@@ -85,7 +88,7 @@ class ThreadExecutor:
                 try:
                     self._loop.call_soon_threadsafe(self._collect)
                 except RuntimeError:
-                    return  # the loop is closed: the node has ended without this handler
+                    return  # the node ended without this handler: its loop is closed
 
     def _collect(self) -> None:
         with self._lock:

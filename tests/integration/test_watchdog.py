@@ -36,7 +36,7 @@ class Watched:
             bufsize=0,
         )
 
-    def tell(self, line: str) -> None:
+    def set_deadline(self, line: str) -> None:
         assert self.watchdog.stdin is not None
         self.watchdog.stdin.write(line.encode() + b"\n")
 
@@ -60,7 +60,7 @@ def test_when_the_time_is_over_the_worker_and_its_children_are_ended_even_if_the
 ) -> None:
     os.kill(watched.worker.pid, signal.SIGSTOP)
     until = time.monotonic() + 1.0
-    watched.tell(f"{until} {watched.child.pid}")
+    watched.set_deadline(f"{until} {watched.child.pid}")
     assert watched.worker.wait(PATIENCE) == watched.child.wait(PATIENCE) == -signal.SIGKILL
     assert time.monotonic() >= until
     assert watched.watchdog.wait(PATIENCE) == 0
@@ -68,16 +68,16 @@ def test_when_the_time_is_over_the_worker_and_its_children_are_ended_even_if_the
 
 def test_a_later_time_and_no_time_at_all_take_the_place_of_the_one_before(watched: Watched) -> None:
     soon = time.monotonic() + 1.0
-    watched.tell(f"{soon}")
-    watched.tell(f"{soon + 600}")
-    watched.tell("-")
+    watched.set_deadline(f"{soon}")
+    watched.set_deadline(f"{soon + 600}")
+    watched.set_deadline("-")
     with pytest.raises(subprocess.TimeoutExpired):
         watched.worker.wait(2.0)
     assert watched.watchdog.poll() is None
 
 
 def test_a_worker_that_is_gone_takes_along_what_ran_in_its_children(watched: Watched) -> None:
-    watched.tell(f"{time.monotonic() + 600} {watched.child.pid}")
+    watched.set_deadline(f"{time.monotonic() + 600} {watched.child.pid}")
     assert watched.watchdog.stdin is not None
     watched.watchdog.stdin.close()
     assert watched.child.wait(PATIENCE) == -signal.SIGKILL
